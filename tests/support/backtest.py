@@ -11,7 +11,7 @@ from mmqjp.backtest.script import Backtest, TrialRequest, try_script
 
 
 def try_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process takes seconds to start. tests/mmqjp/backtest/test_process.py shows what is special about it."""
+    """A process takes seconds to start. tests/mmqjp/backtest/test_store.py shows what is special about it."""
 
     def run(request: TrialRequest, batches: Iterable[pa.RecordBatch], **_: object) -> Backtest:
         return list(try_script(request, iter(batches), lambda: 0.0, lambda: 0))[-1]

@@ -1,7 +1,5 @@
 """Event statements and documents for them, and by brute force what an engine should output."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
@@ -28,8 +26,6 @@ class Doc(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result of a statement, with its values and the documents and nodes of its parts."""
-
     statement: str
     values: frozenset[tuple[str, object]]
     t0: int
@@ -49,7 +45,6 @@ def definitions() -> Sequence[EventDefinition]:
 
 
 def statements(rng: Random) -> dict[str, Cel]:
-    """Statements over the definitions, and over what others publish."""
     same = Cmp("=", Ref("a"), Ref("b"))
     first = Cel(Next(Name("A"), same if chance(rng, 50) else None, Name("B")), publish="P")
     second = Cel(Filter(Cmp(">", Ref("x"), Ref("y")), Name("P")), publish="Q")
@@ -112,13 +107,9 @@ def documents(rng: Random, count: int) -> list[Doc]:
             f"<{rng.choice('aab')} k='{rng.choice('uv')}'>{f'<x>{rng.randint(0, 3)}</x>' * rng.choice((0, 1, 1, 2))}</>"
             for _ in range(rng.randint(1, 3))
         )
-        xml = "<top>" + "".join(_closed(item) for item in items.split("</>") if item) + "</top>"
+        xml = "<top>" + "".join(f"{item}</{item[1]}>" for item in items.split("</>") if item) + "</top>"
         found.append(Doc(f"d{number}", rng.choice("SST"), t0, t1, xml.encode()))
     return sorted(found, key=lambda document: document.t1)
-
-
-def _closed(item: str) -> str:
-    return f"{item}</{item[1]}>"
 
 
 def batches(rng: Random, documents: Sequence[Doc], shuffled_by: int) -> Iterator[list[Doc]]:

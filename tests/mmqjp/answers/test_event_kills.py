@@ -1,8 +1,6 @@
 """Event statements that come, pause, go on and see kept documents, in an engine that is killed, or fails, between parts
 of outputs: nothing is lost or twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,7 +72,7 @@ AMID = (0, 2, FIRST_PATTERNS)
 
 
 @pytest.mark.parametrize("seed", [*seeds(0, 300), *seeds(1, 300, first=FIRST_PATTERNS)])
-def test_killed_amid_instances(seed: int, tmp_path: Path) -> None:
+def test_killed_amid_instances(seed, tmp_path):
     rng = Random(seed)
     killed_at = []
     for calls in (rng.randrange(3, 6), *(rng.randrange(4) for _ in range(2 * at_length()))):
@@ -86,7 +84,7 @@ def test_killed_amid_instances(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [*seeds(2, 1_000), *seeds(2, 1_000, first=FIRST_PATTERNS)])
-def test_opened_again_after_failures(seed: int, tmp_path: Path) -> None:
+def test_opened_again_after_failures(seed, tmp_path):
     rng = Random(seed)
     failed_at = []
     for calls in (rng.randrange(3, 6), *(rng.randrange(4) for _ in range(3))):
@@ -114,6 +112,5 @@ def check(seed: int, state: Path, killed_at: Sequence[int]) -> None:
 
 
 def is_amid(steps: Sequence[Step], at: int, one: Told) -> bool:
-    """Whether an output has parts before a kill and behind it."""
     before = {document.id for step in steps[:at] if isinstance(step, Process) for document in step.documents}
     return bool(before & {*one.documents}) and bool({*one.documents} - before)

@@ -1,11 +1,7 @@
 """Wherever event queries are answered, outputs are the same: in the driver, on executors, and as SQL."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +16,6 @@ from tests.processes import nursery
 from tests.processes.event_engine import SETTLE, events_script, given, live
 from tests.support.faults import Injected, fail
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 Told = list[tuple[int, str, str, tuple[str, ...]]]
 
 
@@ -36,7 +29,7 @@ def ended(engine: Session) -> Told:
 
 
 @pytest.fixture(autouse=True)
-def few_events_are_worth_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_events_are_worth_a_job(monkeypatch):
     defaults = SparkRunner.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "least", 0)
@@ -51,7 +44,7 @@ def undisturbed(seed: int) -> Told:
 
 
 @pytest.mark.soak
-def test_a_store_may_be_opened_with_another_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_may_be_opened_with_another_place(spark, tmp_path):
     seed, batches = 1, given(1)
     quarter = -(-len(batches) // 4)
     for number, place in enumerate(("executors", "driver", "executors", "executors")):
@@ -67,7 +60,7 @@ def test_a_store_may_be_opened_with_another_place(spark: SparkSession, tmp_path:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_killed_amid_a_batch(point: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_killed_amid_a_batch(point, spark, tmp_path):
     seed, batches = 2, given(2)
     killed = nursery.run(live, tmp_path, seed, point, 6)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -91,7 +84,7 @@ def test_killed_amid_a_batch(point: str, spark: SparkSession, tmp_path: Path) ->
         pytest.param("spark", "executors", marks=pytest.mark.spark),
     ],
 )
-def test_a_finite_run(kind: str, place: str, request: pytest.FixtureRequest) -> None:
+def test_a_finite_run(kind, place, request):
     engine = request.getfixturevalue("spark") if kind == "spark" else kind
     found = []
     for one, patterns in (("duckdb", "driver"), (engine, place)):
@@ -107,24 +100,21 @@ def test_a_finite_run(kind: str, place: str, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_places_on_spark(place: str) -> None:
+def test_places_on_spark(place):
     check_place(place, on_spark=True, lasts=False, settle=None)
 
 
-@pytest.mark.parametrize(
-    ("place", "lasts", "settle", "message"),
-    [
+def test_places_that_cannot_be():
+    for place, lasts, settle, message in (
         ("executors", False, None, "only Spark has executors"),
         ("sql", True, None, "keeps no state"),
         ("sql", False, 5, "settle be INF"),
         ("moon", False, None, "one of driver, executors, sql, not 'moon'"),
-    ],
-)
-def test_places_that_cannot_be(place: str, lasts: bool, settle: int | None, message: str) -> None:
-    with pytest.raises(InvalidValue, match=message):
-        check_place(place, on_spark=False, lasts=lasts, settle=settle)
+    ):
+        with pytest.raises(InvalidValue, match=message):
+            check_place(place, on_spark=False, lasts=lasts, settle=settle)
 
 
-def test_an_engine_on_duckdb_has_no_executors() -> None:
+def test_an_engine_on_duckdb_has_no_executors():
     with pytest.raises(InvalidValue, match="only Spark has executors"):
         Session("duckdb", patterns="executors")

@@ -1,9 +1,6 @@
 """ONCE PER: a query outputs no key again within its window, whatever happens in between."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,12 +30,10 @@ def items(text: str) -> list[Document]:
 
 
 def told(engine: Session, *documents: Document, query: str = "p") -> list[str]:
-    """The documents of a query's outputs of a batch, in the order of the numbers."""
     return [" ".join(output.documents) for output in engine.process(documents) if output.query == query]
 
 
 def kept(engine: Session) -> int:
-    """The number of rows that note keys."""
     return int(engine.sql("SELECT count(*) AS n FROM told")["n"][0].as_py())
 
 
@@ -48,7 +43,7 @@ def engine():
         yield session
 
 
-def test_a_key_is_told_once_and_its_matches_stay(engine: Session):
+def test_a_key_is_told_once_and_its_matches_stay(engine):
     engine.subscribe(f"{PAIRS} PUBLISH p ONCE PER (lower-case(p)); {PAIRS} PUBLISH every")
     keys = {"a1": "v", "a2": "V", "a3": "w", "b4": "v", "b5": "V", "b6": "w", "b7": "v"}
     outputs = [
@@ -83,7 +78,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_is_told(case: str, engine: Session):
+def test_what_is_told(case, engine):
     query, batches = TOLD[case]
     engine.subscribe(query)
     for batch in batches.split("; "):
@@ -91,7 +86,7 @@ def test_what_is_told(case: str, engine: Session):
         assert told(engine, *items(given)) == expected.split(), batch
 
 
-def test_only_ends_that_may_be_near_are_read(engine: Session, monkeypatch: pytest.MonkeyPatch):
+def test_only_ends_that_may_be_near_are_read(engine, monkeypatch):
     """So the time does not grow with what one key has told."""
     read: list[int] = []
 
@@ -133,7 +128,7 @@ def test_the_parts_of_a_key_are_kept_apart():
     assert once_key(["lower", "größe"]) == (-9094257237805671647, -1165966005988169569), "stores keep it"
 
 
-def test_a_query_without_a_name_is_told_from_one_with_a_number(tmp_path: Path):
+def test_a_query_without_a_name_is_told_from_one_with_a_number(tmp_path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe('SELECT <a> PUBLISH q1 ONCE PER (t)</a> FROM S//item[. = " PUBLISH q1 ONCE PER (t)"]')
         engine.subscribe(f"{FILTER} PUBLISH q2 ONCE PER (t)")
@@ -141,7 +136,7 @@ def test_a_query_without_a_name_is_told_from_one_with_a_number(tmp_path: Path):
         assert {s.name: s.publishes for s in engine.registry.subscriptions.values()} == {"q1": False, "q2": True}
 
 
-def test_readers_get_what_is_told_and_nothing_else(engine: Session):
+def test_readers_get_what_is_told_and_nothing_else(engine):
     engine.subscribe(
         f"FROM p//item->i[./title->t] PUBLISH r; FROM r//item->i JOIN {{i = j, INF}} S//x->j PUBLISH j ONCE PER (i);"
         f"{FILTER} PUBLISH p ONCE PER (lower-case(t))"
@@ -152,7 +147,7 @@ def test_readers_get_what_is_told_and_nothing_else(engine: Session):
     assert [o.query for o in engine.process([Document("x2", "<x>u</x>", time=START)])] == [], "told by j before"
 
 
-def test_what_was_told_stays_when_a_query_rests_or_stays_and_goes_when_it_is_replaced(engine: Session):
+def test_what_was_told_stays_when_a_query_rests_or_stays_and_goes_when_it_is_replaced(engine):
     text = f"{FILTER} PUBLISH p ONCE PER (t)"
     engine.subscribe(text)
     assert told(engine, item("d1", 1, "u")) == ["d1"]
@@ -182,7 +177,7 @@ def test_what_exceeds_a_quota_is_not_told():
         assert told(engine, item("d3", 3, "b", "c")) == ["d3"]
 
 
-def test_it_is_forgotten_when_no_document_can_repeat_it(tmp_path: Path):
+def test_it_is_forgotten_when_no_document_can_repeat_it(tmp_path):
     with Session("duckdb", state=tmp_path, lateness=5 * SECOND) as engine:
         engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 10 s; {FILTER} PUBLISH r ONCE PER (t)")
         assert told(engine, item("d1", 0, "u")) == ["d1"]
@@ -200,7 +195,7 @@ def test_it_is_forgotten_when_no_document_can_repeat_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_a_backfill_repeats_nothing_that_was_told(pruned: bool):
+def test_a_backfill_repeats_nothing_that_was_told(pruned):
     with Session("duckdb", lateness=0) as engine:
         engine.subscribe(
             "FROM pub//item->i[./title->t] PUBLISH R ONCE PER (t) WITHIN 10 s; FROM S//item->i[./title->t] PUBLISH pub;"
@@ -217,7 +212,7 @@ def test_a_backfill_repeats_nothing_that_was_told(pruned: bool):
 
 
 @pytest.mark.parametrize("start", [0, -2 * START], ids=["now", "before 1970"])
-def test_the_longest_window_ends_no_batch(start: int, tmp_path: Path):
+def test_the_longest_window_ends_no_batch(start, tmp_path):
     """Its end may be later than the greatest integer of a store."""
     longest = f"{2**63 - 1} us"
     with Session("duckdb", state=tmp_path, lateness=0) as engine:

@@ -1,12 +1,10 @@
 """Answers that executors find and write are those of the embedded engine, to the number; whatever is paused, lost,
 repeated or rolled back. The tasks run in this process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,16 +19,11 @@ from tests.mmqjp.answers.test_bounds import assert_is_the_model
 from tests.support.agreement import Delivery, arranged, assert_agrees
 from tests.support.in_process import run_in_process
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("seed", seeds(1, 300))
-def test_executors_agree_with_the_oracle(
-    seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_executors_agree_with_the_oracle(seed, spark, tmp_path, monkeypatch):
     context = run_in_process(monkeypatch, cores=1 + seed % 4, seed=seed)
     if seed % 2:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
@@ -44,7 +37,7 @@ def test_executors_agree_with_the_oracle(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100))
-def test_executors_keep_to_bounds(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_executors_keep_to_bounds(seed, spark, tmp_path, monkeypatch):
     context = run_in_process(monkeypatch, cores=3, seed=seed)
 
     def make(matches: int, in_all: int) -> Session:
@@ -52,11 +45,6 @@ def test_executors_keep_to_bounds(seed: int, spark: SparkSession, tmp_path: Path
 
     assert_is_the_model(make, seed, monkeypatch, 10)
     assert context.jobs
-
-
-def written(state: Path) -> set[str]:
-    """The files of tables in a state directory."""
-    return {path.name for path in state.glob("*/*.parquet")}
 
 
 def named(state: Path) -> set[str]:
@@ -71,9 +59,7 @@ def told(outputs: list[Output]) -> list[tuple[object, ...]]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(14, 414))
-def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(
-    seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(seed, spark, tmp_path, monkeypatch):
     context = run_in_process(monkeypatch, cores=1 + seed % 3, seed=seed)
     rng = Random(seed)
     if seed % 2:  # tasks are tried again, or are tried twice at the same time
@@ -105,7 +91,8 @@ def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(
             before += [got]
             for place, outputs in enumerate(got):
                 every[place] += outputs
-            assert written(tmp_path) <= named(tmp_path), "what an attempt wrote in vain is gone"
+            written = {path.name for path in tmp_path.glob("*/*.parquet")}
+            assert written <= named(tmp_path), "what an attempt wrote in vain is gone"
         assert {s.name: s.paused for s in ours.registry.subscriptions.values()} == {
             s.name: s.paused for s in theirs.registry.subscriptions.values()
         }

@@ -1,19 +1,33 @@
-"""Back-tests over stores: with the registered queries that a script reads, beside a service, and nothing is written."""
-
-from __future__ import annotations
+"""Back-tests over stores, with registered queries and beside a service; the process of a back-test."""
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from common.errors import InputError
 from feeds.documents import Document
-from mmqjp.backtest.process import BacktestEnded, BacktestLimits, StoreBacktest
-from mmqjp.backtest.script import Backtest, Novelty
+from join_stage.store.protocol import StoreError
+from mmqjp.backtest import process
+from mmqjp.backtest.process import (
+    NICE,
+    WORKER,
+    BacktestEnded,
+    BacktestFailed,
+    BacktestLimits,
+    BacktestRefused,
+    StoreBacktest,
+    run_process,
+)
+from mmqjp.backtest.script import DOCUMENTS, Backtest, Novelty, QueryResult, TrialRequest
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.spool import Spool
@@ -26,12 +40,12 @@ READER = "FROM pairs//a->p PUBLISH seen"
 
 
 @pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
-def engine(request: pytest.FixtureRequest) -> Any:
+def engine(request):
     return request.getfixturevalue("spark") if request.param == "spark" else request.param
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def here(monkeypatch):
     try_in_this_process(monkeypatch)
 
 
@@ -40,7 +54,6 @@ def documents(count: int, first: int = 0) -> list[Document]:
 
 
 def digest(state: Path) -> dict[str, str]:
-    """The digests of the files of a state directory, except for locks."""
     return {
         str(path.relative_to(state)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(state.rglob("*"))
@@ -54,7 +67,7 @@ def asked(state: Path, queries: Path, *options: str) -> Backtest:
     return Backtest.from_dict(json.loads(result.stdout))
 
 
-def test_the_documents_of_a_store_are_tried_and_nothing_is_written(tmp_path: Path, engine: Any):
+def test_the_documents_of_a_store_are_tried_and_nothing_is_written(tmp_path, engine):
     state = tmp_path / "state"
     with Session(engine, state=state) as opened:
         opened.subscribe(PAIRS)
@@ -70,7 +83,7 @@ def test_the_documents_of_a_store_are_tried_and_nothing_is_written(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("here")
-def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path):
+def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path):
     state = tmp_path / "state"
     text = "DEFINE EVENT A FROM S//a->a (k := a); FROM A NEXT A PUBLISH pairs; FROM pairs//match->m PUBLISH told"
     with Session("duckdb", state=state) as opened:
@@ -91,7 +104,7 @@ def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("here")
-def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_shared(tmp_path: Path):
+def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_shared(tmp_path):
     state = tmp_path / "state"
     text = "DEFINE EVENT A FROM S//a->a (k := a); AGGREGATE{count() AS n BY k OVER 1 h} A PUBLISH counts; FROM A NEXT A"
     with Session("duckdb", state=state) as opened:
@@ -107,7 +120,7 @@ def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_
 
 
 @pytest.mark.usefixtures("here")
-def test_a_shared_script_costs_its_outputs_only(tmp_path: Path):
+def test_a_shared_script_costs_its_outputs_only(tmp_path):
     with Session("duckdb", state=tmp_path) as opened:
         opened.subscribe(PAIRS)
     for read_only in (False, True):
@@ -144,7 +157,7 @@ def test_the_newest_documents_are_tried_and_that_is_told():
 
 
 @pytest.mark.usefixtures("here")
-def test_documents_of_a_path_are_tried_with_the_queries_of_a_store(tmp_path: Path):
+def test_documents_of_a_path_are_tried_with_the_queries_of_a_store(tmp_path):
     state, path = tmp_path / "state", tmp_path / "documents.jsonl"
     lines = (json.dumps({"id": f"d{n}", "time": n * 1_000_000, "xml": "<a>v</a>"}) for n in range(3))
     path.write_text("\n".join([*lines, "rubbish"]) + "\n")
@@ -154,7 +167,7 @@ def test_documents_of_a_path_are_tried_with_the_queries_of_a_store(tmp_path: Pat
     assert (found.documents, found.kept, found.refused, found.outputs, found.publishers) == (3, 3, 1, 6, ("pairs",))
 
 
-def until(done: Callable[[], object], step: Callable[[], object]) -> None:
+def until(done: Callable[[], object], step: Callable[[], object] = lambda: None) -> None:
     """Steps until something is so, for as long as a starved machine may need."""
     for _ in range(60_000):
         if done():
@@ -164,7 +177,7 @@ def until(done: Callable[[], object], step: Callable[[], object]) -> None:
     raise AssertionError("it never came")
 
 
-def test_a_service_goes_on_beside_back_tests_of_which_one_runs_at_a_time(tmp_path: Path):
+def test_a_service_goes_on_beside_back_tests_of_which_one_runs_at_a_time(tmp_path):
     place, events = Directory(tmp_path), Events()
     with Session("duckdb", state=place.state) as opened:
         opened.subscribe(PAIRS)
@@ -187,7 +200,7 @@ def test_a_service_goes_on_beside_back_tests_of_which_one_runs_at_a_time(tmp_pat
     assert [event["do"] for event in events.named("command")].count(BACKTEST) == 2
 
 
-def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path: Path):
+def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path):
     place, events = Directory(tmp_path), Events()
     with Session("duckdb", state=place.state) as opened:
         opened.process(documents(2_000))  # whose pairs take long
@@ -205,10 +218,155 @@ def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("here")
-def test_whoever_opens_the_store_runs_what_waits(tmp_path: Path):
+def test_whoever_opens_the_store_runs_what_waits(tmp_path):
     place = Directory(tmp_path)
     command = place.ask(BACKTEST, text=PAIRS)
     with Session("duckdb", state=place.state) as opened:
         opened.process(documents(3))
         CommandQueue(Spool(place.state)).apply(opened, Events())
     assert Backtest.from_dict(place.answer(command).result).outputs == 3
+
+
+REPORTED = Backtest(documents=7, queries=(QueryResult("q", 3),))
+REQUEST = TrialRequest("FROM S//a", (), 60, 1 << 60)
+REPORT = f"import os, sys, signal; sys.stdin.buffer.readline(); print({json.dumps({'result': REPORTED.to_dict()})!r}, "
+REPORT += "flush=True); "
+HANG = "sys.stdin.buffer.read(); signal.pause()"
+
+
+class Jumping:
+    """A clock that jumps behind the end of all time limits once something has happened."""
+
+    def __init__(self, happened: Callable[[], object]) -> None:
+        self._happened = happened
+
+    def __call__(self) -> float:
+        return 1e9 if self._happened() else 0.0
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    found: list[process._Running] = []
+    made = process._Running.__init__
+
+    def noting(self: process._Running, *arguments: object) -> None:
+        made(self, *arguments)  # type: ignore[arg-type]  # as it was called
+        found.append(self)
+
+    monkeypatch.setattr(process._Running, "__init__", noting)
+    yield found
+    assert found and all(one._process.returncode is not None for one in found)
+
+
+def row_batches(count: int) -> Iterator[pa.RecordBatch]:
+    for number in range(count):
+        yield pa.RecordBatch.from_pylist(
+            [{"id": f"d{number}", "stream": "S", "t0": number, "t1": number, "xml": b"<a/>"}], DOCUMENTS
+        )
+
+
+def test_a_process_that_takes_too_long_is_killed_and_its_report_counts(started):
+    clock = Jumping(lambda: started and started[0]._reported)
+    found = run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
+    assert found == replace(REPORTED, cut_short="it took more than 60 s")
+
+
+def test_one_that_takes_too_long_for_any_report_has_no_result(started):
+    with pytest.raises(BacktestFailed, match="it took more than 60 s before the first documents were done"):
+        run_process(REQUEST, (), clock=Jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "its process ended (status -9)"),
+        ("sys.stdout.write('{\"result\": {'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
+         "its process ended (status -9)"),
+        ('print(\'{"failed": "no room"}\')', "no room"),
+    ],
+)  # fmt: skip
+def test_what_a_process_reported_before_it_ended_counts(after, why):
+    assert run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
+
+
+def test_a_process_that_ends_without_a_word_has_no_result():
+    with pytest.raises(BacktestFailed, match=r"its process ended \(status 3\)"):
+        run_process(REQUEST, (), command=python("raise SystemExit(3)"))
+
+
+def test_it_ends_when_nobody_waits(started):
+    stop = Event()
+
+    def clock() -> float:
+        if started and started[0]._reported:
+            stop.set()
+        return 0.0
+
+    with pytest.raises(BacktestEnded):
+        run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
+    with pytest.raises(BacktestEnded), process._one_at_a_time:  # so does one that waits for its turn
+        run_process(REQUEST, (), stop=stop)
+    assert len(started) == 1
+
+
+def test_documents_that_cannot_be_read_end_it(started):
+    def damaged() -> Iterator[pa.RecordBatch]:
+        yield from row_batches(1)
+        raise StoreError("the store is damaged")
+
+    with pytest.raises(StoreError, match="damaged"):
+        run_process(REQUEST, damaged(), command=python(REPORT + HANG))
+
+
+def test_an_interrupt_ends_it(started):
+    def interrupted() -> float:
+        if started and started[0]._reported:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.raises(KeyboardInterrupt):
+        run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
+    assert not process._one_at_a_time.locked()
+
+
+def test_a_script_that_cannot_be_registered_is_refused():
+    with pytest.raises(BacktestRefused, match="cycle of PUBLISHed names"):
+        run_process(replace(REQUEST, text="FROM p//a PUBLISH q", publishers=("FROM q//a PUBLISH p",)), row_batches(1))
+    assert issubclass(BacktestRefused, InputError)
+
+
+def test_it_ends_when_a_batch_needs_far_too_much_memory():
+    many = "<r>" + "<a>v</a>" * 100 + "</r>"
+    batch = pa.RecordBatch.from_pylist(
+        [{"id": f"d{n}", "stream": "S", "t0": n, "t1": n, "xml": many.encode()} for n in range(1000)], DOCUMENTS
+    )
+    try:
+        why = run_process(replace(REQUEST, text="FROM S//a PUBLISH all", memory=1 << 20), iter([batch])).cut_short
+    except BacktestFailed as error:  # it may end before its first report
+        why = str(error)
+    assert "it needed more than 1 MiB of memory" in str(why)
+
+
+def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
+    """The worker of a process that is killed gets no signal of its own."""
+    code = "import os, subprocess, sys; "
+    code += f"worker = subprocess.Popen([*{WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
+    code += "print(worker.pid, flush=True); worker.wait()"
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        pid = int(asking.stdout.readline())
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + NICE, 19))
+        asking.kill()
+        until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
+
+
+def test_the_memory_of_whoever_started_it_does_not_count():
+    large = bytearray(b"x") * (400 << 20)
+    command = "from mmqjp.backtest.process import _peak_memory; print(_peak_memory())"
+    found = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
+    assert 0 < int(found.stdout) < len(large)

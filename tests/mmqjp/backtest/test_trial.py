@@ -1,12 +1,9 @@
 """What a back-test finds is what a run finds, however the documents are cut into batches, and it heeds its limits."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -47,7 +44,6 @@ def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch
 
 
 def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple[str, ...] = ()) -> Backtest:
-    """The last report of a trial without limits."""
     request = TrialRequest(text, publishers, 1e9, 1 << 60)
     return list(try_script(request, batches(documents, size), lambda: 0.0, lambda: 0))[-1]
 
@@ -57,7 +53,7 @@ def numbered(number: int, text: str = "v") -> list[Document]:
 
 
 @pytest.mark.parametrize("seed", seeds(4, 400))
-def test_outputs_are_those_of_an_engine_over_the_same_documents(seed: int):
+def test_outputs_are_those_of_an_engine_over_the_same_documents(seed):
     script, generated = random_case(seed, 4, 12)
     documents = list({(document.stream, document.id): document for document in generated}.values())
     text = to_xscl(script)
@@ -78,7 +74,7 @@ def test_outputs_are_those_of_an_engine_over_the_same_documents(seed: int):
     assert (result.documents, result.refused, result.cut_short) == (known, 0, None)
 
 
-def test_outputs_are_those_of_the_command_run(tmp_path: Path):
+def test_outputs_are_those_of_the_command_run(tmp_path):
     documents = "examples/feeds"
     ran = mmqjp("run", "--queries", "examples/stories.xscl", "--documents", documents, "--feeds")
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
@@ -155,7 +151,7 @@ class Slow:
         return self.now
 
 
-def test_documents_that_take_long_are_processed_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+def test_documents_that_take_long_are_processed_few_at_a_time(monkeypatch):
     request = TrialRequest("FROM S//a", (), 1e9, 1 << 60)
     slow = Slow(0.1, monkeypatch)
     *_, last = try_script(request, batches(numbered(300), 1000), slow, lambda: 0)
@@ -174,7 +170,7 @@ def test_it_ends_when_it_needs_too_much_memory():
     assert (report.documents, report.cut_short) == (20, "it needed more than 2 MiB of memory")
 
 
-def test_pairs_are_those_of_the_rarest_join(tmp_path: Path):
+def test_pairs_are_those_of_the_rarest_join(tmp_path):
     documents = [Document(f"d{n}", f"<a><k>{n % 2}</k><l>same</l></a>", time=n) for n in range(10)]
     text = "FROM S/a[./k->k][./l->l] JOIN {k = m AND l = n, INF} S/a[./k->m][./l->n] PUBLISH p"
     (query,) = tried(text, documents).queries
@@ -198,12 +194,12 @@ def test_pairs_are_those_of_the_rarest_join(tmp_path: Path):
         ),
     ],
 )  # fmt: skip
-def test_a_result_in_words(result: Backtest, lines: list[str]):
+def test_a_result_in_words(result, lines):
     assert list(summary(result, IN_UTC)) == lines
     assert Backtest.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
 
-def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path: Path):
+def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path):
     queries = write_queries(tmp_path, "FROM S//a JOIN")
     result = mmqjp("backtest", queries, "--documents", "examples/feeds", "--feeds")
     assert result.exit_code == 1 and "queries.xscl:1:" in result.stderr
@@ -212,7 +208,7 @@ def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", seeds(1, 5))
-def test_event_queries_are_answered_at_the_end_over_all_documents(seed: int):
+def test_event_queries_are_answered_at_the_end_over_all_documents(seed):
     rng, found = Random(seed), world(seed)
     given = [document for _, document in made_of(found)]
     result = tried(event_script(found), rng.sample(given, len(given)), rng.randint(1, 12))

@@ -1,14 +1,12 @@
 """What tests of the command line share."""
 
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tests.support.cli import mmqjp, write_documents, write_queries
-from tests.support.feed_server import FeedServer, rss, running_server
+from tests.support.feed_server import rss, running_server
 
 
 @pytest.fixture
@@ -22,7 +20,7 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def finished_story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_story(tmp_path_factory):
     directory = tmp_path_factory.mktemp("story")
     queries, documents = write_queries(directory), write_documents(directory / "documents.jsonl")
     arguments = ("--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", directory / "state")
@@ -32,13 +30,13 @@ def finished_story(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def story(tmp_path: Path, finished_story: Path) -> Path:
+def story(tmp_path, finished_story):
     """A state with the three matches of the small story."""
     return Path(shutil.copytree(finished_story, tmp_path / "state"))
 
 
 @pytest.fixture
-def server() -> Iterator[FeedServer]:
+def server():
     with running_server() as server:
         server.serve("/a", rss("one", "two"))
         server.serve("/b", rss("two", "three"))
@@ -46,6 +44,6 @@ def server() -> Iterator[FeedServer]:
 
 
 @pytest.fixture
-def fetch(tmp_path: Path) -> Callable[..., Result]:
+def fetch(tmp_path):
     """Calls `mmqjp fetch` into a directory on loopback, without pauses."""
     return lambda *options: mmqjp("fetch", "--out", tmp_path / "crawl", "--allow-private", "--spacing", "0s", *options)

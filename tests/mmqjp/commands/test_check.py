@@ -1,19 +1,18 @@
-"""`mmqjp check --feeds` and `mmqjp check --against`: what they print, and their exit status."""
-
-from __future__ import annotations
+"""`mmqjp check`: warnings, trials on documents, event statements, and exit status."""
 
 import json
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from feeds.tail import read_documents
 from mmqjp.commands.options import read_script
 from mmqjp.engine import Session
 from mmqjp.explain.terms import sample_of
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
-from tests.support.cli import DOCUMENTS, write_documents, write_queries
-from tests.support.cli import mmqjp as call
+from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
+from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
 from xscl.parser import located_queries
 
 FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
@@ -22,43 +21,43 @@ FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> Path:
+def documents(tmp_path):
     return write_documents(tmp_path / "documents.jsonl")
 
 
-def table(text: str) -> list[list[str]]:
-    rows = [line for line in text.splitlines() if line.startswith(" ") and line.strip() and "─" not in line]
-    return [[cell.strip() for cell in line.strip().split("  ") if cell] for line in rows]
+def cells(text: str) -> list[list[str]]:
+    lines = [line.strip() for line in text.splitlines() if line.startswith(" ") and line.strip() and "─" not in line]
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
 
 
 def test_warnings_are_on_standard_error_and_fail_only_with_strict(tmp_path):
     queries = write_queries(tmp_path, "S//item[./titel]; S//item[./title]")
     for more, status in (([], 0), (["--strict"], 1)):
-        result = call("check", "--feeds", queries, *more)
+        result = mmqjp("check", "--feeds", queries, *more)
         assert result.exit_code == status
         assert result.stdout.startswith(f"{queries}: 2 queries, no mistakes\n")
         assert result.stderr == (
             f"{queries}:1:11: warning: items have no titel\n"
             "  S//item[./titel]; S//item[./title]\n            ^^^^^\nhelp: did you mean title?\n"
         )
-    assert call("check", "--feeds", "--strict", write_queries(tmp_path, "S//item[./title]")).exit_code == 0
-    result = call("check", "--feeds", write_queries(tmp_path, ";\n".join(f"S//item[./x{n}]" for n in range(103))))
+    assert mmqjp("check", "--feeds", "--strict", write_queries(tmp_path, "S//item[./title]")).exit_code == 0
+    result = mmqjp("check", "--feeds", write_queries(tmp_path, ";\n".join(f"S//item[./x{n}]" for n in range(103))))
     assert result.stderr.count("warning: ") == 100 and result.stderr.endswith("and 3 more warnings\n")
 
 
 def test_the_option_feeds_takes_no_path_for_its_value(tmp_path):
     queries = write_queries(tmp_path, "S//item[./titel]")
     for option in (["--feeds"], ["--feeds=item"], ["--feeds", "item"]):
-        assert "no titel" in call("check", *option, queries).stderr
-        assert "no titel" in call("check", queries, *option).stderr
-    assert call("check", "--feeds", "raw", queries).stderr == ""
+        assert "no titel" in mmqjp("check", *option, queries).stderr
+        assert "no titel" in mmqjp("check", queries, *option).stderr
+    assert mmqjp("check", "--feeds", "raw", queries).stderr == ""
 
 
 def test_a_short_table_where_all_is_well(tmp_path, documents):
-    result = call("check", write_queries(tmp_path), "--against", documents)
+    result = mmqjp("check", write_queries(tmp_path), "--against", documents)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "tried on 4 documents (stream S 4)" in result.stdout
-    assert table(result.stdout) == [
+    assert cells(result.stdout) == [
         ["query", "part", "found"],
         ["book_blog", "outputs", "2"],
         ["S//book->x1[./author->x2]", "2 of 4 documents"],
@@ -108,7 +107,7 @@ def test_a_short_table_where_all_is_well(tmp_path, documents):
 )  # fmt: skip
 def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, documents, query, note):
     queries = write_queries(tmp_path, query)
-    result = call("check", queries, "--against", documents)
+    result = mmqjp("check", queries, "--against", documents)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.endswith(f"\n{queries}:{note}")
 
@@ -139,7 +138,7 @@ MANY = ("<a><b>x</b></a>",) * 56
 def test_what_may_help(tmp_path, query, xmls, hint):
     found = [{"id": str(n), "time": f"2026-01-{1 + n // 2:02}", "xml": xml} for n, xml in enumerate(xmls)]
     path = write_documents(tmp_path / "some.jsonl", found)
-    said = call("check", write_queries(tmp_path, query), "--against", path).stdout
+    said = mmqjp("check", write_queries(tmp_path, query), "--against", path).stdout
     assert "note: " in said and "\u009b" not in said
     assert said.endswith(f"\nhelp: {hint}\n") if hint else "help:" not in said and "share one\n" in said
 
@@ -147,26 +146,26 @@ def test_what_may_help(tmp_path, query, xmls, hint):
 def test_an_equality_that_never_holds_is_told_with_what_would_make_it_hold(tmp_path):
     (tmp_path / "feed.xml").write_text(FEED)
     queries = write_queries(tmp_path, "S//item[./title->t] JOIN {t = u, 1 h} S//item[./title->u]")
-    result = call("check", queries, "--feeds", "--against", tmp_path / "feed.xml")
-    assert ["t = u", "2 and 2 values, 0 shared"] in table(result.stdout)
+    result = mmqjp("check", queries, "--feeds", "--against", tmp_path / "feed.xml")
+    assert ["t = u", "2 and 2 values, 0 shared"] in cells(result.stdout)
     assert "note: the two sides have 2 and 2 values, and no two documents share one\n" in result.stdout
     assert result.stdout.endswith("help: they share 1 with lower-case(...) around both sides\n")
 
 
 def test_a_reader_is_tried_on_what_is_published(tmp_path, documents):
     queries = write_queries(tmp_path, 'S//blog PUBLISH blogs; blogs//author[. = "Bob"]; blogs//autor')
-    result = call("check", queries, "--against", documents)
-    assert ['blogs//author[. = "Bob"]', "1 of 2 documents"] in table(result.stdout)
+    result = mmqjp("check", queries, "--against", documents)
+    assert ['blogs//author[. = "Bob"]', "1 of 2 documents"] in cells(result.stdout)
     assert result.stdout.endswith("help: did you mean author (in 2)?\n")
 
 
 def test_the_limit_and_what_cannot_be_read(tmp_path):
     broken = {"id": "x", "time": "2026-01-01", "xml": "<a"}
     path = write_documents(tmp_path / "some.jsonl", [broken, *DOCUMENTS])
-    result = call("check", write_queries(tmp_path), "--against", path, "--limit", "3")
+    result = mmqjp("check", write_queries(tmp_path), "--against", path, "--limit", "3")
     assert "tried on 3 documents (stream S 3; 1 could not be read)" in result.stdout
     path.write_text(json.dumps(broken))
-    nothing = call("check", write_queries(tmp_path), "--against", path)
+    nothing = mmqjp("check", write_queries(tmp_path), "--against", path)
     expected = f"mmqjp: error: {path}: there is no document to try the queries on\n"
     assert (nothing.exit_code, nothing.stderr) == (1, expected)
 
@@ -176,8 +175,8 @@ def test_a_sample_has_some_of_each_path_and_of_each_directory_of_feeds(tmp_path)
         (tmp_path / "feeds" / name).mkdir(parents=True)
         (tmp_path / "feeds" / name / "feed.xml").write_text(FEED.replace("<title>", f"<title>{name} "))
     queries = write_queries(tmp_path, "; ".join(f'S//item[./title = "{name} One"]' for name in "ab"))
-    result = call("check", queries, "--feeds", "--against", tmp_path / "feeds", "--limit", "2")
-    assert [row[-1] for row in table(result.stdout)[1:]] == ["1", "1 of 2 documents"] * 2
+    result = mmqjp("check", queries, "--feeds", "--against", tmp_path / "feeds", "--limit", "2")
+    assert [row[-1] for row in cells(result.stdout)[1:]] == ["1", "1 of 2 documents"] * 2
 
 
 def test_only_the_tried_queries_and_those_behind_them_run_and_wider_joins_in_one_session(
@@ -202,6 +201,122 @@ def test_only_the_tried_queries_and_those_behind_them_run_and_wider_joins_in_one
 
 
 def test_spaces_of_a_literal_are_shown(tmp_path, documents):
-    result = call("check", write_queries(tmp_path, 'S//book[./author\n  = "a  b"]'), "--against", documents)
+    result = mmqjp("check", write_queries(tmp_path, 'S//book[./author\n  = "a  b"]'), "--against", documents)
     assert '  S//book[./author = "a  b"]' in result.stdout
     assert 'note: ./author = "a  b" matched none' in result.stdout
+
+
+DEFINED = """\
+DEFINE EVENT A FROM S//a->r (k := r/@k, x := number(r/x));
+DEFINE EVENT B FROM T//b->r (l := r/@l, y := number(r/y), z := r/z);
+FROM A NEXT B WITHIN 1 d
+"""
+
+ENDLESS = "what waits here is kept for ever: nothing says how long a result may take"
+TEXT = "a text is compared with a number: this never holds for a text that is none"
+
+
+def check(tmp_path: Path, text: str, *more: str):
+    path = tmp_path / "events.xscl"
+    path.write_text(text)
+    result = mmqjp("check", path, *more)
+    return result, str(path)
+
+
+def warnings(result: Result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if "warning" in line]
+
+
+def test_what_is_defined_and_what_queries_keep_and_share(tmp_path):
+    text = f"""{DEFINED}PUBLISH first;
+FROM FILTER{{y > 3}}(A NEXT B WITHIN 1 d) PUBLISH high;
+AGGREGATE{{max(y) AS top BY l OVER 2 h}} B;
+FROM S//c[./d->e] PUBLISH plain;
+FROM FILTER{{y > 4}} high"""
+    result, path = check(tmp_path, text)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == f"{path}: 5 queries, 2 events defined, no mistakes"
+    assert cells(result.stdout) == [
+        ["query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with"],
+        ["plain", "filter", "S", "1", "0", "0", "-"],
+        ["event", "from", "attributes", "read by"],
+        ["A", "S", "k, x (number)", "first, high"],
+        ["B", "T", "l, y (number), z", "first, high, q3"],
+        ["event query", "reads", "operators", "keeps for", "shares operators with"],
+        ["first", "A, B", "NEXT", "1 d", "high"],
+        ["high", "A, B", "NEXT, FILTER", "1 d", "first"],
+        ["q3", "B", "AGGREGATE", "2 h", "-"],
+        ["q5", "high", "FILTER", "-", "-"],
+    ]
+
+
+def test_queries_of_both_kinds_are_numbered_together_and_definitions_alone_are_a_script(tmp_path):
+    rows = cells(check(tmp_path, f"{DEFINED};\nFROM S//c->d;\nFROM S//c->e")[0].stdout)
+    assert [(row[0], row[-1]) for row in rows[1:3]] == [("q2", "q3"), ("q3", "q2")]
+    result, path = check(tmp_path, "DEFINE EVENT A FROM S//a->r (k := r/@k)")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{path}: 0 queries, 1 event defined, no mistakes\n")
+
+
+def test_the_examples_of_feeds_have_no_warnings_but_for_events_that_nothing_reads(tmp_path):
+    result, _ = check(tmp_path, EVENTS + "".join(FEED_EXAMPLES.values()))
+    assert result.exit_code == 0
+    assert [line for line in warnings(result) if "nothing reads" not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "place", "warning"),
+    [
+        ("FROM A NEXT B", "A ^NEXT B", ENDLESS),
+        ("FROM (A NEXT B WITHIN 3 d) UNION (A NEXT{DUR >= 3 d} B)", "(A ^NEXT{DUR",
+         ENDLESS),
+        ("FROM FILTER{z > 3} B", "^z > 3", TEXT),
+        ("FROM FILTER{NOT (3 < z)} B", "^z)", TEXT),
+        ("FROM FILTER{z = 3} B", "^z = 3", TEXT),
+        ("FROM A NEXT{$1.k = $2.y} B WITHIN 1 d", "^$1.k",
+         TEXT),
+        ("FROM A NEXT{k < z} B WITHIN 1 d", "^k < z",
+         "< compares numbers, and both of these are texts: it holds for texts that are numbers"),
+        ("FROM FILTER{k = l AND y > 3}(A NEXT B) WITHIN 1 d", "^k = l",
+         "NEXT has taken the first event of all before this is tested"),
+        ("FROM FILTER{l_1 = l}(B NEXT B) WITHIN 1 d", "^l_1 = l",
+         "NEXT has taken the first event of all before this is tested"),
+        ("FROM FILTER{y > 3} B WITHIN 5 d", "^5 d", "WITHIN changes nothing without NEXT or FOLD"),
+    ],
+)  # fmt: skip
+def test_warnings(tmp_path, query, place, warning):
+    text = DEFINED + ";\n" + query
+    result, path = check(tmp_path, text)
+    column = query.index(place.replace("^", "")) + place.index("^") + 1
+    assert result.exit_code == 0
+    assert warnings(result) == [f"{path}:5:{column}: warning: {warning}"]
+
+
+def test_what_is_well_is_not_warned_of(tmp_path):
+    well = [
+        "FROM A NEXT{DUR < 3 d} B",
+        "FROM FILTER{DUR < 3 d}(A NEXT B)",
+        "FROM FILTER{number(z) > 3} B",
+        'FROM FILTER{z = "3"} B',
+        "FROM FILTER{k = l}(A NEXT{y > 3} B) WITHIN 1 d",
+        "FROM FILTER{x = y}(SELECT x, y FROM A NEXT{k = l} B) WITHIN 1 d",
+        "FROM A NEXT{k = l} B WITHIN 1 d PUBLISH nobody_reads_it",
+    ]
+    assert check(tmp_path, ";\n".join([DEFINED, *well]))[0].stderr == ""
+
+
+def test_an_event_that_nothing_reads_and_names_that_items_do_not_have(tmp_path):
+    definitions = "DEFINE EVENT A FROM S//item->i (t := i/titel);\nDEFINE EVENT B FROM S//item->i (t := i/title)"
+    text = f'{definitions};\nFILTER{{t != ""}} B'
+    result, path = check(tmp_path, text, "--feeds", "--strict")
+    assert result.exit_code == 1
+    assert warnings(result) == [
+        f"{path}:1:14: warning: nothing reads the event A",
+        f"{path}:1:40: warning: items have no titel",
+    ]
+
+
+def test_mistakes_are_told_with_their_places(tmp_path):
+    result, path = check(tmp_path, DEFINED + ";\nFROM A NEXT C")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{path}:5:13: error: there are no events C\n")

@@ -1,16 +1,148 @@
-"""`mmqjp feeds`: what is known of fetched feeds is listed, exported and changed."""
+"""`mmqjp fetch`, `feeds` and `feed-link`: feeds are fetched, listed, changed and linked."""
 
+import asyncio
+import errno
 import json
+import os
+import signal
 
 import pytest
 from lxml import etree
 
+from feeds.fetch.archive import DropArchive
+from feeds.fetch.http import SystemClock
 from feeds.fetch.lists import read_opml
-from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore
+from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore, source_name
 from feeds.items import LONGEST_TITLE
-from tests.support.cli import mmqjp as call
-from tests.support.cli import write_queries
+from mmqjp.engine import Session
+from mmqjp.service.commands import run_command
+from mmqjp.service.spool import Command
+from mmqjp.syndication.atom import load_feed_links
+from mmqjp.syndication.read_entries import FeedPages, FeedRequest, StoreFeeds
+from tests.mmqjp.syndication.feed_cases import Clock, SessionReader
+from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import rss
+
+
+def test_work_of_which_nothing_comes_has_failed(server, fetch):
+    result = fetch(server.url("/missing"), server.url("/lost"))
+    assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith("mmqjp: error: no feed that was due")
+    assert fetch().exit_code == 0  # nothing is due, and nothing failed
+    result = fetch("gopher://example.org/feed")
+    assert result.exit_code == 1 and "gopher" in result.stderr.splitlines()[0]
+    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: none of the addresses in the lists")
+
+
+def test_a_state_that_was_damaged_is_told_in_one_line(server, fetch, tmp_path):
+    assert fetch(server.url("/a")).exit_code == 0
+    state = tmp_path / "crawl" / STATE_FILE
+    whole = state.read_bytes()
+    for damaged in (b"garbage", whole[:100], whole[:-2000], whole[:5000] + bytes(4000) + whole[9000:]):
+        state.write_bytes(damaged)
+        for command in (["fetch", "--out", tmp_path / "crawl"], ["feeds", "list", "--state", tmp_path / "crawl"]):
+            result = mmqjp(*command)
+            if result.exit_code:
+                assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1, result.stderr
+                assert "unexpected" not in result.stderr and "; " in result.stderr
+
+
+def test_failures_are_told_and_the_work_has_not_failed(server, fetch, tmp_path):
+    urls = [server.url(f"/missing{n}") for n in range(5)]
+    (tmp_path / "list.txt").write_text(f"{server.url('/a')}\nftp://x.example/\n")
+    result = fetch(tmp_path / "list.txt", *urls)
+    complaint, *lines = result.stderr.splitlines()
+    assert result.exit_code == 0
+    assert f"mmqjp: {tmp_path / 'list.txt'}:2: 'ftp://x.example/' is not an http or https address" in complaint
+    assert lines[0] == "mmqjp: 6 feeds, 6 visits: 1 new, 0 unchanged, 5 failed, 0 stopped, 0 put off"
+    assert lines[1] == f"  {server.url('/missing0')}: the server answered 404"
+    assert lines[4] == "  and 2 more; mmqjp feeds list shows them"
+
+
+def test_private_addresses_are_refused_unless_allowed(server, tmp_path):
+    result = mmqjp("fetch", "--out", tmp_path, server.url("/a"))
+    assert "127.0.0.1 leads to 127.0.0.1, and only public addresses are fetched from" in result.stderr
+    assert server.log == []
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (["missing.opml"], 1, "missing.opml: no such file"),
+        ([], 2, "name a list of feeds"),
+        (["https://x.example/", "--spacing", "INF"], 2, "INF is not allowed here"),
+        (["https://x.example/", "--interval", "soon"], 2, "is not a duration"),
+        (["https://x.example/", "--concurrency", "0"], 2, "is not in the range"),
+    ],
+)
+def test_what_cannot_be_done(tmp_path, options, status, words):
+    result = mmqjp("fetch", "--out", tmp_path / "out", *options)
+    assert result.exit_code == status and words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_the_state_is_where_it_is_said_to_be(server, fetch, tmp_path):
+    assert fetch(server.url("/a"), "--state", tmp_path / "mine.sqlite").exit_code == 0
+    assert (tmp_path / "mine.sqlite").is_file()
+    assert mmqjp("feeds", "list", "--state", tmp_path / "mine.sqlite").exit_code == 0
+    assert not (tmp_path / "crawl" / STATE_FILE).exists()
+
+
+def test_only_the_feeds_of_the_lists_are_fetched(server, fetch, tmp_path):
+    fetch(server.url("/a"))
+    fetch(server.url("/b"))
+    assert server.paths() == ["/a", "/b"]
+    with FetchStore(tmp_path / "crawl" / STATE_FILE) as store:
+        assert [feed.source for feed in store.feeds()] == [source_name(server.url(path)) for path in ("/a", "/b")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_watching_goes_on_until_a_signal_and_ends_in_peace(server, fetch, monkeypatch, number):
+    """The feed is asked three times, an hour of the clock apart, and then the signal comes."""
+    hour, passed = 3_600_000_000, 0
+
+    async def sleep_until(self, moment):
+        nonlocal passed
+        passed = max(passed, moment - start)
+        if len(server.log) == 3:
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+
+    start = SystemClock().now()
+    monkeypatch.setattr(SystemClock, "now", lambda self: start + passed)
+    monkeypatch.setattr(SystemClock, "sleep_until", sleep_until)
+    result = fetch(server.url("/a"), "--watch")
+    assert result.exit_code == 0
+    assert result.stderr == "mmqjp: 1 feed, 3 visits: 1 new, 2 unchanged, 0 failed, 0 stopped, 0 put off\n"
+    assert 3 * hour <= passed <= 3.3 * hour + 10
+
+
+def test_a_full_disk_stops_all_and_what_was_fetched_is_not_lost(server, fetch, tmp_path, monkeypatch):
+    keep = DropArchive.keep
+
+    def full(archive, capture):
+        if capture.url == server.url("/b"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "crawl")
+        keep(archive, capture)
+
+    monkeypatch.setattr(DropArchive, "keep", full)
+    result = fetch(server.url("/a"), server.url("/b"), "--concurrency", "1")
+    assert result.exit_code == 1
+    assert result.stderr == "mmqjp: error: crawl: No space left on device; make room on the disk, or write elsewhere\n"
+    monkeypatch.setattr(DropArchive, "keep", keep)
+    assert fetch().stderr.startswith("mmqjp: 2 feeds, 1 visit: 1 new")
+    assert server.paths() == ["/a", "/b", "/b"]
+
+
+def test_a_single_round_that_is_interrupted_says_so_and_goes_on_later(server, fetch):
+    def interrupt(request):
+        os.kill(os.getpid(), signal.SIGINT)
+        server.released.wait()
+
+    server.routes["/slow"] = interrupt
+    result = fetch(server.url("/slow"))
+    assert result.exit_code == 130
+    assert "mmqjp: interrupted: what was fetched is kept" in result.stderr
+    server.serve("/slow", rss("a"))
+    assert "1 new" in fetch().stderr
 
 
 def test_the_list_shows_each_feed(server, fetch, tmp_path):
@@ -21,13 +153,13 @@ def test_the_list_shows_each_feed(server, fetch, tmp_path):
     )
     state = ["--state", tmp_path / "crawl"]
     (tmp_path / "crawl").mkdir()
-    none = call("feeds", "list", *state)
+    none = mmqjp("feeds", "list", *state)
     missing = f"mmqjp: error: {tmp_path / 'crawl' / STATE_FILE}: there is no state of a fetch; mmqjp fetch makes one\n"
     assert (none.exit_code, none.stderr) == (1, missing)
     fetch(tmp_path / "f.opml", server.url("/gone"), server.url("/missing"))
-    text = " ".join(call("feeds", "list", *state).stdout.split())
+    text = " ".join(mmqjp("feeds", "list", *state).stdout.split())
     assert all(words in text for words in ("errors", "200", "stopped", "404", "the server answered"))
-    one, two, _ = map(json.loads, call("feeds", "list", "--json", *state).stdout.splitlines())
+    one, two, _ = map(json.loads, mmqjp("feeds", "list", "--json", *state).stdout.splitlines())
     assert one["checked_at"].startswith("20") and one["next_check"] > one["checked_at"]
     assert {key: one[key] for key in ("url", "title", "folders", "status", "errors", "stopped")} == {
         "url": server.url("/a"), "title": "A", "folders": ["F/G", "H"], "status": 200, "errors": 0, "stopped": False,
@@ -43,7 +175,7 @@ def test_addresses_are_whole_and_other_lines_as_narrow_as_columns_says(server, f
     fetch(tmp_path / "f.opml")
     for columns in ("40", "80", "nonsense"):
         monkeypatch.setenv("COLUMNS", columns)
-        lines = call("feeds", "list", "--state", tmp_path / "crawl").stdout.splitlines()
+        lines = mmqjp("feeds", "list", "--state", tmp_path / "crawl").stdout.splitlines()
         assert len([line for line in lines if line.endswith(f" {long}")]) == 1
         about = [line for line in lines[1:] if long not in line]
         assert " ".join(" ".join(about).split()) == "A title (A folder) the server answered 404"
@@ -56,13 +188,13 @@ def test_the_export_is_what_a_fetch_takes(server, fetch, tmp_path):
     opml = f'<opml><body><outline text="F"><outline title="A" xmlUrl="{server.url("/a")}"/></outline></body></opml>'
     (tmp_path / "in.opml").write_text(opml)
     fetch(tmp_path / "in.opml", server.url("/old"), server.url("/gone"))
-    assert call("feeds", "export", "--state", tmp_path / "crawl", "--output", tmp_path / "out.opml").exit_code == 0
+    assert mmqjp("feeds", "export", "--state", tmp_path / "crawl", "--output", tmp_path / "out.opml").exit_code == 0
     exported = (tmp_path / "out.opml").read_bytes()
     assert {(feed.url, feed.title, feed.folder) for feed in read_opml(exported)} == {
         (server.url("/a"), "A", "F"),
         (server.url("/b"), server.url("/b"), ""),
     }
-    shown = call("feeds", "export", "--state", tmp_path / "crawl").stdout
+    shown = mmqjp("feeds", "export", "--state", tmp_path / "crawl").stdout
     assert etree.fromstring(shown.encode()).tag == "opml"
 
 
@@ -73,22 +205,17 @@ def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path
         server.serve(path, rss("back"))
     assert fetch().stderr.startswith("mmqjp: 3 feeds, none is due before")
     retry = ["feeds", "retry", "--state", tmp_path / "crawl"]
-    assert call(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed due now\n"
+    assert mmqjp(*retry, server.url("/gone")).stderr == "mmqjp: 1 feed due now\n"
     assert "1 new" in fetch().stderr
-    assert call(*retry).stderr == "mmqjp: 1 feed due now\n"
+    assert mmqjp(*retry).stderr == "mmqjp: 1 feed due now\n"
     assert "1 new" in fetch().stderr
-    result = call(*retry, "https://unknown.example/")
+    result = mmqjp(*retry, "https://unknown.example/")
     assert result.exit_code == 1
     assert "https://unknown.example/ is not a feed of" in result.stderr
 
 
-# ---------------------------------------------------------------- add, remove, rename
-
-
 @pytest.fixture
 def known(tmp_path):
-    """The titles and folders of the feeds of a state, by address."""
-
     def read():
         with FetchStore(tmp_path / "crawl" / STATE_FILE) as store:
             return {feed.url: (feed.title, feed.folders) for feed in store.feeds()}
@@ -99,17 +226,17 @@ def known(tmp_path):
 def test_feeds_are_added_renamed_and_removed(server, fetch, tmp_path, known):
     state = ["--state", tmp_path / "crawl"]
     a, b = server.url("/a"), server.url("/b")
-    result = call("feeds", "add", a, b, *state, "--folder", "News/World")
+    result = mmqjp("feeds", "add", a, b, *state, "--folder", "News/World")
     assert (result.exit_code, result.stderr) == (0, "mmqjp: 2 new feeds, 2 feeds in all\n")
     assert fetch().stderr.startswith("mmqjp: 2 feeds, 2 visits: 2 new")
-    assert call("feeds", "add", a, *state, "--title", "Mine").stderr == "mmqjp: 0 new feeds, 2 feeds in all\n"
+    assert mmqjp("feeds", "add", a, *state, "--title", "Mine").stderr == "mmqjp: 0 new feeds, 2 feeds in all\n"
     assert known() == {a: ("Mine", ("News/World",)), b: ("", ("News/World",))}
-    assert call("feeds", "rename", b, " My\tB ", *state).stderr == f"mmqjp: {b} is called My B\n"
-    assert call("feeds", "rename", a, "", *state).stderr == f"mmqjp: {a} has its own title\n"
+    assert mmqjp("feeds", "rename", b, " My\tB ", *state).stderr == f"mmqjp: {b} is called My B\n"
+    assert mmqjp("feeds", "rename", a, "", *state).stderr == f"mmqjp: {a} has its own title\n"
     assert known() == {a: ("", ("News/World",)), b: ("My B", ("News/World",))}
-    assert call("feeds", "remove", a, *state).stderr == "mmqjp: 1 feed removed\n"
+    assert mmqjp("feeds", "remove", a, *state).stderr == "mmqjp: 1 feed removed\n"
     assert list(known()) == [b]
-    exported = call("feeds", "export", *state).stdout
+    exported = mmqjp("feeds", "export", *state).stdout
     assert [(feed.url, feed.title, feed.folder) for feed in read_opml(exported.encode())] == [(b, "My B", "News/World")]
 
 
@@ -121,18 +248,18 @@ def test_the_feeds_of_a_list_are_added(tmp_path, known):
     )
     (tmp_path / "list.txt").write_text(f"{c}\nftp://c.example/\n")
     state = ["--state", tmp_path / "crawl"]
-    result = call("feeds", "add", tmp_path / "list.opml", tmp_path / "list.txt", *state)
+    result = mmqjp("feeds", "add", tmp_path / "list.opml", tmp_path / "list.txt", *state)
     complaint, told = result.stderr.splitlines()
     assert "list.txt:2" in complaint and "left out" in complaint
     assert (result.exit_code, told) == (0, "mmqjp: 3 new feeds, 3 feeds in all")
     assert known() == {a: ("A", ("News",)), b: ("B", ()), c: ("", ())}
-    assert call("feeds", "add", tmp_path / "list.opml", "--title", "T", *state).exit_code == 2
-    assert call("feeds", "add", tmp_path / "list.txt", "--folder", "Old", *state).exit_code == 0
+    assert mmqjp("feeds", "add", tmp_path / "list.opml", "--title", "T", *state).exit_code == 2
+    assert mmqjp("feeds", "add", tmp_path / "list.txt", "--folder", "Old", *state).exit_code == 0
     assert known()[c] == ("", ("Old",))
-    assert call("feeds", "add", "HTTPS://Example.org", "https://example.org/#top", *state).exit_code == 0
+    assert mmqjp("feeds", "add", "HTTPS://Example.org", "https://example.org/#top", *state).exit_code == 0
     assert known().keys() == {a, b, c, "https://example.org/"}, "as a person spells it"
-    assert call("feeds", "rename", "https://example.org", "E", *state).exit_code == 0
-    assert call("feeds", "remove", "https://Example.org:443/", *state).exit_code == 0
+    assert mmqjp("feeds", "rename", "https://example.org", "E", *state).exit_code == 0
+    assert mmqjp("feeds", "remove", "https://Example.org:443/", *state).exit_code == 0
     assert known().keys() == {a, b, c}
 
 
@@ -148,9 +275,9 @@ WRONG = [
 
 
 def test_what_cannot_be_changed(tmp_path, known):
-    assert call("feeds", "add", "https://known.example/", "--state", tmp_path / "crawl").exit_code == 0
+    assert mmqjp("feeds", "add", "https://known.example/", "--state", tmp_path / "crawl").exit_code == 0
     for arguments, status, words in WRONG:
-        result = call("feeds", *arguments, "--state", tmp_path / "crawl")
+        result = mmqjp("feeds", *arguments, "--state", tmp_path / "crawl")
         assert result.exit_code == status and words in result.stderr and len(result.stderr.splitlines()) == 1
     assert list(known()) == ["https://known.example/"]
 
@@ -162,16 +289,16 @@ def test_of_feeds_that_differ_in_their_password_the_one_that_is_named_is_changed
     state = ["--state", tmp_path / "crawl"]
     plain, ada, bob = (f"https://{who}h.example/f" for who in ("", "ada:s3cret@", "bob:s3cret@"))
     more = ["T"] if command == "rename" else []
-    assert call("feeds", "add", plain, ada, bob, *state).exit_code == 0
-    named = call("feeds", command, plain, *more, *state)
+    assert mmqjp("feeds", "add", plain, ada, bob, *state).exit_code == 0
+    named = mmqjp("feeds", command, plain, *more, *state)
     assert (named.exit_code, named.stderr.count("\n")) == (0, 1) and done in named.stderr
     assert [known().get(url) for url in (ada, bob)] == [("", ())] * 2
-    assert call("feeds", "remove", plain, *state).exit_code == (1 if command == "remove" else 0)
-    refused = call("feeds", command, plain, *more, *state)
+    assert mmqjp("feeds", "remove", plain, *state).exit_code == (1 if command == "remove" else 0)
+    refused = mmqjp("feeds", command, plain, *more, *state)
     assert refused.exit_code == 1 and set(known()) == {ada, bob}
     assert "error: https://h.example/f is the address of 2 feeds, with different names or passwords" in refused.stderr
-    assert call("feeds", "remove", bob, *state).stderr == "mmqjp: 1 feed removed\n"
-    assert done in call("feeds", command, plain, *more, *state).stderr
+    assert mmqjp("feeds", "remove", bob, *state).stderr == "mmqjp: 1 feed removed\n"
+    assert done in mmqjp("feeds", command, plain, *more, *state).stderr
 
 
 def test_a_fetch_that_runs_is_asked_for_changes(server, fetch, tmp_path, monkeypatch):
@@ -181,12 +308,12 @@ def test_a_fetch_that_runs_is_asked_for_changes(server, fetch, tmp_path, monkeyp
     with FetchStore(file, write=True) as store:
         for do, address in (("retry", server.url("/a")), ("add", server.url("/ax")), ("remove", server.url("/a"))):
             before = store.feeds()
-            result = call("feeds", do, address, *state)
+            result = mmqjp("feeds", do, address, *state)
             assert result.exit_code == 0 and "; the fetch that is running will take it in" in result.stderr
             assert store.feeds() == before
             ChangesOf(file).take(store)
             assert store.feeds() != before
-        result = call("feeds", "rename", server.url("/ax"), "T", *state)  # which is not left to others
+        result = mmqjp("feeds", "rename", server.url("/ax"), "T", *state)  # which is not left to others
     assert result.exit_code == 1 and "another fetch is using this state; wait for it, or end it" in result.stderr
 
 
@@ -196,13 +323,63 @@ def test_feeds_that_were_added_are_read_by_fetch_without_a_list(server, tmp_path
     state = ["--state", tmp_path / "state"]
     (tmp_path / "no.jsonl").touch()
     options = ["--engine", "duckdb", "--queries", queries, *state, "--allow-private", "--lateness", "INF", "--fetch"]
-    early = call(*command, *options)
+    early = mmqjp(*command, *options)
     assert early.exit_code == 2 and "--fetch without a LIST needs a --state with feeds" in early.stderr
     made = ["run", "--engine", "duckdb", "--queries", queries, *state, "--documents", tmp_path / "no.jsonl"]
-    assert call(*made).exit_code == 0
-    assert call("feeds", "add", server.url("/a"), "--title", "A", "--folder", "F", *state).exit_code == 0
-    found = call(*command, *options)
+    assert mmqjp(*made).exit_code == 0
+    assert mmqjp("feeds", "add", server.url("/a"), "--title", "A", "--folder", "F", *state).exit_code == 0
+    found = mmqjp(*command, *options)
     assert found.exit_code == 0, found.stderr
     assert "<t><feed_title>A</feed_title></t>" in found.stdout and len(found.stdout.splitlines()) == 1
-    mixed = call(*command, *options, "--fetch", server.url("/b"))
+    mixed = mmqjp(*command, *options, "--fetch", server.url("/b"))
     assert mixed.exit_code == 2 and "with a LIST and without" in mixed.stderr
+
+
+@pytest.fixture
+def state(tmp_path):
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        engine.subscribe("S//a->x PUBLISH aé; S//b->x PUBLISH b")
+    return tmp_path / "state"
+
+
+def link(state, *options):
+    result = mmqjp("feed-link", "--state", state, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout.removesuffix("\n")
+
+
+def status(state, address):
+    _, _, key, name = address.removeprefix("https://x.example").split("/")
+    with Session("duckdb", state=state, read_only=True) as engine:
+        pages = FeedPages(StoreFeeds(SessionReader(engine)), load_feed_links(state), "https://x.example", Clock())
+        return pages.answer(FeedRequest(key, {"b.atom": "b"}.get(name, "aé"))).status
+
+
+def test_a_link_opens_its_feed_until_it_is_revoked(state):
+    one = link(state, "aé", "--public-url", "https://x.example/")
+    other = link(state, "b", "--public-url", "https://x.example")
+    assert one.startswith("https://x.example/f/") and one.endswith("/a%C3%A9.atom")
+    assert one == link(state, "aé", "--public-url", "https://x.example") and status(state, one) == 200
+    newer = link(state, "aé", "--revoke", "--public-url", "https://x.example")
+    assert [status(state, address) for address in (one, newer, other)] == [410, 200, 200]
+    again = link(state, "aé", "--revoke", "--public-url", "https://x.example")
+    assert len({one, newer, again}) == 3 and status(state, newer) == 410
+
+
+def test_the_feed_of_a_removed_query_keeps_its_link(state):
+    before = link(state, "b")
+    assert before.startswith("http://127.0.0.1:8765/f/"), "the address of serve is the default"
+    assert mmqjp("unsubscribe", "b", "--state", state).exit_code == 0
+    assert link(state, "b") == before
+    for options in ((), ("--revoke",)):
+        result = mmqjp("feed-link", "c", "--state", state, *options)
+        assert result.exit_code != 0 and result.stderr.startswith("mmqjp: error: ") and "c" in result.stderr
+
+
+def test_a_link_is_revoked_once_by_one_command(state):
+    """Also if the process is killed before it answers, and runs the command again."""
+    with Session("duckdb", state=state) as engine:
+        command = Command("1", "revoke-feed-link", {"name": "b"})
+        results = [run_command(engine, command) for _ in range(2)]
+        assert [result.result for result in results] == [["b"], ["b"]]
+        assert run_command(engine, Command("2", "feed-link", {"name": "b"})).result == 1

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
 from mmqjp.service.log import JsonLog, NullLog
 from mmqjp.service.metrics import Metrics
 from tests.support.cli import mmqjp, write_queries
-from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server
+from tests.support.feed_server import START, Hours, Request, rss, running_server
 
 QUERY = "FROM S//item->a[./title->t] JOIN { t = u, INF } S//item->b[./title->u] PUBLISH same"
 QUICK = ["--engine", "duckdb", "--allow-private", "--spacing", "0s", "--lateness", "INF"]
 
 
 @pytest.fixture
-def server() -> Iterator[FeedServer]:
+def server():
     with running_server() as server:
         server.serve("/a", rss("one", "two", guid="a"))
         server.validated("/b", rss("two", "three", guid="b"), '"b"')
@@ -35,8 +34,7 @@ def server() -> Iterator[FeedServer]:
 
 
 @pytest.fixture
-def call(server: FeedServer, tmp_path: Path) -> Callable[..., Any]:
-    """Calls a command over the two feeds."""
+def call(server, tmp_path):
     (tmp_path / "feeds.txt").write_text(f"{server.url('/a')}\n{server.url('/b')}\n")
     queries = write_queries(tmp_path, QUERY)
 
@@ -145,9 +143,6 @@ def test_changed_versions_are_documents_unless_they_are_ignored(call, server, tm
     assert changed("two") == 4  # with the other "two" of each feed, as the left one and as the right one
 
 
-# ---------------------------------------------------------------- beside the loop
-
-
 def events(result: Any, name: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
     return [event for event in found if event["event"] == name]
@@ -221,9 +216,6 @@ def test_something_must_be_named_to_be_read(tmp_path):
     for command in ("run", "stream"):
         result = mmqjp(command, "--engine", "duckdb", "--queries", queries, "--state", tmp_path / "state")
         assert result.exit_code == 2 and "--fetch" in result.stderr and result.stderr.count("\n") == 1
-
-
-# ---------------------------------------------------------------- what goes
 
 
 class Offsets:

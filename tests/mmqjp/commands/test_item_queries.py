@@ -1,7 +1,6 @@
 """Questions about where items are from and what they mention, from lists of feeds to the lines of `mmqjp run`."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 
@@ -38,7 +37,7 @@ def section(name: str, *items: tuple[str, str]) -> str:
 
 
 @pytest.fixture
-def server() -> Iterator[FeedServer]:
+def server():
     with running_server() as server:
         link = "see <a href='http://news.example:80/one/?utm_source=rss'>one</a>"
         server.serve("/world", section("world", ("one", "first"), ("two", link)))
@@ -71,7 +70,6 @@ WORLDS = {
 
 
 def told(text: str) -> set[tuple[str, str]]:
-    """The titles and folders in the outputs of WORLD."""
     outputs = [etree.fromstring(json.loads(line)["xml"]) for line in text.splitlines() if '"world"' in line]
     return {(output.findtext("t/feed_title", ""), output.findtext("f/folder", "")) for output in outputs}
 

@@ -1,25 +1,43 @@
-"""The command line as such: help, version, usage errors, errors in one line."""
+"""Options, configuration files, the environment and the progress bar; errors are one line."""
 
+import io
+import re
+import sys
+from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from common.tools import EVERY, observed, track_progress
 from join_stage.store.protocol import OtherSession
 from join_stage.store.spark.java import JavaNotFound
 from mmqjp.cli import main
-from tests.support.cli import LINES, write_queries
-from tests.support.cli import mmqjp as call
+from mmqjp.commands.command_line import Failure
+from mmqjp.commands.configuration import configured
+from mmqjp.commands.console import console, progress_shown
+from mmqjp.commands.sinks import sinks_of
+from mmqjp.documents.watermarks import Timing
+from mmqjp.engine import Session
+from mmqjp.sinks.secrets import FileSecret
+from mmqjp.state.choice import EngineChoice
+from tests.support.cli import LINES, Terminal, mmqjp, write_queries
+from xscl.parser import parse_script
+from xscl.problems import MOST_SHOWN, XsclErrors
 
 
 def test_the_version_and_the_help_of_each_command():
-    result = call("--version")
+    result = mmqjp("--version")
     assert (result.exit_code, result.stdout) == (0, f"mmqjp {version('mmqjp')}\n")
-    result = call()
+    result = mmqjp()
     assert (result.exit_code, result.stdout) == (2, "") and "Commands:" in result.stderr
-    listed = call("--help").stdout.partition("Commands:\n")[2]
+    listed = mmqjp("--help").stdout.partition("Commands:\n")[2]
     assert [line.split()[0] for line in listed.splitlines()] == sorted(main.commands) and "..." not in listed
     for command in ([], *([name] for name in main.commands)):
-        result = call(*command, "--help")
+        result = mmqjp(*command, "--help")
         assert result.exit_code == 0 and "Example" in result.stdout, command
         assert f"mmqjp {' '.join(command)}" in result.stdout
 
@@ -44,34 +62,29 @@ def test_the_version_and_the_help_of_each_command():
     ],
 )
 def test_usage_errors_are_one_line(files, options, message):
-    result = call(*files, *options)
+    result = mmqjp(*files, *options)
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
     assert result.stderr.startswith("mmqjp: error: ") and result.stderr.endswith("(see mmqjp run --help)\n")
     assert message in result.stderr and "\x1b" not in result.stderr
 
 
 def test_missing_options_and_unknown_commands(files):
-    missing = call("run", "--documents", ".")
-    assert (missing.exit_code, missing.stderr) == (
-        2,
-        "mmqjp: error: name the queries with --queries, or a --state that has queries (see mmqjp run --help)\n",
-    )
-    unknown = call("fly")
+    missing = mmqjp("run", "--documents", ".")
+    expected = "mmqjp: error: name the queries with --queries, or a --state that has queries (see mmqjp run --help)\n"
+    assert (missing.exit_code, missing.stderr) == (2, expected)
+    unknown = mmqjp("fly")
     assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")
 
 
 def test_durations_are_written_as_in_queries(files):
     all_of_them = ["0", "90", "1.5 h", "30min", "2w", "infinity"]
     options = [part for n, lateness in enumerate(all_of_them) for part in ("--lateness", f"T{n}={lateness}")]
-    assert call(*files, "--engine", "duckdb", *options).stdout.splitlines() == LINES
-
-
-# ---------------------------------------------------------------- failures
+    assert mmqjp(*files, "--engine", "duckdb", *options).stdout.splitlines() == LINES
 
 
 def test_query_file_with_mistakes_shows_each(files, tmp_path):
     queries = write_queries(tmp_path, "FROM S//a->x JOIN {y = z, 1} S//b->z;\nFROM S//a[;\n")
-    result = call(*files, "--engine", "duckdb")
+    result = mmqjp(*files, "--engine", "duckdb")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"{queries}:1:20: error: ")
     assert f"{queries}:2:" in result.stderr
@@ -79,10 +92,10 @@ def test_query_file_with_mistakes_shows_each(files, tmp_path):
 
 
 def test_files_that_cannot_be_read_or_written(files, tmp_path):
-    nowhere = call(*files, "--engine", "duckdb", "--output", "nowhere/out.jsonl")
+    nowhere = mmqjp(*files, "--engine", "duckdb", "--output", "nowhere/out.jsonl")
     assert nowhere.exit_code == 1 and nowhere.stderr.endswith("No such file or directory; check the path\n")
     (tmp_path / "queries.xscl").write_bytes(b"-- fine\nFROM S//caf\xe9")
-    result = call(*files, "--engine", "duckdb")
+    result = mmqjp(*files, "--engine", "duckdb")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
     assert "queries.xscl:2: the file is not UTF-8 text" in result.stderr
 
@@ -93,15 +106,15 @@ def test_tracebacks_only_with_debug(files, tmp_path, monkeypatch):
 
     monkeypatch.setattr("mmqjp.commands.check.summarise_script", fail)
     queries = tmp_path / "queries.xscl"
-    plain = call("check", queries)
+    plain = mmqjp("check", queries)
     expected = "mmqjp: error: unexpected RuntimeError: first line; run again with --debug to see where\n"
     assert (plain.exit_code, plain.stderr) == (1, expected)
     for debug in (["--debug", "check"], ["check", "--debug"]):
-        shown = call(*debug, queries)
+        shown = mmqjp(*debug, queries)
         assert shown.exit_code == 1 and "Traceback (most recent call last)" in shown.stderr
         assert shown.stderr.endswith(plain.stderr)
     write_queries(tmp_path, "FROM")
-    plain, shown = call(*files, "--engine", "duckdb"), call(*files, "--engine", "duckdb", "--debug")
+    plain, shown = mmqjp(*files, "--engine", "duckdb"), mmqjp(*files, "--engine", "duckdb", "--debug")
     assert "Traceback" not in plain.stderr and "Traceback" in shown.stderr
     assert shown.stderr.endswith(plain.stderr)
 
@@ -112,7 +125,7 @@ def test_what_is_wrong_with_spark_is_said_in_one_line(files, monkeypatch, error)
         raise error
 
     monkeypatch.setattr("mmqjp.commands.formats.Session", refuse)
-    result = call(*files, "--engine", "spark", "--master", "local[1]")
+    result = mmqjp(*files, "--engine", "spark", "--master", "local[1]")
     assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {error}\n")
 
 
@@ -121,18 +134,333 @@ def test_interrupt_outside_a_run(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mmqjp.commands.check.summarise_script", interrupt)
-    result = call("check", write_queries(tmp_path))
+    result = mmqjp("check", write_queries(tmp_path))
     assert (result.exit_code, result.stderr.strip()) == (130, "mmqjp: interrupted")
 
 
 def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tmp_path, files):
     state, most = ("--state", tmp_path / "state"), str(10**17)
     bounds = [part for name in ("matches", "outputs", "work") for part in (f"--max-{name}", most)]
-    run = call(*files, "--engine", "duckdb", *state, *bounds, "--batch-size", most)
+    run = mmqjp(*files, "--engine", "duckdb", *state, *bounds, "--batch-size", most)
     assert run.exit_code == 0, run.stderr
     for one in (("matches", "--limit"), ("show", "--limit"), ("query", "SELECT 1", "--most-rows")):
-        result = call(*one, most, *state)
+        result = mmqjp(*one, most, *state)
         assert (result.exit_code, result.stderr) == (0, ""), one
-        result = call(*one, "99999999999999999999", *state)
+        result = mmqjp(*one, "99999999999999999999", *state)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
         assert "99999999999999999999 is too large: the most is 100000000000000000" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "configured", "lateness"),
+    [
+        ([], "", None),
+        (["1s"], "", 1_000_000),
+        (["T=2s"], "", {"*": None, "T": 2_000_000}),
+        (["T=INF", "1s", "news=of=1ms"], "", {"*": 1_000_000, "T": None, "news=of": 1_000}),
+        ([], 'lateness = "1s"', 1_000_000),
+        ([], 'lateness = ["1s", "T=2s"]', {"*": 1_000_000, "T": 2_000_000}),
+        ([], 'lateness = { "*" = "1s", T = 2 }', {"*": 1_000_000, "T": 2_000_000}),
+        ([], '[run.lateness]\nT = "2s"', {"*": None, "T": 2_000_000}),
+        (["3s"], 'lateness = { T = "2s" }', 3_000_000),
+    ],
+)
+def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, arguments, configured, lateness):
+    (tmp_path / "mmqjp.toml").write_text(configured)
+    seen = []
+
+    def opened(engine: str, master: object, plan: str, state: object, timing: Timing, **more: object) -> None:
+        seen.append(timing)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("mmqjp.commands.run.open_engine", opened)
+    mmqjp(*files, "--engine", "duckdb", *(part for one in arguments for part in ("--lateness", one)))
+    assert [timing.lateness for timing in seen] == [lateness]
+
+
+@pytest.fixture
+def engine(files, monkeypatch):
+    """Which engine a run would use, given further options; the engine itself does not start."""
+    started = []
+
+    def start(engine, *rest, **more):
+        started.append(engine)
+        raise Failure("not started")
+
+    monkeypatch.setattr("mmqjp.commands.run.open_engine", start)
+
+    def chosen(*options):
+        assert mmqjp(*files, *options).stderr == "mmqjp: error: not started\n"
+        return started[-1]
+
+    return chosen
+
+
+def test_which_engine_is_used(engine, tmp_path, monkeypatch):
+    """The command line goes before the environment, then comes the file here, then that of the user."""
+    with monkeypatch.context() as patched:
+        patched.setattr("mmqjp.commands.formats.choose_engine", lambda name, *given: EngineChoice(f"chosen for {name}"))
+        assert engine() == "chosen for auto" and configured(main, None) == {}
+    here, user = tmp_path / "mmqjp.toml", tmp_path / "config" / "mmqjp" / "mmqjp.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('engine = "duckdb"')
+    assert engine() == "duckdb"
+    here.write_text("# says nothing of engines")
+    assert engine() == "duckdb"
+    here.write_text('engine = "spark"')
+    assert engine() == "spark"
+    monkeypatch.setenv("MMQJP_ENGINE", "duckdb")
+    assert engine() == "duckdb"
+    assert engine("--engine", "spark") == "spark"
+
+
+def test_environment_with_an_unknown_engine(files, monkeypatch):
+    monkeypatch.setenv("MMQJP_ENGINE", "mysql")
+    result = mmqjp(*files)
+    assert result.exit_code == 2 and ("MMQJP_ENGINE" in result.stderr or "'--engine'" in result.stderr)
+
+
+SINKS = """
+[secrets]
+hook = { file = "hook.key" }
+[sinks.alerts]
+kind = "webhook"
+url = "https://example.org/hook"
+secret = "hook"
+[sinks.list]
+kind = "jsonl"
+path = "out.jsonl"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("engine = duckdb", "cannot be read"),
+        ("\udcff", "cannot be read"),
+        ('engine = "mysql"', "has engine = 'mysql': 'mysql' is not one of"),
+        ("engine = 1", "has engine = 1"),
+        ('engine = { T = "1s" }', "write a string"),
+        ('motor = "duckdb"', 'unknown setting "motor"; the known ones are "'),
+        ('enigne = "duckdb"', 'unknown setting "enigne"; did you mean "engine"?'),
+        ("[stream]\nkep = '1d'", 'unknown setting "stream.kep"; did you mean "stream.keep"?'),
+        ("[strem]\nkeep = '1d'", 'unknown setting "strem"; did you mean "stream"?'),
+        ("[run]\ncheckpoint = 'x'", 'has an unknown setting "run.checkpoint"; the known ones are "run.allow-private"'),
+        ("[walk]\nengine = 'duckdb'", 'has an unknown setting "walk"'),
+        ("[stream]\nsource = 'drops'", "has stream.source = 'drops'; write a list of strings"),
+        ("[stream]\nstate = ['drops']", "has stream.state = ['drops']; write a string, a number, or true or false"),
+        ("add = 'yes'", "has add = 'yes'; write true or false"),
+        ("feeds = 'entries'", "has feeds = 'entries': 'entries' is not one of"),
+        ("[stream]\nbatch-size = 0", "has stream.batch-size = 0: 0 is not in the range x>=1."),
+        ('lateness = { T = "soon" }', "has lateness = 'T=soon': 'soon' is not a duration"),
+        ("lateness = { T = [1] }", "is not a duration"),
+        ('lateness = ["1s", "2s"]', "a stream is named twice"),
+        (SINKS.replace("url =", "ulr ="), "mmqjp.toml: sinks.alerts.url: this key is missing"),
+        (SINKS.replace('{ file = "hook.key" }', '"s3cr3t"'), "mmqjp.toml: secrets.hook: write { file"),
+        ('sinks = "a"', "the configuration mmqjp.toml: sinks: write tables"),
+        (SINKS.replace("[sinks.", "[sink."), 'the configuration mmqjp.toml has an unknown setting "sink"'),
+    ],
+)
+def test_a_bad_configuration_is_named_in_one_line(files, tmp_path, text, message):
+    (tmp_path / "mmqjp.toml").write_text(text, errors="surrogateescape")
+    result = mmqjp("status", "--state", "state") if "sink" in text else mmqjp(*files)
+    assert result.exit_code == 2 and message in result.stderr and "s3cr3t" not in result.stderr
+    assert "mmqjp.toml" in result.stderr or "--lateness" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+CONFIGURATION = """
+engine = "duckdb"
+lateness = "1h"
+
+[run]
+documents = ["one.jsonl", "two.jsonl"]
+batch-size = 7
+lateness = "2h"
+
+[subscribe]
+add = true
+"""
+
+
+def test_every_option_may_be_configured(tmp_path, monkeypatch):
+    path = tmp_path / "other.toml"
+    path.write_text(CONFIGURATION)
+    found = configured(main, path)
+    assert found["run"] == {
+        "engine": "duckdb", "lateness": ["2h"], "paths": ["one.jsonl", "two.jsonl"], "batch_size": "7"
+    }  # fmt: skip
+    assert found["stream"] == {"engine": "duckdb", "lateness": ["1h"]}
+    assert found["subscribe"] == {"engine": "duckdb", "add": True} and found["list"] == {}
+
+
+def test_a_setting_for_all_is_for_the_commands_that_take_it(files, tmp_path):
+    path = tmp_path / "mmqjp.toml"
+    path.write_text('feeds = "raw"\nengine = "duckdb"')
+    found = configured(main, path)
+    assert found["run"]["feeds"] == found["stream"]["feeds"] == "raw" and "lists" not in found["fetch"]
+    assert mmqjp(*files).exit_code == 0
+    path.write_text('[run]\nfeeds = "item"\n[fetch]\nlists = ["list.opml"]\nwatch = true')
+    found = configured(main, path)
+    assert found["fetch"] == {"lists": ["list.opml"], "once": False} and "feeds" not in found["stream"]
+    assert found["run"] == {"feeds": "item"}
+
+
+def test_a_group_has_a_table_with_tables(tmp_path):
+    path = tmp_path / "mmqjp.toml"
+    path.write_text('[feeds]\nstate = "crawl/"\n[feeds.export]\noutput = "feeds.opml"\n[feeds.list]\nstate = "other/"')
+    found = configured(main, path)
+    assert found["feeds"]["list"] == {"state": "other/"} and found["feeds"]["retry"] == {"state": "crawl/"}
+    assert found["feeds"]["export"] == {"state": "crawl/", "output": "feeds.opml"} and found["run"] == {}
+    path.write_text('[feeds.list]\noutput = "x"')
+    with pytest.raises(
+        click.UsageError, match=r'unknown setting "feeds\.list\.output"; the known ones are "feeds\.list\.debug"'
+    ):
+        configured(main, path)
+
+
+def options_of(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, bool]]:
+    """All options of all commands: the command, the option's name, and whether it takes a value."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from options_of(command, (*names, name))
+        for option in command.params if not isinstance(command, click.Group) else ():
+            if isinstance(option, click.Option):
+                for text in (*option.opts, *option.secondary_opts):
+                    yield (*names, name), text.removeprefix("--"), not option.is_flag
+
+
+OPTIONS: dict[tuple[str, ...], list[tuple[str, bool]]] = {}
+for names, key, valued in options_of(main):
+    if names[0] != "sinks":  # below `sinks` a configuration has sinks, not options of commands
+        OPTIONS.setdefault(names, []).append((key, valued))
+
+VALUES = ["2h", "7", "spark", "basic", "cse", "driver", "raw", "ignore", "json", "stories.xml", "T=1h", "a=b"]
+
+
+@pytest.mark.parametrize("names", OPTIONS, ids=" ".join)
+def test_each_option_of_each_command_stands_in_a_configuration(tmp_path, names):
+    path, command = tmp_path / "mmqjp.toml", cast(Any, main)
+    for name in names:
+        command = command.commands[name]
+    context = click.Context(command)
+    path.touch()
+    for key, valued in OPTIONS[names]:
+        (option,) = (o for o in command.params if f"--{key}" in (*o.opts, *o.secondary_opts))
+        agreed = 0
+        for value in [*VALUES, str(path), str(tmp_path)] if valued else [None]:
+            arguments = [f"--{key}"] if value is None else [f"--{key}", value]
+            given, _, _ = command.make_parser(context).parse_args(args=[*arguments])
+            try:
+                expected = option.type_cast_value(context, given[option.name])
+            except click.BadParameter:
+                continue
+            written = "true" if value is None else f'["{value}"]' if option.multiple else f'"{value}"'
+            path.write_text(f"[{'.'.join(names)}]\n{key} = {written}")
+            found = configured(main, path)
+            for name in names:
+                found = found[name]
+            assert option.type_cast_value(context, found[option.name]) == expected, key
+            agreed += 1
+        assert agreed, key
+
+
+def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(files, tmp_path, monkeypatch):
+    # `files` gives queries and documents; how they are processed is configured.
+    chosen = tmp_path / "chosen.toml"
+    chosen.write_text('[run]\nengine = "duckdb"\nlateness = "soon"')
+    (tmp_path / "mmqjp.toml").write_text('engine = "nonsense"')
+    for arguments in (["--config", chosen, *files], files):
+        result = mmqjp(*arguments)
+        assert result.exit_code == 2 and "soon" in result.stderr, result.stderr
+        monkeypatch.setenv("MMQJP_CONFIG", str(chosen))
+    chosen.write_text('[run]\nengine = "duckdb"')
+    assert mmqjp(*files).exit_code == 0
+    assert "none.toml cannot be read" in mmqjp("--config", tmp_path / "none.toml", *files).stderr
+
+
+def test_sinks_and_secrets_stand_beside_options(files, tmp_path):
+    (tmp_path / "mmqjp.toml").write_text('engine = "duckdb"\n' + SINKS)
+    assert configured(main, None)["run"]["engine"] == "duckdb"
+    found = sinks_of(None)
+    assert sorted(found.sinks) == ["alerts", "list"] and found.secrets == {"hook": FileSecret(Path("hook.key"))}
+    assert found.sinks["alerts"].file == "mmqjp.toml"
+
+
+def test_an_earlier_file_takes_precedence_for_a_sink_too(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "mmqjp").mkdir(parents=True)
+    (tmp_path / "home" / "mmqjp" / "mmqjp.toml").write_text(SINKS.replace("alerts", "more").replace("hook.key", "b"))
+    (tmp_path / "mmqjp.toml").write_text(SINKS)
+    found = sinks_of(None)
+    assert sorted(found.sinks) == ["alerts", "list", "more"]
+    assert found.sinks["list"].file == "mmqjp.toml" and found.secrets == {"hook": FileSecret(Path("hook.key"))}
+
+
+class Clock:
+    """Moves on by a step whenever it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, step: float) -> str:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_shown(Clock(step)):
+        assert list(track_progress("parsing", range(5 * EVERY))) == list(range(5 * EVERY))
+    return stream.getvalue()
+
+
+def test_a_loop_says_how_far_it_is():
+    told: list[tuple[str, int, int]] = []
+    with observed(lambda *how_far: told.append(how_far)):
+        assert list(track_progress("parsing", "a" * (EVERY + 1))) == ["a"] * (EVERY + 1)
+    assert told == [("parsing", 0, EVERY + 1), ("parsing", EVERY, EVERY + 1)]
+    assert list(track_progress("parsing", "ab")) == ["a", "b"] and len(told) == 2
+
+
+def test_a_terminal_gets_a_bar_that_goes_away_after_the_first_second(monkeypatch):
+    text = drawn(monkeypatch, Terminal(), 0.6)
+    assert "parsing" in text and f"{2 * EVERY}/{5 * EVERY}" in text
+    assert text.endswith("\x1b[2K"), "the line is cleared"
+    assert drawn(monkeypatch, Terminal(), 0.01) == drawn(monkeypatch, io.StringIO(), 0.6) == ""
+
+
+def test_parsing_registering_and_opening_a_store_are_followed(tmp_path):
+    (tmp_path / "q.xscl").write_text("//a;\n//b")
+    told: list[str] = []
+    with observed(lambda what, done, total: told.append(f"{what} {total}")):
+        assert CliRunner().invoke(main, ["check", str(tmp_path / "q.xscl")]).exit_code == 0
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        engine.subscribe("//a; //b; //c")
+    with observed(lambda what, done, total: told.append(f"{what} {total}")):
+        Session("duckdb", state=tmp_path / "state").close()
+    assert told == ["parsing 2", "checking 2", "compiling 2", "registering 2", "opening 3"]
+
+
+def test_the_first_queries_are_listed_and_the_others_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmqjp.commands.check.MOST_LISTED", 3)
+    (tmp_path / "q.xscl").write_text(";\n".join(f"//a PUBLISH n{n}" for n in range(1_200)))
+    output = CliRunner().invoke(main, ["check", str(tmp_path / "q.xscl")]).output
+    assert ": 1,200 queries, no mistakes" in output and output.endswith("and 1,197 queries more\n")
+    assert re.findall(r"^ (n\d+) ", output, re.MULTILINE) == ["n0", "n1", "n2"]
+
+
+def test_the_first_mistakes_are_shown_and_the_others_counted():
+    for more, counted in ((0, []), (1, ["and 1 more mistake"]), (1_900, ["and 1,900 more mistakes"])):
+        with pytest.raises(XsclErrors) as caught:
+            parse_script(";\n".join(["//a["] * (MOST_SHOWN + more)))
+        shown = str(caught.value).splitlines()
+        assert len(caught.value.errors) == MOST_SHOWN + more
+        assert sum(": error: " in line for line in shown) == MOST_SHOWN
+        assert [line for line in shown if line.startswith("and ")] == counted
+
+
+def test_tables_are_as_wide_as_columns_says(monkeypatch):
+    for told, width in (("60", 60), ("150", 150), ("", 100), ("wide", 100), ("0", 100)):
+        monkeypatch.setenv("COLUMNS", told)
+        assert console().width == width

@@ -1,16 +1,24 @@
-"""The program as a process: what a signal, a locale and a closed standard output do to it."""
-
-from __future__ import annotations
+"""The program as a process, `mmqjp serve` and `mmqjp demo`."""
 
 import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.support.cli import write_documents, write_queries
+from mmqjp.commands.demo import purposes
+from mmqjp.commands.serve import run_service
+from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
+from tests.support.served import served
+from xscl.parser import parse_script
 
 INTERRUPTED_WHILE_LOADING = """
 import os, signal, sys
@@ -28,7 +36,6 @@ main()
 
 
 def python(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    """The exit status of a process, and what it prints to either output."""
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, env=os.environ | environment, timeout=300, check=False
     )
@@ -36,11 +43,11 @@ def python(*arguments: str, **environment: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("module", ["mmqjp.cli", "mmqjp.commands.serve"])
-def test_ctrl_c_while_modules_load_is_one_line(module: str):
+def test_ctrl_c_while_modules_load_is_one_line(module):
     assert python("-c", INTERRUPTED_WHILE_LOADING.format(module=module)) == (130, "", "mmqjp: interrupted\n")
 
 
-def test_output_is_utf_8_whatever_the_locale(tmp_path: Path):
+def test_output_is_utf_8_whatever_the_locale(tmp_path):
     queries = write_queries(tmp_path, "S//a->x PUBLISH all_a")
     document = {"id": "é…", "time": "2026-01-01", "xml": "<a>ß 書 \U0001f600</a>"}
     documents = write_documents(tmp_path / "d.jsonl", [document])
@@ -70,10 +77,14 @@ def test_what_prints_only_loads_only_what_it_needs():
     assert (status, said) == (0, "")
 
 
-LEFT_BEHIND = """
-import sys, threading, duckdb
+ENDING = """
+import atexit, sys, threading, duckdb
 import mmqjp.cli
 from mmqjp.process import QUESTION_THREAD
+
+class Kept:
+    def __del__(self):
+        print("freed")
 
 def ask():
     connection = duckdb.connect()
@@ -81,65 +92,228 @@ def ask():
     connection.execute("SELECT count(*) FROM range(60000000) a(x), range(20) b(y) WHERE x * y % 7 = 3").fetchall()
 
 def answer():
-    threading.Thread(target=ask, name=QUESTION_THREAD, daemon=True).start()
-    begun.wait()
-    print("answered")
-    sys.exit(3)
-
-begun = threading.Event()
-mmqjp.cli.main = answer
-from mmqjp.__main__ import main
-main()
-"""
-
-
-ENDING = """
-import atexit, sys, threading
-import mmqjp.cli
-
-class Kept:
-    def __del__(self):
-        print("freed")
-
-def answer():
     kept.append(Kept())
     atexit.register(print, "at the end")
     {before}
     print("answered")
-    sys.exit(3)
+    sys.exit({status!r})
 
-kept = []
+kept, begun = [], threading.Event()
 mmqjp.cli.main = answer
 from mmqjp.__main__ import main
 main()
 """
+ASKING = "threading.Thread(target=ask, name=QUESTION_THREAD, daemon=True).start(); begun.wait()"
 
 
 @pytest.mark.parametrize(
-    ("before", "printed"),
+    ("before", "status", "printed"),
     [
-        ("pass", ["answered", "at the end"]),
-        ("threading.Timer(0.2, print, ['later']).start()", ["answered", "later", "at the end", "freed"]),
+        ("pass", 3, ["answered", "at the end"]),
+        ("threading.Timer(0.2, print, ['later']).start()", 3, ["answered", "later", "at the end", "freed"]),
+        (ASKING, 3, ["answered"]),
+        ("pass", "not flat: memory", ["answered", "at the end", "freed"]),
     ],
 )
-def test_a_program_frees_nothing_at_its_end_but_ends_what_runs(before: str, printed: list[str]):
-    status, found, said = python("-c", ENDING.format(before=before))
-    assert (status, found.splitlines(), said) == (3, printed, "")
+def test_a_program_ends_at_once_unless_something_runs_or_is_wrong(before, status, printed):
+    found, out, said = python("-c", ENDING.format(before=before, status=status))
+    assert (found, out.splitlines(), said) == (
+        (status, printed, "") if isinstance(status, int) else (1, printed, f"{status}\n")
+    )
 
 
-FAILING = """
-import sys
-import mmqjp.cli
+@pytest.fixture
+def queries(tmp_path):
+    return write_queries(tmp_path)
 
-mmqjp.cli.main = lambda: sys.exit("not flat: memory")
-from mmqjp.__main__ import main
-main()
+
+def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
+    drops, state, output = tmp_path / "drops", tmp_path / "state", tmp_path / "out.jsonl"
+    drops.mkdir()
+    options = "--queries", queries, "--source", drops, "--lateness", "INF", "--output", output, "--log", "json"
+    with served(state, *options) as page, page.client() as client:
+        assert client.get("/api/v1/queries").json()["names"] == 2
+        write_documents(tmp_path / "d.jsonl", DOCUMENTS).rename(drops / "d.jsonl")
+        while not output.exists() or len(output.read_text().splitlines()) < 2:
+            assert page.process.poll() is None
+        while (found := client.get("/api/v1/queries").json())["never"]:
+            assert page.process.poll() is None  # the page may lag a commit behind the file
+        names = [json.loads(line)["query"] for line in output.read_text().splitlines()]
+        assert {row["name"]: row["total"] for row in found["rows"]} == {name: names.count(name) for name in names}
+        for more in (("--source", tmp_path), ("--fetch", "https://a.example"), ("--queries", queries)):
+            done = mmqjp("serve", "--state", state, "--address", "127.0.0.1:0", *more)  # the service reads the sources
+            assert done.exit_code == 2 and "is in use by process" in done.stderr
+            assert f"leave out {more[0]}" in done.stderr
+        with served(state, "--log", "json") as other, other.client() as beside:
+            assert beside.get("/api/v1/queries").json() == client.get("/api/v1/queries").json()
+            assert beside.post("/api/v1/queries/book_blog/pause").json() == {"names": ["book_blog"]}
+            while not client.get("/api/v1/queries", params={"state": "paused"}).json()["found"]:
+                assert page.process.poll() is None  # the page learns of other processes' changes a moment later
+            assert client.post("/api/v1/queries/book_blog/resume").status_code == 200
+            assert client.get("/api/v1/queries", params={"state": "paused"}).json()["found"] == 0
+            assert "of a person" in beside.get("/sql", params={"sql": "SELECT 'of a person'"}).text
+            for one in (page, other):
+                with socket.create_connection(("127.0.0.1", int(one.url.rpartition(":")[2]))) as connection:
+                    connection.sendall(b"this is not HTTP\r\n\r\n")
+                    assert b"400" in connection.recv(1_000)
+            ended = [other.stop(), page.stop(signal.SIGINT)]
+        for status, said in ended:
+            events = [json.loads(line) for line in said.splitlines()]
+            (warned,) = [event for event in events if event["event"] == "said"]
+            assert (status, warned["by"], warned["level"]) == (0, "uvicorn.error", "warning")
+            assert "Invalid HTTP request" in warned["text"] and events[-1]["event"] == "stopped"
+            assert "SELECT" not in said and "select" not in said, "questions of pages are not logged"
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_finished_store_is_shown_to_who_has_the_link_until_its_process_is_killed(tmp_path, queries):
+    documents, state = write_documents(tmp_path / "d.jsonl", DOCUMENTS), tmp_path / "state"
+    done = mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", state)
+    assert done.exit_code == 0
+    with served(state) as page:
+        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+            assert "book_blog" in browser.get(page.link).text
+            assert "book_blog" in browser.get(page.url).text
+        assert httpx.get(page.link).status_code == 200 and "has been used" in httpx.get(page.link).text
+        assert httpx.get(f"{page.url}/healthz").text == "ok\n"
+        (child,) = children(page.process.pid)
+        os.kill(child, signal.SIGKILL)
+        status, said = page.ended()
+        assert status == 1
+        assert "mmqjp: error: the page is not served any more: its process ended with status -9" in said
+
+
+def test_the_page_ends_with_the_service(tmp_path):
+    with served(tmp_path / "state") as page:
+        (child,) = children(page.process.pid)
+        page.process.kill()
+        page.process.wait(120)
+        while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            pass  # it ends by itself
+
+
+def test_a_port_in_use_is_said_before_anything_else(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = mmqjp("serve", "--state", tmp_path / "state", "--address", f"127.0.0.1:{port}")
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
+        assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (("--address", "here"), "write HOST:PORT"),
+        (("--address", "127.0.0.1:99999"), "write HOST:PORT"),
+        (("--public-url", "ftp://x"), "no URL of a site"),
+        (("--public-url", "https://x/y"), "no URL of a site"),
+        (("--no-token", "--address", "0.0.0.0:0"), "--no-token is for loopback addresses"),
+        (("--trigger", "available-now"), "--trigger is a duration here"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, options, wanted):
+    done = mmqjp("serve", "--state", tmp_path / "state", *options)
+    assert done.exit_code == 2 and wanted in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_on_spark_the_page_reads_the_files(tmp_path, queries):
+    state, drops = tmp_path / "state", tmp_path / "drops"
+    drops.mkdir()
+    options = "--engine", "spark", "--queries", queries, "--source", drops, "--lateness", "INF"
+    with served(state, *options) as page, page.client() as client:
+        write_documents(tmp_path / "d.jsonl", DOCUMENTS).rename(drops / "d.jsonl")
+        while (found := client.get("/api/v1/queries").json())["never"]:
+            assert page.process.poll() is None
+        assert sum(row["total"] for row in found["rows"]) > 1
+        with served(state) as other, other.client() as beside:
+            assert beside.get("/api/v1/queries").json() == client.get("/api/v1/queries").json()
+            assert beside.post("/api/v1/queries/book_blog/pause").json() == {"names": ["book_blog"]}
+            assert other.stop()[0] == 0
+        assert page.stop()[0] == 0
+
+
+@pytest.fixture(scope="module")
+def shown():
+    result = mmqjp("demo", "--engine", "duckdb")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_every_query_is_shown_with_what_it_is_for(shown):
+    assert "11 standing queries, 32 entries of 7 feeds, on duckdb." in shown
+    joins = ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain")
+    for name in (*joins, "nearly_same", "silent", "first_cut", "first_release"):
+        assert re.search(rf"^{name}  [A-Z].*", shown, re.MULTILINE)
+
+
+def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
+    ledger = """\
+2026-11-04 09:00  The Salt Ledger
+                  Lantern Press: new and coming, lantern.example
+                  https://lantern.example/books/salt-ledger
+2026-11-08 20:15  The Salt Ledger
+                  Marginalia: writers at their desks, marginalia.example
+                  https://marginalia.example/okafor/the-salt-ledger
+         because  same author "Ines Okafor"
+                  same title "The Salt Ledger"
 """
+    assert ledger in shown
+    flat = " ".join(shown.split())
+    assert '"Old observatory to reopen in spring" = "Old Observatory to Reopen in Spring" by lower-case' in flat
+    assert flat.count('because author = "Ines Okafor"') == 3
 
 
-def test_a_benchmark_that_fails_says_why():
-    assert python("-c", FAILING) == (1, "", "not flat: memory\n")
+def test_what_nearly_came_and_what_did_not_are_shown(shown):
+    flat = " ".join(shown.split())
+    assert 'near(title "Herring fleet lands record catch", title "Herring fleet lands a record catch", 0.7)' in flat
+    assert (
+        'nothing with channel_url = channel_url "https://tinkervale.example/" followed within 6 d, until 2026-11-11'
+        in flat
+    )
+    assert 'nothing with category = category "Price cut" preceded it within 1 w' in flat
+    (part,) = re.findall(r"^first_release  .*?(?=^\S+  [A-Z]|^\d+ matches)", shown, re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^2026-11-\d\d \d\d:\d\d  (.*)", part, re.MULTILINE)
+    first, second = (
+        ["Tidewatch takes any certificate", "Tidewatch 4.0.1"],
+        ["Logbook shows drafts to strangers", "Logbook 2.2"],
+    )
+    assert titles == [*first, *second]
 
 
-def test_a_query_that_goes_on_when_the_program_ends_does_not_abort_it():
-    assert python("-c", LEFT_BEHIND) == (3, "answered\n", "")
+def test_it_is_plain_text_of_100_columns_and_ends_with_how_to_go_on(shown):
+    *_, count, how, see, serve = shown.rstrip().splitlines()
+    assert count.startswith("19 matches.")
+    assert how == "  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds"
+    assert (see, serve) == ("See the same in a browser:", "  mmqjp demo --serve")
+    assert "\x1b" not in shown and max(map(len, shown.splitlines())) <= 100
+
+
+def test_it_is_served(monkeypatch):
+    """The options with which `mmqjp serve` is called are right, and so is what they make of the packaged example."""
+    seen = []
+
+    def look(engine, log, stop):
+        seen.append(engine)
+        return nullcontext(lambda: False)
+
+    def run(given, beside):
+        run_service(replace(given, trigger=None), look)
+        seen.append(given)
+
+    monkeypatch.setattr("mmqjp.commands.serve.run_service", run)
+    result = mmqjp("demo", "--serve", "--engine", "duckdb")
+    assert result.exit_code == 0, result.stderr
+    assert "outputs=16" in result.stderr
+    assert not seen[-1].state.exists()
+
+
+def test_purpose_is_the_comment_right_above():
+    text = "-- of the file\n\n-- one\n-- more\nFROM S//a PUBLISH x;\n\nFROM b PUBLISH y; -- not z\nFROM c PUBLISH z"
+    assert purposes(text, parse_script(text)) == {"x": "one more", "y": "", "z": ""}

@@ -12,26 +12,28 @@ from pathlib import Path
 
 import pytest
 
-import mmqjp.demo
 from feeds.tail import Tail
+from mmqjp import demo
 from mmqjp.cli import main
+from mmqjp.commands.run import equal_time_lines
 from mmqjp.engine import Session
-from tests.support.cli import DOCUMENTS, LINES, Terminal, write_documents, write_queries
-from tests.support.cli import mmqjp as call
+from mmqjp.service.log import NullLog
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import store_status
+from tests.support.cli import DOCUMENTS, LINES, Terminal, mmqjp, write_documents, write_queries
 
-DEMO = Path(mmqjp.demo.__file__).parent
+DEMO = Path(demo.__file__).parent
 BROKEN = {"id": "bad", "time": "2026-01-02T12:00:00Z", "xml": "<a><b></a>"}
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Calls `mmqjp run` on DuckDB with QUERIES over the given JSON lines."""
     monkeypatch.setenv("MMQJP_ENGINE", "duckdb")
     queries = write_queries(tmp_path)
 
     def call_run(*options, documents=DOCUMENTS, name="documents.jsonl"):
         path = write_documents(tmp_path / name, documents)
-        return call("run", "--queries", queries, "--documents", path, *options)
+        return mmqjp("run", "--queries", queries, "--documents", path, *options)
 
     return call_run
 
@@ -88,13 +90,13 @@ def test_documents_in_directories_have_their_time_from_an_xpath(tmp_path):
         (tmp_path / "xml" / f"{document['id']}.xml").write_text(dated)
     queries = write_queries(tmp_path)
     arguments = ["run", "--queries", queries, "--documents", tmp_path / "xml", "--engine", "duckdb"]
-    found = [json.loads(line) for line in lines(call(*arguments, "--time-xpath", "/*/@on").stdout)]
+    found = [json.loads(line) for line in lines(mmqjp(*arguments, "--time-xpath", "/*/@on").stdout)]
     assert [(row["query"], row["documents"], row["t1"]) for row in found] == [
         ("book_blog", ["d1.xml", "d3.xml"], 1767398400000000),
         ("q2", ["d3.xml"], 1767398400000000),
         ("book_blog", ["d2.xml", "d4.xml"], 1767484800000000),
     ]
-    result = call(*arguments, "--time-xpath", "/*[")
+    result = mmqjp(*arguments, "--time-xpath", "/*[")
     assert result.exit_code == 1
     assert result.stderr.startswith("mmqjp: error: /*[: not an XPath expression")
 
@@ -102,9 +104,11 @@ def test_documents_in_directories_have_their_time_from_an_xpath(tmp_path):
 def test_feeds_with_and_without_a_form(tmp_path):
     for feeds, root in ((["--feeds"], "item"), (["--feeds=item"], "item"), (["--feeds", "raw"], "entry")):
         queries = write_queries(tmp_path, f"FROM S/*:{root}->entry PUBLISH every")
-        result = call("run", "--engine", "duckdb", "--queries", queries, *feeds, "--documents", DEMO / "northline.atom")
+        result = mmqjp(
+            "run", "--engine", "duckdb", "--queries", queries, *feeds, "--documents", DEMO / "northline.atom"
+        )
         assert (result.exit_code, len(lines(result.stdout))) == (0, 5), result.stderr
-    result = call("run", "--engine", "duckdb", "--queries", queries, "--documents", DEMO / "northline.atom")
+    result = mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", DEMO / "northline.atom")
     assert result.exit_code == 1 and result.stderr.endswith("add --feeds\n") and result.stderr.count("\n") == 1
 
 
@@ -113,7 +117,7 @@ def test_a_cycle_with_queries_of_an_earlier_run(tmp_path):
     arguments = ("--source", tmp_path / "drops", "--state", tmp_path / "state", "--trigger", "available-now")
 
     def stream(text):
-        return call("stream", "--engine", "duckdb", "--queries", write_queries(tmp_path, text), *arguments)
+        return mmqjp("stream", "--engine", "duckdb", "--queries", write_queries(tmp_path, text), *arguments)
 
     assert stream("FROM b//x->l JOIN {l = r, 1} S//y->r PUBLISH a").exit_code == 0
     result = stream("FROM a//x->l JOIN {l = r, 1} S//y->r PUBLISH b")
@@ -128,9 +132,6 @@ def test_a_state_that_is_no_store(run, tmp_path):
     result = run("--state", tmp_path / "state")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert result.stderr.startswith("mmqjp: error: cannot open the store in ")
-
-
-# ---------------------------------------------------------------- failures and interrupts
 
 
 @pytest.mark.parametrize(("state", "before"), [(False, 0), (True, 0), (True, 3)])
@@ -236,9 +237,6 @@ def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path, m
     assert lines(run(*state).stdout) == LINES
 
 
-# ---------------------------------------------------------------- documents left out
-
-
 def test_the_first_dead_letters_are_named_and_all_are_counted(run):
     result = run(documents=[*DOCUMENTS, BROKEN])
     assert (result.exit_code, lines(result.stdout)) == (0, LINES)
@@ -307,3 +305,41 @@ def test_a_terminal_gets_progress_and_a_summary(tmp_path, monkeypatch, capfd):
     assert lines(capfd.readouterr().out) == LINES
     assert "\r\x1b[K4 documents, 3 outputs" in said
     assert said.endswith("mmqjp: 4 documents, 1 already known, 0 dead letters, 3 outputs\n")
+
+
+TIED = "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH later; S//a->x JOIN {x = y, 1 h} S//a->y PUBLISH both"
+TIES = [{"id": f"d{n}", "time": f"2026-01-0{day}", "xml": "<a>v</a>"} for n, day in enumerate([5, 5, 5, 6])]
+TOLD = (
+    "mmqjp: later: 3 pairs have equal times, so that neither document follows the other; JOIN UNORDERED matches them, "
+)
+
+
+def test_a_run_tells_of_equal_times_once(run, tmp_path):
+    write_queries(tmp_path, TIED)
+    state = "--state", str(tmp_path / "state")
+    assert run(*state, documents=TIES).stderr == f"{TOLD}too\n"
+    assert run(*state, documents=TIES).stderr == "", "nothing new was left out"
+    assert run(documents=TIES[2:]).stderr == "", "these have none"
+    shown = mmqjp("status", *state)
+    assert "equal times    later: 3 pairs that FOLLOWED BY left out\n" in shown.stdout
+    assert json.loads(mmqjp("status", *state, "--json").stdout)["ties"] == {"later": 3}
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        metrics = Metrics(NullLog())
+        metrics.update(store_status(engine))
+        assert metrics.registry.get_sample_value("mmqjp_equal_times_pairs", {"query": "later"}) == 3
+
+
+def test_a_count_that_was_bounded_is_told_as_such(run, tmp_path, monkeypatch):
+    write_queries(tmp_path, TIED)
+    monkeypatch.setattr("mmqjp.answers.quota.MOST_PAIRS", 1)
+    state = "--state", str(tmp_path / "state")
+    assert run(*state, documents=TIES).stderr.startswith("mmqjp: later: at least 1 pair has equal times")
+    assert "equal times    later: at least 1 pairs that" in mmqjp("status", *state).stdout
+    assert json.loads(mmqjp("status", *state, "--json").stdout)["ties_at_least"] == ["later"]
+
+
+def test_of_many_queries_the_worst_are_named():
+    lines = list(equal_time_lines({"a": 1_000, "b": 20, "c": 1, "d": 1, "e": 1}))
+    assert [line.partition(" ")[0] for line in lines] == ["a:", "b:", "c:", "2"]
+    assert "1,000 pairs have" in lines[0] and "1 pair has" in lines[2]
+    assert lines[3] == "2 more pairs with equal times of 2 other queries"

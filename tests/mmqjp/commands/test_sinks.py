@@ -1,7 +1,5 @@
 """`mmqjp sinks` on a store that no service holds: what is listed, added, changed and refused, and what is told."""
 
-from __future__ import annotations
-
 import json
 import stat
 import sys
@@ -30,14 +28,13 @@ ADDRESS = "https://hooks.example.org/services/T0/s3cr3t"
 
 
 @pytest.fixture
-def state(story: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state of the small story, in the current directory."""
+def state(story, monkeypatch):
     monkeypatch.chdir(story.parent)
     return Path("state")
 
 
 @pytest.fixture
-def configured(state: Path) -> Path:
+def configured(state):
     Path("mmqjp.toml").write_text(CONFIGURATION.replace("COMMAND", sys.executable))
     Path("slack.url").write_text(ADDRESS)
     Path("slack.url").chmod(0o600)
@@ -100,17 +97,7 @@ def test_what_is_listed(configured):
         ("lines", "jsonl", str(Path("state").absolute() / "sinks" / "lines.jsonl"), False),
         ("shell", "command", sys.executable, True),
     ]
-    assert sinks("list").stdout.split()[:9] == [
-        "name",
-        "kind",
-        "state",
-        "behind",
-        "delivered",
-        "failed",
-        "given",
-        "up",
-        "to",
-    ]
+    assert " ".join(sinks("list").stdout.split()).startswith("name kind state behind delivered failed given up to ")
     assert sinks("show", "alerts").stdout.splitlines() == [
         "alerts: webhook to hooks.example.org, running",
         "  has all outputs up to seq 2, 0 behind",
@@ -197,7 +184,6 @@ def test_a_secret_that_is_given_inline_is_neither_shown_nor_written_anywhere(sta
 
 
 def assert_nowhere(state: Path) -> None:
-    """Nothing in the state, its spool and its tables has the secret."""
     with Session("duckdb", state=state) as engine:
         tables = [row["name"] for row in engine.sql("SHOW TABLES", trusted=True).to_pylist()]
         assert {"settings", "commands", "undelivered"} <= set(tables)

@@ -1,4 +1,4 @@
-"""The formats of matches, each read back by an independent reader, with hostile texts."""
+"""What is shown of documents, and the formats of matches, each read back by an independent reader."""
 
 import csv
 import io
@@ -26,8 +26,12 @@ from mmqjp.present.item import (
     ShownMatch,
     TimeFormat,
     fact_text,
+    is_web_address,
+    item_of,
     marked_title,
+    missing_item,
     reason_facts,
+    truncate,
     values,
 )
 from mmqjp.present.terminal import (
@@ -87,7 +91,6 @@ HOSTILE_MATCHES = [match(text, text[::-1], seq=number) for number, text in enume
 
 
 def parsed(text: str) -> Any:
-    """A page, as a parser of HTML reads it."""
     return html.document_fromstring(text)
 
 
@@ -101,9 +104,6 @@ def report_of(matches, **more):
     spool = MatchSpool().add(matches)
     groups = spool.groups()
     return Report(groups, sum(map(len, groups)), IN_UTC, **more)
-
-
-# ---------------------------------------------------------------- for programs
 
 
 def test_json_lines_are_the_output_lines_with_more():
@@ -144,9 +144,6 @@ def test_csv_has_columns_for_the_match_with_most_documents():
     long = ShownMatch(output(documents=("d1", "d2", "d3")), (item(), item("B", 2), item("C", 3)), Reason())
     text = written(lambda out: write_csv([match(), long], out, IN_UTC))
     assert [row["title_3"] for row in csv.DictReader(io.StringIO(text))] == ["", "C"]
-
-
-# ---------------------------------------------------------------- for people
 
 
 def test_markdown_shows_every_text_as_it_is():
@@ -231,9 +228,6 @@ def test_the_table_keeps_links_whole_and_obeys_the_width():
     assert "[bold red]x[/] :smile:" in out.getvalue()
 
 
-# ---------------------------------------------------------------- facts, marks, times
-
-
 HOST = ("host",)
 
 
@@ -280,3 +274,65 @@ def test_times_are_shown_in_the_zone_and_read_in_it():
 
 def test_times_outside_of_the_calendar_are_shown_as_numbers():
     assert (IN_UTC.minute(10**18), TimeFormat().iso(-(10**18))) == (str(10**18), str(-(10**18)))
+
+
+def item_from(xml):
+    return item_of("d", "S", 5, xml)
+
+
+def test_an_item_of_a_feed_has_title_site_link_and_the_title_of_its_feed():
+    xml = """<item><item_url>https://www.news.example/a?b=1&amp;c=2</item_url><channel_url>https://feeds.example/x</channel_url>
+<title> A
+ headline </title><feed_title>News</feed_title></item>"""
+    expected = ShownItem(
+        "d", "S", 5, "item", "A headline", "news.example", "News", "https://www.news.example/a?b=1&c=2"
+    )
+    assert item_from(xml) == expected
+
+
+def test_without_a_link_the_site_is_that_of_the_feed():
+    found = item_from("<item><channel_url>https://feeds.example/x</channel_url><title>A</title></item>")
+    assert (found.site, found.link) == ("feeds.example", "")
+
+
+def test_entries_as_feeds_have_them_have_titles_and_links_too():
+    for xml, title, link in (
+        (
+            '<entry xmlns="http://www.w3.org/2005/Atom"><title>A</title><link rel="self" href="https://e.example/self"/>'
+            '<link href="https://e.example/1"/></entry>',
+            "A",
+            "https://e.example/1",
+        ),
+        ("<item><title>A</title><link>https://e.example/2</link></item>", "A", "https://e.example/2"),
+        ("<book><author>Ada</author><title>A <i>b</i></title></book>", "A b", ""),
+    ):
+        assert (item_from(xml).title, item_from(xml).link) == (title, link)
+
+
+def test_documents_without_a_title_are_shown_by_their_first_texts_or_their_id():
+    found = item_from('<order n="7"><by>Ada</by><p>x</p><p> y\n z</p><p>w</p></order>')
+    assert (found.kind, found.title) == ("order", "7 · Ada · x · y z")
+    assert item_from("<a><b/></a>").title == "d"
+    gone = missing_item("feed https://a.example/1 0f", "S")
+    assert (gone.title, gone.is_kept, gone.link) == ("feed https://a.example/1 0f", False, "")
+
+
+NO_LINKS = (
+    "javascript:alert(1)", "JavaScript:alert(1)//https://a.example", "data:text/html,x", "https:///path", "//a.example",
+    "https://a.example/ b", "https://a.example/\nb", 'https://a.example/"onmouseover=x', "https://a.example/<b>",
+    "https://[bad", "https://a.example/\u202eb", "",
+)  # fmt: skip
+
+
+def test_only_whole_web_addresses_are_links():
+    assert [one for one in NO_LINKS if is_web_address(one)] == []
+    assert is_web_address("https://a.example/b?c=d#e") and is_web_address("HTTP://A.example:80/ü")
+
+
+def test_long_titles_are_cut():
+    assert truncate("abcd", 4) == "abcd" and truncate("abc de", 5) == "abc…"
+    assert len(item_from(f"<a><title>{'x' * 5_000}</title></a>").title) == 300
+
+
+def test_control_characters_do_not_reach_a_terminal():
+    assert item_from("<a><title>a\u009b31m b\u202e c</title></a>").title == "a\ufffd31m b\ufffd c"

@@ -1,24 +1,32 @@
-"""Why there is no output: each thing that may be in the way, as it is said of a store."""
-
-from __future__ import annotations
+"""Why there is no output: all that may be in the way, how many documents pass each stage, and absences."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.present.why_not import explain_missing_output
+from mmqjp.present import query_lookup
+from mmqjp.present.item import fact_text, reason_facts
+from mmqjp.present.output_why import OutputWhy, why_output
+from mmqjp.present.query_lookup import partner_text
+from mmqjp.present.why_not import QueryFunnels, explain_missing_output, query_funnel
 from mmqjp.present.why_not_result import WhyNot
 from mmqjp.tables.lookup import SelectFn
+from tests.generate.absences import with_absences
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
 from tests.mmqjp.present.test_event_why import select_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.oracle.evaluation import evaluate
+from xscl.algebra.joins import NEGATED
+from xscl.check_expressions import blocks
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Join, Script
 
 SECOND, HOUR = 1_000_000, 3_600_000_000
 PAIRS = (
@@ -65,15 +73,14 @@ IN_THE_WAY = [
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Iterator[SelectFn]:
-    """A store with all pairs."""
+def pairs():
     sides = [(f"{side}{n}", *pair["lr".index(side)]) for n, pair in enumerate(IN_THE_WAY) for side in "lr"]
     with store(PAIRS, *sides) as select:
         yield select
 
 
 @pytest.mark.parametrize("number", range(len(IN_THE_WAY)))
-def test_the_first_thing_in_the_way_is_told(number: int, pairs: SelectFn):
+def test_the_first_thing_in_the_way_is_told(number, pairs):
     left, right, kind, message, hint = IN_THE_WAY[number]
     asked = [f"l{number}", f"r{number}"]
     found = explain_missing_output(pairs, "pairs", asked)
@@ -85,17 +92,18 @@ def test_the_first_thing_in_the_way_is_told(number: int, pairs: SelectFn):
         assert not found.stages[-1].found and all(stage.found for stage in found.stages[:-1])
 
 
-def test_each_equality_holds_but_not_for_the_same_nodes():
+def test_what_no_pair_of_the_store_shows():
     two = "<item><e><title>A</title><site>y</site></e><e><title>B</title><site>x</site></e></item>"
     joined = "{t1 = t2 AND c1 = c2, INF} S/item->b[./title->t2][./site->c2]"
     script = f"FROM S//e->a[./title->t1][./site->c1] JOIN {joined} PUBLISH p"
     found = said(script, "p", ["l", "r"], ("l", two, 0), ("r", item("A", "x"), 1))
-    assert (found.kind, found.part) == ("together", "t1 = t2 and c1 = c2")
-
-
-def test_one_document_on_both_sides():
+    assert (found.kind, found.part) == ("together", "t1 = t2 and c1 = c2"), "not for the same nodes"
     script = "FROM S/item->a[./title->t] JOIN {t = u, INF} S/item->b[./title->u] PUBLISH p"
     assert said(script, "p", ["l", "l"], ("l", item(), 0)).kind == "different"
+    many = "".join(f"<title>{number}</title><site>{number}</site>" for number in range(3_000))
+    large = f"<item><kind>news</kind><lang>de</lang>{many}</item>"
+    found = said(PAIRS, "pairs", ["l", "r"], ("l", large, 0), ("r", item(), 1))
+    assert (found.kind, found.message) == ("too large", "a document is too large to search, or has too many bindings")
 
 
 def test_a_match_that_is_told_the_other_way_round_is_named_either_way():
@@ -138,7 +146,7 @@ def test_queries_that_are_unknown_removed_paused_or_newer():
         assert explain_missing_output(select, "asleep", ["before"]).kind == "output"
 
 
-def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path: Path):
+def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path):
     with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
         engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH p")
         for id, hour in (("old", 1), ("new", 20), ("late", 2)):
@@ -220,22 +228,14 @@ def test_what_was_told_before_names_the_output_that_did_among_several_of_its_tim
     assert found.message == f"ONCE PER: {told}"
 
 
-def test_huge_documents_are_said_to_be_too_large():
-    many = "".join(f"<title>{number}</title><site>{number}</site>" for number in range(3_000))
-    found = said(
-        PAIRS, "pairs", ["l", "r"], ("l", f"<item><kind>news</kind><lang>de</lang>{many}</item>", 0), ("r", item(), 1)
-    )
-    assert (found.kind, found.message) == ("too large", "a document is too large to search, or has too many bindings")
-
-
-def test_an_output_that_was_dropped_is_said_to_be(tmp_path: Path):
+def test_an_output_that_was_dropped_is_said_to_be(tmp_path):
     documents = [(f"d{number}", "<a/>", number) for number in range(3)]
     with store("FROM S/a->x PUBLISH p", *documents, state=tmp_path, max_outputs=1) as select:
         assert explain_missing_output(select, "p", ["d2"]).kind in ("dropped", "paused")
 
 
 @pytest.mark.soak
-def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
+def test_spark_says_the_same(spark, tmp_path):
     documents = (("l", item("The old pier"), 0), ("r", item("The Old Pier", lang="de"), 9), ("it's\\", item(), 5))
     asked = (["l", "r"], ["l"], ["it's\\", "r"], ["The old pier", "r"], ["none"])
     with store(PAIRS, *documents) as select:
@@ -246,3 +246,226 @@ def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
         assert [explain_missing_output(select_of(engine), "pairs", some).to_dict() for some in asked] == expected
     with Session("duckdb", state=tmp_path, read_only=True) as reader:
         assert [explain_missing_output(select_of(reader), "pairs", some).to_dict() for some in asked] == expected
+
+
+SCRIPT = """
+FROM S/a->x[./k->k][./t = "news"] FOLLOWED BY {k = l AND x/n != y/n, 10 s} S/b->y[./l->l] PUBLISH p;
+FROM S/a->x[./k->k][./t = "news"] FOLLOWED BY {k = l AND x/n = y/n, 10 s} S/b->y[./l->l] PUBLISH tied;
+FROM S/a->x[./kk->k] FOLLOWED BY {k = l, 1 s} S/b->y[./l->l] PUBLISH misspelt;
+FROM T/c PUBLISH q; FROM S/a PUBLISH u; FROM S/b PUBLISH u
+"""
+SOME = [
+    ("<a><k>u</k><t>news</t><n>1</n></a>", 0), ("<a><k>v</k><t>news</t><n>1</n></a>", 0),
+    ("<a><k>v</k><t>blog</t><n>1</n></a>", 0), ("<b><l>v</l><n>1</n></b>", 0), ("<b><l>v</l><n>2</n></b>", 3),
+    ("<b><l>v</l><n>2</n></b>", 30), ("<b><l>v</l><n>1</n></b>", 4), ("<b><l>w</l><n>1</n></b>", 4),
+]  # fmt: skip
+STAGES = [
+    ("S", 8), ("/a", 3), ("./k", 3), ('./t = "news"', 2), ("x/n", 2), ("S", 8), ("/b", 5), ("./l", 5), ("y/n", 5),
+    ("k = l", 1), ("FOLLOWED BY", 3), ("10 s", 2), ("x/n != y/n", 1),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def filled():
+    with Session("duckdb") as engine:
+        engine.subscribe(SCRIPT)
+        engine.process([Document(f"d{n}", xml, time=time * SECOND) for n, (xml, time) in enumerate(SOME)])
+        yield engine
+
+
+def funnel_of(engine: Session, name: str = "p", **options: int) -> QueryFunnels:
+    found = query_funnel(select_of(engine), name, **options)
+    assert QueryFunnels.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    return found
+
+
+def test_each_stage_counts_what_gets_past_it(filled):
+    found = funnel_of(filled)
+    (funnel,) = found.funnels
+    assert [(stage.part, stage.found) for stage in funnel.stages if stage.part != "./t"] == STAGES
+    (equality,) = (stage for stage in funnel.stages if stage.kind == "equality")
+    assert (equality.left, equality.right, equality.unit) == (2, 2, "values")
+    assert (funnel.found, funnel.failed, found.outputs, found.documents, funnel.ties) == (1, None, 1, 8, 0)
+    assert funnel_of(filled, "tied").funnels[0].ties == filled.ties()["tied"] == 1
+    union = funnel_of(filled, "u")
+    assert [funnel.found for funnel in union.funnels] == [3, 5] and union.outputs == 8
+
+
+def test_the_first_stage_that_nothing_passes_is_named_with_a_hint(filled):
+    (funnel,), (other,) = funnel_of(filled, "misspelt").funnels, funnel_of(filled, "q").funnels
+    assert funnel.failed is not None and other.failed is not None
+    assert (funnel.failed.part, funnel.failed.block, funnel.failed.hint) == ("./kk", 1, "did you mean k (in 3)?")
+    assert [stage.found for stage in funnel.stages if stage.block == 2] == [8, 5, 5]
+    assert other.failed.message == "there is no document of stream T"
+    assert funnel_of(filled, "qq").message == "no query is called qq"
+
+
+def test_a_part_of_very_many_documents_or_of_large_ones_is_looked_at(filled, monkeypatch):
+    assert funnel_of(filled, most=3).documents == 3
+    monkeypatch.setattr(query_lookup, "MOST_CHARACTERS_OF_ONE", 30)
+    found = funnel_of(filled)
+    assert (found.documents, found.left_out) == (5, 3)
+
+
+def test_documents_that_a_query_does_not_see_are_counted_apart():
+    with Session("duckdb") as engine:
+        engine.process([Document(f"d{n}", "<b/>", time=n) for n in range(8)])
+        engine.subscribe("FROM S/b PUBLISH later")
+        engine.process([Document("new", "<b/>", time=99 * SECOND)])
+        engine.pause("later", "for now")
+        engine.process([Document("newest", "<b/>", time=99 * SECOND)])
+        (funnel,) = funnel_of(engine, "later").funnels
+        assert (funnel.unseen, funnel.found, funnel.paused) == (9, 1, "for now")
+
+
+QUERIES = """
+FROM S/item->a[./site->c] NOT FOLLOWED BY {c = d, 10 s} S/item->b[./site->d] PUBLISH silent;
+FROM S/item->a[./title->t] NOT PRECEDED BY {near(t, u, 0.6), INF} S/item->b[./title->u] PUBLISH fresh;
+FROM S/item->a[./title->t] NOT JOIN {lower-case(t) = u AND a/site != d OR t = v, 5 s}
+  S/item->b[./title->u][./title->v][./site->d] PUBLISH alone;
+SELECT t, w FROM (SELECT t, c FROM S/item->a[./title->t][./site->c] NOT FOLLOWED BY {c = d, 2 s} S/item[./site->d])
+  FOLLOWED BY {c = e, 60 s} S/item->z[./site->e][./title->w] PUBLISH then
+"""
+
+
+def titled(title: str, site: str) -> str:
+    return f"<item><title>{title}</title><site>{site}</site></item>"
+
+
+def lived(*documents: tuple[str, str, int]) -> Session:
+    engine = Session("duckdb", lateness=0)
+    engine.subscribe(QUERIES)
+    engine.process([Document(id, xml, "S", time=time * SECOND) for id, xml, time in documents])
+    return engine
+
+
+DOCUMENTS = (
+    ("a", titled("Storm hits the coast", "x"), 0),
+    ("b", titled("The storm hits coast", "y"), 4),
+    ("c", titled("rain", "x"), 11),
+    ("d", titled("Rain", "z"), 13),
+)
+
+
+def because(engine: Session, query: str) -> dict[str, list[str]]:
+    found = {}
+    for output in engine.outputs():
+        if output.query == query:
+            said = why_output(select_of(engine), output.id)
+            assert OutputWhy.from_dict(json.loads(json.dumps(said.to_dict()))) == said
+            found[output.documents[0]] = list(map(fact_text, reason_facts(said.match)))
+    return found
+
+
+def test_why_tells_what_nothing_had():
+    with lived(*DOCUMENTS) as engine:
+        assert because(engine, "silent") == {
+            "a": ['nothing with site = site "x" followed within 10 s, until 1970-01-01T00:00:10Z']
+        }
+        assert because(engine, "fresh") == {
+            "a": ['nothing with near(title "Storm hits the coast", title, 0.6) preceded it'],
+            "c": ['nothing with near(title "rain", title, 0.6) preceded it'],
+        }
+        assert because(engine, "alone")["a"] == [
+            'nothing with title = lower-case(title "Storm hits the coast") and a/site != site or with '
+            'title = title "Storm hits the coast" came within 5 s, until 1970-01-01T00:00:05Z'
+        ]
+        assert because(engine, "then") == {
+            "a": ['same site "x"', 'nothing with site = site "x" followed within 2 s, until 1970-01-01T00:00:02Z']
+        }
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with lived(*DOCUMENTS) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("query", "asked", "kind", "message", "shown"),
+    [
+        ("silent", "a", "output", "they give an output", "a"),
+        ("silent", "c", "waiting", "when the watermark has come to 1970-01-01T00:00:21.000001Z; it is at", "c"),
+        ("fresh", "b", "partner", "this is a partner", "ba"),
+        ("fresh", "ba", "partner", "these documents are partners", "ab"),
+        ("fresh", "bc", "order", "", "cb"),
+        ("alone", "d", "partner", "this is a partner", "dc"),
+        ("silent", "e", "document", "no kept document", ""),
+        ("silent", "abc", "blocks", "3 documents are named", "abc"),
+        ("then", "a", "query", "inside of a longer query", ""),
+    ],
+)
+def test_why_not_tells_what_came(query, asked, kind, message, shown, engine):
+    found = explain_missing_output(select_of(engine), query, [*asked])
+    assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert (found.kind, message in found.message) == (kind, True), found
+    assert [one.id for one in found.items] == [*shown]
+
+
+@pytest.mark.parametrize(("query", "alone", "decided"), [("silent", 4, 1), ("fresh", 2, 2)])
+def test_how_many_have_no_partner(query, alone, decided, engine):
+    (funnel,) = query_funnel(select_of(engine), query).funnels
+    stages = [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", alone), ("decided", decided)]
+    assert [(one.kind, one.found) for one in funnel.stages] == stages
+    assert funnel.found == sum(output.query == query for output in engine.outputs()) == decided
+
+
+def test_what_is_first_in_the_way_of_all():
+    with lived(*DOCUMENTS[:2]) as engine:
+        (undecided,) = query_funnel(select_of(engine), "silent").funnels
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe(
+            "S/a->x NOT JOIN {x = y, 9 s} S/a->y PUBLISH lone; P/a->x NOT JOIN {x = y, 9 s} S/a->y PUBLISH none;"
+            'S/item->a[./site = "q"][./title->t] NOT PRECEDED BY {t = u, 9 s} T/item->b[./title->u] PUBLISH n'
+        )
+        engine.process([*(Document(id, "<a>u</a>", time=0) for id in "abc"), Document("i", titled("A", "x"), time=0)])
+        ((partners,), (nothing,)) = (query_funnel(select_of(engine), name).funnels for name in ("lone", "none"))
+        found = explain_missing_output(select_of(engine), "n", ["i"])
+    assert (found.kind, './site = "q"' in found.message) == ("pattern", True), found
+    failed = [one.failed for one in (undecided, partners, nothing) if one.failed is not None]
+    assert [one.kind for one in failed] == ["decided", "alone", "stream"]
+    assert "what is not late still may" in failed[0].message and "each of them has a partner" in failed[1].message
+
+
+@pytest.mark.parametrize("seed", seeds(1, 400))
+def test_what_is_said_turns_out(seed):
+    """What waits is told at the end, and nothing else is. What is called a partner is one, as the oracle says."""
+    rng = Random(seed)
+    script, documents = random_case(seed, 6, 10)
+    script = with_absences(rng, script, 100, inner=False)
+    script = Script(tuple(filter(_is_plain, script.queries)), script.namespaces)
+    documents = [Document(d.id, d.xml, d.stream, (d.t0, d.t1)) for d in documents]
+    if not script.queries:
+        return
+    with Session("duckdb", lateness=rng.choice((0, 3 * SECOND)), max_outputs=None, max_matches=None) as engine:
+        engine.subscribe(to_xscl(script))
+        engine.process(documents)
+        said = {
+            (name, one.id): explain_missing_output(select_of(engine), name, [one.id])
+            for name in dict.fromkeys(script.names())
+            for one in documents
+        }
+        before = {(output.query, output.documents[0]) for output in engine.outputs()}
+        engine.finish()
+        after = {(output.query, output.documents[0]) for output in engine.outputs()}
+    by_id = {one.id: one for one in documents}
+    for key, found in said.items():
+        if len(set(script.names())) < len(script.names()) or found.kind in ("dead letter", "document"):
+            continue
+        assert (found.kind == "output") == (key in before), (key, found)
+        assert (key in after) == (found.kind in ("output", "waiting")), (key, found)
+        if found.kind == "partner":
+            text = partner_text(found.text)
+            assert text is not None
+            assert evaluate(parse_script(text), [by_id[one.id] for one in found.items]), (key, found)
+
+
+def _is_plain(query: object) -> bool:
+    source = query.source  # type: ignore[attr-defined]
+    return (
+        isinstance(source, Join)
+        and source.op in NEGATED
+        and len(blocks(source)) == 2
+        and isinstance(source.left, Block)
+        and query.once is None  # type: ignore[attr-defined]
+    )

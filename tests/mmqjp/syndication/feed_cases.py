@@ -71,7 +71,6 @@ def process(engine: Session, first: int, count: int, random: Random) -> None:
 
 
 def filled(engine: Session, seed: int, batches: int = 8, after_each: Callable[[], object] = lambda: None) -> None:
-    """Processes some batches, and changes queries between them."""
     random, number = Random(seed), 0
     for name in random.sample(list(QUERIES), 4):
         engine.subscribe(QUERIES[name])

@@ -8,7 +8,6 @@ import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.web.site import Site
 from tests.support.web import site_of
 
 NOW = int(time.time()) * 1_000_000
@@ -21,28 +20,24 @@ FROM S//blog->b[./author = "Nobody"] PUBLISH nobody"""
 def small_engine() -> Iterator[Session]:
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(QUERIES)
-        engine.process(
-            [
-                Document("d1", "<book><author>Ada</author></book>", time=NOW - 2),
-                Document("d2", "<blog><author>Ada</author></blog>", time=NOW - 1),
-            ]
-        )
+        given = {"d1": "<book><author>Ada</author></book>", "d2": "<blog><author>Ada</author></blog>"}
+        engine.process([Document(id, xml, time=NOW - 2 + n) for n, (id, xml) in enumerate(given.items())])
         yield engine
 
 
 @pytest.fixture
-def engine() -> Iterator[Session]:
+def engine():
     with small_engine() as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def unchanged_engine() -> Iterator[Session]:
+def unchanged_engine():
     """One engine for all tests that only read it."""
     with small_engine() as engine:
         yield engine
 
 
 @pytest.fixture
-def site(engine: Session) -> Site:
+def site(engine):
     return site_of(engine, now=lambda: NOW)

@@ -1,5 +1,8 @@
-"""Who may see and change what: every route, hosts, forms of other pages, tokens, codes, sizes."""
+"""Who may see and change what; questions in SQL, which only read."""
 
+import csv
+import html
+import io
 import re
 
 import pytest
@@ -7,6 +10,7 @@ from starlette.routing import Route
 
 from join_stage.store.protocol import StoreError
 from mmqjp.web.access import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, Hosts, token_of
+from mmqjp.web.areas import sql as views
 from mmqjp.web.guard import LARGEST, needs_no_token
 from mmqjp.web.serving import make_routes
 from mmqjp.web.site import Site
@@ -24,7 +28,6 @@ WITHOUT_TOKEN = {"/login", "/healthz", "/static/{digest}/{name}"}
 
 
 def routes(site: Site) -> list[tuple[str, str]]:
-    """The method and path of every route, with something for each parameter."""
     found = [route for route in make_routes(site).routes if isinstance(route, Route)]
     return [(method, route.path) for route in found for method in sorted(route.methods or ())]
 
@@ -69,9 +72,10 @@ def test_every_change_comes_from_a_page_of_this_site(site):
 
 def test_an_unknown_host_is_refused(site):
     unknown = "evil.example evil.example:8765 127.0.0.1 127.0.0.1:1 [::2]:8765 @:8765 localhost:8765# [::1%lo]:8765"
+    client = stranger(site)
     for host in unknown.split():
         for path in ("/", "/login", "/healthz", "/api/v1/queries"):
-            assert stranger(site).get(path, headers={"Host": host}).status_code == 421, host
+            assert client.get(path, headers={"Host": host}).status_code == 421, host
 
 
 def test_hosts_are_those_of_the_address_and_of_the_public_url():
@@ -201,3 +205,82 @@ def test_an_address_of_static_files_changes_with_their_content(site):
     assert found.status_code == 200 and "immutable" in found.headers["cache-control"]
     assert client.get("/static/0000000000000000/site.css").status_code == 404
     assert client.get(address.replace(".css", "..%2Flayout.html")).status_code == 404
+
+
+def test_a_select_is_answered(site):
+    client, pages = script(site), browser(site)
+    for sql in (
+        "SELECT query, seq FROM outputs",
+        " select query, seq from outputs ; ",
+        "WITH o AS (SELECT * FROM outputs) SELECT query, seq FROM o -- a comment",
+        "SELECT query, seq FROM outputs ORDER BY seq DESC",
+    ):
+        expected = {"columns": ["query", "seq"], "rows": [["book_blog", 0]], "is_cut": False}
+        assert client.get("/api/v1/sql", params={"sql": sql}).json() == expected
+        assert client.post("/api/v1/sql", json={"sql": sql}).json() == expected
+        page = pages.get("/sql", params={"sql": sql})
+        assert page.status_code == 200 and "book_blog" in page.text and '<td class="n">0</td>' in page.text
+
+
+NO_SELECTS = [
+    "DROP TABLE answers", "SELECT 1; DROP TABLE answers", "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT 1) AS a; DROP TABLE answers; --", "ATTACH 'x.db'", "COPY outputs TO 'x'", "SELECT * FROM nothing",
+    "SELECT * FROM '/etc/passwd'", "SELECT (", "INSERT INTO answers VALUES (1)", "PRAGMA version", "\0",
+]  # fmt: skip
+
+
+def test_whatever_is_no_select_is_refused_in_words(site, engine):
+    before = engine.sql("SELECT count(*) AS n FROM outputs").to_pylist()
+    client, pages = script(site), browser(site)
+    for sql in NO_SELECTS:
+        answer = client.get("/api/v1/sql", params={"sql": sql})
+        assert answer.status_code == 400 and answer.json()["error"]
+        page = pages.get("/sql", params={"sql": sql})
+        assert page.status_code == 400 and 'id="sql-error"' in page.text
+    assert engine.sql("SELECT count(*) AS n FROM outputs").to_pylist() == before
+
+
+def test_an_answer_has_so_many_rows_and_says_that_there_are_more(site):
+    found = script(site).get("/api/v1/sql", params={"sql": "SELECT * FROM range(5000)"}).json()
+    assert (len(found["rows"]), found["is_cut"]) == (views.MOST_ROWS, True)
+    assert "the first of more" in browser(site).get("/sql", params={"sql": "SELECT * FROM range(5000)"}).text
+
+
+def test_a_question_that_takes_too_long_ends(site, monkeypatch):
+    monkeypatch.setattr(views, "SECONDS", 0.2)
+    slow = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 1"
+    assert browser(site).get("/sql", params={"sql": slow}).status_code == 503
+
+
+def test_values_are_shown_as_they_are(site):
+    hostile = "SELECT '<script>alert(1)</script>' AS \"<b>\", NULL AS x, [1, 2] AS l, 1.5 AS n, '=1+1' AS f"
+    text = browser(site).get("/sql", params={"sql": hostile}).text
+    assert "<script>alert" not in text and "<b>" not in text and "&lt;script&gt;" in text and "[1, 2]" in text
+    found = browser(site).get("/sql/answer.csv", params={"sql": hostile})
+    assert "attachment" in found.headers["content-disposition"]
+    assert list(csv.reader(io.StringIO(found.text)))[1] == ["<script>alert(1)</script>", "", "[1, 2]", "1.5", "'=1+1"]
+
+
+def test_times_are_text(site):
+    rows = browser(site).get("/sql/answer.json", params={"sql": "SELECT t1, t1 FROM outputs"}).json()
+    assert list(rows[0]) == ["t1", "t1_1"] and rows[0]["t1"].endswith("Z")
+    for sql in ("SELECT 'infinity'::date AS a", "SELECT '-infinity'::timestamp AS a"):  # which Python has not
+        ((value,),) = script(site).get("/api/v1/sql", params={"sql": sql}).json()["rows"]
+        assert isinstance(value, str)
+        assert browser(site).get("/sql", params={"sql": sql}).status_code == 200
+
+
+def test_there_are_questions_to_begin_with_and_the_tables_are_listed(site):
+    text = html.unescape(browser(site).get("/sql").text)
+    for title, sql in views.EXAMPLES.items():
+        assert title in text
+        assert script(site).get("/api/v1/sql", params={"sql": sql}).status_code == 200
+    found = {one["name"]: one["columns"] for one in script(site).get("/api/v1/tables").json()}
+    assert {"query", "seq", "id"} <= set(found["outputs"]) and "documents" in found
+
+
+def test_a_question_of_another_page_is_shown_and_not_run(site):
+    client, asked = browser(site), {"sql": "SELECT query FROM outputs"}
+    found = client.get("/sql", params=asked, headers={"Sec-Fetch-Site": "cross-site"})
+    assert "comes from another page" in found.text and "book_blog" not in found.text and asked["sql"] in found.text
+    assert "book_blog" in client.get("/sql", params=asked).text

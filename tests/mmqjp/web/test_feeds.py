@@ -99,11 +99,12 @@ def test_forms_add_retry_and_remove_a_feed(site, file):
 
 
 def test_what_is_no_web_address_is_told_at_its_field(site):
+    client, pages = script(site), browser(site)
     for address in ("", "javascript:alert(1)", "file:///etc/passwd", "no address", "http://"):
-        found = browser(site).post("/feeds", data={"address": address})
+        found = pages.post("/feeds", data={"address": address})
         assert found.status_code == 400 and 'aria-invalid="true"' in found.text and 'id="address-error"' in found.text
         assert html.escape(address) in found.text
-        assert script(site).post("/api/v1/feeds", json={"address": address}).status_code == 400
+        assert client.post("/api/v1/feeds", json={"address": address}).status_code == 400
 
 
 def test_a_list_is_added_and_comes_back_as_opml(site):

@@ -1,55 +1,58 @@
-"""The list of queries, a name, an output: as pages and from the API, held against the outputs of the engine."""
+"""Queries, outputs and their feeds, as pages and from the API; new queries."""
 
+import html
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any
 
+import feedparser
 import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.present.item import OutputPresenter
+from mmqjp.web.areas.new import LONGEST, MOST_TOLD, NAMES, starters
 from mmqjp.web.tallies import Tallies
 from tests.mmqjp.web.conftest import NOW
-from tests.support.web import browser, script, site_of
+from tests.support.backtest import try_in_this_process
+from tests.support.web import URL, browser, script, site_of, stranger
 
 HOUR = 3_600_000_000
 
-NAMES = 230
+FILTERS = 230
 
 
 @contextmanager
-def engine_of_many() -> Iterator[Session]:
+def engine_of_many(first: int = 0) -> Iterator[Session]:
     with Session("duckdb") as engine:
-        filters = ";".join(f"FROM S//a->x[./n = {n % 7}] PUBLISH q{n:03}" for n in range(NAMES))
+        filters = ";".join(f"FROM S//a->x[./n = {n % 7}] PUBLISH q{n:03}" for n in range(FILTERS))
         joins = ";".join(
             f"FROM S//a->x[./k->k1] FOLLOWED BY {{k1 = k2, {n + 1} d}} S//b->y[./k->k2] PUBLISH j{n}" for n in range(6)
         )
         engine.subscribe(f"{filters};{joins}")
-        for day in range(35):
-            engine.process(Document(f"{day}-{n}", xml(n), time=at(day, n)) for n in range(6))
-            if day == 20:
+        xmls = [f"<{name}><n>{n}</n><k>value {n % 3}</k></{name}>" for n, name in enumerate("ababab")]
+        begin = NOW - 34 * 24 * HOUR - 7 * HOUR
+        for days in (range(first, 21), range(max(first, 21), 35)):
+            engine.process(
+                Document(f"{day}-{n}", xml, time=begin + day * 24 * HOUR + n * 1_000_000)
+                for day in days
+                for n, xml in enumerate(xmls)
+            )
+            if days.stop == 21:
                 engine.pause("j3")
                 engine.pause("q005")
         yield engine
 
 
 @pytest.fixture(scope="module")
-def many() -> Iterator[Session]:
+def many():
     """Many names: some have matched, some are paused, some share a form. Tests leave it as it is."""
     with engine_of_many() as engine:
         yield engine
-
-
-def xml(n: int) -> str:
-    name = "ab"[n % 2]
-    return f"<{name}><n>{n}</n><k>value {n % 3}</k></{name}>"
-
-
-def at(day: int, n: int) -> int:
-    return NOW - (34 - day) * 24 * HOUR + n * 1_000_000 - 7 * HOUR
 
 
 def expected(engine: Session, now: int) -> dict[str, tuple[int, int, int, int]]:
@@ -79,24 +82,19 @@ def numbers(rows):
     return {row["name"]: (row["total"], row["day"], row["week"], row["last"]) for row in rows if row["total"]}
 
 
-@pytest.fixture
-def own() -> Iterator[Session]:
-    with engine_of_many() as engine:
-        yield engine
-
-
-def test_counts_are_those_of_the_outputs_and_of_each_batch_once(own):
-    many, now = own, [NOW]
-    client = script(site_of(many, now=lambda: now[0]))
-    assert numbers(all_rows(client)) == expected(many, NOW)
-    for step in range(3):
-        now[0] += 9 * HOUR
-        many.process([Document(f"new{step}-{n}", f"<a><n>{n}</n></a>", time=now[0] - n) for n in range(3)])
+def test_counts_are_those_of_the_outputs_and_of_each_batch_once():
+    now = [NOW]
+    with engine_of_many(first=21) as many:
+        client = script(site_of(many, now=lambda: now[0]))
+        assert numbers(all_rows(client)) == expected(many, NOW)
+        for step in range(3):
+            now[0] += 9 * HOUR
+            many.process([Document(f"new{step}-{n}", f"<a><n>{n}</n></a>", time=now[0] - n) for n in range(3)])
+            assert numbers(all_rows(client)) == expected(many, now[0])
+            assert numbers(all_rows(script(site_of(many, now=lambda: now[0])))) == expected(many, now[0])
+        many.prune(10 * 24 * HOUR)
+        many.process([Document("last", "<a><n>1</n></a>", time=now[0])])
         assert numbers(all_rows(client)) == expected(many, now[0])
-        assert numbers(all_rows(script(site_of(many, now=lambda: now[0])))) == expected(many, now[0])
-    many.prune(10 * 24 * HOUR)
-    many.process([Document("last", "<a><n>1</n></a>", time=now[0])])
-    assert numbers(all_rows(client)) == expected(many, now[0])
 
 
 def test_lists_are_sorted_searched_and_filtered(many):
@@ -132,7 +130,7 @@ def test_a_name_shows_what_matches_shows(many):
     found: list[dict[str, Any]] = []
     after: dict[str, str] | None = {}
     while after is not None:
-        page = client.get("/api/v1/queries/j5/outputs", params={"limit": 7} | after).json()
+        page = client.get("/api/v1/queries/j5/outputs", params={"limit": 20} | after).json()
         found += page["outputs"]
         after = {"after": page["next"]} if page["next"] is not None else None
     assert len(found) > 20 and json.loads(json.dumps(wanted)) == found[::-1]
@@ -205,3 +203,270 @@ def test_what_is_registered_has_a_version(site, engine):
         seen.append(site.tallies.current().registered)
     assert len(set(map(repr, seen))) == 4
     assert Tallies(site.reader, lambda: NOW).current().registered == seen[-1]
+
+
+def address(client, name="book_blog"):
+    return client.get(f"/api/v1/queries/{name}/feed").json()["url"].removeprefix(URL)
+
+
+def test_a_feed_needs_its_key_alone(site, engine):
+    link = address(script(site))
+    anybody = stranger(site)
+    found = anybody.get(link)
+    assert (found.status_code, found.headers["content-type"]) == (200, "application/atom+xml; charset=utf-8")
+    parsed = feedparser.parse(found.content)
+    assert len(parsed.entries) == 1 and parsed.feed.links[0].href == URL + link
+    assert anybody.get(link, headers={"If-None-Match": found.headers["etag"]}).status_code == 304
+    head = anybody.head(link)
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", found.headers["etag"])
+    other = link.replace("book_blog", "nobody")
+    for wrong in (other, "/f/x/book_blog.atom", link + "x", "/f/x", "/f/../", "/f/%2e%2e/x"):
+        assert anybody.get(wrong).status_code in (303, 404), wrong
+    assert anybody.get(link, headers={"Host": "evil.example"}).status_code == 421
+    key = {"Authorization": f"Bearer {link.split('/')[2]}"}
+    assert anybody.get("/api/v1/queries", headers=key).status_code == 401, "the key is no token"
+    engine.process([Document("d3", "<blog><author>Ada</author></blog>", time=NOW)])
+    assert len(feedparser.parse(anybody.get(link).content).entries) == 2
+
+
+def test_archives_are_served(engine):
+    site = site_of(engine, now=lambda: NOW)
+    engine.process(Document(f"n{n}", "<blog><author>Ada</author></blog>", time=NOW + n) for n in range(250))
+    client, link = stranger(site), address(script(site))
+    first = feedparser.parse(client.get(link).content)
+    (archive,) = [one.href for one in first.feed.links if one.rel == "prev-archive"]
+    found = client.get(archive.removeprefix(URL))
+    assert found.status_code == 200 and "immutable" in found.headers["cache-control"]
+    assert len(feedparser.parse(found.content).entries) == 100
+    assert client.get(link.replace(".atom", "/99.atom")).status_code == 404
+
+
+def test_a_link_is_revoked_by_itself(site):
+    client, pages = script(site), browser(site)
+    before, other = address(client), address(client, "nobody")
+    shown = pages.post("/q/book_blog/feed/revoke").headers["location"]
+    assert shown.endswith("#feed") and "The feed has another address." in pages.get(shown).text
+    after = address(client)
+    assert after != before and after in pages.get("/q/book_blog").text
+    anybody = stranger(site)
+    assert [anybody.get(one).status_code for one in (before, after, other)] == [410, 200, 200]
+    assert client.post("/api/v1/queries/book_blog/feed/revoke").json()["url"] != URL + after
+    assert client.get("/api/v1/queries/none/feed").status_code == 404
+    assert client.post("/api/v1/queries/none/feed/revoke").status_code == 404
+
+
+def test_why_there_is_no_match_is_said_of_documents_and_of_all(site, engine):
+    engine.process([Document("d4", "<blog><author>ada</author></blog>", time=NOW)])
+    client, pages = script(site), browser(site)
+    found = client.get("/api/v1/queries/book_blog/why-not", params={"document": ["d1", "d4"]}).json()
+    assert found["kind"] == "equality"
+    text = pages.get("/q/book_blog/why-not?document=d1&document=d4").text
+    assert "The values are not equal" in text and "lower-case" in text
+    assert "There is no such document" in pages.get("/q/book_blog/why-not?document=%3Cb%3E").text
+    assert "<b>" not in pages.get("/q/book_blog/why-not?document=%3Cb%3E").text
+    assert client.get("/api/v1/queries/nobody/why-not").json()["funnels"][0]["found"] == 0
+    assert "first in the way" in pages.get("/q/nobody/why-not").text
+    assert client.get("/api/v1/queries/x/why-not?document=d1").json()["kind"] == "query"
+    assert pages.get("/q/nobodi/why-not").status_code == 200
+    many = "&".join("document=x" for _ in range(11))
+    assert client.get(f"/api/v1/queries/x/why-not?{many}").status_code == 400
+
+
+QUERIES = """DEFINE EVENT Post FROM S//item->i (site := i/site, title := i/title);
+SELECT place, first, later FROM (SELECT site AS place, title AS first FROM Post)
+NEXT{place = $2.site} (SELECT site, title AS later FROM Post) WITHIN 5 d PUBLISH next_post"""
+
+SHOWN = ('<span class="name">place</span>', '<span class="value" dir="auto">Harbour</span>')
+
+
+def post(number, title):
+    xml = f"<item><site>Harbour</site><title>{title}</title></item>"
+    return Document(f"d{number}", xml, time=NOW - (10 - number) * 3_600_000_000)
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_values_of_events_are_shown(is_remembered, monkeypatch):
+    with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
+        engine.subscribe(QUERIES)
+        engine.process([post(1, "One"), post(2, "Two"), post(9, "Three")])
+        site = site_of(engine, now=lambda: NOW)
+        if not is_remembered:
+            for name in ("newest", "output", "latest", "of_feed"):
+                monkeypatch.setattr(site.matches.recent, name, lambda *_: None)
+        client = browser(site)
+        page = client.get("/q/next_post").text
+        outputs = client.get("/api/v1/queries/next_post/outputs").json()["outputs"]
+        values = [(one["name"], one["text"]) for one in outputs[-1]["selected"]]
+        assert values == [("place", "Harbour"), ("first", "One"), ("later", "Two")]
+        (address, *_) = re.findall(r'"(/o/[^"]+)"', page)
+        for shown in (page, client.get("/live").text, client.get(address.replace("&amp;", "&")).text):
+            assert all(part in shown for part in SHOWN)
+        feed = client.get(client.get("/api/v1/queries/next_post/feed").json()["url"])
+        assert "&lt;dt dir=&quot;auto&quot;&gt;place&lt;/dt&gt;&lt;dd dir=&quot;auto&quot;&gt;Harbour" in feed.text
+
+
+READING = 'FROM FILTER{place = "Harbour"} next_post PUBLISH harbour'
+DEFINED = "DEFINE EVENT Post FROM S//item-&gt;i (site := i/site, title := i/title)"
+
+
+def edited(client, name):
+    page = client.get("/new", params={"query": name}).text
+    (text,) = re.findall(r"(?s)<textarea[^>]*>\n(.*?)</textarea>", page)
+    return unescape(text)
+
+
+def test_a_page_has_what_event_queries_read_and_its_text_can_be_changed():
+    with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
+        engine.subscribe(f"{QUERIES};\n{READING}")
+        engine.subscribe("DEFINE EVENT Unread FROM S//item->i (title := i/title)", add=True)
+        client = browser(site_of(engine, now=lambda: NOW))
+        page, other = client.get("/q/next_post").text, client.get("/q/harbour").text
+        assert DEFINED in page and "Unread" not in page and DEFINED not in other
+        assert '<a href="/q/next_post">next_post</a> publishes' in other
+        events = client.get("/api/v1/queries/next_post").json()["events"]
+        assert events == {"names": ["Post"], "texts": [unescape(DEFINED)], "published": []}
+        text, before = edited(client, "next_post"), engine.queries()
+        assert text.count("DEFINE") == 1
+        assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
+        assert engine.queries() == before
+        text = text.replace("5 d", "6 d")
+        assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
+        assert "WITHIN 6 d" in client.get("/q/next_post").text and engine.queries().keys() == before.keys()
+
+
+def test_namespaces_are_declared_once_and_what_is_not_replaced_is_copied():
+    with Session("duckdb", now=lambda: NOW) as engine:
+        script = 'DECLARE NAMESPACE a = "http://a/"; FROM S//a:one->x; FROM S//two->y'
+        assert engine.subscribe(script) == ["q1", "q2"]
+        for prefix in "ab":
+            text = f'DECLARE NAMESPACE {prefix} = "http://{prefix}/"; FROM S//{prefix}:three->y PUBLISH p'
+            engine.subscribe(text, add=True)
+        client = browser(site_of(engine, now=lambda: NOW))
+        assert edited(client, "q1") == 'DECLARE NAMESPACE a = "http://a/";\n\nFROM S//a:one->x\n'
+        text = edited(client, "p")
+        assert text.count("DECLARE") == text.count("PUBLISH p") == 2
+        assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
+        assert edited(client, "p") == text
+        for name, can_be_replaced in {"q2": False, "p": True}.items():
+            assert (">Edit<" in client.get(f"/q/{name}").text) == can_be_replaced
+            assert ("becomes another query" in client.get("/new", params={"query": name}).text) != can_be_replaced
+
+
+def test_they_are_retraced():
+    with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
+        engine.subscribe(QUERIES)
+        engine.process([post(1, "One"), post(2, "Two"), post(3, "Three"), post(9, "Last")])
+        client = browser(site_of(engine, now=lambda: NOW))
+        (first, *_) = client.get("/api/v1/queries/next_post/outputs").json()["outputs"]
+        found = client.get(f"/api/v1/outputs/{first['id']}").json()
+        assert [part["name"] for part in found["events"]["parts"]] == ["Post", "NEXT Post"]
+        page = client.get(f"/o/{first['id']}").text
+        assert "<h3>The events</h3>" in page and "NEXT Post" in page
+        asked = {"document": ["d1", "d3"]}
+        assert client.get("/api/v1/queries/next_post/why-not", params=asked).json()["kind"] == "consumed"
+        page = client.get("/q/next_post/why-not", params=asked).text
+        assert "Another event was first" in page and "The nearest of the kept documents" in page
+        assert "events get past all." in client.get("/q/next_post/why-not").text
+
+
+GOOD = "FROM S//blog->b[./author->a] PUBLISH fresh"
+BAD = "FROM S//blog->b[./author->a]\n  FOLLOWED BY { a = tt, 1 d } S//book->c[./author->t] PUBLISH fresh"
+
+
+def names(site):
+    return [row["name"] for row in script(site).get("/api/v1/queries").json()["rows"]]
+
+
+def test_the_check_tells_the_place_the_mistake_and_what_may_help(unchanged_engine, tmp_path):
+    (tmp_path / "drops").mkdir()
+    client = script(site_of(unchanged_engine, tmp_path))
+
+    def check(text):
+        return client.post("/api/v1/check", json={"text": text}).json()
+
+    found = check(BAD)
+    (error,) = found["errors"]
+    assert (error["line"], error["column"]) == (2, 21) and "tt is not bound" in error["message"]
+    assert error["hint"] and error["shown"].splitlines()[2].strip() == "^^"
+    assert (found["queries"], found["mistakes"]) == (0, 1)
+    found = check(f"{GOOD}; FROM S//x")
+    assert (found["queries"], found["names"], found["mistakes"]) == (2, ["fresh", "q2"], 0)
+    found = check("FROM S//item->a[./titel->t] PUBLISH fresh")
+    assert found["warnings"] == 1 and "titel" in found["remarks"][0]["shown"]
+    assert check("")["mistakes"] == check(" \n")["mistakes"] == 0
+    found = check("; ".join(["FROM S//a->x[./b->y] FOLLOWED BY {y = z, 1 d} S//c->w[./d->v]"] * 50))
+    assert (found["mistakes"], len(found["errors"])) == (50, MOST_TOLD)
+    answer = client.post("/api/v1/check", json={"text": "x" * (LONGEST + 1)})
+    assert answer.status_code == 400 and answer.json()["errors"]
+
+
+def test_the_form_subscribes(site, engine):
+    client = browser(site)
+    before = len(list(engine.outputs()))
+    done = client.post("/new", data={"text": GOOD, "do": "subscribe"})
+    assert done.status_code == 303 and done.headers["location"].startswith("/q/fresh")
+    assert "fresh" in names(site) and len(list(engine.outputs())) == before
+    two = client.post("/new", data={"text": f"{GOOD}; {GOOD}2", "do": "subscribe"})
+    assert "2 queries: subscribed" in client.get(two.headers["location"]).text
+    client.post("/new", data={"text": f"{GOOD}3", "do": "subscribe", "backfill": "1"})
+    assert len(list(engine.outputs())) == before + 1, "it is answered over what is kept"
+
+
+def test_the_form_shows_mistakes_below_the_text_and_keeps_it(site, engine):
+    client = browser(site)
+    for do, status in (("check", 200), ("try", 400), ("subscribe", 400)):
+        found = client.post("/new", data={"text": BAD, "do": do})
+        assert found.status_code == status and 'aria-invalid="true"' in found.text
+        assert "tt is not bound" in found.text and html.escape(BAD.splitlines()[0]) in found.text
+    found = client.post("/new", data={"text": " ", "do": "subscribe"})
+    assert found.status_code == 400 and "There is no query yet" in found.text
+    text = 'FROM S//a->x[./b = "</textarea><script>alert(1)</script>"] PUBLISH'
+    found = client.post("/new", data={"text": text, "do": "check"})
+    assert "<script>alert" not in found.text and found.text.count("</textarea>") == 1
+    engine.subscribe("FROM fresh//x PUBLISH other")
+    found = client.post("/new", data={"text": "FROM other//x PUBLISH fresh", "do": "subscribe"})
+    assert found.status_code == 400 and 'role="alert"' in found.text, "the engine refuses it"
+    assert "fresh" not in names(site)
+
+
+def test_there_are_queries_to_begin_with(site):
+    assert tuple(one.name for one in starters()) == NAMES
+    client = browser(site)
+    for one in starters():
+        found = client.get("/new", params={"starter": one.name})
+        shown = found.text.replace("&#34;", '"').replace("&#39;", "'")
+        assert html.escape(one.text, quote=False).splitlines()[0] in shown and "No mistakes" in found.text
+    assert client.get("/new?starter=none").status_code == 200
+    found = client.get("/new?query=nobody")  # a query is changed by its text
+    assert "FROM S//blog-&gt;b" in found.text and "No mistakes" in found.text
+    assert client.get("/new?query=none").status_code in (400, 404)
+
+
+def test_scripts_subscribe_and_get_mistakes_with_their_places_and_strangers_do_not(site):
+    assert stranger(site).post("/api/v1/queries", json={"text": GOOD}).status_code == 401
+    elsewhere = browser(site)
+    elsewhere.headers["Sec-Fetch-Site"] = "cross-site"
+    assert elsewhere.post("/new", data={"text": GOOD, "do": "subscribe"}).status_code == 403
+    assert "fresh" not in names(site)
+    client = script(site)
+    assert client.post("/api/v1/queries", json={"text": GOOD}).json() == {"names": ["fresh"]}
+    refused = client.post("/api/v1/queries", json={"text": BAD})
+    assert refused.status_code == 400 and refused.json()["errors"][0]["line"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD, ("Tried on what is kept", "The latest")),
+        ("FROM S//blog->b[./author = 'X'] PUBLISH x", ("It finds nothing in them", "lower-case")),
+    ],
+)
+def test_a_query_is_tried_on_what_is_kept(unchanged_engine, monkeypatch, text, said):
+    try_in_this_process(monkeypatch)
+    site = site_of(unchanged_engine)
+    page = browser(site).post("/new", data={"text": text, "do": "try"})
+    assert page.status_code == 200 and all(words in page.text for words in said)
+    if text == GOOD:
+        found = script(site).post("/api/v1/backtest", json={"text": text}).json()
+        assert (found["documents"], found["outputs"]) == (2, 1)
+    assert len(list(unchanged_engine.outputs())) == 1 and "fresh" not in names(site)

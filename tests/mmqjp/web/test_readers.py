@@ -1,15 +1,42 @@
-"""Readers of stores: what each refuses, that each sees whole batches, and that all show the same."""
+"""Readers of stores: what each refuses and shows, what is cached, and limits of slow questions."""
 
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from multiprocessing.connection import Connection
+from queue import Queue
+from threading import Event, Thread, current_thread
 
 import pytest
+from starlette.responses import PlainTextResponse, Response
+from starlette.testclient import TestClient
 
+from common.errors import OperationalError
 from feeds.documents import Document
 from join_stage.store.protocol import QuestionRefused
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandError, run_command
 from mmqjp.service.spool import Command
-from mmqjp.web.readers import KEPT_SECONDS, Busy, CursorReader, FilesReader, RunningQuestions, SpoolReader, TooSlow
+from mmqjp.service.sql_question import BACKTEST, WHY_NOT
+from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
+from mmqjp.web.readers import (
+    KEPT_SECONDS,
+    MAX_CACHED_REPLIES,
+    MOST_SLOW,
+    REPLY_FRESH_SECONDS,
+    REPLY_STALE_SECONDS,
+    STORE_STALE_SECONDS,
+    Busy,
+    CursorReader,
+    FilesReader,
+    RecentlyTold,
+    RunningQuestions,
+    SpoolReader,
+    SteadyReader,
+    TooSlow,
+)
+from mmqjp.web.serving import LONGEST_ADDRESS, MOST_SECONDS, PageCache
 from mmqjp.web.site import Site
 from tests.mmqjp.web.conftest import NOW
 from tests.support.stores import TABLES, parquet_store
@@ -157,7 +184,6 @@ def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_pat
     store = parquet_store(tmp_path)
 
     def write_on():
-        """Adds what the engine has committed since."""
         for name, schema in TABLES.items():
             rows = engine._store.read(name, schema.names)
             store.append(name, rows.slice(written.get(name, 0)))
@@ -220,3 +246,306 @@ def test_text_of_feeds_is_escaped_on_every_page():
         found = script(site).get("/api/v1/queries/hostile/outputs").json()
         assert HOSTILE.replace("&amp;", "&")[:10] in found["outputs"][0]["items"][0]["title"]
         assert {item["link"] for one in found["outputs"] for item in one["items"]} <= {"", "https://x.example/"}
+
+
+@pytest.fixture
+def pipe(engine):
+    ours, theirs = socket.socketpair()
+    server = QuestionServer(Connection(ours.detach()), CursorReader(engine))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    reader = PipeReader(Connection(theirs.detach()))
+    yield reader
+    reader.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_rows_and_pages_are_those_of_the_store_and_sql_is_judged(engine, pipe):
+    ids = [output.id for output in engine.outputs()]
+    assert shown(over(engine, pipe), ids) == shown(site_of(engine, now=lambda: NOW), ids)
+    sql = "SELECT docid, id, xml, source_ids, NULL AS nothing FROM documents ORDER BY docid"
+    assert pipe.select(sql, 10, 5) == CursorReader(engine).select(sql, 10, 5)
+    for bad in REFUSED:
+        with pytest.raises(QuestionRefused):
+            pipe.select(bad, 10, 5)
+    with pytest.raises(QuestionRefused, match="more than 1 rows"):
+        pipe.select(sql, 1, 5)
+    with pytest.raises(TooSlow):
+        pipe.select("SELECT count(*) FROM range(1000000000000) a, range(1000000)", 10, 0.2)
+
+
+def test_many_ask_at_once(pipe):
+    with ThreadPoolExecutor(20) as pool:
+        found = pool.map(lambda n: pipe.select(f"SELECT {n} AS n", 1, 60)["n"].to_pylist(), range(20))
+    assert list(found) == [[n] for n in range(20)]
+
+
+def test_new_batches_are_told(engine, pipe):
+    pipe.refresh()
+    before = pipe.version()
+    engine.process([Document("d3", "<blog><author>Ada</author></blog>", time=NOW)])
+    while pipe.version() == before:
+        pass  # it is told by itself
+    before = pipe.version()
+    engine.pause("nobody")
+    pipe.refresh()
+    assert pipe.version() != before
+
+
+def test_what_is_committed_is_told(engine, pipe):
+    reader = CursorReader(engine)
+    assert (pipe.committed(-1), reader.committed(-1)) == ((1, None), (1, None))
+    engine.process([Document("d3", "<blog><author>Ada</author></blog>", time=NOW)])
+    told, expected = pipe.committed(1), reader.committed(1)
+    assert told == expected and told.rows["documents"]["id"].to_pylist() == ["d3"]
+    assert (pipe.committed(2), pipe.committed(2)) == ((3, {}), (4, None))
+
+
+def test_nobody_waits_for_a_process_that_has_ended():
+    ours, theirs = socket.socketpair()
+    reader, end = PipeReader(Connection(theirs.detach())), Connection(ours.detach())
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(reader.select, "SELECT 1", 1, 600)
+        end.recv_bytes()
+        end.close()
+        with pytest.raises(StoreProcessGone):
+            asked.result(60)
+    reader.wait()
+    with pytest.raises(StoreProcessGone):
+        reader.select("SELECT 1", 1, 1)
+    reader.close()
+
+
+class Pages:
+    made = 0
+
+    async def __call__(self, scope, receive, send):
+        self.made += 1
+        page = Response("<p>page", media_type="text/html")
+        await (PlainTextResponse("text") if scope["path"] == "/text" else page)(scope, receive, send)
+
+
+def test_a_page_is_made_once_until_the_next_commit_or_change():
+    pages, reader, now = Pages(), Store(), [0.0]
+    client = TestClient(PageCache(pages, reader, lambda: now[0]))
+    made = []
+    for step in (lambda: None, lambda: setattr(reader, "now", 2), lambda: client.post("/"), lambda: now.append(0)):
+        step()
+        made += [client.get("/").text, pages.made]
+    now[0] += MOST_SECONDS
+    made += [client.get("/").text, pages.made]
+    assert made == ["<p>page", 1, "<p>page", 2, "<p>page", 4, "<p>page", 4, "<p>page", 5]
+
+
+def test_what_is_no_page_or_has_a_long_address_is_not_kept():
+    for address, made in (("/", 1), ("/?a=1", 1), ("/text", 2), ("/?" + "a" * LONGEST_ADDRESS, 2)):
+        pages = Pages()
+        client = TestClient(PageCache(pages, Store(), lambda: 0.0))
+        assert [client.get(address).status_code for _ in range(2)] == [200, 200]
+        assert pages.made == made, address
+
+
+THREADS = 40
+"""Starlette answers so many requests at the same time. Those for one page are answered together."""
+
+SLOW = {
+    "why-not": lambda client, n: client.get(f"/q/book_blog/why-not?document=d{n}"),
+    "a back-test": lambda client, n: client.post("/api/v1/backtest", json={"text": f"FROM S//a{n}->x"}),
+    "SQL": lambda client, n: client.get(f"/sql?sql=SELECT+{n}"),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_others_are_served_while_slow_requests_wait(engine, kind, monkeypatch):
+    site = site_of(engine, now=lambda: NOW)
+    begun, goes_on = Queue[None](), Event()
+    ask, select = site.ask, site.reader.select
+
+    def waits():
+        begun.put(None)
+        assert goes_on.wait(60)
+
+    def slow_ask(do, arguments):
+        if do in (WHY_NOT, BACKTEST):
+            waits()
+        return {} if do == BACKTEST else ask(do, arguments)
+
+    def slow_select(sql, limit, seconds, *, asked=False, own=False):
+        if asked:
+            waits()
+        return select(sql, limit, seconds, asked=asked, own=own)
+
+    object.__setattr__(site, "ask", slow_ask)
+    monkeypatch.setattr(site.reader, "select", slow_select)
+    with browser(site) as client, ThreadPoolExecutor(2 * THREADS) as pool:
+        waiting = [pool.submit(SLOW[kind], client, n) for n in range(MOST_SLOW)]
+        for _ in waiting:
+            begun.get(timeout=60)
+        more = [pool.submit(SLOW[kind], client, n) for n in range(100, 100 + THREADS)]
+        assert {one.result(60).status_code for one in more} == {503}
+        assert client.get("/").status_code == 200
+        goes_on.set()
+        assert 503 not in {one.result(60).status_code for one in waiting}
+        assert SLOW[kind](client, 200).status_code != 503
+
+
+def test_an_answer_serves_for_a_moment_and_until_a_change():
+    now, numbers = [0.0], count(1)
+    told = RecentlyTold(lambda do, given: next(numbers), lambda: now[0])
+    assert [told.ask("status", {}), told.ask("status", {}), told.ask("sinks", {"name": "a"})] == [1, 1, 2]
+    now[0] = REPLY_STALE_SECONDS
+    assert told.ask("status", {}) == 3
+    told.forget()
+    assert told.ask("status", {}) == 4
+    for number in range(MAX_CACHED_REPLIES):
+        told.ask("sinks", {"name": str(number)})
+    assert told.ask("status", {}) == MAX_CACHED_REPLIES + 5, "a bounded number is kept"
+
+
+def test_after_a_second_an_answer_serves_while_it_is_asked_for_again():
+    now, asked, goes_on = [0.0], Queue[Thread | None](), Event()
+
+    def ask(do, given):
+        number = asked.qsize()
+        if number:
+            goes_on.wait(60)
+        asked.put(current_thread())
+        return number
+
+    told = RecentlyTold(ask, lambda: now[0])
+    assert told.ask("status", {}) == 0
+    asked.get()
+    asked.put(None)
+    now[0] = REPLY_FRESH_SECONDS
+    assert [told.ask("status", {}), told.ask("status", {})] == [0, 0], "nobody waits"
+    goes_on.set()
+    asked.get(timeout=60)
+    asking = asked.get(timeout=60)
+    assert asking is not None
+    asking.join(60)
+    assert told.ask("status", {}) == 1
+
+
+def test_an_error_is_not_kept():
+    asked = []
+
+    def ask(do, given):
+        asked.append(do)
+        raise OSError("gone")
+
+    told = RecentlyTold(ask, lambda: 0.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            told.ask("status", {})
+    assert len(asked) == 2
+
+
+def test_what_was_asked_before_a_change_is_not_shown_after_it():
+    begun, goes_on, asked = Event(), Event(), []
+
+    def ask(do, given):
+        asked.append(do)
+        if len(asked) == 1:
+            begun.set()
+            goes_on.wait(60)
+        return len(asked)
+
+    told = RecentlyTold(ask, lambda: 0.0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(told.ask, "status", {})
+        begun.wait(60)
+        told.forget()  # what is under way may be of before
+        assert told.ask("status", {}) == 2
+        goes_on.set()
+        first.result(60)
+    assert told.ask("status", {}) == 2 and len(asked) == 2
+
+
+class Store:
+    def __init__(self):
+        self.now, self.refreshed = 1, 0
+
+    def version(self):
+        return self.now
+
+    def committed(self, mark):
+        raise NotImplementedError
+
+    def refresh(self):
+        self.refreshed += 1
+
+    def select(self, sql, limit, seconds, *, asked=False, own=False):
+        raise NotImplementedError
+
+    def close(self):
+        raise NotImplementedError
+
+
+class Case:
+    """A steady reader, a clock, and a `prepare` that notes the version it reads and then waits for `goes_on`."""
+
+    def __init__(self, error=None):
+        self.store, self.time, self.error = Store(), 0.0, error
+        self.begun, self.goes_on = Queue[int](), Event()
+        self.reader = SteadyReader(self.store, lambda: self.time)
+        self.first = self.reader.version()
+        self.reader.prepare_by(self.prepare)
+
+    def prepare(self):
+        self.begun.put(self.reader.version())
+        self.goes_on.wait(60)
+        if self.error is not None:
+            raise self.error
+
+    def wait(self):
+        self.goes_on.set()
+        while self.reader._is_preparing:
+            pass
+
+
+@pytest.mark.parametrize("error", [None, OperationalError("gone")])
+def test_an_older_version_is_shown_while_a_newer_one_is_read(error):
+    case = Case(error)
+    case.store.now = 2
+    assert case.reader.version() == case.reader.version() == case.first
+    newer = case.begun.get(timeout=60)
+    assert newer > case.first and case.begun.empty(), "it is read once"
+    case.wait()
+    assert case.reader.version() == newer
+    case.store.now = 3
+    assert case.reader.version() == newer, "and so is the next"
+    assert case.begun.get(timeout=60) > newer
+
+
+def test_what_there_is_is_read_before_anybody_asks():
+    case = Case()
+    case.reader.begin()
+    assert case.begun.get(timeout=60) == case.first == case.reader.version()
+    case.wait()
+    case.store.now = 2
+    assert case.reader.version() == case.first, "and from then on pages show that while something newer is read"
+    assert case.begun.get(timeout=60) > case.first
+
+
+def test_a_page_waits_rather_than_show_what_is_old():
+    case = Case()
+    case.store.now = 2
+    assert case.reader.version() == case.first
+    case.time = STORE_STALE_SECONDS
+    assert case.reader.version() > case.first, "it takes too long"
+    case.wait()
+    shown = case.reader.version()
+    case.time, case.store.now = 3 * STORE_STALE_SECONDS, 3
+    assert case.reader.version() > shown, "nobody has looked for so long"
+
+
+def test_a_change_is_shown_at_once():
+    case = Case()
+    case.store.now = 2
+    assert case.reader.version() == case.first
+    case.reader.refresh()
+    after = case.reader.version()
+    assert after > case.first and case.store.refreshed == 1
+    case.wait()
+    assert case.reader.version() == after, "what was being read meanwhile is older"

@@ -17,7 +17,6 @@ DAY = 86_400_000_000
 
 
 def queries(rng):
-    """Random queries; some share a form, some a name."""
     text = ""
     for _ in range(rng.randint(1, 3)):
         name, days, key = f"q{rng.randrange(5)}", rng.randint(1, 40), rng.choice("km")
@@ -51,7 +50,6 @@ def shown(client):
 
 
 def differing(one, other):
-    """The pages that are not the same, with the lines that differ."""
     return [
         (address, [lines for lines in zip_longest(a.splitlines(), b.splitlines()) if lines[0] != lines[1]], x, y)
         for address in one.keys() | other.keys()

@@ -1,0 +1,447 @@
+"""`mmqjp query`, `show`, `matches`, `why` and `why-not`: what they print of a store, and beside a service."""
+
+import csv
+import io
+import json
+import sys
+from typing import Any, cast
+
+import pytest
+from lxml import html
+from markdown_it import MarkdownIt
+
+from feeds.documents import Document
+from mmqjp.commands import formats
+from mmqjp.commands.matches import ServedStore, time_since
+from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC, MatchFilter
+from mmqjp.service.commands import MATCHES, Client, run_command
+from mmqjp.service.spool import Command, Spool
+from mmqjp.service.sql_question import WHY, WHY_NOT, QuestionRunner
+from mmqjp.tables.schema import SCHEMA, TIMES
+from tests.support.cli import DOCUMENTS, LINES, mmqjp, write_documents, write_queries
+from tests.support.service import Events
+
+SQL = "SELECT query, t1, nodes, documents, batch FROM outputs ORDER BY seq LIMIT 1"
+HOSTILE = """SELECT '<b>&"|`*' AS "a|<b>", NULL AS n, '=1' AS f"""
+
+
+@pytest.fixture
+def state(finished_story):
+    return finished_story
+
+
+def parsed(text: str) -> Any:
+    return html.document_fromstring(text)
+
+
+def asked(state, sql, *options):
+    result = mmqjp("query", sql, "--state", state, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout_bytes.decode()
+
+
+ROW = {"query": "book_blog", "t1": "2026-01-03T00:00:00Z", "nodes": {"x1": 0, "x4": 0}, "documents": ["d1", "d3"]}
+
+
+def test_times_and_nodes_can_be_read(state, tmp_path):
+    (line,) = asked(state, SQL).splitlines()
+    found = json.loads(line)
+    assert found.items() >= ROW.items()
+    assert json.loads(asked(state, SQL, "--format", "json")) == [found]
+    raw = json.loads(asked(state, SQL, "--raw"))
+    assert (raw["t1"], json.loads(raw["nodes"])) == (1767398400000000, ROW["nodes"])
+    assert "2026-01-03T00:00:00Z" in asked(state, SQL, "--format", "table", "--utc")
+    found = json.loads(asked(state, "SELECT min(t0), max(o.t1), max(batch) FROM outputs o"))
+    assert list(found.values())[:2] == ["2026-01-01T00:00:00Z", "2026-01-04T00:00:00Z"]
+    (row,) = csv.DictReader(io.StringIO(asked(state, SQL, "--format", "csv")))
+    read = {"t1": row["t1"], "nodes": json.loads(row["nodes"]), "documents": json.loads(row["documents"])}
+    assert read.items() <= ROW.items()
+    assert asked(state, SQL, "--format", "html", "--output", tmp_path / "rows.html") == ""
+    assert (tmp_path / "rows.html").read_text().rstrip().endswith("</html>"), "it is written whole"
+
+
+def test_hostile_texts_stay_texts(state):
+    (row,) = csv.reader(io.StringIO(asked(state, HOSTILE, "--format", "csv").split("\r\n", 1)[1]))
+    assert row == ['<b>&"|`*', "", "'=1"]
+    page = parsed(asked(state, HOSTILE, "--format", "html"))
+    assert [cell.text for cell in page.iter("th", "td")] == ["a|<b>", "n", "f", '<b>&"|`*', None, "=1"]
+    text = MarkdownIt("commonmark").enable("table").render(asked(state, HOSTILE, "--format", "markdown"))
+    cells = parsed(text).xpath("//th | //td")
+    assert [cell.text_content() for cell in cells] == ["a|<b>", "n", "f", '<b>&"|`*', "", "=1"]
+
+
+def test_a_table_is_aligned(state):
+    lines = asked(state, "SELECT 'a' AS name, 1 AS n UNION ALL SELECT 'bb', 20 ORDER BY n", "--format", "table")
+    assert [line.rstrip() for line in lines.splitlines() if line.strip()][-2:] == [" a       1", " bb     20"]
+
+
+def test_an_answer_without_rows_has_a_header(state):
+    assert asked(state, "SELECT query, t0 FROM outputs LIMIT 0", "--format", "csv") == "query,t0\r\n"
+    assert asked(state, "SELECT query FROM outputs LIMIT 0", "--format", "json") == "[]\n"
+
+
+def test_every_value_of_sql_can_be_written(state):
+    sql = """SELECT sum(t1) AS s, 1.5 AS d, DATE '2026-01-02' AS day, 'x'::BLOB AS b, [1.5::DOUBLE] AS l,
+{'a': DATE '2026-01-03'} AS o, 'nan'::DOUBLE AS f, true AS t FROM outputs"""
+    found = json.loads(asked(state, sql), parse_constant=pytest.fail)
+    assert found == {
+        "s": 1767398400000000 * 2 + 1767484800000000, "d": 1.5, "day": "2026-01-02", "b": "x", "l": [1.5],
+        "o": {"a": "2026-01-03"}, "f": "nan", "t": True,
+    }  # fmt: skip
+
+
+def test_every_time_of_the_tables_is_known():
+    named = {name for table in SCHEMA.tables.values() for name in table.names}
+    assert {name for name in named if name.endswith("_at")} | {"t0", "t1", "time"} == TIMES - {"timestamp"}
+    with Session("duckdb") as engine:
+        assert "timestamp" in engine.sql("SELECT * FROM r_docts").column_names
+
+
+def test_columns_with_one_name_are_all_in_an_object(state):
+    sql = "SELECT 1 AS x, 2 AS x, 3 AS x_2, 4 AS x"
+    row = {"x": 1, "x_3": 2, "x_2": 3, "x_4": 4}
+    assert json.loads(asked(state, sql, "--format", "json")) == [row]
+    assert json.loads(asked(state, sql, "--format", "jsonl")) == row
+    assert asked(state, sql, "--format", "csv").splitlines()[0] == "x,x,x_2,x"
+
+
+FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
+<item><title>One</title><guid isPermaLink="false">1</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item>
+</channel></rss>"""
+
+
+@pytest.fixture
+def documents(tmp_path):
+    return write_documents(tmp_path / "documents.jsonl")
+
+
+def heads(text: str) -> list[str]:
+    return [line.split("  ")[1] for line in text.splitlines() if line.startswith("S  ")]
+
+
+def test_a_document_has_its_stream_id_and_time(documents):
+    result = mmqjp("show", documents, "--limit", "1")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == (
+        "S  d1  2026-01-01T00:00:00Z  shape 1\n0  <book>\n1    <author>Ada</author>\n   </book>\n\n"
+    )
+
+
+def test_a_few_of_each_shape_are_shown_and_the_others_are_counted(tmp_path):
+    some = [{**DOCUMENTS[n % 4], "id": f"x{n}"} for n in range(9)]
+    result = mmqjp("show", write_documents(tmp_path / "d.jsonl", some))
+    assert heads(result.stdout) == ["x0", "x1", "x2", "x3"]
+    assert result.stdout.endswith("\n\nshape 1: 3 more\nshape 2: 2 more\n")
+    some = [{"id": f"x{n}", "time": "2026-01-01", "xml": f"<a{n // 2}/>"} for n in range(31)]
+    result = mmqjp("show", write_documents(tmp_path / "d.jsonl", some))
+    assert len(heads(result.stdout)) == 24
+    assert result.stdout.endswith("7 documents of 4 other shapes: --limit N shows the first N documents\n")
+
+
+def test_entries_of_feeds_are_shown_as_items_and_as_they_are(tmp_path):
+    (tmp_path / "feed.xml").write_text(FEED)
+    item = mmqjp("show", "--feeds", tmp_path / "feed.xml").stdout
+    assert "  <item>\n" in item and "  <timestamp>2026-01-01T00:00:00Z</timestamp>\n" in item
+    assert "<pubDate>" in mmqjp("show", "--feeds=raw", tmp_path / "feed.xml").stdout
+
+
+def test_dead_letters_are_shown_with_their_reason(tmp_path):
+    broken = {"id": "x", "time": "2026-01-01", "xml": "<a>\u009b</b>"}
+    path = write_documents(tmp_path / "d.jsonl", [broken, DOCUMENTS[0]])
+    with path.open("a") as file:
+        file.write("no json\n" * 6)
+    result = mmqjp("show", path)
+    assert result.exit_code == 0
+    first = result.stdout.splitlines()[:2]
+    assert first[0].startswith("dead letter  x  line 1, column ") and first[1] == "  <a>\ufffd</b>"
+    assert result.stdout.count("dead letter  ") == 5
+    assert heads(result.stdout) == ["d1"] and result.stdout.endswith("2 more dead letters\n")
+
+
+def test_ids_and_streams_choose(tmp_path):
+    some = [DOCUMENTS[0], {**DOCUMENTS[1], "stream": "T"}, DOCUMENTS[2]]
+    path = write_documents(tmp_path / "d.jsonl", some)
+    assert heads(mmqjp("show", path, "--id", "d3").stdout) == ["d3"]
+    assert mmqjp("show", path, "--stream", "T").stdout.startswith("T  d2  ")
+    assert mmqjp("show", path, "--id", "d9").stdout == "no documents\n"
+
+
+def test_documents_of_a_store(tmp_path, documents):
+    state = ("--state", tmp_path / "state")
+    queries = write_queries(tmp_path, "FROM S//book->b JOIN {b = c, INF} S//blog->c; FROM S//blog PUBLISH it_s")
+    assert mmqjp("run", "--queries", queries, "--documents", documents, "--engine", "duckdb", *state).exit_code == 0
+    assert heads(mmqjp("show", *state).stdout) == ["d1", "d2", "d3", "d4"]
+    assert heads(mmqjp("show", *state, "--id", "d2").stdout) == ["d2"]
+    assert mmqjp("show", *state, "--id", "it's").stdout == "no documents\n"
+    assert heads(mmqjp("show", *state, "--limit", "1").stdout) == ["d1"]
+    both = mmqjp("show", documents, *state)
+    assert both.exit_code == 2 and "mmqjp list NAME --state DIR" in both.stderr
+    assert mmqjp("list", "it_s", *state).stdout.startswith("it_s: active, since ")
+    assert json.loads(mmqjp("list", "it_s", *state, "--json").stdout)["name"] == "it_s"
+    nothing = mmqjp("show")
+    assert nothing.exit_code == 2 and "name the documents" in nothing.stderr
+    missing = mmqjp("show", tmp_path / "nowhere")
+    assert missing.exit_code == 1 and missing.stderr.endswith(": no such file or directory; check the path\n")
+
+
+HOUR = 3_600_000_000
+
+
+def run(directory, *options, engine="duckdb"):
+    queries, documents = write_queries(directory), write_documents(directory / "documents.jsonl")
+    return mmqjp("run", "--engine", engine, "--queries", queries, "--documents", documents, *options)
+
+
+def shown(state, *options):
+    result = mmqjp("matches", "--state", state, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+TABLE = """\
+book_blog  2 matches
+────────────────────────────────────────────────────────────────────────────────────────────────────
+2026-01-02 00:00  Bob
+                  book of S
+2026-01-04 00:00  Bob
+                  blog of S
+         because  same author "Bob"
+
+2026-01-01 00:00  Ada
+                  book of S
+2026-01-03 00:00  Ada
+                  blog of S
+         because  same author "Ada"
+
+q2  1 match
+────────────────────────────────────────────────────────────────────────────────────────────────────
+2026-01-03 00:00  Ada
+                  blog of S
+         because  author = "Ada"
+
+3 matches, times in UTC
+"""
+
+
+def test_each_format_has_the_same_matches(story):
+    assert shown(story, "--format", "table", "--utc") == TABLE
+    lines = [json.loads(line) for line in shown(story).splitlines()]
+    assert [json.loads(line).items() <= found.items() for line, found in zip(LINES, lines, strict=True)] == [True] * 3
+    assert [[item["title"] for item in line["items"]] for line in lines] == [["Ada", "Ada"], ["Ada"], ["Bob", "Bob"]]
+    assert [len(line["why"]["joined"]) for line in lines] == [1, 0, 1]
+    rows = list(csv.DictReader(io.StringIO(shown(story, "--format", "csv"))))
+    assert [(row["query"], row["time"], row["title_1"], row["id_2"]) for row in rows] == [
+        ("book_blog", "2026-01-03T00:00:00Z", "Ada", "d3"),
+        ("q2", "2026-01-03T00:00:00Z", "Ada", ""),
+        ("book_blog", "2026-01-04T00:00:00Z", "Bob", "d4"),
+    ]
+
+
+def test_a_query_a_time_and_a_number_choose_matches(story):
+    for options, expected in (
+        ("", [0, 1, 2]),
+        ("--query book_blog", [0, 2]),
+        ("--limit 1", [2]),
+        ("--limit 1 --query q2", [1]),
+        ("--limit 9", [0, 1, 2]),
+        ("--since 2026-01-03T00:00:01Z", [2]),
+        ("--since 2026-01-04 --utc", [2]),
+        ("--since 2026-01-05T00:00Z", []),
+        ("--since 40000d --query q2", [1]),
+        ("--since 1us", []),
+    ):
+        found = [json.loads(line)["seq"] for line in shown(story, *options.split()).splitlines()]
+        assert found == expected, options
+
+
+def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, monkeypatch):
+    assert shown(story, "--format", "markdown", "--limit", "2").startswith("**the newest 2 of 3 matches**\n")
+    monkeypatch.setattr("mmqjp.commands.matches.SHOWN", 1)
+    assert shown(story, "--format", "html").count('<li class="match">') == 1
+    assert len(json.loads(shown(story, "--format", "json"))) == 3
+
+
+def test_what_cannot_be_shown(story):
+    for name, message in (
+        ("book_blok", f"no query of {story} is called 'book_blok'; did you mean book_blog?"),
+        ("'x", f'no query of {story} is called "\'x"; there are: book_blog, q2'),
+    ):
+        result = mmqjp("matches", "--state", story, "--query", name)
+        assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {message}\n")
+    for since in ("yesterday", "2026-13-01", "3 months"):
+        result = mmqjp("matches", "--state", story, "--since", since)
+        assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "--since" in result.stderr
+
+
+def test_durations_are_before_now():
+    assert time_since("2d", IN_UTC, now=100 * HOUR) == 52 * HOUR
+    assert time_since("INF", IN_UTC, now=5) < -(10**15)
+
+
+def test_a_page_is_written_to_a_file(story, tmp_path):
+    target = tmp_path / "page.html"
+    assert shown(story, "--format", "html", "--output", target) == ""
+    page = target.read_text("utf-8")
+    assert page.startswith("<!doctype html>") and "FROM S//book-&gt;x1" in page
+
+
+def test_a_store_without_queries_has_no_matches(tmp_path):
+    with Session("duckdb", state=tmp_path / "state"):
+        pass
+    assert shown(tmp_path / "state", "--format", "table") == "0 matches\n"
+
+
+def test_what_is_gone_is_shown_by_its_name_and_id(tmp_path):
+    with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
+        engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH ended")
+        for name, hour in (("a", 1), ("b", 5), ("c", 20)):
+            engine.process([Document(f"the {name}", f"<{name}>v</{name}>", time=hour * HOUR)])
+        engine.prune(16 * HOUR)
+        engine.unsubscribe("ended")
+    lines = shown(tmp_path, "--format", "table", "--utc", "--query", "ended").splitlines()
+    assert lines[2:5] == [f"{' ' * 18}the a", f"{' ' * 18}of S, no longer stored", "1970-01-01 05:00  v"]
+    assert "because  the reason is not known" in lines[6]
+
+
+@pytest.mark.parametrize("looked_through", [1, 20_000])
+def test_a_service_hands_over_the_same_matches_in_pages(story, looked_through, monkeypatch):
+    monkeypatch.setattr("mmqjp.service.commands.LOOKED_THROUGH", looked_through)
+    asked = {
+        "": MatchFilter(),
+        "--query book_blog": MatchFilter("book_blog"),
+        "--since 2026-01-04T00:00Z": MatchFilter(None, 1767484800000000),
+        "--query q2 --limit 1": MatchFilter("q2", 0, 1),
+    }
+    expected = {options: [*map(json.loads, shown(story, *options.split()).splitlines())] for options in asked}
+    with Session("duckdb", state=story) as engine:
+
+        class Asked:
+            """A client whose commands and answers pass as JSON."""
+
+            def ask(self, do, arguments):
+                answer = run_command(engine, Command("1", do, json.loads(json.dumps(arguments))))
+                assert answer.error is None
+                return json.loads(json.dumps(answer.result))
+
+        store = ServedStore(cast(Client, Asked()))
+        for options, wanted in asked.items():
+            found = [match.to_dict() for match in store.matches(wanted, wanted.start(store.select))]
+            assert json.loads(json.dumps(found)) == expected[options], options
+        assert store.texts("q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
+        for arguments in ({}, {"after": "0"}, {"after": 0, "name": 1}, {"after": 0, "since": "x"}):
+            error = run_command(engine, Command("1", MATCHES, arguments)).error
+            assert error is not None and "a page of matches is asked for by" in error
+
+
+def test_a_terminal_gets_a_table_and_a_file_gets_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert formats.chosen_format(None, None) == "table"
+    assert formats.chosen_format("csv", None) == "csv"
+    assert formats.chosen_format(None, tmp_path / "x") == "jsonl"
+
+
+def test_run_shows_the_matches_of_this_run_and_leaves_the_lines_to_the_next(tmp_path):
+    state = tmp_path / "state"
+    assert run(tmp_path, "--state", state, "--format", "table", "--utc").stdout == TABLE
+    assert run(tmp_path, "--state", state, "--format", "table", "--utc").stdout == "0 matches\n"
+    assert run(tmp_path, "--state", state).stdout == "".join(f"{line}\n" for line in LINES)
+
+
+def test_run_replaces_the_file_of_a_page(tmp_path):
+    page = tmp_path / "page.html"
+    for _ in range(2):
+        assert run(tmp_path, "--format", "html", "--output", page).exit_code == 0
+    assert page.read_text("utf-8").count("<!doctype html>") == 1
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_state_on_spark_is_shown_as_one_on_duckdb(spark, tmp_path, story):
+    state = tmp_path / "on-spark"
+    assert run(tmp_path, "--state", state, engine="spark").exit_code == 0
+    for options in ("--format table --utc", "--query q2", "--limit 1", "--since 2026-01-04T00:00Z"):
+        assert shown(state, *options.split()) == shown(story, *options.split())
+
+
+SHOWN = """\
+book_blog  output {id}, number 0, at 2026-01-03T00:00:00Z
+────────────────────────────────────────────────────────────────────────────────────────────────────
+2026-01-01 00:00  Ada
+                  book of S
+2026-01-03 00:00  Ada
+                  blog of S
+         because  same author "Ada"
+           times  2 d from the first to the last; FOLLOWED BY allows 1 w
+
+"""
+
+
+def test_an_output_of_a_store_that_nobody_holds(story):
+    found = json.loads(mmqjp("why", "0", "--state", story, "--json").stdout)
+    result = mmqjp("why", found["id"][:10], "--state", story, "--utc")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(SHOWN.format(id=found["id"]))
+    assert found["why"]["joined"][0]["value"] == "Ada" and found["fed"] == []
+    result = mmqjp("why", "ffff", "--state", story)
+    expected = "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"
+    assert (result.exit_code, result.stderr) == (1, expected)
+
+
+def test_why_not_says_what_is_in_the_way_of_documents_and_of_a_query(story):
+    shown = mmqjp("why-not", "book_blog", "d3", "d1", "--state", story, "--utc")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "there is an output" in shown.stdout
+    other = mmqjp("why-not", "book_blog", "d2", "d3", "--state", story, "--utc").stdout
+    assert "because" in other and "passed" in other, other
+    found = json.loads(mmqjp("why-not", "book_blog", "d1", "nothing", "--state", story, "--json").stdout)
+    assert (found["kind"], found["query"]) == ("document", "book_blog")
+    shown = mmqjp("why-not", "book_blog", "--state", story)
+    assert "1 output in the store" in shown.stdout or "outputs in the store" in shown.stdout
+    assert json.loads(mmqjp("why-not", "book_blog", "--state", story, "--json").stdout)["funnels"]
+    assert "did you mean book_blog?" in mmqjp("why-not", "book_blo", "--state", story).stdout
+
+
+def test_a_service_answers_beside_its_batches(story):
+    alone = json.loads(mmqjp("why", "0", "--state", story, "--json").stdout)
+    not_alone = json.loads(mmqjp("why-not", "book_blog", "d1", "d3", "--state", story, "--json").stdout)
+    with Session("duckdb", state=story) as engine, QuestionRunner(engine, Spool(story), events := Events()):
+        asked = Client(story, lambda: pytest.fail("another process holds it"), 30)
+        assert asked.ask(WHY, {"id": alone["id"]}) == alone
+        assert asked.ask(WHY_NOT, {"query": "book_blog", "documents": ["d1", "d3"]}) == not_alone
+        assert asked.ask(WHY_NOT, {"query": "book_blog"})["funnels"]
+        for do, arguments, said in (
+            (WHY, {"id": "x"}, "is neither"),
+            (WHY, {}, "lacks its id"),
+            (WHY, {"id": "0" * 32}, "no output has"),
+            (WHY_NOT, {"query": 1}, "lacks its query"),
+            (WHY_NOT, {"query": "q", "documents": "d1"}, "no list of texts"),
+            (WHY_NOT, {"query": "q", "documents": [1]}, "no list of texts"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                asked.ask(do, arguments)
+    assert events.named("command")[0] == {"do": "why", "id": alone["id"]}
+
+
+EVENTS = """DEFINE EVENT Book FROM S//book->b (author := b/author);
+DEFINE EVENT Blog FROM S//blog->b (writer := b/author);
+FROM Book NEXT{author = writer} Blog WITHIN 90 d PUBLISH next_blog"""
+
+
+def test_event_queries_are_retraced(tmp_path):
+    queries, documents = write_queries(tmp_path, EVENTS), write_documents(tmp_path / "documents.jsonl")
+    next_blogs = tmp_path / "state"
+    arguments = ("--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", next_blogs)
+    result = mmqjp("run", *arguments, "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(mmqjp("why", "0", "--state", next_blogs, "--json").stdout)
+    assert [part["name"] for part in found["events"]["parts"]] == ["Book", "NEXT Blog"]
+    (condition,) = found["why"]["conditions"]
+    assert condition["text"] == "author = writer"
+    shown = mmqjp("why", "0", "--state", next_blogs, "--utc").stdout
+    assert 'NEXT Blog  writer "Ada"' in shown and "NEXT Blog: DUR 2 d, at most 90 d, GAP 2 d" in shown
+    first, second = found["documents"]
+    other = json.loads(mmqjp("why-not", "next_blog", second, first, first, "--state", next_blogs, "--json").stdout)
+    assert (other["kind"], other["outputs"]) == ("output", [found["id"]])
+    funnel = mmqjp("why-not", "next_blog", "--state", next_blogs).stdout
+    assert "events of the query" in funnel and "before Blog" in funnel

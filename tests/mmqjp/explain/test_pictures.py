@@ -1,0 +1,445 @@
+"""Pictures of join graphs, of plans and of what queries share: they show what is there, and cannot harm a page."""
+
+import json
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+from lxml import etree
+
+from feeds.documents import Document
+from mmqjp import demo
+from mmqjp.engine import Session
+from mmqjp.explain import plan
+from mmqjp.explain.pictures import (
+    MOST,
+    MOST_CONDITIONS,
+    MOST_DESCRIBED,
+    MOST_FIGURES,
+    MOST_IN_COLUMN,
+    MOST_QUERIES,
+    MOST_ROWS,
+    NAMES,
+    ROWS,
+    TEMPLATES,
+    join_figures,
+    join_graph,
+    join_graphs,
+    plan_picture,
+    sharing_picture,
+)
+from mmqjp.explain.plan import MOST_NAMES, MOST_TEMPLATES, Operation, Sharing, summarise_sharing
+from mmqjp.explain.svg import as_file, truncate_to_width
+from mmqjp.service.commands import EXPLAIN, SHARING, CommandQueue
+from mmqjp.service.spool import Explained, Spool
+from mmqjp.service.sql_question import EXPLAIN_TEXT, QuestionRunner
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.support.cli import mmqjp
+from tests.support.places import DATA, ROOT
+from tests.support.service import Directory, Events
+from xscl.lower import normalize
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
+
+SVG = "{http://www.w3.org/2000/svg}"
+DRAWN = {f"{SVG}{name}" for name in ("svg", "title", "desc", "text", "rect", "path", "circle")}
+SCRIPTS = [
+    *(path.read_text() for path in [ROOT / "examples" / "stories.xscl", *Path(demo.__file__).parent.glob("*.xscl")]),
+    *(
+        case.partition("\n----\n")[0]
+        for path in sorted((DATA / "normal").glob("*.txt"))
+        for case in path.read_text().split("\n====\n")
+    ),
+]
+
+
+def queries(script):
+    parsed = parse_script(script)
+    return [(query, parsed.namespaces) for query in parsed.queries]
+
+
+def drawn(text, name="q"):
+    return etree.fromstring(join_graph(text, name).encode())
+
+
+def shown(picture):
+    return [element.text for element in picture.iter(f"{SVG}text")]
+
+
+def curves(picture):
+    return len(list(picture.iter(f"{SVG}circle"))) // 2
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_picture_is_plain_svg(script):
+    for query, namespaces in queries(script):
+        picture = drawn(to_xscl(Script((query,), namespaces)), query.publish or "q1")
+        for element in picture.iter():
+            assert element.tag in DRAWN
+            assert not [name for name in element.attrib if name.startswith("on") or name in ("style", "href")]
+        ids = [element.get("id") for element in picture.iter() if element.get("id")]
+        assert ids == [picture.get("aria-labelledby"), picture.get("aria-describedby")]
+        assert [element.tag for element in picture][:2] == [f"{SVG}title", f"{SVG}desc"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_curves_are_the_value_joins_of_the_normal_form(script):
+    for query, namespaces in queries(script):
+        normal = normalize(query, dict(namespaces))
+        if any(side.hidden for conjunct in normal.conjuncts for side in conjunct.sides()):
+            continue  # its inner joins have other names, and the outer disjuncts repeat them
+        found = {(len(figure.curves), len(figure.sides)) for figure in join_figures(query).figures}
+        if normal.absent:
+            assert found == {(len(one.joins), 2) for one in normal.absent}
+        else:
+            assert found == {(len(conjunct.joins), len(conjunct.sides())) for conjunct in normal.conjuncts}
+
+
+def test_a_row_has_the_path_and_the_variable_and_a_curve_its_functions():
+    picture = drawn("FROM S//a/b->x[./c/@d->y][./e] JOIN {normalize-space(lower-case(y)) = z AND x/f = z, 2 d} T//g->z")
+    texts = shown(picture)
+    assert texts[:11] == [*("stream S", "//a/b", "x", "c/@d", "y", "e", "f"), *("stream T", "//g", "z"), "JOIN"]
+    assert texts[11:] == ["within 2 d", "in any order", "normalize-space(lower-case)…", "="]
+    assert curves(picture) == 2
+
+
+def test_a_chain_is_a_figure_for_each_join_with_the_names_of_the_query():
+    figures = join_figures(
+        parse_script(
+            "SELECT x FROM S//a->x[./k->k] FOLLOWED BY {k = y, 1 h} S//b->y[./m->m] FOLLOWED BY {x/t = z, 2 h} S//c->z"
+        ).queries[0]
+    ).figures
+    assert [(figure.op, figure.window) for figure in figures] == [("FOLLOWED BY", "1 h"), ("FOLLOWED BY", "2 h")]
+    assert figures[1].sides[0].join == 1
+    rows = [[(row.text, row.var) for row in block.rows] for block in figures[1].sides[0].blocks]
+    assert rows == [[("//a", "x"), ("t", None)], [("//b", "y")]]
+    (curve,) = figures[1].curves
+    assert (curve.left, curve.right, curve.text) == ((0, 1), (0, 0), "x/t = z")
+
+
+def test_near_equal_text_is_a_curve_if_there_is_no_equality():
+    query = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
+    (figure,) = join_figures(parse_script(query).queries[0]).figures
+    assert [(curve.text, curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
+    assert figure.conditions == ("near(k, y, 0.5)", "k != y")
+    both = query.replace("k != y", "lower-case(k) = lower-case(y)")
+    (figure,) = join_figures(parse_script(both).queries[0]).figures
+    assert [curve.label for curve in figure.curves] == ["lower-case"] and len(figure.conditions) == 2
+
+
+def test_an_inner_select_renames():
+    query = parse_script("SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y").queries[0]
+    (figure,) = join_figures(query).figures
+    (curve,) = figure.curves
+    assert (curve.left_functions, curve.right_functions, curve.label) == (("lower-case",), (), "lower-case = as it is")
+
+
+def test_conditions_stand_below_and_in_words():
+    picture = drawn('FROM S//a->x[./p > 3] FOLLOWED BY {x = y AND x/q != "<b>", INF} S//b->y')
+    assert shown(picture)[-1] == 'and x/q != "<b>"'
+    assert picture.find(f"{SVG}desc").text == (
+        "Left: stream S, //a as x, where ./p > 3. Right: stream S, //b as y. FOLLOWED BY with no window, the left "
+        'before the right. Joined: x = y. And x/q != "<b>".'
+    )
+
+
+def test_a_filter_is_one_outline():
+    picture = drawn('FROM S//item->i[./author = "Ines Okafor"]', "by_ines")
+    assert picture.find(f"{SVG}title").text == "Pattern of by_ines"
+    assert shown(picture) == ["stream S", "//item", "i", 'author = "Ines Okafor"']
+
+
+def test_nothing_escapes_from_a_text():
+    for harm in ("</text><script>alert(1)</script>", ']]> & "" \'', "\x00\x01\x1b[31m\x85\u2028", "\ud7ff\ufffe"):
+        allowed = "".join(char for char in harm if char.isprintable()).replace('"', '""')
+        text = f'FROM S//a->x[./b = "{allowed}"] JOIN {{x = y, 1 h}} S//c->y'
+        picture = join_graph(text, harm)
+        assert {element.tag for element in etree.fromstring(picture.encode()).iter()} <= DRAWN
+        assert not re.search("[\x00-\x1f\x7f-\x9f]", picture)
+
+
+def test_a_picture_is_bounded():
+    many = " AND ".join(f"x{n} {'=' if n < 16 else '!='} y{n}" for n in range(200))
+    left = "".join(f"[./{'p' * 300}{n}->x{n}]" for n in range(200))
+    right = "".join(f"[./q{n}->y{n}]" for n in range(200))
+    picture = drawn(f"FROM S//a{left} JOIN {{{many}, 1 h}} S//b{right}", "n" * 10_000)
+    texts = shown(picture)
+    assert max(map(len, texts)) < 140
+    assert len(picture.find(f"{SVG}desc").text) <= MOST_DESCRIBED
+    assert curves(picture) == 16
+    assert texts.count(f"and {201 - MOST_ROWS:,} more") == 2 and f"and {184 - MOST_CONDITIONS} more conditions" in texts
+
+
+def test_very_many_disjuncts_are_counted():
+    arms = " OR ".join(f"x/p{n} = y" for n in range(60))
+    assert f"and {60 - MOST_FIGURES} more disjuncts" in shown(drawn(f"FROM S//a->x JOIN {{{arms}, 1 h}} S//b->y"))
+
+
+def test_several_queries_stand_below_each_other_with_their_names():
+    pictures = etree.fromstring(
+        join_graphs([(f"n{number}", "FROM S//a") for number in range(MOST_QUERIES + 5)]).encode()
+    )
+    texts = shown(pictures)
+    assert texts[:4] == ["n0", "stream S", "//a", "n1"] and texts[-1] == "and 5 more queries"
+
+
+def test_pictures_have_ids_of_their_own_and_the_same_each_time():
+    one, other = join_graph("FROM S//a", "a"), join_graph("FROM S//b", "b")
+    assert one == join_graph("FROM S//a", "a")
+    ids = [re.findall(' id="([^"]*)"', picture) for picture in (one, other)]
+    assert not set(ids[0]) & set(ids[1])
+
+
+def test_a_file_has_colours_for_light_and_dark():
+    root = etree.fromstring(as_file(join_graph("FROM S//a", "a")).encode())
+    assert "prefers-color-scheme: dark" in str(root[0].text)
+
+
+def test_texts_are_cut_at_columns():
+    for text, most, cut in (
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("日本語", 5, "日本…"),
+        ("日本", 4, "日本"),
+        ("a\nb\x00", 9, "a b\ufffd"),
+        ("x" * 9999, 2, "x…"),
+    ):
+        assert truncate_to_width(text, most) == cut
+
+
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+
+
+def random_plan(chance: random.Random, most: int) -> list[Operation]:
+    """Operations that read some of those before them, near ones more often."""
+    found: list[Operation] = []
+    for number in range(chance.randint(1, most)):
+        count = chance.randint(0, 3) if number else 0
+        reads = {max(0, number - int(chance.expovariate(0.2)) - 1) for _ in range(count)}
+        found.append(Operation(f"key {number}", f"number {number}", (), 1, (), tuple(f"key {one}" for one in reads)))
+    return found
+
+
+def drawn_plan(before: list[Operation], after: list[Operation]) -> tuple[list[tuple[str, Box]], list[list[Point]]]:
+    """The titles and places of boxes, in the order of the picture, and the four points of each curve."""
+    root = etree.fromstring(plan_picture(before, after))
+    boxes: list[tuple[str, Box]] = []
+    for one in root.iter("{*}rect"):
+        x, y, width, height = (float(str(one.get(name))) for name in ("x", "y", "width", "height"))
+        title = one.getnext()
+        assert title is not None
+        boxes.append((str(title.text), (x, y, x + width, y + height)))
+    curves = []
+    for path in root.iter("{*}path"):
+        numbers = [float(one) for one in re.findall(r"[-\d.]+", str(path.get("d")))]
+        curves.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
+    return boxes, curves
+
+
+def along(points: list[Point]) -> list[Point]:
+    (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
+    weights = [((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3) for t in (n / 60 for n in range(61))]
+    return [(a * ax + b * bx + c * cx + d * dx, a * ay + b * by + c * cy + d * dy) for a, b, c, d in weights]
+
+
+def shown_reads(boxes: list[tuple[str, Box]], curves: list[list[Point]]) -> set[tuple[str, str]]:
+    """Who reads what, as the curves lead: through lanes from the right end of a box to the left one of another."""
+    entries = {(box[0], (box[1] + box[3]) / 2): title for title, box in boxes}
+    found = set()
+    for title, box in boxes:
+        waiting = [(box[2], (box[1] + box[3]) / 2)]
+        while waiting:
+            point = waiting.pop()
+            for end in (curve[-1] for curve in curves if curve[0] == point):
+                if end in entries:
+                    found.add((title, entries[end]))
+                else:
+                    waiting.append(end)
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(2, 200))
+def test_lines_cross_no_box_and_lead_to_what_reads(seed):
+    chance = random.Random(seed)
+    some_plan = random_plan(chance, 25)
+    boxes, curves = drawn_plan(some_plan, [])
+    names = [title for title, _ in boxes]
+    assert len(set(names)) == len(names) <= len(some_plan)
+    titles = {one.key: one.title for one in some_plan}
+    reads = {(titles[key], one.title) for one in some_plan for key in one.reads}
+    assert shown_reads(boxes, curves) == {edge for edge in reads if set(edge) <= set(names)}
+    for curve in curves:
+        for title, (left, top, right, bottom) in boxes:
+            inside = (left + 0.01 < x < right - 0.01 and top + 0.01 < y < bottom - 0.01 for x, y in along(curve))
+            assert not any(inside), title
+
+
+def test_boxes_do_not_overlap_and_a_large_plan_is_cut():
+    some_plan = random_plan(random.Random(1), 1) + [Operation(f"w {n}", f"wide {n}", (), 1) for n in range(MOST)]
+    boxes, _ = drawn_plan(some_plan, random_plan(random.Random(2), 40))
+    assert sum(title.startswith("wide") for title, _ in boxes) == MOST_IN_COLUMN - 1
+    for number, (_, one) in enumerate(boxes):
+        for _, other in boxes[number + 1 :]:
+            assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+
+
+SAME = "FROM S//a->x JOIN {{x = y, {0} h}} S//b->y PUBLISH q{0}"
+CHAIN = "FROM S//a->x JOIN {x = y, 1 h} S//b->y JOIN {y = z, 1 h} S//c->z PUBLISH chain"
+
+
+def shared(text: str) -> Sharing:
+    with Session("duckdb") as engine:
+        engine.subscribe(text)
+        found = summarise_sharing(engine)
+    assert Sharing.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(2, 400))
+def test_counts_are_those_of_the_tables(seed):
+    script, documents = random_case(seed, 8, 6)
+    with Session("duckdb") as engine:
+        engine.subscribe(to_xscl(script))
+        engine.process(documents)
+        found = summarise_sharing(engine)
+        own = engine.sql("SELECT template, variables FROM placements").to_pylist()
+        inner = engine.sql("SELECT DISTINCT stream, place, template, variables FROM inner_placements").to_pylist()
+        templates = engine.sql("SELECT count(*) AS n FROM templates")["n"].to_pylist()
+    subscribers = Counter(row["template"] for row in own + inner)
+    rows = Counter(template for template, _ in {(row["template"], tuple(row["variables"])) for row in own + inner})
+    assert {one.template: (one.rows, one.subscribers) for one in found.shown} == {
+        template: (rows[template], subscribers[template]) for template in rows
+    }
+    assert [found.templates] == templates
+    assert (found.queries, found.rows, found.subscribers) == (len(script.queries), rows.total(), subscribers.total())
+    measured = [one.milliseconds or -1.0 for one in found.shown]
+    assert measured == sorted(measured, reverse=True)
+
+
+def test_queries_that_differ_in_window_only_share_a_row():
+    found = shared("; ".join(SAME.format(number) for number in range(1, 13)))
+    (template,) = found.shown
+    assert (found.queries, found.forms, found.rows, found.templates, found.patterns) == (12, 1, 1, 1, 2)
+    (row,) = template.most_shared
+    assert row.subscribers == template.subscribers == 12 and row.names == tuple(f"q{n}" for n in range(1, 11))
+
+
+def test_one_more_row_costs_an_average_of_what_was_measured_together():
+    with Session("duckdb") as engine:
+        engine.subscribe("; ".join(f"FROM S//a->x JOIN {{x = y, 1 h}} S//b{n}->y" for n in range(4)))
+        assert summarise_sharing(engine).shown[0].one_more is None
+        engine.process([Document("d", "<r><a>v</a></r>", time=1), Document("e", "<b1>v</b1>", time=2)])
+        (template,) = summarise_sharing(engine).shown
+    assert template.milliseconds is not None and template.one_more == pytest.approx(template.milliseconds / 4)
+    assert (template.matches, template.together) == (1, (template.template,))
+
+
+def many_templates(count: int) -> str:
+    """Queries of so many templates, each with two rows."""
+    joins = (" AND ".join(f"x{n} = y{n}" for n in range(number + 1)) for number in range(count))
+    left = "".join(f"[./l{n}->x{n}]" for n in range(count))
+    right = "".join(f"[./r{n}->y{n}]" for n in range(count))
+    return "; ".join(
+        f"FROM S//{name}{left} JOIN {{{join}, 1 h}} S//b{right} PUBLISH {name}{number}"
+        for number, join in enumerate(joins)
+        for name in ("c", "d")
+    )
+
+
+def test_what_is_too_much_is_counted():
+    found = shared(many_templates(16))
+    assert (found.templates, found.rows, len(found.shown)) == (16, 32, min(16, MOST_TEMPLATES))
+    assert all(len(one.most_shared) <= plan.MOST_ROWS for one in found.shown)
+    assert all(len(row.names) <= MOST_NAMES for one in found.shown for row in one.most_shared)
+    picture = etree.fromstring(sharing_picture(found).encode())
+    texts = [element.text for element in picture.iter(f"{SVG}text")]
+    assert {f"and {32 - NAMES} more", f"and {32 - ROWS} more", f"and {16 - TEMPLATES} more"} <= set(texts)
+    assert len(list(picture.iter(f"{SVG}path"))) == NAMES + ROWS
+
+
+@pytest.mark.parametrize("text", [CHAIN, "FROM S//a PUBLISH only", many_templates(3)])
+def test_a_picture_is_plain_svg_and_says_the_same_in_words(text):
+    found = shared(text)
+    if text == CHAIN:  # inner joins are named by the queries that read them
+        assert {row.names for one in found.shown for row in one.most_shared} == {("chain",)}
+    picture = etree.fromstring(sharing_picture(found).encode())
+    allowed = {f"{SVG}{name}" for name in ("svg", "title", "desc", "text", "rect", "path")}
+    assert {element.tag for element in picture.iter()} <= allowed
+    assert not [name for element in picture.iter() for name in element.attrib if name in ("style", "onload", "href")]
+    said = picture.findtext(f"{SVG}desc")
+    assert said is not None and said.startswith(f"{found.queries} quer") and f"{found.rows} row" in said
+
+
+def test_nothing_escapes_from_a_name():
+    found = shared("FROM S//a PUBLISH a")
+    harm = '</text><script>"&\x00'
+    rows = (replace(found.shown[0].most_shared[0], names=(harm * 50,)),)
+    picture = sharing_picture(replace(found, shown=(replace(found.shown[0], most_shared=rows),)))
+    etree.fromstring(picture.encode())
+    assert "<script" not in picture and "\x00" not in picture
+
+
+def test_an_empty_store_shares_nothing():
+    with Session("duckdb") as engine:
+        found = summarise_sharing(engine)
+    assert found == Sharing(0, 0, 0, 0, 0, 0, ())
+    etree.fromstring(sharing_picture(found).encode())
+
+
+def test_the_command_reads_a_store(tmp_path):
+    state, picture = tmp_path / "state", tmp_path / "sharing.svg"
+    with Session("duckdb", state=state) as opened:
+        opened.subscribe(f"{SAME.format(1)}; {SAME.format(2)}; {CHAIN}")
+        opened.process([Document("d", "<r><a>v</a></r>", time=1), Document("e", "<b>v</b>", time=2)])
+        expected = summarise_sharing(opened)
+    result = mmqjp("sharing", "--state", state, "--json")
+    assert result.exit_code == 0, result.output
+    found = Sharing.from_dict(json.loads(result.stdout))
+    assert [(one.template, one.rows, one.subscribers) for one in found.shown] == [
+        (one.template, one.rows, one.subscribers) for one in expected.shown
+    ]
+    result = mmqjp("sharing", "--state", state, "--svg", picture)
+    assert result.exit_code == 0 and "3 queries, 2 of them different" in result.stdout
+    assert etree.parse(picture).getroot().findtext("{*}title") == "What queries share: queries, rows and templates"
+
+
+def test_a_service_answers_what_is_shared_and_how_queries_are_run(tmp_path):
+    place = Directory(tmp_path)
+    asked = [place.ask(SHARING), place.ask(EXPLAIN, name="chain"), place.ask(EXPLAIN, name="none")]
+    with Session("duckdb", state=place.state) as opened:
+        opened.subscribe(f"{SAME.format(1)}; {CHAIN}")
+        CommandQueue(Spool(place.state)).apply(opened, Events())
+        expected = summarise_sharing(opened)
+    shown, explained, unknown = map(place.answer, asked)
+    assert Sharing.from_dict(shown.result) == expected
+    assert "none" in str(unknown.error)
+    how = Explained.from_dict(explained.result)
+    assert how.text.startswith("query chain\n===========") and "shared with q1" in how.text
+    assert "mmqjp explain --state" in how.text
+    assert etree.fromstring(how.svg.encode()).findtext("{*}title") == "Join graph of chain"
+
+
+def test_a_text_is_explained_beside_the_service_and_not_registered(tmp_path):
+    place = Directory(tmp_path)
+    with Session("duckdb", state=place.state) as opened:
+        questions = QuestionRunner(opened, place.spool, Events())
+        asked = place.ask(EXPLAIN_TEXT, text=f"{CHAIN}; FROM S//d")
+        mistaken, long = place.ask(EXPLAIN_TEXT, text="FROM"), place.ask(EXPLAIN_TEXT, text=" " * 200_000)
+        for _ in range(6000):
+            if not place.spool.waiting_of(EXPLAIN_TEXT):
+                break
+            questions.step()
+            Event().wait(0.01)
+        chain, other = map(Explained.from_dict, place.answer(asked).result)
+        assert (chain.name, chain.queries, other.name) == ("chain", 1, "q2")
+        assert chain.text.startswith("query chain\n") and "a back-test tells" in chain.text
+        assert etree.fromstring(other.svg.encode()).findtext("{*}title") == "Pattern of q2"
+        assert "1:5" in str(place.answer(mistaken).error) and "200,000" in str(place.answer(long).error)
+        assert not opened.queries()
