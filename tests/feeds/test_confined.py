@@ -54,10 +54,33 @@ def test_work_returns_or_raises_as_it_does_here_and_what_is_printed_is_no_answer
     assert confined(os.getpid, size=0) == process
 
 
-def test_an_answer_may_not_be_larger_than_its_input_allows():
+def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
     with pytest.raises(ConfinedError, match=r"\Awhat is read of it takes more than 67,108,864 bytes\Z"):
         confined(mul, "x", ANSWER, size=0)
     assert len(confined(mul, "x", ANSWER, size=10)) == ANSWER
+    monkeypatch.undo()
+    assert seconds_for(0) == 10 and seconds_for(1 << 20) == 14
+
+
+def test_a_copy_of_the_process_asks_one_of_its_own_and_one_that_was_prepared_takes_the_next_call():
+    ours = confined(os.getpid, size=0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"%d" % confined(os.getpid, size=0))
+        module._finish_all()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reading, 20)) != ours
+    for end in (reading, writing):
+        os.close(end)
+    assert confined(os.getpid, size=0) == ours
+    module._finish_all()
+    prepare(os.path.basename)
+    (worker,) = module._idle
+    assert confined(os.getpid, size=1) == worker._process.pid
 
 
 @pytest.mark.parametrize(
@@ -67,11 +90,6 @@ def test_work_that_takes_too_long_or_ends_its_process_is_an_error_and_the_next_i
     with pytest.raises(ConfinedError, match=cause):
         confined(*work, size=0)
     assert confined(mul, 2, 4, size=0) == 8
-
-
-def test_more_bytes_have_more_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.undo()
-    assert seconds_for(0) == 10 and seconds_for(1 << 20) == 14
 
 
 def test_the_event_loop_goes_on_and_work_ends_when_it_is_cancelled():
@@ -85,21 +103,6 @@ def test_the_event_loop_goes_on_and_work_ends_when_it_is_cancelled():
         return await confined_aside(mul, 2, 100, size=0)
 
     assert asyncio.run(program()) == 200
-
-
-def test_a_copy_of_the_process_asks_one_of_its_own():
-    ours = confined(os.getpid, size=0)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, b"%d" % confined(os.getpid, size=0))
-        module._finish_all()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert int(os.read(reading, 20)) != ours
-    for end in (reading, writing):
-        os.close(end)
-    assert confined(os.getpid, size=0) == ours
 
 
 # ---------------------------------------------------------------- what is read in it
@@ -177,10 +180,3 @@ def test_a_feed_that_gives_attributes_defaults_is_refused(form):
     assert reject.reason == "f.xml: the DOCTYPE gives attributes defaults, which are not read"
     outside = declared.replace(b"<!ATTLIST enclosure url CDATA 'https://a.example/'>", b"")
     assert list(History().settle(read_entries(outside + feed, Origin("f.xml", 0))))
-
-
-def test_a_process_that_was_prepared_takes_the_next_call():
-    module._finish_all()
-    prepare(os.path.basename)
-    (worker,) = module._idle
-    assert confined(os.getpid, size=1) == worker._process.pid

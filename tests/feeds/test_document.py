@@ -31,6 +31,22 @@ def test_a_pair_is_an_interval_and_a_day_is_its_midnight():
     assert parse_time((NOON, NOON)) == (NOON, NOON)
     assert parse_time("2026-05-06T12:00:00.000001Z") == (NOON + 1, NOON + 1)
     assert parse_time(datetime(1969, 12, 31, 23, 59, 59, 999999)) == (-1, -1)
+    # Dates of mail are dates of documents too.
+    assert parse_date("Wed, 06 May 2026 14:00:00 +0200") == parse_date("Wed, 06 May 2026 12:00:00 GMT") == NOON
+    assert parse_date("soon") is parse_date("") is None
+
+
+def test_text_is_already_decoded_whatever_it_declares_and_bytes_keep_their_encoding():
+    latin = "<?xml version='1.0' encoding='ISO-8859-1'?>"
+    utf_16 = '<?xml version="1.0" encoding="utf-16" standalone="yes"?>'
+    ebcdic = '\ufeff<?xml version="1.0"   encoding = "EBCDIC-CP-US"?>'
+    for declaration in (latin, utf_16, ebcdic, '<?xml version="1.0"?>', ""):
+        document = Document("d", declaration + "<a>\u00e9\u4e2d encoding='x'</a>", time=1)
+        assert etree.fromstring(document.xml_bytes()).text == "\u00e9\u4e2d encoding='x'"
+    raw = f"{latin}<a>\u00e9</a>".encode("latin-1")
+    assert Document("d", raw, time=1).xml_bytes() is raw
+    with pytest.raises(etree.XMLSyntaxError):  # a lone surrogate is left for the parser to refuse
+        etree.fromstring(Document("d", "<a>\ud800</a>", time=1).xml_bytes())
 
 
 @pytest.mark.parametrize(
@@ -49,11 +65,6 @@ def test_what_is_no_time(value):
 def test_iso_text_is_read_back(moment):
     microseconds = parse_time(moment)[0]
     assert parse_iso(iso_utc(microseconds)) == microseconds
-
-
-def test_dates_of_mail_are_dates_of_documents_too():
-    assert parse_date("Wed, 06 May 2026 14:00:00 +0200") == parse_date("Wed, 06 May 2026 12:00:00 GMT") == NOON
-    assert parse_date("soon") is parse_date("") is None
 
 
 def test_a_document_without_a_time_is_of_now():
@@ -80,28 +91,3 @@ def test_a_document_is_immutable_hashable_and_survives_pickling():
 def test_what_is_no_document(arguments):
     with pytest.raises(ValueError):
         Document(**{"id": "d", "xml": "<a/>", **arguments})
-
-
-@pytest.mark.parametrize(
-    "declaration",
-    [
-        "<?xml version='1.0' encoding='ISO-8859-1'?>",
-        '<?xml version="1.0" encoding="utf-16" standalone="yes"?>',
-        '\ufeff<?xml version="1.0"   encoding = "EBCDIC-CP-US"?>',
-        '<?xml version="1.0"?>',
-        "",
-    ],
-)
-def test_text_is_already_decoded_whatever_it_declares(declaration):
-    document = Document("d", declaration + "<a>\u00e9\u4e2d encoding='x'</a>", time=1)
-    assert etree.fromstring(document.xml_bytes()).text == "\u00e9\u4e2d encoding='x'"
-
-
-def test_bytes_keep_their_encoding():
-    raw = "<?xml version='1.0' encoding='ISO-8859-1'?><a>\u00e9</a>".encode("latin-1")
-    assert Document("d", raw, time=1).xml_bytes() is raw
-
-
-def test_a_lone_surrogate_is_left_for_the_parser_to_refuse():
-    with pytest.raises(etree.XMLSyntaxError):
-        etree.fromstring(Document("d", "<a>\ud800</a>", time=1).xml_bytes())

@@ -61,9 +61,8 @@ def test_the_first_version_has_the_entrys_time_and_one_met_again_is_no_document(
     assert met(again(history), 6, ENTRY) == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "hour"),
-    [
+def test_a_version_has_the_time_of_its_change_as_far_as_it_is_told():
+    for changed, hour in (
         (replace(ENTRY, title="U"), 5),
         (replace(ENTRY, content="c", updated=START + 2 * HOUR), 2),
         (replace(ENTRY, title="U", date=START + 3 * HOUR), 3),
@@ -71,12 +70,42 @@ def test_the_first_version_has_the_entrys_time_and_one_met_again_is_no_document(
         (replace(ENTRY, title="U", updated=START - 2 * HOUR), 5),
         (replace(ENTRY, title="U", date=START + 90 * HOUR), 5),
         (replace(ENTRY, item_url="https://s.example/moved"), 5),
-    ],
-)
-def test_a_version_has_the_time_of_its_change_as_far_as_it_is_told(changed, hour):
+    ):
+        history = History()
+        met(history, 0, ENTRY)
+        assert met(history, 5, changed) == [(0, hour)], changed
+
+
+@pytest.mark.parametrize(("name", "what"), [("title", "it"), ("guid", "its guid")])
+def test_an_entry_that_changes_for_ever_is_stopped_with_a_reject_that_has_its_name_and_its_document(name, what):
+    def version(number: int) -> Entry:
+        return replace(ENTRY, guid=f"{number}") if name == "guid" else replace(ENTRY, title=f"{number}")
+
     history = History()
-    met(history, 0, ENTRY)
-    assert met(history, 5, changed) == [(0, hour)]
+    taken = [met(history, hour, version(hour)) for hour in range(MOST_VERSIONS + 5)]
+    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
+    assert met(again(history), 98, version(98)) == []
+    assert met(again(history), 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
+
+    named = "3" if name == "guid" else "g"
+    cause = f"the entry {named} of https://s.example/feed is left out, because {what} changes without end: "
+    entries, history, rejects = list(map(version, range(9))), History(most=3), []
+    for hour, entry in enumerate(entries):
+        for _ in range(2):  # the second time, another entry has changed
+            judged = [history.judge(one) for one in seen(fetched(hour), entry)]
+            rejects += [one for one in judged if isinstance(one, Reject)]
+            history = again(history, most=3)
+    assert rejects[0].reason == f"3.xml: {cause}3 versions are taken, --most-versions takes more"
+    assert [one.raw for one in rejects] == [item_xml(entry).decode() for entry in entries[3:]]
+    assert [one.time for one in rejects] == [START + hour * HOUR for hour in range(3, len(entries))]
+
+
+def test_what_was_told_of_entries_without_end_does_not_grow():
+    history, sizes = History(most=2), []
+    for hour in range(60):
+        met(history, hour, replace(ENTRY, guid=f"{hour}"))
+        sizes.append(len(next(iter(history.changed().values()))))
+    assert max(sizes[5:]) - min(sizes[5:]) < 10
 
 
 def test_versions_can_be_ignored_and_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
@@ -92,63 +121,16 @@ def test_versions_can_be_ignored_and_a_repeated_guid_is_told_apart_by_link_and_t
     assert met(history, 1, newest, one, two, third) == [(0, 0)]
 
 
-@pytest.mark.parametrize("name", ["title", "guid"])
-def test_an_entry_that_changes_for_ever_is_stopped(name):
-    def version(number: int) -> Entry:
-        return replace(ENTRY, guid=f"{number}") if name == "guid" else replace(ENTRY, title=f"{number}")
-
-    history = History()
-    taken = [met(history, hour, version(hour)) for hour in range(MOST_VERSIONS + 5)]
-    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
-    assert met(again(history), 98, version(98)) == []
-    assert met(again(history), 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
-
-
-@pytest.mark.parametrize(
-    ("entries", "named", "what"),
-    [
-        ([replace(ENTRY, title=f"{n}") for n in range(9)], "g", "it"),
-        ([replace(ENTRY, guid=f"g{n}") for n in range(9)], "g3", "its guid"),
-    ],
-)
-def test_an_entry_without_end_is_a_reject_with_its_name_and_its_document_and_told_once(entries, named, what):
-    cause = f"the entry {named} of https://s.example/feed is left out, because {what}"
-    history = History(most=3)
-    rejects = []
-    for hour, entry in enumerate(entries):
-        for _ in range(2):  # the second time, another entry has changed
-            judged = [history.judge(one) for one in seen(fetched(hour), entry)]
-            rejects += [one for one in judged if isinstance(one, Reject)]
-            history = again(history, most=3)
-    assert len(rejects) == len(entries) - 3
-    assert rejects[0].reason == f"3.xml: {cause} changes without end: 3 versions are taken, --most-versions takes more"
-    assert [one.raw for one in rejects] == [item_xml(entry).decode() for entry in entries[3:]]
-    assert [one.time for one in rejects] == [START + hour * HOUR for hour in range(3, len(entries))]
-
-
-def test_what_was_told_of_entries_without_end_does_not_grow():
-    history, sizes = History(most=2), []
-    for hour in range(60):
-        met(history, hour, replace(ENTRY, guid=f"{hour}"))
-        sizes.append(len(next(iter(history.changed().values()))))
-    assert max(sizes[5:]) - min(sizes[5:]) < 10
-
-
 def test_what_a_feed_has_long_been_without_is_forgotten_and_what_it_lists_is_not():
-    history = History(keep=10 * HOUR)
-    other = replace(ENTRY, guid="h")
+    history, other = History(keep=10 * HOUR), replace(ENTRY, guid="h")
     assert met(history, 0, ENTRY, other) == [(0, -1), (1, -1)]
     assert met(history, 100, other) == []  # nothing was heard of the feed meanwhile: it is missing since now
     assert met(again(history, keep=10 * HOUR), 109, ENTRY, other) == []
     assert met(history, 105, other) == met(history, 111, other) == []
     assert met(history, 112, ENTRY, other) == [(0, -1)]
-
-
-def test_a_fetch_that_was_found_late_makes_nothing_missing():
     history = History(keep=HOUR)
-    other = replace(ENTRY, guid="h")
     met(history, 9, ENTRY, other)
-    for hour in (1, 5, 8):
+    for hour in (1, 5, 8):  # a fetch that was found late makes nothing missing
         assert met(history, hour, ENTRY) == []
     assert met(history, 10, other) == []
 

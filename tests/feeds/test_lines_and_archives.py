@@ -2,16 +2,21 @@
 
 import gzip
 import json
+import os
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from lxml import etree
 
-from feeds.documents import Document, Reject, parse_time
+from feeds.documents import Document, Reject, SourceError, parse_time
 from feeds.readers import read_jsonl, read_line, read_warc
-from tests.support.files import DOCUMENTS, LINES, NOON, read, warc, write
+from feeds.tail import read_documents
+from tests.support.files import DOCUMENTS, LINES, NOON, RSS, read, warc, write
+from tests.support.unreadable import shut
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "X.JSONL"])
@@ -85,21 +90,23 @@ def test_a_line_too_long_is_skipped_without_being_held_and_one_of_the_limit_read
     assert list(read_jsonl(path, lambda: 0, max_line=len(good))) == [DOCUMENTS[0]] * 2
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-12], lambda data: data[:-8] + b"\0" * 8])
-def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path, damage):
+def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
     lines = [json.dumps({"id": f"d{i}", "time": i, "xml": f"<a>{i * i}</a>"}) + "\n" for i in range(10_000)]
-    path = write(tmp_path / "x.jsonl.gz", damage(gzip.compress("".join(lines).encode())))
-    *documents, reject = read(path)
-    assert len(documents) > 5_000
-    assert documents == [Document(f"d{i}", f"<a>{i * i}</a>", time=i) for i in range(len(documents))]
-    assert reject.reason.startswith(f"{path}:{len(documents) + 1}: the file cannot be read further")
-
-
-def test_what_a_reject_says(tmp_path):
-    (reject,) = read(write(tmp_path / "x.jsonl", '{"id": "d", "stream": "T", "xml": 5}'))
-    assert (reject.id, reject.stream, reject.time) == ("d", "T", None)
+    data = gzip.compress("".join(lines).encode())
+    for damaged in (data[:-12], data[:-8] + b"\0" * 8):
+        path = write(tmp_path / "x.jsonl.gz", damaged)
+        *documents, reject = read(path)
+        assert len(documents) > 5_000
+        assert documents == [Document(f"d{i}", f"<a>{i * i}</a>", time=i) for i in range(len(documents))]
+        assert reject.reason.startswith(f"{path}:{len(documents) + 1}: the file cannot be read further")
+    # What is no archive is one reject, which has what a line says of itself if that can be read.
     (reject,) = read(write(tmp_path / "x.jsonl.gz", json.dumps(LINES[0])))
     assert isinstance(reject, Reject)
+    (reject,) = read(write(tmp_path / "x.jsonl", '{"id": "d", "stream": "T", "xml": 5}'))
+    assert (reject.id, reject.stream, reject.time) == ("d", "T", None)
+    for number, nonsense in enumerate((b"nonsense\n", b"WARC/1.0\r\nWARC-Type: response\r\n\r\n")):
+        (reject,) = read(write(tmp_path / f"{number}.warc", nonsense))
+        assert "cannot be read further" in reject.reason
 
 
 # ---------------------------------------------------------------- WARC
@@ -125,12 +132,6 @@ def test_a_record_too_large_is_a_reject(tmp_path):
     assert reject.reason == f"{path}: https://c.example/res 2026-05-07T00:00:00Z: larger than 5 bytes"
 
 
-@pytest.mark.parametrize("data", [b"nonsense\n", b"WARC/1.0\r\nWARC-Type: response\r\n\r\n"])
-def test_what_is_no_warc_is_a_reject(tmp_path, data):
-    (reject,) = read(write(tmp_path / "y.warc", data))
-    assert "cannot be read further" in reject.reason
-
-
 def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path):
     whole = warc(tmp_path / "x.warc", False).read_bytes()
     documents = read(tmp_path / "x.warc")
@@ -142,3 +143,155 @@ def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path)
         ]
         rejects += any(isinstance(item, Reject) for item in found)
     assert rejects > 0
+
+
+# ---------------------------------------------------------------- XML files
+
+# ---------------------------------------------------------------- XML
+
+
+def test_a_file_and_a_directory_of_xml(tmp_path):
+    write(tmp_path / "b.xml", "<b/>", 2)
+    write(tmp_path / "blog" / "x" / "c.XML", "<c/>", 3)
+    write(tmp_path / "a.xml", "<a/>", 1)
+    write(tmp_path / "a.txt", "no")
+    a = Document("a.xml", b"<a/>", "S", 1_000_000)
+    b, c = Document("b.xml", b"<b/>", "S", 2_000_000), Document("blog/x/c.XML", b"<c/>", "blog", 3_000_000)
+    assert read(tmp_path) == [a, b, c]
+    assert read(tmp_path / "a.xml", str(tmp_path / "a.xml")) == [a, a]
+
+
+def test_links_that_leave_the_directory_are_not_followed_and_names_that_are_not_utf8_are_shown(tmp_path):
+    write(tmp_path / "secret" / "s.xml", "<s/>")
+    inside = write(tmp_path / "d" / "a.xml", "<a/>")
+    (tmp_path / "d" / "b.xml").symlink_to(inside)
+    (tmp_path / "d" / "c.xml").symlink_to(tmp_path / "secret" / "s.xml")
+    (tmp_path / "d" / "dir").symlink_to(tmp_path / "secret")
+    (tmp_path / "d" / "loop").symlink_to(tmp_path / "d")
+    (tmp_path / "d" / "e.xml").symlink_to(tmp_path / "d" / "e.xml")
+    (tmp_path / "d" / "f.xml").mkdir()
+    os.mkfifo(tmp_path / "d" / "pipe.xml")
+    write(Path(os.fsdecode(bytes(tmp_path) + b"/d/z\xff.xml")), "<a/>")
+    first, second, odd = (document.id for document in read(tmp_path / "d"))
+    assert (first, second) == ("a.xml", "b.xml") and odd.endswith(".xml") and "\ufffd" in odd
+
+
+def test_what_cannot_be_listed_is_a_reject(tmp_path):
+    write(tmp_path / "d" / "shut" / "a.xml", "<a/>")
+    write(tmp_path / "d" / "z.xml", "<z/>")
+    with shut(tmp_path / "d" / "shut"):
+        reject, document = read(tmp_path / "d")
+    assert isinstance(reject, Reject) and reject.reason.startswith("shut: cannot be read")
+    assert document.id == "z.xml"
+
+
+def test_the_time_is_where_the_xpath_says(tmp_path):
+    path = write(tmp_path / "a.xml", "<a when='x'><when>2026-05-06T12:00Z</when></a>")
+    for xpath in ("//when", "string(/a/when)", "//when/text()", "/a/when[@no or not(@no)]"):
+        assert read(path, time_xpath=xpath)[0].t0 == NOON
+    secret = write(tmp_path / "secret", "2026-05-06")
+    xml = f'<!DOCTYPE a [<!ENTITY x SYSTEM "{secret.as_uri()}">]><a>&x;</a>'  # no other file is read
+    (reject,) = read(write(tmp_path / "a.xml", xml), time_xpath="/a")
+    assert isinstance(reject, Reject)
+
+
+def test_a_document_without_its_time_is_a_reject(tmp_path):
+    write(tmp_path / "d" / "z.xml", "<a><when>Wed, 06 May 2026 12:00:00 GMT</when></a>")
+    for xml, cause in (
+        *(("<a><when/></a>", "no date"), ("<a><when>soon</when></a>", "'soon', which is no date")),
+        *(("<a/>", "//when finds nothing"), ("<a>", "not well-formed"), ("", "not well-formed")),
+    ):
+        write(tmp_path / "d" / "t" / "a.xml", xml)
+        reject, document = read(tmp_path / "d", time_xpath="//when")
+        assert cause in reject.reason and document.t0 == NOON
+        assert (reject.id, reject.stream, reject.raw) == ("t/a.xml", "t", xml.encode())
+
+
+@pytest.mark.parametrize("feeds", [None, "item"])
+def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch, feeds):
+    monkeypatch.setattr("feeds.files.MAX_BYTES", 10)
+    (reject,) = read(write(tmp_path / "a.xml", "<a>0123456789</a>"), feeds=feeds)
+    assert "larger than" in reject.reason
+
+
+# ---------------------------------------------------------------- feeds
+
+
+def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
+    versions = (("1", "old", "2026-05-07T00:00:00+00:00"), ("2", "old", "2026-05-08"), ("3", "new", 5))
+    for version, title, fetched in versions:
+        write(tmp_path / "src" / f"{version}.xml", RSS.format(title))
+        write(tmp_path / "src" / f"{version}.json", json.dumps({"source": "src", "fetched_at": fetched}))
+    documents = read(tmp_path, feeds="item")
+    # The third has no time of its fetch, and its file is the oldest; the second has nothing that the first has not.
+    assert [document.id.split(" ")[:2] for document in documents] == [["src", "g"]] * 2
+    assert [document.t0 for document in documents] == [NOON, NOON + 12 * 3_600_000_000]
+
+
+def test_a_sidecars_url_wins_links_are_resolved_against_the_final_one_and_the_fetch_bounds_the_dates(tmp_path):
+    notes = {"url": "https://old.example/rss", "final_url": "https://new.example/rss", "source": "s"}
+    write(tmp_path / "1.rss", RSS.format("t").replace("https://c.example/", "/home"))
+    write(tmp_path / "1.json", json.dumps(notes | {"fetched_at": "2026-05-01T00:00:00Z"}))
+    (document,) = read(tmp_path / "1.rss", feeds="item")
+    assert document.id.startswith("https://old.example/rss g ")
+    assert etree.fromstring(document.xml).findtext("channel_url") == "https://new.example/home"
+    assert document.t0 == 1_777_593_600_000_000
+
+
+def test_a_json_feed_beside_an_xml_feed_is_a_feed(tmp_path):
+    write(tmp_path / "1.xml", RSS.format("x"))
+    feed = {"version": "https://jsonfeed.org/version/1.1", "items": [{"id": "1", "title": "j"}]}
+    write(tmp_path / "1.json", json.dumps(feed), 7)
+    titles = [(d.id.split(" ")[0], etree.fromstring(d.xml).findtext("title")) for d in read(tmp_path, feeds="item")]
+    assert titles == [("1.json", "j"), ("1.xml", "x")]
+
+
+def test_a_broken_sidecar_is_told_and_the_feed_still_read(tmp_path):
+    write(tmp_path / "1.xml", RSS.format("x"))
+    for sidecar in ("{", "[]", '{"fetched_at": "soon"}', "[" * 100_000):
+        write(tmp_path / "1.json", sidecar)
+        reject, document = read(tmp_path, feeds="item")
+        assert "its sidecar 1.json cannot be used" in reject.reason and document.id.startswith("1.xml g ")
+
+
+def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
+    names = ["a.xml", "b.rss", "c.atom", "d.rdf", "e.feed", "f.JSON"]
+    for name in (*names, "g.html"):
+        write(tmp_path / name, RSS.format("x"))
+    lines = write(tmp_path / "more" / "x.jsonl", json.dumps(LINES[0]))
+    assert [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")] == [*names, "d1"]
+    lines.unlink()
+    assert all(etree.fromstring(d.xml).findtext("channel_title") == "C" for d in read(tmp_path, feeds="raw"))
+
+
+# ---------------------------------------------------------------- what cannot be read at all
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        *(("missing.jsonl", {}, "no such file"), ("missing", {}, "no such file")),
+        *(("a.txt", {}, "not known from its name (.txt)"), ("README", {}, "not known from its name (no suffix)")),
+        *(("a.rss", {}, "add --feeds"), ("a.json", {}, "add --feeds"), ("a.txt", {"feeds": "item"}, "not known")),
+        ("empty", {}, "holds no *.xml file"),
+        ("empty", {"feeds": "item"}, "holds no *.atom"),
+        ("a.xml", {"time_xpath": "//["}, "not an XPath expression"),
+    ],
+)
+def test_source_errors_come_before_the_first_document(tmp_path, name, options, words):
+    for file in ("a.txt", "README", "a.rss", "a.json", "a.xml"):
+        write(tmp_path / file, "<a/>")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="(?s)" + "".join(f"[{c}]" for c in words)) as raised:
+        read_documents([tmp_path / "a.xml", tmp_path / name], **options)
+    assert raised.value.hint
+    assert raised.value.hint in str(raised.value)
+
+
+def test_reading_is_lazy(tmp_path):
+    path = write(tmp_path / "x.jsonl", "".join(json.dumps(line) + "\n" for line in LINES))
+    later = write(tmp_path / "a.xml", "<a/>")
+    documents = read_documents([path, later], now=lambda: 99)
+    assert next(documents) == DOCUMENTS[0]
+    write(later, "<changed/>")
+    assert list(documents)[-1] == Document("a.xml", b"<changed/>", time=1_000_000_000)

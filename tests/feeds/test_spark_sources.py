@@ -5,6 +5,7 @@ Most tests call the sources in this process, as Spark would.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -148,17 +149,15 @@ def test_a_stream_of_warc_files_reads_each_once(server, archives):
     assert [ids(batch) for batch in query.batches] == [["a"], ["b"], ["c"], ["d"]]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_is_no_crawl_is_said():
+    for options, words in (
         *(({}, "no path"), ({"path": "/nowhere"}, "no such file or directory")),
         *(({"path": "s3://bucket/x"}, "what is at s3: cannot be read"), ({"path": "/", "feeds": "atom"}, "no form of")),
         ({"path": "/", "maxFilesPerTrigger": "0"}, "no number of files"),
-    ],
-)
-def test_what_is_no_crawl_is_said(options, words):
-    with pytest.raises(SourceError, match=words):
-        WarcSource(options).streamReader(None)
+    ):
+        with pytest.raises(SourceError, match=words):
+            WarcSource(options).streamReader(None)
+    assert local_path("file:///a%20b") == Path("/a b")
 
 
 # ---------------------------------------------------------------- drops
@@ -237,21 +236,15 @@ def test_a_state_goes_with_one_query(server, live):
         Query(FeedSource(live)).run()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_cannot_be_fetched_is_said(live):
+    for options, words in (
         *(({"lists": ""}, "no feeds"), ({"state": ""}, "no state"), ({"lists": "nowhere.opml"}, "no such file")),
-        *(
-            ({"lists": "ftp://x.example/"}, "is not an http or https address"),
-            ({"feeds": "atom"}, "no form of entries"),
-        ),
-        *(({"feeds": "nowhere.opml"}, "lists names lists of feeds"), ({"interval": "soon"}, "no number of seconds")),
-        ({"robots": "perhaps"}, "neither true nor false"),
-    ],
-)
-def test_what_cannot_be_fetched_is_said(live, options, words):
-    with pytest.raises(SourceError, match=words):
-        FeedSource(live | options).reader(None)
+        ({"lists": "ftp://x.example/"}, "is not an http or https address"),
+        *(({"feeds": "atom"}, "no form of entries"), ({"feeds": "nowhere.opml"}, "lists names lists of feeds")),
+        *(({"interval": "soon"}, "no number of seconds"), ({"robots": "perhaps"}, "neither true nor false")),
+    ):
+        with pytest.raises(SourceError, match=words):
+            FeedSource(live | options).reader(None)
 
 
 # ---------------------------------------------------------------- in Spark
@@ -281,35 +274,18 @@ def test_spark_reads_what_is_read_here(spark: SparkSession, server, archives, li
 
 
 def test_a_document_in_another_encoding_is_text_in_its_row():
+    """And what is no document has the reason."""
     items: list[Document | Reject] = [
         Document("d", "<?xml version='1.0' encoding='iso-8859-1'?><a>é</a>".encode("latin-1"), "S", 1),
         Document("e", b"<a>\xff</a>", "S", 2),
-        Reject("f", "S", None, "why", "raw"),
+        Document("f", b"<?xml version='1.0'?><!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>", "S", 3),
+        Reject("g", "S", None, "why", "raw"),
     ]
     (batch,) = row_batches(items)
-    assert batch.column("xml").to_pylist() == ["<a>é</a>", None, None]
-    assert [str(reason)[:18] for reason in batch.column("reason").to_pylist()] == ["None", "e: not well-formed", "why"]
-    assert batch.column("t1").to_pylist() == [1, 2, None]
-
-
-def test_a_document_whose_doctype_gives_attributes_defaults_is_a_row_with_the_reason():
-    xml = b"<?xml version='1.0'?><!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>"
-    (batch,) = row_batches([Document("d", xml, "S", 1)])
-    assert batch.column("xml").to_pylist() == [None]
-    assert batch.column("reason")[0].as_py().startswith("d: the DOCTYPE gives an attribute of 'a' a default")
-
-
-def test_only_what_is_local_is_a_path():
-    assert local_path("file:///a%20b") == Path("/a b")
-    with pytest.raises(SourceError):
-        local_path("hdfs://x/y")
-
-
-def programs() -> list[str]:
-    """The programs of docs/spark.md that read feeds."""
-    page = (ROOT / "docs" / "spark.md").read_text("utf-8")
-    parts = [part.removeprefix("python\n") for part in page.split("```") if part.startswith("python\n")]
-    return [part for part in parts if "mmqjp_" in part]
+    assert batch.column("xml").to_pylist() == ["<a>é</a>", None, None, None]
+    reasons = [str(reason)[:18] for reason in batch.column("reason").to_pylist()]
+    assert reasons == ["None", "e: not well-formed", "f: the DOCTYPE giv", "why"]
+    assert batch.column("t1").to_pylist() == [1, 2, 3, None]
 
 
 def test_the_programs_of_the_documentation_work(spark, server, live, archives, tmp_path, monkeypatch):
@@ -321,7 +297,8 @@ def test_the_programs_of_the_documentation_work(spark, server, live, archives, t
     names = {"spark": spark.newSession()}
     feeds = '.option("lists", "subscriptions.opml")'
     local = f""".option("lists", "{live["lists"]}").option("allowPrivate", "true").option("spacing", "0")"""
-    for text in programs():
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text("utf-8"), re.S)
+    for text in (text for text in programs if "mmqjp_" in text):
         assert feeds in text or "mmqjp_feeds" not in text
         text = text.replace(feeds, local).replace('processingTime="1 minute"', "availableNow=True")
         for folder in ("crawl/", "fetched/", "checkpoint/"):  # Spark has a current directory of its own

@@ -225,17 +225,27 @@ def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: P
     assert times(first.with_suffix(".json")) == times(), "its address is known from its sidecar alone"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "cause"),
-    [
+def test_known_files_are_left_out_wherever_they_are_and_names_are_those_below_the_directory(tmp_path: Path):
+    (tmp_path / "ä").mkdir()
+    for name in ("a.xml", "ä/a.xml", "ä/b.xml", "c.txt"):
+        (tmp_path / name).write_text("<a/>")
+    (tmp_path / "gone.xml").symlink_to(tmp_path / "none")
+    listed = Listing(tmp_path, feeds=False)
+    assert names(listed) == ["a.xml", "ä/a.xml", "ä/b.xml"]
+    assert names(listed, "a.xml", "ä", "ä/b.xml") == ["ä/a.xml"]
+    assert (tmp_path / "ä" / "a.xml", "ä/a.xml") in files_below(tmp_path, lambda name: name.endswith("xml"))
+    assert list(files_below(tmp_path / "none", lambda name: True)) == [(tmp_path / "none", "none")]
+
+
+def test_what_is_no_source_is_refused(tmp_path: Path):
+    (tmp_path / "x.csv").touch()
+    no_source: list[tuple[str, dict[str, Any], str]] = [
         *(("none", {}, "no such file or directory"), ("x.csv", {}, "kind of file")),
         (".", {"time_xpath": "]["}, "not an XPath"),
-    ],
-)
-def test_what_is_no_source_is_refused(tmp_path: Path, name: str, options: dict[str, Any], cause: str):
-    (tmp_path / "x.csv").touch()
-    with pytest.raises(SourceError, match=cause):
-        Tail(tmp_path / name, **options)
+    ]
+    for name, options, cause in no_source:
+        with pytest.raises(SourceError, match=cause):
+            Tail(tmp_path / name, **options)
 
 
 # ---------------------------------------------------------------- listings
@@ -243,23 +253,6 @@ def test_what_is_no_source_is_refused(tmp_path: Path, name: str, options: dict[s
 
 def names(listed: Listing, *known: str) -> list[str]:
     return [file.name for file in listed.files(known.__contains__)]
-
-
-def test_known_files_are_left_out_wherever_they_are(tmp_path: Path):
-    (tmp_path / "sub").mkdir()
-    for name in ("a.xml", "sub/a.xml", "sub/b.xml", "c.txt"):
-        (tmp_path / name).write_text("<a/>")
-    listed = Listing(tmp_path, feeds=False)
-    assert names(listed) == ["a.xml", "sub/a.xml", "sub/b.xml"]
-    assert names(listed, "a.xml", "sub", "sub/b.xml") == ["sub/a.xml"]
-
-
-def test_files_have_their_names_below_the_directory(tmp_path: Path):
-    (tmp_path / "ä").mkdir()
-    (tmp_path / "ä" / "x.xml").touch()
-    (tmp_path / "gone.xml").symlink_to(tmp_path / "none")
-    assert list(files_below(tmp_path, lambda name: name.endswith("xml"))) == [(tmp_path / "ä" / "x.xml", "ä/x.xml")]
-    assert list(files_below(tmp_path / "none", lambda name: True)) == [(tmp_path / "none", "none")]
 
 
 def test_a_sidecar_is_read_once_as_long_as_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from join_stage import arrays
+from join_stage.arrays import dictionary_encode
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
+from join_stage.protocol import JoinScope, TemplateTable
 from join_stage.signature import join
 from join_stage.signature.join import SignatureJoin
+from join_stage.signature.postings import flatten_edges
+from join_stage.tables import R_BIN_FLAT, by_edges
 from templates.catalog import INFINITE, TemplateRow
 from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
-from tests.generate.seeds import examples
+from tests.generate.seeds import examples, seeds
 
 S = JoinScope(INFINITE, frozenset({("S", "S")}))
 
@@ -105,13 +112,11 @@ def test_pairs_of_a_value_that_all_share_are_formed_where_another_is_equal():
 
 
 def test_pairs_of_values_that_all_share_are_formed_if_a_row_has_no_others():
-    joined = SignatureJoin()
-    _, found = pairs_formed([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR], joined, crowd(60, 0, 30))
+    rows: list[tuple[int, ...]] = [CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR]
+    _, found = pairs_formed(rows, SignatureJoin(), crowd(60, 0, 30))
     assert len(found) == 30 + 60 * 59 // 2
-    basic: JoinEngine = DuckDBEngine()
-    basic.put_rows(
-        TWO, [TemplateRow(i, 0, v, INFINITE, True) for i, v in enumerate([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR])]
-    )
+    basic = DuckDBEngine()
+    basic.put_rows(TWO, [TemplateRow(i, 0, row, INFINITE, True) for i, row in enumerate(rows)])
     basic.begin()
     assert sorted_rows(basic.join(crowd(60, 0, 30), 0, S)) == found
     basic.close()
@@ -122,17 +127,37 @@ def test_what_is_kept_is_counted_and_goes():
     joined.put_rows(TWO.shape, [TemplateRow(0, 0, CHANNEL_AND_TITLE, INFINITE, True)])
     for first in (0, 100, 200):
         joined.join(crowd(100, first, 1000), S)
-    assert joined.counters() | {"posting_bytes": 0, "groups": 0} == {
-        "documents": 300,
-        "postings": 600,
-        "posting_bytes": 0,
-        "values": 301,
-        "groups": 0,
-        "runs": 0,
-        "run_bytes": 0,
-        "merges": 0,
-    }
+    nothing = dict.fromkeys(("posting_bytes", "groups", "runs", "run_bytes", "merges"), 0)
+    counted = {"documents": 300, "postings": 600, "values": 301}
+    assert joined.counters() | {"posting_bytes": 0, "groups": 0} == nothing | counted
     joined.evict(250 * SECOND)
     assert joined.counters()["documents"] == 50
     _, found = pairs_formed([CHANNEL_AND_TITLE], joined, crowd(10, 1250, 1000))
     assert [row[1:3] for row in found] == [(d, d + 1000) for d in range(250, 260)]
+
+
+# ---------------------------------------------------------------- shortcuts for few values
+
+
+@pytest.mark.parametrize("seed", seeds(2, 500))
+def test_few_values_have_the_codes_of_many(seed: int, monkeypatch: pytest.MonkeyPatch):
+    rng = random.Random(seed)
+    values = np.array([rng.randint(-3, 3) << 40 for _ in range(rng.randrange(10))], np.int64)
+    few = dictionary_encode(values)
+    monkeypatch.setattr(arrays, "FEW", -1)
+    for one, other in zip(few, dictionary_encode(values), strict=True):
+        assert one.dtype == other.dtype and one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_by_groups_are_expanded_as_a_store_expands_them(seed: int):
+    rng = random.Random(seed)
+    edges = {group: [(group, var) for var in range(rng.randint(1, 3))] for group in rng.sample(range(9), 5)}
+    given = [(rng.randrange(4), rng.choice(list(edges)), rng.randrange(9), rng.randrange(9)) for _ in range(5 * seed)]
+    r_bin = pa.table([[row[i] for row in given] for i in range(4)], schema=R_BIN)
+    listed = [(group, *edge) for group, several in edges.items() for edge in several]
+    engine = DuckDBEngine()
+    engine.append("groups", pa.table([[row[i] for row in listed] for i in range(3)], schema=R_GROUP))
+    order = [(name, "ascending") for name in R_BIN_FLAT.names]
+    assert flatten_edges(r_bin, edges).sort_by(order).equals(by_edges(engine, r_bin).sort_by(order))
+    engine.close()

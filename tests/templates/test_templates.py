@@ -124,48 +124,37 @@ def test_the_same_conjunctive_query_shares_a_row_and_another_definition_the_temp
     assert (one.row == two.row) is (what in SAME)
 
 
-def test_a_condition_above_the_top_of_the_minor_counts():
-    one, two, three = placed(*(f"//a{f}/b/c->x JOIN {{x = y, 1 h}} //d->y" for f in ("", "[./k]", "[@k = '1']")))
-    assert len({one.row, two.row, three.row}) == 3
-    assert {one.template, two.template, three.template} == {0}
-
-
 def test_a_template_and_its_mirror_image_are_two_and_rows_that_differ_in_which_slots_are_joined():
+    b_and_c, d = "S//a[./b->x][./c->y]", "S//d->z"
     one, two = placed(
-        "S//a[./b->x][./c->y] JOIN {x = z AND y = z, 1 h} S//d->z",
-        "S//d->z JOIN {x = z AND y = z, 1 h} S//a[./b->x][./c->y]",
+        *(f"{left} JOIN {{x = z AND y = z, 1 h}} {right}" for left, right in ((b_and_c, d), (d, b_and_c)))
     )
     assert one.template != two.template
-    straight = "S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"
+    straight = f"{b_and_c} JOIN {{x = u AND y = v, 1 h}} S//a[./b->u][./c->v]"
     one, two = placed(straight, straight.replace("x = u AND y = v", "x = v AND y = u"))
     assert one.template == two.template and one.row != two.row
-
-
-def test_mirrored_slots_of_one_side_share_a_row():
-    one, two, three = placed(
-        "S//a[./b->p][./c->q] JOIN {p = r AND q = r, 1 h} S//d->r",
-        "S//a[./c->p][./b->q] JOIN {p = r AND q = r, 1 h} S//d->r",
-        "S//a[./c->p][./b->q] JOIN {q = r AND p = r, 1 h} S//d->r",
-    )
-    assert one.row == two.row == three.row
-    assert one.slots == ((0, 1, 2), (3,))
+    # Mirrored slots of one side share a row.
+    c_and_b = "S//a[./c->y][./b->x]"
+    rows = ((b_and_c, "x = z AND y = z"), (c_and_b, "x = z AND y = z"), (c_and_b, "y = z AND x = z"))
+    one, two, three = placed(*(f"{left} JOIN {{{equal}, 1 h}} {d}" for left, equal in rows))
+    assert one.row == two.row == three.row and one.slots == ((0, 1, 2), (3,))
     assert two.slots == three.slots == ((0, 2, 1), (3,))
+    # A condition above the top of the minor counts.
+    one, two, three = placed(*(f"//a{f}/b/c->x JOIN {{x = y, 1 h}} //d->y" for f in ("", "[./k]", "[@k = '1']")))
+    assert len({one.row, two.row, three.row}) == 3 and {one.template, two.template, three.template} == {0}
 
 
-def test_two_slots_with_one_variable_are_not_merged():
-    catalog, query = Catalog(), "S//a[./b->x][./b->y] JOIN {x = u AND y = v, 1 h} S//c[./d->u][./e->v]"
-    one, change = catalog.add(conjunct(query), 1, True)
-    _, left1, left2, _, right1, right2 = change.rows[0].variables
-    assert left1 == left2 and right1 != right2
-    assert len(catalog.templates[one.template].parents) == 6
-
-
-def test_a_self_join_has_the_same_variables_on_both_sides():
+def test_a_self_join_has_the_same_variables_on_both_sides_and_slots_of_one_variable_are_not_merged():
+    join = "JOIN {x = u AND y = v, 1 h}"
     catalog = Catalog()
-    _, change = catalog.add(conjunct("S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"), 1, True)
+    _, change = catalog.add(conjunct(f"S//a[./b->x][./c->y] {join} S//a[./b->u][./c->v]"), 1, True)
     (row,) = change.rows
     assert row.variables[:3] == row.variables[3:]
     assert [len(change.steps), len(change.edges), len(change.values)] == [3, 2, 2]
+    one, change = catalog.add(conjunct(f"S//a[./b->x][./b->y] {join} S//c[./d->u][./e->v]"), 1, True)
+    _, left1, left2, _, right1, right2 = change.rows[0].variables
+    assert left1 == left2 and right1 != right2
+    assert len(catalog.templates[one.template].parents) == 6
 
 
 # ---------------------------------------------------------------- canonical forms

@@ -22,7 +22,7 @@ from xpath_stage import automaton as groups_module
 from xpath_stage.automaton import SHARE, Groups
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 START = 1_767_225_600_000_000
 FIELDS = 40
@@ -95,15 +95,48 @@ def test_groups_cover_what_binds_and_their_rows_are_bounded(seed: int):
     assert sum(map(len, known.values())) <= (SHARE + 1) * len(filters)
 
 
-def test_what_binds_together_is_one_group_of_all_edges():
-    groups, edges = Groups(), [(n, n + 1) for n in range(5000)]
-    for edge in edges:
-        groups.add(edge, ())
-    assert len(groups.numbers(edges)) == len(groups.numbers(edges[:4000])) == 1
+def test_groups_of_queries_that_are_gone_go_and_those_of_documents_that_were_evicted():
+    with Session("duckdb") as engine:
+        engine.subscribe("; ".join(map(contains, range(10))))
+        engine.process([document(0, range(10)), other(1)])
+        stays = engine.sql("SELECT count(DISTINCT grp) AS n FROM groups")["n"][0].as_py()
+        for number in range(1, 10):
+            engine.unsubscribe(f"n{number}")
+        engine.prune(None)
+        used = engine.catalog.edges()
+        left = engine.sql("SELECT grp, var1, var2 FROM groups").to_pylist()
+        assert {(row["var1"], row["var2"]) for row in left} == set(used) and len(left) < stays
+        assert counted(engine) == (len({row["grp"] for row in left}),) * 2 == bound_groups(engine)
+        assert pairs(engine, [document(2, {0, 5}), other(3)]) == {("n0", "d0"), ("n0", "d2")}
+        engine.unsubscribe("n0")
+        engine.prune(None)
+        assert rows_of_groups(engine) == 0 and counted(engine) == bound_groups(engine) == (0, 0)
+        engine.subscribe(contains(0), backfill=True)
+        assert {o.documents[0] for o in undelivered(engine) if o.query == "n0"} == {"d0", "d2"}
+        assert pairs(engine, [other(4)]) == {("n0", "d0"), ("n0", "d2")}
+    rng = random.Random(3)
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe("; ".join(has(number).replace("INF", "1 s") for number in range(FIELDS)))
+        for number in range(0, 60, 2):
+            engine.process([document(number + n, random_fields(rng)) for n in (0, 1)])
+        many = rows_of_groups(engine)
+        engine.prune(None)
+        assert rows_of_groups(engine) < many / 4 and counted(engine) == bound_groups(engine)
+        assert ("n7", "d60") in pairs(engine, [document(60, {7}), other(61)])
+
+
+def bound_groups(engine: Session) -> tuple[int, int]:
+    """How many groups documents have, as `counted` should say."""
+    number = engine.sql("SELECT DISTINCT grp FROM bound").num_rows
+    return number, number
 
 
 def test_after_a_restart_what_was_one_group_is_so_with_its_number():
-    groups, edges = Groups(), [(n, n) for n in range(100)]
+    groups, edges = Groups(), [(n, n) for n in range(5000)]
+    for edge in edges:
+        groups.add(edge, ())
+    assert len(groups.numbers(edges)) == len(groups.numbers(edges[:4000])) == 1
+    groups, edges = Groups(), edges[:100]
     for edge in edges:
         groups.add(edge, ())
         found = groups.numbers(edges[: edge[0] + 1])
@@ -137,25 +170,6 @@ def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind)
         assert engine.stage1_counters()["groups"] <= most
 
 
-@pytest.mark.soak
-def test_the_same_on_spark(spark: SparkSession, tmp_path: Path):
-    rng = random.Random(1)
-    items = {f"d{n}": random_fields(rng) for n in range(120)}
-    with Session(spark, state=tmp_path) as engine:
-        engine.subscribe("; ".join([contains(n) if n % 2 else has(n) for n in range(FIELDS)]))
-        engine.process([document(n, fields) for n, fields in enumerate(items.values())])
-        assert 0 < rows_of_groups(engine) <= (SHARE + 1) * len(engine.catalog.edges())
-        expected = {(f"n{n}", item) for item, fields in items.items() for n in fields}
-        assert pairs(engine, [other(9999)]) == expected
-        engine.prune(None)
-        assert rows_of_groups(engine) == 0, "the join state has a row for each edge"
-        assert engine.stage1_counters()["groups"] == 0
-        assert {(query, item) for query, item in pairs(engine, [other(10_000)]) if item != "d9999"} == expected
-        assert pairs(engine, [document(10_001, {3}), other(10_002, value=1)]) == {("n3", "d10001")}
-    with Session(spark, state=tmp_path) as engine:
-        assert pairs(engine, [other(10_003)]) == expected | {("n3", "d10001")}
-
-
 def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restarts(tmp_path: Path):
     every = range(FIELDS)
     engine = Session("duckdb", state=tmp_path)
@@ -177,44 +191,6 @@ def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restart
 def counted(engine: Session) -> tuple[int, int]:
     """How many groups are known in memory, in both stages."""
     return engine.stage1_counters()["groups"], engine.stage2_counters()["groups"]
-
-
-def test_groups_of_queries_that_are_gone_go():
-    with Session("duckdb") as engine:
-        engine.subscribe("; ".join(map(contains, range(10))))
-        engine.process([document(0, range(10)), other(1)])
-        stays = engine.sql("SELECT count(DISTINCT grp) AS n FROM groups")["n"][0].as_py()
-        for number in range(1, 10):
-            engine.unsubscribe(f"n{number}")
-        engine.prune(None)
-        used = engine.catalog.edges()
-        left = engine.sql("SELECT grp, var1, var2 FROM groups").to_pylist()
-        assert {(row["var1"], row["var2"]) for row in left} == set(used) and len(left) < stays
-        assert counted(engine) == (len({row["grp"] for row in left}),) * 2
-        assert engine.sql("SELECT DISTINCT grp FROM bound").num_rows == counted(engine)[0]
-        assert pairs(engine, [document(2, {0, 5}), other(3)]) == {("n0", "d0"), ("n0", "d2")}
-        engine.unsubscribe("n0")
-        engine.prune(None)
-        assert rows_of_groups(engine) == 0 and counted(engine) == (0, 0)
-        assert engine.sql("SELECT * FROM bound").num_rows == 0
-        engine.subscribe(contains(0), backfill=True)
-        assert {o.documents[0] for o in undelivered(engine) if o.query == "n0"} == {"d0", "d2"}
-        assert pairs(engine, [other(4)]) == {("n0", "d0"), ("n0", "d2")}
-
-
-def test_groups_of_documents_that_were_evicted_go():
-    windowed = "; ".join(has(number).replace("INF", "1 s") for number in range(FIELDS))
-    rng = random.Random(3)
-    with Session("duckdb", lateness=0) as engine:
-        engine.subscribe(windowed)
-        for number in range(0, 60, 2):
-            engine.process([document(number + n, random_fields(rng)) for n in (0, 1)])
-        many = rows_of_groups(engine)
-        engine.prune(None)
-        assert rows_of_groups(engine) < many / 4
-        kept = engine.sql("SELECT DISTINCT grp FROM bound").num_rows
-        assert counted(engine) == (kept, kept)
-        assert ("n7", "d60") in pairs(engine, [document(60, {7}), other(61)])
 
 
 def test_a_prune_that_cannot_be_committed_changes_nothing():

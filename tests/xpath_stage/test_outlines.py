@@ -136,36 +136,27 @@ def flat(number: int, tag: str = "b") -> bytes:
 
 
 def test_an_outline_is_made_when_enough_documents_in_a_row_had_it():
-    assert check(parsed([flat(number) for number in range(40)])) == 40 - RUN + 1
+    forty = parsed([flat(number) for number in range(40)])
+    assert check(forty) == 40 - RUN + 1
     assert check(parsed([flat(number, "bc"[number % 2]) for number in range(40)])) == 0
-
-
-def test_which_documents_have_none():
-    """Those that were parsed alone, and those of which attributes matter, or values of inner elements."""
+    # Those that were parsed alone have none, and those of which attributes matter, or values of inner elements.
     assert check([parse_document(flat(number)) for number in range(40)]) == 0
-    documents = parsed([flat(number) for number in range(40)])
-    assert check(documents, attributes=True) == check(documents, values=True) == 0
+    assert check(forty, attributes=True) == check(forty, values=True) == 0
+    # None is looked for while few documents have the one before.
+    mixed = parsed([flat(number, f"t{number % 10}") for number in range(TRIAL)])
+    assert check(mixed + parsed([flat(number) for number in range(PAUSE + 40)])) == 40 - RUN + 1
 
 
 @pytest.mark.usefixtures("at_once")
-def test_large_documents_have_none():
+def test_a_namespace_is_part_of_the_skeleton_and_large_documents_have_none():
+    one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
+    assert skeleton_of(one) != skeleton_of(other)
+    assert skeleton_of(one) == skeleton_of(one.replace('k="x"', 'k="xmlns=&quot;"'))
     xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (MOST_TAGS - 2, MOST_TAGS - 1)] * 2
     assert check(parsed(xmls)) == 2
-
-
-def test_none_is_looked_for_while_few_documents_have_the_one_before():
-    mixed = parsed([flat(number, f"t{number % 10}") for number in range(TRIAL)])
-    assert check(mixed + parsed([flat(number) for number in range(PAUSE + 40)])) == 40 - RUN + 1
 
 
 def test_each_stream_has_its_own():
     known, ours = Outlines(), columns()
     documents = [(f"S{number % 2}", parsed([flat(number, "bc"[number % 2])] * 2)[0]) for number in range(40)]
     assert sum(known.hold(stream, document, ours) for stream, document in documents) == 40 - 2 * (RUN - 1)
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_namespace_is_part_of_the_skeleton():
-    one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
-    assert skeleton_of(one) != skeleton_of(other)
-    assert skeleton_of(one) == skeleton_of(one.replace('k="x"', 'k="xmlns=&quot;"'))

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from xpath_stage.documents import DocumentError, parse_document
+from tests.generate.seeds import seeds
+from tests.support.fuzz_stage1 import mutated, read
+from xpath_stage.documents import (
+    MAX_ATTRIBUTES,
+    MOST,
+    MOST_BYTES,
+    SMALL,
+    DocumentError,
+    ParsedDocument,
+    parse_document,
+    parse_documents,
+)
 from xpath_stage.masks import MAX_NAMESPACES
 
 
@@ -16,19 +31,6 @@ def text(xml: bytes) -> str:
 
 
 # ---------------------------------------------------------------- what documents mean
-
-
-def test_elements_are_numbered_in_document_order():
-    document = parse_document(b"<a><b><c/></b><!-- no --><d/><?no no?><e/></a>")
-    assert [element.tag for element in document.elements] == ["a", "b", "c", "d", "e"]
-    assert [document.number[element] for element in document.elements] == [0, 1, 2, 3, 4]
-    assert document.end == [5, 3, 3, 4, 5]
-
-
-def test_attributes_are_found_by_their_place():
-    document = parse_document(b"<a m='1' xmlns:p='u:x' p:k='2'/>")
-    assert [document.attribute(0, place) for place in (1, 2)] == [("m", "1"), ("{u:x}k", "2")]
-    assert [document.string_value(0, place) for place in (1, 2)] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -47,15 +49,25 @@ def test_string_values(xml: bytes, value: str):
     assert text(xml) == value
 
 
-def test_elements_of_an_entity_are_elements():
-    document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>">]><a>&e;<c>3</c></a>')
-    values = {str(element.tag): document.string_value(number) for number, element in enumerate(document.elements)}
-    assert values == {"a": "123", "b": "2", "c": "3"}
+def test_elements_are_numbered_in_document_order_and_attributes_found_by_their_place():
+    document = parse_document(b"<a><b><c/></b><!-- no --><d/><?no no?><e/></a>")
+    assert [element.tag for element in document.elements] == ["a", "b", "c", "d", "e"]
+    assert [document.number[element] for element in document.elements] == [0, 1, 2, 3, 4]
+    assert document.end == [5, 3, 3, 4, 5]
+    document = parse_document(b"<a m='1' xmlns:p='u:x' p:k='2'/>")
+    assert [document.attribute(0, place) for place in (1, 2)] == [("m", "1"), ("{u:x}k", "2")]
+    assert [document.string_value(0, place) for place in (1, 2)] == ["1", "2"]
 
 
 def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_spaces():
     document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1&#38;amp;2">]><a k="&e;\n\t3&#10;4"/>')
     assert document.attribute(0, 1) == ("k", "1&2  3\n4")
+    document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>">]><a>&e;<c>3</c></a>')
+    values = {str(element.tag): document.string_value(number) for number, element in enumerate(document.elements)}
+    assert values == {"a": "123", "b": "2", "c": "3"}
+
+
+SAMPLE = "<a>\u00e9\u20ac\U0001f600</a>"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -84,24 +96,16 @@ def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_
 # ---------------------------------------------------------------- encodings
 
 
-@pytest.mark.parametrize(
-    "xml",
-    [
-        "<a>\u00e9\u20ac\U0001f600</a>".encode(),
-        b"\xef\xbb\xbf" + "<a>\u00e9\u20ac\U0001f600</a>".encode(),
-        "<?xml version='1.0' encoding='utf-16'?><a>\u00e9\u20ac\U0001f600</a>".encode("utf-16"),
-        "<a>\u00e9\u20ac\U0001f600</a>".encode("utf-16"),
-        b"<?xml version='1.0' encoding='us-ascii'?><a>&#233;&#8364;&#128512;</a>",
-    ],
-    ids=["utf-8", "utf-8 with a mark", "utf-16", "utf-16 by its mark alone", "ascii"],
-)
-def test_encodings(xml: bytes):
-    assert text(xml) == "\u00e9\u20ac\U0001f600"
-
-
-def test_a_declared_encoding_is_believed():
-    assert text(b"<?xml version='1.0' encoding='iso-8859-1'?><a>\xe9</a>") == "\u00e9"
-    assert text(b"<?xml version='1.0' encoding='windows-1252'?><a>\x80</a>") == "\u20ac"
+def test_encodings():
+    declared = "<?xml version='1.0' encoding='{}'?>"
+    for xml in (
+        *(SAMPLE.encode(), b"\xef\xbb\xbf" + SAMPLE.encode(), SAMPLE.encode("utf-16")),
+        (declared.format("utf-16") + SAMPLE).encode("utf-16"),
+        (declared.format("us-ascii") + "<a>&#233;&#8364;&#128512;</a>").encode(),
+    ):
+        assert text(xml) == SAMPLE[3:-4]
+    for encoding, byte, char in (("iso-8859-1", b"\xe9", "\u00e9"), ("windows-1252", b"\x80", "\u20ac")):
+        assert text(declared.format(encoding).encode() + b"<a>" + byte + b"</a>") == char
 
 
 # ---------------------------------------------------------------- what is refused
@@ -137,33 +141,33 @@ def secret(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("declarations", "content"),
     [
-        *(
-            ('e SYSTEM "{}"', ""),
-            ('e SYSTEM "{}"', "&e;"),
-            ('e SYSTEM "{}"', "<b>&e;</b>"),
-            ('e PUBLIC "-//x" "{}"', ""),
-        ),
-        *(('e SYSTEM "{}" NDATA gif', ""), ('% e SYSTEM "{}"', ""), ('% e SYSTEM "{}"> %e; <!ENTITY f "1"', "")),
+        *(('e SYSTEM "{}"', content) for content in ("", "&e;", "<b>&e;</b>")),
+        *(('e PUBLIC "-//x" "{}"', ""), ('e SYSTEM "{}" NDATA gif', ""), ('% e SYSTEM "{}"', "")),
+        ('% e SYSTEM "{}"> %e; <!ENTITY f "1"', ""),
     ],
 )
-def test_an_external_entity_is_refused_used_or_not(secret: str, declarations: str, content: str):
-    notation = '<!NOTATION gif SYSTEM "gif">' if "NDATA" in declarations else ""
-    with pytest.raises(DocumentError, match="'e'"):
-        parse_document(f"<!DOCTYPE a [{notation}<!ENTITY {declarations.format(secret)}>]><a>{content}</a>".encode())
-
-
-def test_an_external_entity_s_file_is_not_opened(tmp_path: Path):
+def test_an_external_entity_is_refused_used_or_not(tmp_path: Path, declarations: str, content: str):
     """What is said does not depend on whether the file is there, nor on what is in it."""
-    file = tmp_path / "entity.xml"
-    xml = f'<!DOCTYPE a [<!ENTITY e SYSTEM "{file.as_uri()}">]><a>&e;</a>'.encode()
-    messages = set()
-    for content in (None, "text", "<b>"):
-        if content is not None:
-            file.write_text(content, encoding="utf-8")
-        with pytest.raises(DocumentError) as caught:
+    file, messages = tmp_path / "entity.xml", set()
+    notation = '<!NOTATION gif SYSTEM "gif">' if "NDATA" in declarations else ""
+    xml = f"<!DOCTYPE a [{notation}<!ENTITY {declarations.format(file.as_uri())}>]><a>{content}</a>".encode()
+    for inside in (None, "text", "<b>"):
+        if inside is not None:
+            file.write_text(inside, encoding="utf-8")
+        with pytest.raises(DocumentError, match="'e'") as caught:
             parse_document(xml)
         messages.add(str(caught.value))
     assert len(messages) == 1
+
+
+def test_a_document_has_a_tree_of_its_own_and_a_broken_one_is_reported_at_its_own_place():
+    first, second, broken, third = parse_documents([b"<a><b/></a>", b"<c/>", b"<a>\n<b></a>", GOOD])
+    assert isinstance(first, ParsedDocument) and isinstance(second, ParsedDocument)
+    assert first.root.getparent() is None and first.root.getnext() is None
+    assert first.root.xpath("count(//*)") == 2
+    assert second.root.xpath("string(preceding::*)") == "" and second.root.xpath("count(ancestor::*)") == 0
+    assert str(broken) == "line 2, column 8: Opening and ending tag mismatch: b line 2 and a"
+    assert isinstance(third, ParsedDocument)
 
 
 def test_an_external_subset_is_not_read(tmp_path: Path):
@@ -189,22 +193,13 @@ def laughs(levels: int, width: int) -> bytes:
     return f"<!DOCTYPE a [{entities}]><a>&e{levels};</a>".encode()
 
 
-def test_few_laughs_are_text():
+def test_entities_that_blow_up_are_refused():
     assert text(laughs(2, 3)) == "ha" * 9
-
-
-@pytest.mark.parametrize(
-    "xml",
-    [
-        laughs(10, 10),
-        f'<!DOCTYPE a [<!ENTITY e "{"x" * 50_000}">]><a>{"&e;" * 5_000}</a>'.encode(),
-        b'<!DOCTYPE a [<!ENTITY e "&f;"><!ENTITY f "&e;">]><a>&e;</a>',
-    ],
-    ids=["a billion laughs", "quadratic", "an entity that holds itself"],
-)
-def test_entities_that_blow_up_are_refused(xml: bytes):
-    with pytest.raises(DocumentError):
-        parse_document(xml)
+    quadratic = f'<!DOCTYPE a [<!ENTITY e "{"x" * 50_000}">]><a>{"&e;" * 5_000}</a>'.encode()
+    holds_itself = b'<!DOCTYPE a [<!ENTITY e "&f;"><!ENTITY f "&e;">]><a>&e;</a>'
+    for xml in (laughs(10, 10), quadratic, holds_itself):
+        with pytest.raises(DocumentError):
+            parse_document(xml)
 
 
 def nested(depth: int) -> bytes:
@@ -267,3 +262,146 @@ def test_namespaces_that_hold_at_one_element_are_counted():
     entity = declaring(MAX_NAMESPACES + 1).decode().replace("x", "&#120;", MAX_NAMESPACES)
     with pytest.raises(DocumentError, match="declarations of namespaces"):
         parse_document(f'<!DOCTYPE a [<!ENTITY e "{entity}">]><a>&e;</a>'.encode())
+
+
+# ---------------------------------------------------------------- documents parsed together
+
+GOOD = b"<a k='1'>1<b>2</b>3</a>"
+
+
+def outcome(document: ParsedDocument | DocumentError) -> object:
+    """What is read, or the error."""
+    if isinstance(document, DocumentError):
+        return str(document)
+    return read(document).content(), document.size, document.xml(), document.parent
+
+
+def alone(xml: bytes, trusted: bool) -> ParsedDocument | DocumentError:
+    try:
+        return parse_document(xml, trusted=trusted)
+    except DocumentError as error:
+        return error
+
+
+def same(*xmls: bytes, trusted: bool = False) -> list[bool]:
+    """Holds documents parsed together to what each is alone; tells which were parsed together."""
+    documents = list(parse_documents(xmls, trusted=trusted))
+    assert list(map(outcome, documents)) == [outcome(alone(xml, trusted)) for xml in xmls]
+    return [isinstance(document, ParsedDocument) and document.top is not document.root for document in documents]
+
+
+# ---------------------------------------------------------------- what is parsed together
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        *(GOOD, b"<a/>", b" \r\n\t<a></a>\n", b"<?xml version='1.0'?><a/>"),
+        b'<?xml version="1.0" encoding="UTF-8"?>\n<a>\xc3\xa9</a>\n',
+        b"<a><!-- 1 -->2<?p 3?><![CDATA[<4>]]>&lt;&#49;</a>",
+        b"<p:a xmlns:p='u:x' xmlns='u:y' p:k='1'><b xmlns=''/><p:b/><c xml:id='i'/></p:a>",
+    ],
+)
+def test_small_documents_are_parsed_together(xml: bytes):
+    assert same(GOOD, xml, GOOD) == [True] * 3
+    assert same(xml, GOOD, trusted=True) == [True] * 2
+
+
+def test_a_document_by_itself_is_parsed_alone():
+    assert same(GOOD) == [False] and same() == []
+
+
+def test_large_documents_do_not_keep_small_ones_apart():
+    large = b"<a>" + b"1" * SMALL + b"</a>"
+    assert same(GOOD, large, large, GOOD, large) == [True, False, False, True, False]
+    assert same(large, GOOD, large) == [False] * 3
+    assert same(GOOD, *[large] * 8, GOOD) == [True, *[False] * 8, True]
+
+
+def test_documents_that_may_exceed_a_bound_of_nodes_do_not_change_what_others_are():
+    xmls = [b"<a>1</a>", b"<b>" + b"2" * 500 + b"</b>", b"<c/>" * 2, b"<d>" + b"<e/>" * 100 + b"</d>", b"<f>3</f>"]
+    first, text, broken, many, last = map(outcome, parse_documents(xmls, max_nodes=100))
+    assert [first, text, last] == [outcome(alone(xmls[i], trusted=False)) for i in (0, 1, 4)]
+    assert many == "more than 100 elements and attributes"
+    assert broken == str(alone(xmls[2], trusted=False))
+
+
+def test_documents_that_are_large_in_all_are_parsed_a_few_together():
+    texts = [f"<a>{i}{'1' * (SMALL - 100)}</a>".encode() for i in range(MOST)]
+    documents = [one for one in parse_documents(texts) if isinstance(one, ParsedDocument)]
+    assert [one.xml().encode() for one in documents] == texts
+    below = Counter(one.top.getparent() for one in documents)
+    assert None not in below and max(below.values()) * (SMALL - 90) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("number", [MOST - 1, MOST, MOST + 1, 2 * MOST])
+def test_many_documents_stay_in_order(number: int):
+    same(*(f"<a><b>{i}</b></a>".encode() for i in range(number)))
+
+
+# ---------------------------------------------------------------- what no document may do to another
+
+
+@pytest.mark.parametrize(
+    "xmls",
+    [
+        *((b"<a>", b"</a>"), (b"<a><!--", b"--></a>"), (b"<a><![CDATA[", b"]]></a>"), (b"<a k='", b"'/>")),
+        *((b"<a><?p ", b"?></a>"), (b"<a/><b/>", b""), (b"<a/><b/>", b" "), (b"<a/><b/>", b"<c/>"), (b"<", b"/>")),
+        *((b"<a/>", b"", b"<b/>"), (b"<a/>", b"<!-- -->", b"<b/><c/>"), (b"<a/><?p?>", b"<!-- --><a/>")),
+        *((b"<a/>1>",), (b"<a/>>",), (b"1<a/>",), (b"<a/>&#32;",), (b"<a/>&#32;>",), (b"<a/><![CDATA[]]>",)),
+        *((b"<![CDATA[]]><a/>",), (b"<a/><![CDATA[ ]]>",), (b"<a/><![CDATA[]]><!-- -->",), (b"</a><a>",)),
+        *((b"<a/><?xml version='1.0'?>",), (b" <?xml version='1.0'?><a/>",), (b"<?xml version='1.1'?><a/>",)),
+        (b"<?xml version='1.0'?><?xml version='1.0'?><a/>",),
+        (b"<?xml version='1.0' encoding='latin-1'?><a>\xe9</a>",),
+        (b"<?xml version='1.0' encoding='utf-16'?><a/>",),
+        ("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16"),),
+        *(("<a/>".encode("utf-16-le"),), (b"\xef\xbb\xbf<a/>",), (GOOD, b"\xef\xbb\xbf<a/>"), (b"<a>\xe9</a>",)),
+        *((b"<a/>\xc3", b"\xa9<a/>"), (b"<a/>\0",), (b"<a/>\0>",), (b"<a>\0</a>",), (b"\x0b<a/>\x0c",)),
+        (b"<!DOCTYPE a [<!ENTITY e '1'>]><a>&e;</a>", b"<a>&e;</a>"),
+        (b"<!DOCTYPE a [<!ENTITY e SYSTEM 'x'>]><a/>",),
+        *((b"<a xmlns:p='u:x'><p:b/></a>", b"<p:b/>"), (b"<p:b/>", b"<a xmlns='relative'/>")),
+        *((b"<a xml:id='i'/>", b"<b xml:id='i'/>"), (b"<a xml:id='i'><b xml:id='i'/></a>",)),
+        *((b"<>", b"</>"), (b"<a/>", b"<_/>"), (b"<[/>", b"<a/>")),
+        *((b"<a>" * depth + b"</a>" * depth,) for depth in (255, 256, 257)),
+    ],
+)
+def test_no_document_changes_what_others_are(xmls: tuple[bytes, ...]):
+    for trusted in (False, True):
+        same(*xmls, *[GOOD] * (len(xmls) == 1), trusted=trusted)
+        same(GOOD, *xmls, GOOD, trusted=trusted)
+        same(*reversed(xmls), trusted=trusted)
+
+
+def test_attributes_are_counted_element_by_element():
+    many = b"<a" + b"".join(b" a%d=''" % i for i in range(MAX_ATTRIBUTES + 1)) + b"/>"
+    assert same(many, GOOD, GOOD) == [False, True, True]
+
+
+def test_attributes_are_counted_wherever_the_element_is():
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    names = [*letters, *(one + other for one in letters for other in letters)]
+    for number, refused in ((MAX_ATTRIBUTES, False), (MAX_ATTRIBUTES + 1, True)):
+        shortest = "".join(f" {name}=''" for name in names[:number])
+        for before in (*range(0, 2 * MAX_ATTRIBUTES, 400), *range(2_490, 2_510, 2)):
+            for after in ("", "<b/>" * 1_000):
+                xml = f"<r>{'<b/>' * (before // 4)}{'x' * (before % 4)}<a{shortest}/>{after}</r>".encode()
+                if refused:
+                    with pytest.raises(DocumentError, match="attributes"):
+                        parse_document(xml)
+                else:
+                    parse_document(xml)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 10))
+def test_mutated_documents_among_others_and_together(seed: int):
+    rng = Random(seed)
+    assert sum(same(GOOD, mutated(rng), GOOD)[1] for _ in range(1_000)) > 100
+    for _ in range(50):
+        same(*(mutated(rng) for _ in range(rng.randrange(5))))
+
+
+@given(st.lists(st.sampled_from([b"<a>", b"</a>", b"<!--", b"-->", b"<![CDATA[", b"]]>", b"<?p ", b"?>", b"<a/>", b" ",
+                                 b">", b"<a k='", b"'/>", b"1", b"|"]), max_size=12))  # fmt: skip
+def test_pieces_of_markup(pieces: list[bytes]):
+    same(*b"".join(pieces).split(b"|"))
+    same(GOOD, *b"".join(pieces).split(b"|"), GOOD)

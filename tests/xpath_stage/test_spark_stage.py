@@ -144,6 +144,7 @@ def test_a_worker_process_compiles_a_version_once():
         assert list(spark_module._workers) == [("test", version)], "only the newest is kept"
 
 
+@pytest.mark.soak
 def test_groups_have_the_same_numbers_on_both_ways_and_after_a_restart(spark: SparkSession):
     conjuncts = conjuncts_of(parse_script("S//a[./b->x][./c->y] JOIN {x = u AND y = v, INF} S//a[./b->u][./c->v]"))
     small, large = in_stream_s("<a><b>1</b><c>1</c></a>"), in_stream_s(*["<a><b>1</b><c>1</c><b/></a>"] * 4)
@@ -167,26 +168,6 @@ def test_groups_have_the_same_numbers_on_both_ways_and_after_a_restart(spark: Sp
 
 
 # ------------------------------------------------------------ frames
-
-
-@pytest.mark.soak
-def test_what_is_read_does_not_depend_on_partitions(spark: SparkSession):
-    script, documents = random_case(4, 8, 12)
-    with spreading(spark) as stage:
-        Stage(stage).add(conjuncts_of(script))
-        rows = frame_of(spark, ((i, d.xml_bytes()) for i, d in enumerate(documents)))
-        one, five = (in_any_order(stage.read(rows.repartition(n))) for n in (1, 5))
-    assert one == five and all(one.values())
-
-
-def in_any_order(read: pa.Table) -> dict[str, set[str]]:
-    """What was read: its witnesses, with the documents that they are of, and its groups."""
-    found: dict[str, set[str]] = {"r_bin": set(), "r_doc": set(), "r_group": set()}
-    for row in read.to_pylist():
-        for name, said in found.items():
-            docid = None if name == "r_group" else row["docid"]
-            said.update(str((docid, *values.values())) for values in row[name])
-    return found
 
 
 def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSession):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from types import ModuleType
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -13,15 +14,23 @@ from hypothesis import strategies as st
 from feeds.documents import Document
 from templates.catalog import StepEdge
 from templates.witness import node_id, plain_node
+from tests.generate.blocks import BlockMaker
+from tests.generate.documents import NAMESPACE, document_xml
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
+from tests.oracle.match import Matcher, Node, Tree
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
-from xpath_stage.documents import Limits, StreamDocument, parse_document
-from xpath_stage.evaluator import TRIAL, XPathStage
+from xpath_stage.binder import bindings
+from xpath_stage.documents import Limits, ParsedDocument, StreamDocument, parse_document
+from xpath_stage.evaluator import XPathStage
+from xscl.algebra.joins import Conjunct
+from xscl.algebra.trees import PatternNode
+from xscl.lower import PatternBuilder
 from xscl.parser import parse_script
+from xscl.printer import to_xscl
 from xscl.syntax import Script
 
 
@@ -33,9 +42,9 @@ def in_stream_s(texts: Iterable[str]) -> list[StreamDocument]:
     return [StreamDocument(i, "S", 0, 0, parse_document(text.encode())) for i, text in enumerate(texts)]
 
 
-def standing(script: str, limits: Limits | None = None) -> Stage:
+def standing(given: str | Iterable[Conjunct], limits: Limits | None = None) -> Stage:
     stage = Stage(XPathStage(limits=limits) if limits else None)
-    stage.add(conjuncts_of(parse_script(script)))
+    stage.add(conjuncts_of(parse_script(given)) if isinstance(given, str) else given)
     return stage
 
 
@@ -93,13 +102,6 @@ def test_shapes_are_hit_missed_and_flushed():
     assert counts(texts) == [5, 0]
     assert counts([f"<a>{'<b>1</b>' * n}</a>" for n in range(9)]) == [0, 9]
     assert stage.stage.counters()["flushes"] > 2
-
-
-def test_the_shape_cache_rests_where_it_does_not_hit():
-    stage = standing("S//a->x")
-    texts = [f"<a>{'<b/>' * (n % 500)}</a>" for n in range(2000)]
-    stage.evaluate(in_stream_s(texts))
-    assert stage.stage.counters()["shape_misses"] == TRIAL
 
 
 @pytest.mark.parametrize(
@@ -229,46 +231,38 @@ def test_a_join_on_a_node_s_function_has_the_derived_value():
     assert stage.evaluate(documents).values == {(0, node_id(0, 2, chain=1)): "V"}
 
 
-def test_streams_are_apart():
-    stage = standing("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y")
-    tree = parse_document(b"<a><b/><c/></a>")
-    documents = [StreamDocument(i, stream, 0, 0, tree) for i, stream in enumerate(("One", "Two", "Three"))]
-    found = stage.named(stage.evaluate(documents))
-    assert found == (
-        {
-            (0, "One://a", "One://a"): {((0, 0), (0, 0))},
-            (1, "Two://a", "Two://a"): {((0, 0), (0, 0))},
-            (1, "Two://b", "Two://b"): {((1, 0), (1, 0))},
-            (1, "Two://c", "Two://c"): {((2, 0), (2, 0))},
-        },
-        {(0, (0, 0)): "", (1, (0, 0)): "", (1, (1, 0)): "", (1, (2, 0)): ""},
-    )
-
-
-def test_only_value_join_nodes_have_their_strings_stored():
-    stage = standing("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d")
-    assert stage.evaluate(in_stream_s(["<a><b>1</b><c>2</c><d>3</d></a>"])).values == {(0, 1): "1", (0, 2): "2"}
-
-
 # ---------------------------------------------------------------- groups
 
 
 GROUPED = "; ".join(f"//a[./b->x][./c->y] JOIN {{x = u AND y = u, {n} s}} Other/u[@k = '{n}']->u" for n in range(1, 4))
 
 
-def test_edges_that_bind_together_are_one_group():
-    joins = "JOIN {x = u AND y = u AND a = u, 1 h} Other/u->u; //*[./*:b->x][./*:c->y] JOIN {x = u AND y = u, 1 h}"
-    batch = standing(f"//a->a[./b->x][./c->y] {joins} Other/u->u").stage.evaluate(in_stream_s(["<a><b/><c/></a>"]))
-    assert batch.r_bin.num_rows == 3
-    assert sorted(batch.r_bin.column("node2").to_pylist()) == [0, 1, 2]
-    assert batch.r_group.num_rows == 5
+def test_streams_are_apart_and_only_value_join_nodes_have_their_strings_stored():
+    stage = standing("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y")
+    tree = parse_document(b"<a><b/><c/></a>")
+    documents = [StreamDocument(i, stream, 0, 0, tree) for i, stream in enumerate(("One", "Two", "Three"))]
+    bound = {(0, "One://a"): 0, (1, "Two://a"): 0, (1, "Two://b"): 1, (1, "Two://c"): 2}
+    assert stage.named(stage.evaluate(documents)) == (
+        {(docid, path, path): {((node, 0), (node, 0))} for (docid, path), node in bound.items()},
+        {(docid, (node, 0)): "" for (docid, _), node in bound.items()},
+    )
+    stage = standing("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d")
+    assert stage.evaluate(in_stream_s(["<a><b>1</b><c>2</c><d>3</d></a>"])).values == {(0, 1): "1", (0, 2): "2"}
 
 
 def test_groups_are_handed_out_once_and_restored():
+    joins = "JOIN {x = u AND y = u AND a = u, 1 h} Other/u->u; //*[./*:b->x][./*:c->y] JOIN {x = u AND y = u, 1 h}"
+    batch = standing(f"//a->a[./b->x][./c->y] {joins} Other/u->u").stage.evaluate(in_stream_s(["<a><b/><c/></a>"]))
+    assert sorted(batch.r_bin.column("node2").to_pylist()) == [0, 1, 2] and batch.r_group.num_rows == 5
+
     documents, stage = in_stream_s(["<a><b>1</b><c>2</c></a>"]), standing(GROUPED)
     first = stage.stage.evaluate(documents)
     assert first.r_group.num_rows == 2
-    assert stage.stage.evaluate(documents).r_group.num_rows == 0
+    stage.stage.finish_batch(committed=False)  # what was not kept is new again
+    assert stage.stage.evaluate(documents).r_group.sort_by("grp") == first.r_group.sort_by("grp")
+    for committed in (True, False):
+        stage.stage.finish_batch(committed=committed)
+        assert stage.stage.evaluate(documents).r_group.num_rows == 0
 
     stored: dict[int, frozenset[StepEdge]] = {}
     for group, one, two in zip(*first.r_group.to_pydict().values(), strict=True):
@@ -281,12 +275,122 @@ def test_groups_are_handed_out_once_and_restored():
     assert second.r_group.to_pydict()["grp"][0] not in stored
 
 
-def test_groups_of_a_batch_that_was_not_kept_are_new_again():
-    documents, stage = in_stream_s(["<a><b>1</b><c>2</c></a>"]), standing(GROUPED)
-    first = stage.stage.evaluate(documents).r_group
-    stage.stage.finish_batch(committed=False)
-    assert stage.stage.evaluate(documents).r_group.sort_by("grp") == first.sort_by("grp")
-    stage.stage.finish_batch(committed=True)
-    assert stage.stage.evaluate(documents).r_group.num_rows == 0
-    stage.stage.finish_batch(committed=False)
-    assert stage.stage.evaluate(documents).r_group.num_rows == 0
+# ---------------------------------------------------------------- batches of any size
+
+PAIRS = 1_000
+"""Different pairs of a pattern and a document of its stream that are compared for a seed, at least."""
+
+Batches = Sequence[Sequence[StreamDocument]]
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_witnesses_are_the_matches_in_any_batches(seed: int):
+    rng, cacheable = Random(seed), seed % 2 == 1
+    conjuncts, documents = workload(rng)
+    if cacheable:
+        conjuncts = [conjunct for conjunct in conjuncts if may_be_cached(conjunct)]
+    pairs = compared(conjuncts, documents)
+    assert pairs >= PAIRS
+    matches, found = set[int](), []
+    for max_shapes in (Limits().shapes, 0):
+        stage = standing(conjuncts, Limits(shapes=max_shapes))
+        matches.add(sum(map(stage.check, batches(documents, rng.choice((2, 9, 30))))))
+        for size in (1, 17, len(documents)):
+            stage = standing(conjuncts, Limits(shapes=max_shapes))
+            found += [named(stage, batches(documents, size)) for _ in range(3 if max_shapes else 1)]
+            hits = stage.stage.counters()["shape_hits"]
+            assert (hits >= len(documents)) is (cacheable and max_shapes > 0)
+            rng.shuffle(documents)
+    assert len(matches) == 1
+    assert matches.pop() > pairs / 4
+    assert all(witnesses == found[0] for witnesses in found)
+
+
+def workload(rng: Random) -> tuple[list[Conjunct], list[StreamDocument]]:
+    """The queries of some random scripts, and all their documents mixed, on several streams."""
+    conjuncts, samples = [], []
+    for _ in range(5):
+        script, documents = random_case(rng.randrange(10**6), 8, 8, 10)
+        conjuncts += conjuncts_of(script)
+        samples += [(document.stream, document.xml) for document in documents]
+    rng.shuffle(samples)
+    texts = [(stream, xml.encode() if isinstance(xml, str) else xml) for stream, xml in dict.fromkeys(samples)]
+    return conjuncts, [StreamDocument(i, stream, 0, 0, parse_document(xml)) for i, (stream, xml) in enumerate(texts)]
+
+
+def may_be_cached(conjunct: Conjunct) -> bool:
+    """Whether the shape cache serves documents that the query reads: it has no condition in XPath or on attributes."""
+    nodes = (node for side in conjunct.sides() for node in side.pattern.walk())
+    conditions = ((node.test.kind, condition.xpath) for node in nodes for condition in node.conditions)
+    return all(kind == "element" and xpath is None for kind, xpath in conditions)
+
+
+def compared(conjuncts: Iterable[Conjunct], documents: Iterable[StreamDocument]) -> int:
+    """How many different pairs of a pattern and a document `Stage.check` compares."""
+    patterns = {(side.stream, str(side.pattern)) for conjunct in conjuncts for side in conjunct.sides()}
+    return sum(stream == document.stream for stream, _ in patterns for document in documents)
+
+
+def batches(documents: Sequence[StreamDocument], size: int) -> Batches:
+    return [documents[start : start + size] for start in range(0, len(documents), size)]
+
+
+def named(stage: Stage, of: Batches) -> tuple[object, object]:
+    """The witnesses of all batches, with variables by definition."""
+    edges: dict[object, object] = {}
+    values: dict[object, object] = {}
+    for batch in of:
+        some, theirs = cast("tuple[dict[object, object], dict[object, object]]", stage.named(stage.evaluate(batch)))
+        edges |= some
+        values |= theirs
+    return edges, values
+
+
+# ---------------------------------------------------------------- the binder
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_the_binder_agrees_with_the_oracle(rng: Random, namespaced: bool):
+    xml = document_xml(rng, 12)
+    block, names = BlockMaker(rng, namespaced).block("S", xml)
+    other = document_xml(rng, 12)
+    namespaces = {"p": NAMESPACE}
+    pattern = PatternBuilder(namespaces).path(block.steps)
+    variables = frozenset(name.var for name in names)
+    for text in (xml, other):
+        document, tree = parse_document(text), Tree(text)
+        expected = {
+            tuple(sorted(bound)) for _, bound in Matcher(tree, namespaces, variables).embeddings(None, block.steps)
+        }
+        found = {
+            tuple(sorted((var, as_oracle(document, node)) for var, node in bound))
+            for bound in bindings(pattern, document)
+        }
+        assert found == {tuple(sorted(bound, key=lambda pair: pair[0])) for bound in expected}, to_xscl(block)
+
+
+@given(st.randoms(use_true_random=False))
+def test_fixing_nodes_chooses_among_the_bindings(rng: Random):
+    xml = document_xml(rng, 12)
+    block, _ = BlockMaker(rng, False).block("S", xml)
+    pattern, document = PatternBuilder({}).path(block.steps), parse_document(xml)
+    found = bindings(pattern, document)
+    paths = dict(variable_paths(pattern, ()))
+    chosen = rng.sample(sorted(paths), rng.randint(1, len(paths)))
+    somewhere = [node for bound in sorted(found) for node in bound] or [("", (0, 0))]
+    fixed = {var: dict(rng.choice(sorted(found))).get(var, (0, 0)) if found else (0, 0) for var in chosen}
+    fixed[chosen[0]] = rng.choice(somewhere)[1]
+    expected = {bound for bound in found if fixed.items() <= dict(bound).items()}
+    assert bindings(pattern, document, {paths[var]: node for var, node in fixed.items()}) == expected
+
+
+def variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if pattern.var:
+        yield pattern.var, path
+    for i, child in enumerate(pattern.children):
+        yield from variable_paths(child, (*path, i))
+
+
+def as_oracle(document: ParsedDocument, node: tuple[int, int]) -> Node:
+    element, place = node
+    return Node(element, document.attribute(element, place)[0] if place else None)

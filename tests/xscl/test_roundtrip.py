@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.generate.event_worlds import world
 from tests.generate.scripts import scripts
 from tests.generate.seeds import examples, seeds
-from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
+from tests.xscl.test_events import EVENTS, FEED_EXAMPLES
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors

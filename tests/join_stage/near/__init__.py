@@ -1,1 +1,0 @@
-"""Tests of near-equal texts in the join state."""

@@ -1,0 +1,227 @@
+"""The keys of texts: whatever is near has one in common, in whatever order of words; and SQL makes the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from join_stage import near
+from join_stage.near import (
+    IN_DUCKDB,
+    IN_SPARK,
+    LONGEST_FIRST,
+    OneOfEach,
+    WordOrder,
+    WordSets,
+    keyed,
+    keyed_statement,
+    learnt,
+    numbered_texts,
+    split_text_rows,
+)
+from join_stage.protocol import RESULT
+from templates.witness import MANY, R_DOC
+from tests.generate.near import THRESHOLDS, WORDS, near_texts
+from tests.oracle import values as oracle_values
+from xscl.algebra.words import encode_words, join_threshold
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _rows(texts: Sequence[str], threshold: str) -> pa.Table:
+    """R_doc with texts, one a document, and the lower-case form of each, which is joined by itself."""
+    texts = list(texts)
+    values = [encode_words(text, threshold) for text in texts] + [text.lower() for text in texts]
+    docids = [*range(len(texts))] * 2
+    nodes = [MANY | 7] * len(texts) + [8] * len(texts)
+    return pa.table([docids, nodes, values, ["S"] * len(docids)], schema=R_DOC)
+
+
+def _keys(rows: pa.Table, order: WordOrder) -> list[set[str]]:
+    found: list[set[str]] = [set() for _ in range(len(rows) // 2)]
+    for row in keyed(rows, order).to_pylist():
+        assert row["stream"] == "S"
+        if row["node"] & MANY:
+            assert row["strval"] not in found[row["docid"]], "a row for each key"
+            found[row["docid"]].add(row["strval"])
+    return found
+
+
+def _orders(rng: Random, texts: Sequence[str]) -> list[WordOrder]:
+    """The longest words first, as learnt from the texts, and in any order."""
+    known = [encode_words(text, "0.5") for text in texts]
+    numbers = np.unique(numbered_texts(list(filter(None, known))).numbers)
+    some = numbers[rng.sample(range(len(numbers)), len(numbers) // 2)]
+    return [LONGEST_FIRST, learnt(filter(None, known)), WordOrder(some)]
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_what_is_near_has_a_key_in_common(threshold: str) -> None:
+    rng = Random(threshold)
+    pairs = [near_texts(rng) for _ in range(250)]
+    texts = [text for pair in pairs for text in pair]
+    rows, found = _rows(texts, join_threshold(threshold)), 0
+    for order in _orders(rng, texts):
+        keys = _keys(rows, order)
+        for place, (one, other) in enumerate(pairs):
+            if oracle_values.near(one, other, threshold):
+                found += one != other
+                assert keys[2 * place] & keys[2 * place + 1], (one, other)
+    assert found > 30
+
+
+def test_keys_are_few() -> None:
+    text = " ".join(f"word{number}" for number in range(1000))
+    for threshold, most in (("0.5", 129), ("0.6", 103), ("0.9", 26), ("1.0", 1)):
+        ((some,), (short,), (none,)) = (_keys(_rows([one], threshold), LONGEST_FIRST) for one in (text, "storm", "…"))
+        assert (len(some), len(short), len(none)) == (most, 1, 0)
+        assert {key[:3] for key in some} == {threshold}
+
+
+def test_an_order_is_learnt_from_frequencies() -> None:
+    texts = [encode_words(text, "0.6") for text in ("the storm hits", "the rain hits the coast", "the end")]
+    order = learnt(texts)
+    numbers = {word: numbered_texts([encode_words(word, "0.6")]).numbers for word in ("the", "hits", "rain", "unmet")}
+    ranks = {word: order.ranks(number).item() for word, number in numbers.items()}
+    assert sorted(ranks, key=ranks.__getitem__) == ["unmet", "rain", "hits", "the"]
+    assert order.frequent.tolist() == [numbers["hits"].item(), numbers["the"].item()]
+
+
+def _of_sql(rows: pa.Table) -> tuple[pa.Table, list[tuple[object, ...]]]:
+    expected = keyed(rows, LONGEST_FIRST)
+    return rows, sorted(zip(*(column.to_pylist() for column in expected.columns), strict=True))
+
+
+def _many_rows() -> pa.Table:
+    rng = Random(8)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randrange(12))) for _ in range(300)]
+    return pa.concat_tables([_rows(texts, threshold) for threshold in ("0.5", "0.6", "0.7", "0.8", "0.9", "1.0")])
+
+
+def test_sql_makes_the_same_keys() -> None:
+    rows, expected = _of_sql(_many_rows())
+    connection = duckdb.connect()
+    connection.register("found", rows)
+    assert sorted(connection.sql(keyed_statement("found", IN_DUCKDB)).fetchall()) == expected
+
+
+def test_sql_makes_the_same_keys_on_spark(spark: SparkSession) -> None:
+    rows, expected = _of_sql(_many_rows())
+    found = spark.sql(keyed_statement("{some}", IN_SPARK), some=spark.createDataFrame(rows))
+    assert sorted(tuple(row) for row in found.collect()) == expected
+
+
+# ---------------------------------------------------------------- sets of words
+
+NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 << 44 | 3}
+
+
+def word_rows(texts: Sequence[str], first: int = 0) -> pa.Table:
+    """R_doc with the words of texts, one a document, for each threshold, and with another value."""
+    rows = [
+        (docid, node, encode_words(text, threshold), "S")
+        for docid, text in enumerate(texts, first)
+        for threshold, node in NODES.items()
+    ]
+    rows += [(docid, 3, text, "S") for docid, text in enumerate(texts, first)]
+    return pa.table(list(map(list, zip(*rows, strict=True))), schema=R_DOC)
+
+
+def _add(sets: WordSets, rows: pa.Table) -> None:
+    _, texts = split_text_rows(rows)
+    sets.add(texts, numbered_texts(texts["strval"].to_pylist()))
+
+
+def _near(sets: WordSets, pairs: Sequence[tuple[int, int]], threshold: str) -> list[bool]:
+    left, right = np.array(pairs, np.int64).reshape(-1, 2).T
+    sides = (OneOfEach(side, np.full(len(side), NODES[threshold]), np.arange(len(side))) for side in (left, right))
+    return list(map(bool, sets.are_near(*sides)))
+
+
+@pytest.mark.parametrize("most", [10, 100, 1_000_000])
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "MOST_HELD", most)
+    monkeypatch.setattr(near, "MOST_COMPARED", most)
+    rng = Random(most)
+    texts = [text for _ in range(80) for text in near_texts(rng)]
+    stored = word_rows(texts)
+    asked: list[int] = []
+
+    def find(docids: pa.Array) -> pa.Table:
+        asked.extend(docids.to_pylist())
+        return stored.filter(pc.is_in(stored["docid"], docids))
+
+    sets = WordSets(find if is_stored else None)
+    found = 0
+    for first in range(0, len(texts), 20):
+        upto = first + 20
+        _add(sets, word_rows(texts[first:upto], first))
+        pairs = [(rng.randrange(first, upto), rng.randrange(upto)) for _ in range(60)]
+        pairs += [(docid, docid - 1) for docid in range(first + 1, upto, 2)]
+        pairs += rng.choices(pairs, k=10)
+        for threshold in NODES:
+            # Of texts without words, nobody can tell here; they have no key, so they are not asked for.
+            some = [pair for pair in pairs if all(encode_words(texts[docid], threshold) for docid in pair)]
+            expected = [oracle_values.near(texts[one], texts[other], threshold) for one, other in some]
+            assert _near(sets, some, threshold) == expected
+            found += sum(expected)
+    assert found > 150
+    assert bool(asked) == (is_stored and most < 1_000_000)
+
+
+def test_of_what_is_not_there_nobody_can_tell() -> None:
+    sets = WordSets(lambda docids: word_rows(["storm"]).filter(pc.is_in(word_rows(["storm"])["docid"], docids)))
+    assert _near(sets, [(0, 0), (0, 1), (7, 8)], "0.6") == [True, True, True]
+    assert (sets.pairs, sets.near) == (1, 1)
+
+
+def test_a_text_that_comes_again_under_one_docid_is_the_later_one() -> None:
+    sets = WordSets()
+    _add(sets, word_rows(["storm hits", "the coast"]))
+    assert _near(sets, [(0, 1)], "0.5") == [False]
+    _add(sets, word_rows(["the coast"]))  # the batch was rolled back, and another one came
+    assert _near(sets, [(0, 1)], "0.5") == [True]
+
+
+def test_words_with_one_number_make_texts_nearer_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If digests were short, pairs could be taken for near that are not, but none would be lost."""
+    from xscl.algebra import words
+
+    monkeypatch.setattr(words, "_number", lambda word: f"{len(word) % 3:016x}")
+    words._numbers.cache_clear()
+    rng = Random(5)
+    try:
+        for _ in range(200):
+            texts = near_texts(rng)
+            sets = WordSets()
+            _add(sets, word_rows(texts))
+            for threshold in NODES:
+                if oracle_values.near(*texts, threshold):
+                    assert _near(sets, [(0, 1)], threshold) == [True]
+    finally:
+        words._numbers.cache_clear()
+
+
+def test_rows_of_matches_are_checked() -> None:
+    sets = WordSets()
+    _add(sets, word_rows(["storm hits the coast", "the storm hits coast", "rain"]))
+    node = NODES["0.6"]
+    rows = [
+        (1, 0, 1, [1, node, 1, node]),
+        (1, 0, 2, [1, node, 1, node]),
+        (2, 0, 2, [1, 3, 4, 1, 3]),
+        (3, 1, None, [1]),
+        (4, 1, 0, [node, node]),
+    ]
+    found = pa.table(list(map(list, zip(*rows, strict=True))), schema=RESULT)
+    assert sets.checked(found)["qid"].to_pylist() == [1, 2, 3, 4]
+    assert sets.checked(found.slice(2, 2)).equals(found.slice(2, 2))

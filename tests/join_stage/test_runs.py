@@ -1,0 +1,524 @@
+"""Runs on disk beside the same postings in memory, and merged ones beside a merge by hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import JoinEngine
+from join_stage.signature import disk, join
+from join_stage.signature import runs as runs_module
+from join_stage.signature.disk import MOST_RUNS, Merge, MergerHere, StoredRuns
+from join_stage.signature.postings import CODE_BITS, AskedValues, PostingRun, ValueDictionary, digests, grouped
+from join_stage.signature.rows import PathClass, PathClasses, RowIndex
+from join_stage.signature.runs import DamagedRun, DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
+from join_stage.spark.tasks import SparkMerger, merge_on_executor
+from join_stage.store.protocol import StoreError
+from join_stage.store.spark.manifests import Merging, read_rows, write_data_file
+from join_stage.tables import RUNS
+from templates.witness import NO_WITNESSES
+from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
+from tests.generate.seeds import at_length, seeds
+from tests.support.in_process import Context, run_in_process
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+GROUPS = [(0, [(1, 2)]), (1, [(1, 3)]), (2, [(1, 4), (2, 5)])]
+Flat = list[tuple[object, ...]]
+
+
+def random_run(
+    rng: np.random.Generator, documents: int, first: int, values: int
+) -> tuple[PostingRun, ValueDictionary, PathClasses]:
+    """Documents from docid `first` on, some of which begin at one time, with values of which a few are common."""
+    classes = PathClasses(RowIndex())
+    classes.learn(GROUPS)
+    numbers = np.array([classes.number(PathClass((int(group),), False, "S")) for group in rng.permutation(3)])
+    known, count = ValueDictionary(), documents * 6
+    instance = np.sort(rng.integers(0, documents, count))
+    number = known.numbers(f"v{min(int(value), values)}" for value in rng.zipf(1.3, count))
+    code = number << CODE_BITS | numbers[rng.integers(0, 3, count)]
+    order = np.argsort(code, kind="stable")
+    t0 = np.sort(rng.integers(0, 20, documents)) * 10 + int(rng.integers(0, 100))
+    wide = 1 << 40 if rng.random() < 0.2 else 0
+    run = grouped(
+        code[order],
+        time=t0[instance[order]],
+        node=rng.integers(0, 50, count)[order] + wide,
+        inner=rng.integers(0, 9, (count, int(rng.integers(0, 3)))),
+        instance=instance[order],
+        top=rng.integers(0, 5, documents),
+        document=np.arange(documents),
+        docid=np.arange(first, first + documents),
+        t0=t0,
+        t1=t0 + int(rng.choice([0, 3])),
+    )
+    return run, known, classes
+
+
+def written(
+    path: Path, run: PostingRun, values: ValueDictionary, classes: PathClasses, low: int | None = None
+) -> DiskRun:
+    write_run(path, run, values, classes)
+    return opened(path, classes, low)
+
+
+def opened(path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
+    file = RunFile(path, PagePool())
+    numbers = [classes.number_of_edges(one.groups, one.same, one.stream) for one in file.head.classes]
+    return DiskRun(file, np.array(numbers), low)
+
+
+def flat(run: DiskRun) -> Flat:
+    """The postings that are not evicted, in no order. Asserts that the file is sorted as it says."""
+    file, found = run.file, []
+    groups, all_postings = file.groups.range(0, len(file.groups)), file.postings.range(0, len(file.postings))
+    starts = [*groups["start"].tolist(), len(all_postings)]
+    keys = [(int(g["high"]), int(g["low"]), int(g["path_class"])) for g in groups]
+    assert keys == sorted(set(keys))
+    for (high, low, number), start, end in zip(keys, starts, starts[1:], strict=False):
+        postings = all_postings[start:end]
+        places = [(int(p["time"]), int(p["instance"])) for p in postings]
+        assert places
+        assert places == sorted(places)
+        for posting in postings:
+            if run.low is None or posting["time"] >= run.low:
+                inner = posting["inner"].tolist() if "inner" in (posting.dtype.names or ()) else []
+                duration = int(posting["duration"]) if file.head.layout.lasting else 0
+                told = [int(posting[name]) for name in ("time", "node", "top")]
+                told += [int(posting["docid"]) + file.head.base, duration, *inner, *[0] * (2 - len(inner))]
+                found.append((high, low, file.head.classes[number], *told))
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 200))
+def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(disk, "PIECE", int(rng.choice([7, 100, 5_000])))
+    low = None if seed % 2 else 60
+    runs = []
+    for number in range(int(rng.integers(1, 4))):
+        run, values, classes = random_run(rng, int(rng.choice([1, 5, 200])), number * 1000, 300)
+        one = written(tmp_path / f"{number}.run", run, values, classes, low)
+        if low is None or one.file.head.last >= low:
+            runs.append(one)
+    if not runs:
+        return
+    merge = Merge(runs, tmp_path / "merged.run", MergerHere())
+    merge.start()
+    merge.wait()
+    assert merge.is_done, merge.error
+    merged = opened(tmp_path / "merged.run", classes)
+    assert flat(merged) == sorted((posting for run in runs for posting in flat(run)), key=repr)
+    head = merged.file.head
+    times = merged.file.postings.range(0, head.postings)["time"]
+    assert (head.first, head.last, head.postings) == (times.min(), times.max(), len(times))
+
+
+def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(disk, "PIECE", 7)
+    rng = np.random.default_rng(2)
+    runs = [written(tmp_path / f"{i}.run", *random_run(rng, 100, i * 100, 50)) for i in range(2)]
+    merge = Merge(runs, tmp_path / "merged.run", MergerHere())
+    merge.start()
+    merge.abandon()
+    assert not (tmp_path / "merged.run").exists()
+    never = Merge(runs, tmp_path / "merged.run", MergerHere())
+    never.abandon()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.run", "1.run"]
+
+
+def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
+    """What a run has of each value, class by class: the times and the nodes."""
+    starts, ends = run.groups_of(asked)
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        groups = np.arange(start, end)
+        of_value = []
+        for group in groups:
+            first, last = run.start[np.array([group, group + 1])].tolist()
+            at = np.arange(first, last)
+            nodes = sorted(zip(run.time[at].tolist(), run.node[at].tolist(), run.docids[at].tolist(), strict=True))
+            of_value.append((int(run.path_class[np.array([group])][0]), nodes))
+        yield sorted(of_value)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 100))
+def test_the_same_is_found_on_disk_and_in_memory(seed: int, tmp_path: Path):
+    rng = np.random.default_rng(seed)
+    run, values, classes = random_run(rng, int(rng.choice([1, 30, 800])), 0, 5_000)
+    on_disk = written(tmp_path / "0.run", run, values, classes)
+    numbers = values.numbers(
+        [*(f"v{number}" for number in range(0, 3_000, 7)), *(f"w{number}" for number in range(500))]
+    )
+    asked = AskedValues(np.sort(np.concatenate([numbers, numbers[::3]])), values)
+    found = list(found_in(on_disk, asked))
+    assert found == list(found_in(run, asked))
+    assert any(found) or len(run.docid) == 1
+    start, end = run.groups_of(asked)
+    place = rng.integers(0, len(start), 400)
+    instances = rng.integers(0, len(run.top), 400)
+    time = run.t0[run.document[instances]]
+    ours = run.of_instances(instances, time, start[place], end[place])
+    start, end = on_disk.groups_of(asked)
+    theirs = on_disk.of_instances(instances, time, start[place], end[place])
+    assert shown(run, *ours) == shown(on_disk, *theirs)
+
+
+def shown(run: PostingRun | DiskRun, postings: Any, groups: Any, places: Any) -> list[tuple[int, ...]]:
+    columns = places, run.path_class[groups], run.instance[postings], run.time[postings], run.tops[postings]
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_digests_that_share_a_half_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All digests have one of three high halves, and one of a hundred low ones."""
+
+    def poor(texts: Any) -> Any:
+        return digests(texts) % np.array([3, 100], np.uint64)
+
+    monkeypatch.setattr("join_stage.signature.postings.digests", poor)
+    rng = np.random.default_rng(0)
+    classes = PathClasses(RowIndex())
+    classes.learn(GROUPS)
+    number = classes.number(PathClass((0,), False, "S"))
+    values = ValueDictionary()
+    texts = [f"v{i}" for i in range(400)]
+    halves = values.digests(values.numbers(texts))
+    known = {tuple(pair): text for pair, text in zip(halves.tolist(), texts, strict=True)}  # a text for each digest
+    kept = values.numbers(sorted(known.values()))[::2]
+    code = np.sort(kept) << CODE_BITS | number
+    none = np.zeros(len(code), np.int64)
+    run = grouped(
+        code,
+        time=none,
+        node=rng.integers(0, 99, len(code)),
+        inner=none.reshape(-1, 1)[:, :0],
+        instance=none,
+        top=none[:1],
+        document=none[:1],
+        docid=none[:1],
+        t0=none[:1],
+        t1=none[:1],
+    )
+    on_disk = written(tmp_path / "0.run", run, values, classes)
+    asked = AskedValues(np.sort(values.numbers(known.values())), values)
+    assert list(found_in(on_disk, asked)) == list(found_in(run, asked))
+
+
+def test_a_file_that_is_no_run_is_refused(tmp_path: Path):
+    rng = np.random.default_rng(1)
+    path = tmp_path / "0.run"
+    written(path, *random_run(rng, 10, 0, 20))
+    whole = path.read_bytes()
+    turned = Random(1)
+    for content in (b"", b"x" * 10, whole[:-1], whole + b"x", whole[:-30] + whole[-29:], whole[64:]):
+        path.write_bytes(content)
+        with pytest.raises(DamagedRun, match="is damaged"):
+            RunFile(path, PagePool())
+    for _ in range(50):
+        at = turned.randrange(len(whole) - 200, len(whole))
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
+        with pytest.raises(DamagedRun):
+            RunFile(path, PagePool())
+    path.unlink()
+    with pytest.raises(DamagedRun, match="is gone"):
+        RunFile(path, PagePool())
+
+
+@pytest.mark.parametrize("seed", seeds(2, 50))
+def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(runs_module, "PAGE", int(rng.choice([8, 100, 1024])))
+    monkeypatch.setattr(runs_module, "LIMIT", int(rng.choice([4_000, 1 << 20])))
+    monkeypatch.setattr(runs_module, "AT_ONCE", 20)
+    kind = np.dtype([("one", "<u4"), ("two", "<i8")])
+    records = np.zeros(int(rng.choice([1, 5, 3_000])), kind)
+    records["one"], records["two"] = rng.integers(0, 1 << 32, len(records)), rng.integers(-9, 9, len(records))
+    path = tmp_path / "records"
+    path.write_bytes(b"before.." + records.tobytes() + bytes(range(3)) * (seed % 2))
+    pool = PagePool()
+    with path.open("rb") as file:
+        arrays = [PagedRecords(file.fileno(), 8, len(records), kind, pool) for _ in range(2)]
+        for _ in range(60):
+            array = arrays[int(rng.integers(0, 2))]
+            places = rng.integers(0, len(records), int(rng.integers(0, 70)))
+            assert (array.at(places) == records[places]).all()
+            assert (array.field("two", places) == records["two"][places]).all()
+        first, end = sorted(rng.integers(0, len(records) + 1, 2).tolist())
+        assert (arrays[0].range(first, end) == records[first:end]).all()
+
+
+def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
+    """The description names the sizes of all records, which are the same everywhere."""
+    sizes = [kind.itemsize for kind in (runs_module.GROUP, runs_module.FENCE, runs_module.FINGERPRINTS)]
+    assert sizes == [24, 8, 16]
+    assert Layout(wide=False, longest=0, lasting=False).posting.itemsize == 24
+    assert Layout(wide=True, longest=2, lasting=True).posting.itemsize == 64
+
+
+# ---------------------------------------------------------------- kills, full disks and damage
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All postings of a batch are written, and merged a few at a time."""
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(disk, "PIECE", 16)
+
+
+@contextmanager
+def engine_of(case: JoinCase, directory: Path) -> Iterator[DuckDBEngine]:
+    with closing(DuckDBEngine(directory, "signature")) as engine:
+        for template, rows in case.templates:
+            engine.put_rows(template, rows)
+        yield engine
+
+
+def results_from(engine: JoinEngine, case: JoinCase, first_batch: int) -> list[Result]:
+    """The results of the batches from `first_batch` on, each committed."""
+    results = []
+    for first, batch in case.batches[first_batch:]:
+        engine.begin()
+        results.append(sorted_rows(engine.join(batch, first, case.scope)))
+        engine.commit()
+    return results
+
+
+def expected(case: JoinCase) -> list[Result]:
+    """What the plan `basic` finds for each batch."""
+    with closing(DuckDBEngine(plan="basic")) as engine:
+        return run_case(engine, case)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 200))
+def test_whatever_a_killed_process_leaves_is_opened(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The state is copied in the middle of writing, merging and removing files, as a process that dies leaves it."""
+    rng = Random(seed)
+    case = random_join_case(seed, templates=3, batches=6, in_order=True)
+    wanted = expected(case)
+    copies: list[Path] = []
+
+    def dies_now(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if rng.random() < 0.05:
+                copies.append(tmp_path / f"copy{len(copies)}")
+                shutil.copytree(tmp_path / "state", copies[-1])
+            return function(*arguments, **named)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for owner, name in ((RunWriter, "_write"), (RunWriter, "finish"), (Path, "unlink"), (StoredRuns, "committed")):
+            patched.setattr(owner, name, dies_now(getattr(owner, name)))
+        with engine_of(case, tmp_path / "state") as engine:
+            results_from(engine, case, 0)
+    assert copies
+    for copy in copies:
+        with engine_of(case, copy) as engine:
+            done = (engine.highest("r_docts", "docid") + 1) // 4  # documents of a batch
+            assert results_from(engine, case, done) == wanted[done:]
+            engine.begin()
+            engine.join(NO_WITNESSES, 10**6, case.scope)  # which opens the runs, if no batch was left
+            engine.evict(10**9 * SECOND)
+            engine.commit()
+            assert not list((copy / RUNS).iterdir())
+
+
+@pytest.mark.parametrize("seed", seeds(1, 100))
+def test_a_full_disk_stops_a_batch_and_loses_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rng = Random(seed)
+    case = random_join_case(seed, templates=3, batches=6, in_order=True)
+    write = RunWriter._write
+    full, said = False, []
+
+    def may_fail(writer: RunWriter, content: bytes, at: int) -> int:
+        if full and rng.random() < 0.5:
+            raise OSError(28, "No space left on device")
+        return write(writer, content, at)
+
+    monkeypatch.setattr(RunWriter, "_write", may_fail)
+    with engine_of(case, tmp_path) as engine:
+        for (first, batch), rows in zip(case.batches, expected(case), strict=True):
+            for may_be_full in (True, False):
+                full = may_be_full and rng.random() < 0.7
+                engine.begin()
+                assert sorted_rows(engine.join(batch, first, case.scope)) == rows
+                try:
+                    engine.commit()
+                    break
+                except StoreError as error:
+                    said.append(str(error))
+                    engine.rollback()
+            assert not full or may_be_full
+    assert said and all("No space left on device; make room" in text for text in said)
+
+
+def test_damaged_runs_are_built_anew_from_the_tables(tmp_path: Path):
+    case = random_join_case(3, templates=3, batches=6, in_order=True)
+    wanted = expected(case)
+    with engine_of(case, tmp_path) as engine:
+        assert results_from(engine, replace(case, batches=case.batches[:3]), 0) == wanted[:3]
+    for batch, harm in enumerate((lambda _: None, lambda run: run[:-1], lambda run: run[:-40] + b"?" + run[-39:]), 3):
+        harmed = list((tmp_path / RUNS).iterdir())
+        assert harmed
+        for path in harmed:
+            damaged = harm(path.read_bytes())
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+        with engine_of(case, tmp_path) as engine:
+            assert results_from(engine, replace(case, batches=case.batches[: batch + 1]), batch) == [wanted[batch]]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_state_on_disk_is_the_state_on_spark(
+    seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The driver reads the state in small parts, in which edges come in another order."""
+    from join_stage.spark.engine import SparkEngine
+
+    monkeypatch.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)
+    case = random_join_case(seed, batches=8, in_order=True)
+    wanted = expected(case)
+    for at in (0, 3, 6):
+        if at == 3:  # then all is read from the tables
+            shutil.rmtree(tmp_path / RUNS)
+        with closing(SparkEngine(spark, tmp_path, "signature")) as engine:
+            for template, rows in case.templates:
+                engine.put_rows(template, rows)
+            some = replace(case, batches=case.batches[: at + 3])
+            assert results_from(engine, some, at) == wanted[at : at + 3]
+            stored = engine._plan._join._stored  # type: ignore[attr-defined]  # of the plan `signature`
+            assert stored.now.runs
+
+
+def merged(runs: StoredRuns, times: int = 1, *, committed: bool = True) -> None:
+    """Merges and waits for it, some times."""
+    for _ in range(times):
+        runs.merge(1 << 60, lambda one: 1)
+        for merge in [*runs._merges]:
+            merge.wait()
+        if committed:
+            runs.committed()
+
+
+@pytest.mark.parametrize("in_order", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
+    """Documents of five or ten hours, with a window of one hour; one of them is dated a century ahead."""
+    hour, count = 3_600_000_000, 200 if at_length() else 35
+    rng, runs, most = np.random.default_rng(3), StoredRuns(tmp_path), 0
+    runs.open(None, lambda one: 1)
+    for number in range(count):
+        run, values, classes = random_run(rng, 40, number * 40, 30)
+        begin = number * hour // 20 if in_order else int(rng.integers(max(0, number - 15), number + 1)) * hour // 20
+        if number == 5:
+            begin += 100 * 365 * 24 * hour
+        run = replace(run, time=run.time + begin, t0=run.t0 + begin, t1=run.t1 + begin)
+        runs.add(run, values, classes, number * 40 + 39)
+        runs.evict((number - 20) * hour // 20)
+        runs.merge(hour, lambda one: 1)
+        for merge in runs._merges:
+            merge.wait()
+        runs.committed()
+        most = max(most, len(runs.now.runs))
+    assert most <= MOST_RUNS
+    alive = sum(
+        int((run.file.postings.range(0, len(run))["time"] >= (count - 21) * hour // 20).sum()) for run in runs.now.runs
+    )
+    assert sum(map(len, runs.now.runs)) < 3 * alive
+    named = {run.file.path.name for run in runs.now.runs} | {merge.path.name for merge in runs._merges}
+    assert {path.name for path in tmp_path.iterdir()} <= named
+
+
+# ---------------------------------------------------------------- merges on executors
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Context:
+    return run_in_process(monkeypatch, cores=2)
+
+
+def runs_of(tmp_path: Path, context: Context, count: int) -> StoredRuns:
+    runs, rng = StoredRuns(tmp_path, SparkMerger(context)), np.random.default_rng(5)  # type: ignore[arg-type]  # which stands for one
+    runs.open(None, lambda one: 1)
+    for number in range(count):
+        run, values, classes = random_run(rng, 40, number * 40, 30)
+        runs.add(run, values, classes, number * 40 + 39)
+    return runs
+
+
+def test_runs_are_merged_by_a_task(tmp_path: Path, context: Context):
+    runs = runs_of(tmp_path, context, 2)
+    postings = sum(len(run) for run in runs.now.runs)
+    merged(runs, 2, committed=False)
+    runs.committed()
+    assert [len(run) for run in runs.now.runs] == [postings]
+    assert len(list(tmp_path.iterdir())) == 1 and context.jobs == 1
+
+
+def fails(*_: object) -> list[object]:
+    raise Py4JError("an executor was lost")
+
+
+def test_a_merge_that_a_task_does_not_finish_is_tried_after_the_next_run(
+    tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch
+):
+    runs = runs_of(tmp_path, context, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(context, "attempted", fails)
+        merged(runs, 3)  # and no batch fails
+    assert len(runs.now.runs) == 2 and len(list(tmp_path.iterdir())) == 2
+    run, values, classes = random_run(np.random.default_rng(6), 300, 80, 30)
+    runs.add(run, values, classes, 379)
+    merged(runs, 6)
+    assert len(runs.now.runs) == 1 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_task_that_is_killed_leaves_nothing_for_good(
+    tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch
+):
+    runs = runs_of(tmp_path, context, 2)
+
+    def half(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunWriter, "put_groups", half)
+        merged(runs, committed=False)
+        runs.merge(1 << 60, lambda one: 1)
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "9-x.77").write_text("of a killed process")
+    runs._merges.clear()
+    runs.open(runs.manifest(), lambda one: 1)
+    runs.committed()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("on_executors", [True, False])
+def test_files_of_tables_are_merged_there_or_here(
+    on_executors: bool, tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch
+):
+    if not on_executors:
+        monkeypatch.setattr(context, "attempted", fails)
+    inputs = []
+    for number in range(3):
+        rows = pa.table({"n": [number, number + 10], "text": ["x", None]}, SCHEMA)
+        inputs.append(tmp_path / f"{number}.parquet")
+        write_data_file(inputs[-1], [rows], SCHEMA)
+    file = merge_on_executor(context, Merging(tmp_path / "all.parquet", tuple(inputs), SCHEMA, 1, None, None))  # type: ignore[arg-type]  # which stands for one
+    assert (file.name, file.rows, file.level) == ("all.parquet", 6, 1)
+    assert read_rows(tmp_path / "all.parquet", SCHEMA)["n"].to_pylist() == [0, 10, 1, 11, 2, 12]
+    assert len(list(tmp_path.iterdir())) == 4

@@ -1,0 +1,297 @@
+"""Event statements: how they are parsed, of which kind statements are, and what schemas they have."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.event_worlds import world as event_world
+from tests.generate.pattern_worlds import pattern_world
+from tests.generate.seeds import seeds
+from tests.oracle.events import event
+from tests.oracle.near_matches import near_matches
+from tests.oracle.pattern_matches import Matcher
+from tests.oracle.pattern_syntax import Near, Pattern
+from tests.oracle.pattern_world import by_parts, pattern_schema
+from tests.oracle.pattern_world import returned as told
+from tests.support import pattern_algebra
+from tests.support.event_algebra import run
+from xscl.algebra import events as algebra
+from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Select, Union
+from xscl.algebra.values import Span
+from xscl.event_lower import lower_event_query, lower_statement
+from xscl.event_parser import parse_event_statement, schemas_of
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import Lines, XsclErrors
+from xscl.syntax import EventQuery, EventStreams
+from xscl.text import SyntaxKind, kinds_of, split_script
+
+EVENTS = """
+DEFINE EVENT Post FROM S//item->i
+  (site := host(i/channel_url), title := lower-case(i/title), url := canonical-url(i/item_url), author := i/author);
+DEFINE EVENT Tag FROM S//item->i (site := host(i/channel_url), tag IN i/category);
+DEFINE EVENT Release FROM releases//item->i
+  (project := i/channel_url, version := lower-case(i/title), notes := lower-case(i/content));
+DEFINE EVENT Advisory FROM advisories//advisory->a
+  (id := a/@id, project := a/project, score := number(a/score));
+DEFINE EVENT Price FROM prices//offer->o (product := o/product, shop := o/shop, price := number(o/price));
+"""
+FEED_EXAMPLES = {
+    "first_release": """
+SELECT id, project, version, DUR / 86400 AS days
+FROM (SELECT id, project AS p FROM FILTER{score >= 7}(Advisory)) NEXT{p = project} Release
+WITHIN 90 d PUBLISH first_release;""",
+    "bargain": """
+FROM AGGREGATE{avg(price) AS mean, count() AS n BY product OVER 30 d}(Price) PUBLISH mean_price;
+SELECT product, shop, price, mean
+FROM FILTER{n >= 10 AND price < 85% * mean}((SELECT product AS p, mean, n FROM mean_price) NEXT{p = product} Price)
+WITHIN 7 d PUBLISH bargain;""",
+    "flare": """
+FROM AGGREGATE{count() AS n BY tag OVER 1 h}(Tag) PUBLISH tag_rate;
+SELECT tag, n FROM FILTER{n_1 < 10 AND n >= 10}(tag_rate NEXT{$1.tag = $2.tag} tag_rate) WITHIN 7 d PUBLISH flare;""",
+    "streak": """
+SELECT author, n, DUR / 86400 AS days
+FROM FILTER{n = 7}((SELECT author, 1 AS n FROM Post)
+  FOLD{$2.author = $.author, GAP <= 36 h, $.n + 1 AS n} (SELECT author FROM Post))
+WITHIN 30 d PUBLISH streak;""",
+}
+FEED_SCHEMAS: dict[str, Schema] = {
+    "first_release": (("id", "string"), ("project", "string"), ("version", "string"), ("days", "number")),
+    "bargain": (("product", "string"), ("shop", "string"), ("price", "number"), ("mean", "number")),
+    "flare": (("tag", "string"), ("n", "number")),
+    "streak": (("author", "string"), ("n", "number"), ("days", "number")),
+}
+
+
+@pytest.mark.parametrize("name", FEED_EXAMPLES)
+def test_the_feed_examples_have_their_schemas_and_round_trip(name: str) -> None:
+    script = parse_script(EVENTS + FEED_EXAMPLES[name])
+    assert schemas_of(script)[name] == FEED_SCHEMAS[name]
+    text = to_xscl(script)
+    assert parse_script(text) == script
+    assert to_xscl(parse_script(text)) == text
+
+
+def kinds(text: str) -> list[str] | None:
+    clean, statements = split_script(text)
+    found = kinds_of(clean, statements)
+    return None if found is None else list(found)
+
+
+XSCL = """
+    FROM blog
+    SELECT x FROM S//next->x
+    SELECT <a>filter {x} from b NEXT c</a> FROM S//a->x
+    next JOIN {next = x, 1 h} S//union AS next
+    SELECT host(y) AS next FROM S//a->y PUBLISH next
+    union//a
+    //a[. = "FILTER {" and ./b = 'a NEXT b']
+    S//x->next PUBLISH union ONCE PER (next)
+    SELECT a AS union, b AS next FROM (SELECT x AS a, y AS b FROM next//x[y])
+    define//event->a
+    S//filter->fold JOIN {fold = next, 1 h} aggregate//union->next
+"""
+EVENT_QUERIES = """
+    A NEXT B
+    from filter{a>1}(x)
+    (A) UNION (B)
+    A NEXT FILTER{x} B
+    A FOLD{,,} B
+    A NEXT {a = b} B
+    SELECT x, y FROM (A UNION B) PUBLISH c
+    AGGREGATE {count() AS n} A
+    SELECT x FROM ((FROM (FROM A) WITHIN 2 s) WITHIN 1.5 min) UNION A
+"""
+
+
+def test_event_queries_are_told_by_their_operators_and_by_names_of_events() -> None:
+    assert [text for text in XSCL.strip().splitlines() if kinds(text) is not None] == []
+    assert [text for text in EVENT_QUERIES.strip().splitlines() if kinds(text) != ["event query"]] == []
+    text = """
+    DEFINE EVENT E FROM S//b->c (x := c); E; FROM ((E)) PUBLISH f; FROM g PUBLISH h;
+    SELECT x / 2 AS y FROM (SELECT * FROM f) WITHIN 3 d PUBLISH g; FROM g; blog; g//x; g->h; FROM S//item->i[./t->g]
+    """
+    assert kinds(text) == ["definition", *["event query"] * 5, *["xscl"] * 4]
+    text = "FROM p; SELECT x FROM p PUBLISH q; PATTERN SEQ(A a) WITHIN 1 s RETURN a.x AS x PUBLISH p; q; p//match"
+    assert kinds(text) == ["event query", "event query", "pattern", "event query", "xscl"]
+
+
+def test_a_script_has_its_statements_in_order_and_names_for_all_queries() -> None:
+    text = "FROM E; FROM S//a; DEFINE EVENT E FROM S//b->c (x := c); E NEXT E PUBLISH q2; FROM S//d PUBLISH d; FROM E"
+    script = parse_script(text)
+    assert script.order == ("event query", "query", "definition", "event query", "query", "event query")
+    assert script.names() == ("q1", "q3", "q2", "d", "q5")
+    assert [text[one.span.start : one.span.end] for one in script.statements] == text.split("; ")
+    assert [len(script.queries), len(script.definitions), len(script.event_queries)] == [2, 1, 3]
+
+
+def test_all_mistakes_of_a_mixed_script_come_together() -> None:
+    text = """DEFINE EVENT E FROM S//b->c (x := d);
+E NEXT{y = 1} E;
+FROM S//a[1];
+E NEXT{ E"""
+    with pytest.raises(XsclErrors) as caught:
+        parse_script(text)
+    assert [(error.line, error.message) for error in caught.value.errors] == [
+        (1, "variable d is not bound"),
+        (2, "there is no attribute y here"),
+        (3, "positional predicates are not supported"),
+        (4, "this { is not closed"),
+    ]
+
+
+# ---------------------------------------------------------------- examples 11 to 19 of the thesis, corrected
+
+STOCK = "DEFINE EVENT Stock FROM S//quote->q (Name := q/name, Price := number(q/price), Volume := number(q/volume));\n"
+EXAMPLES = {
+    "MyStock": "SELECT * FROM Stock PUBLISH MyStock",
+    "IBMStock": "SELECT Price AS IBMPrice FROM FILTER{Name='IBM' AND Price > 83}(Stock) PUBLISH IBMStock",
+    "IBMStock2": """SELECT Price AS IBMPrice
+      FROM FILTER{Name='IBM'}(SELECT * FROM FILTER{Price > 83}(Stock)) PUBLISH IBMStock2""",
+    "Ex14": "SELECT IBMPrice, Price AS MSFTPrice FROM IBMStock NEXT{Name='MSFT'} (Stock) PUBLISH Ex14",
+    "Ex15": "SELECT IBMPrice, Price, Name FROM IBMStock NEXT{IBMPrice < Price} (Stock) PUBLISH Ex15",
+    "Ex16": "SELECT Name FROM (SELECT Price FROM Stock) NEXT{$1.Price = $2.Price} (Stock) PUBLISH Ex16",
+    "Ex17": """SELECT * FROM FILTER{cnt > 10}((SELECT *, 1 AS cnt FROM FILTER{Volume > 10000}(Stock))
+      FOLD{$2.Name = $.Name, $2.Price > $.Price, $.cnt+1 AS cnt} Stock) PUBLISH Ex17""",
+    "Ex18": """SELECT Price_1 AS IBMPrice1, Price AS IBMPrice2 FROM (FILTER{Name='IBM' AND Price > 83}(Stock))
+      NEXT{$2.Price > $1.Price} (FILTER{Name='IBM'}(Stock)) PUBLISH Ex18""",
+    "Ex19": """SELECT Name, MaxPrice, MinPrice, Price AS FinalPrice FROM FILTER{Price > 1.05*MinPrice}(
+      FILTER{DUR >= 10min}(SELECT Name AS N, Price_1 AS MaxPrice, Price AS MinPrice FROM FILTER{Volume > 10000}(Stock)
+        FOLD{$2.Name = $.Name, $2.Price < $.Price, } Stock)
+      NEXT{$2.Name = $1.N} Stock) PUBLISH Ex19""",
+    "Fig41": "SELECT Name FROM (SELECT Name AS N FROM Stock) NEXT{$1.N = $2.Name} Stock PUBLISH Fig41",
+}
+ATTRIBUTES = {
+    "MyStock": "Name Price Volume",
+    "IBMStock": "IBMPrice",
+    "IBMStock2": "IBMPrice",
+    "Ex14": "IBMPrice MSFTPrice",
+    "Ex15": "IBMPrice Price Name",
+    "Ex16": "Name",
+    "Ex17": "Name_1 Price_1 Volume_1 cnt_1 Name Price Volume cnt",
+    "Ex18": "IBMPrice1 IBMPrice2",
+    "Ex19": "Name MaxPrice MinPrice FinalPrice",
+    "Fig41": "Name",
+}
+SCRIPT = parse_script(STOCK + ";\n".join(EXAMPLES.values()))
+SCHEMAS = schemas_of(SCRIPT)
+
+
+def test_the_examples_have_their_attributes_and_round_trip():
+    assert {name: [attribute for attribute, _ in SCHEMAS[name]] for name in EXAMPLES} == {
+        name: attributes.split() for name, attributes in ATTRIBUTES.items()
+    }
+    assert parse_script(to_xscl(SCRIPT)) == SCRIPT
+
+
+def test_filters_of_a_chain_are_one_and_that_of_a_right_operand_is_part_of_next():
+    (one, two) = (lower_event_query(SCRIPT.event_queries[number], SCHEMAS) for number in (1, 2))
+    assert isinstance(one, Select) and isinstance(two, Select)
+    assert isinstance(one.source, Filter) and isinstance(two.source, Filter)
+    assert set(one.source.condition.args) == set(two.source.condition.args)  # type: ignore[union-attr]  # both are AllOf
+    lowered = lower_event_query(SCRIPT.event_queries[7], SCHEMAS)
+    assert isinstance(lowered, Select) and isinstance(lowered.source, Next)
+    assert isinstance(lowered.source.right, Events) and isinstance(lowered.source.left, Filter)
+
+
+@pytest.mark.parametrize(
+    ("condition", "within"),
+    [
+        *(("DUR <= 10 min", 600_000_000), ("DUR < 10 min", 599_999_999), ("NOT DUR > 10 min", 600_000_000)),
+        *(("10 min >= DUR AND $1.Price < $2.Price", 600_000_000), ("DUR = 0.1", 100_000), ("DUR <= 2 * 3", 6_000_000)),
+        *(("DUR >= 10 min", None), ("DUR <= 3 OR $1.Price = 1", None), ("DUR <= -1", None)),
+    ],
+)
+def test_upper_bounds_of_dur_are_windows(condition: str, within: int | None):
+    braces = f"{{$1.Name = $2.Name AND ({condition})}}"
+    for text in (f"Stock NEXT{braces} Stock", f"Stock FOLD{{, {condition},}} Stock"):
+        lowered = lower_event_query(parse_script(f"{STOCK}{text}").event_queries[0], SCHEMAS)
+        assert isinstance(lowered, Next | Fold) and lowered.within == within
+
+
+def test_within_bounds_all_inside_its_from():
+    text = STOCK + "SELECT Name FROM (Stock NEXT{DUR <= 5} Stock) UNION (Stock NEXT Stock) WITHIN 10 s"
+    lowered = lower_event_query(parse_script(text).event_queries[0], SCHEMAS)
+    assert isinstance(lowered, Select) and isinstance(lowered.source, Union)
+    windows = [side.within for side in (lowered.source.left, lowered.source.right) if isinstance(side, Next)]
+    assert windows == [5_000_000, 10_000_000]
+
+
+QUOTES = [
+    *(("IBM", 90, 15000, 910), ("IBM", 85, 7000, 915), ("Dell", 40, 11000, 917)),
+    *(("IBM", 81, 8000, 921), ("MSFT", 25, 6000, 923), ("IBM", 91, 9000, 924)),
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ((), [("IBM", 90.0, 81.0, 91.0)]),
+        ((("IBM", 80, 8000, 924),), [("IBM", 90.0, 81.0, 91.0)]),
+        ((("IBM", 99, 8000, 917),), []),
+    ],
+)
+def test_example_19_finds_the_falling_run_and_its_turn(more: tuple[tuple[str, int, int, int], ...], found: object):
+    quotes = [
+        event({"Name": name, "Price": price, "Volume": volume}, minute * 60_000_000, minute * 60_000_000, [number])
+        for number, (name, price, volume, minute) in enumerate([*QUOTES, *more])
+    ]
+    lowered = lower_event_query(SCRIPT.event_queries[8], SCHEMAS)
+    results = run(lowered, {"Stock": frozenset(quotes)})
+    assert [tuple(one.values[name] for name in ATTRIBUTES["Ex19"].split()) for one in results] == found
+
+
+def test_the_printed_example_19_is_refused():
+    printed = EXAMPLES["Ex19"].replace("Name AS N", "Name").replace("$1.N", "$1.Name").replace("MinPrice}(", "Min}(")
+    with pytest.raises(XsclErrors, match="there is no attribute"):
+        parse_script(STOCK + printed)
+
+
+# ---------------------------------------------------------------- meaning
+
+
+def parsed(text: str, *, reuse: bool = False) -> EventQuery:
+    kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
+    found = parse_event_statement(text, kind, Span(0, len(text)), Lines(text), reuse=reuse)
+    assert isinstance(found, EventQuery)
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(10, 3_000))
+def test_patterns_mean_what_the_oracle_says(seed: int):
+    world = pattern_world(seed)
+    schemas: dict[str, Schema] = {name: tuple(schema.items()) for name, schema in world.schemas.items()}
+    for statement in world.statements:
+        text = statement.text()
+        query = parsed(text)
+        assert parsed(to_xscl(query)) == query
+        lowered = lower_statement(query, schemas)
+        assert repr(lower_statement(parsed(text, reuse=True), schemas)) == repr(lowered), text
+        if not isinstance(statement, Pattern | Near):
+            continue
+        assert isinstance(lowered, algebra.Pattern | algebra.NearPattern)
+        assert dict(lowered.schema) == pattern_schema(statement, world.schemas)
+        streams = {name: world.stream(name) for name in lowered.streams}
+        found = pattern_algebra.matches(lowered, streams, by_parts)
+        if isinstance(statement, Near):
+            assert found == near_matches(statement, streams), text
+            continue
+        assert isinstance(lowered, algebra.Pattern)
+        assert found == Matcher(statement, streams, by_parts).matches(), text
+        for match in found:
+            assert pattern_algebra.returned(lowered, match) == told(statement, match)
+
+
+@pytest.mark.parametrize("seed", seeds(10, 3_000))
+def test_operators_find_what_statements_mean(seed: int):
+    one = event_world(seed, most=9)
+    given = {name: tuple(schema.items()) for name, schema in one.schemas.items() if name.startswith("E")}
+    known = EventStreams(given)
+    script = parse_script("; ".join(statement.text() for statement in one.statements), events=known)
+    assert parse_script(to_xscl(script), events=known) == script
+    schemas = schemas_of(script, known)
+    streams = {name: one.stream(name) for name in one.schemas}
+    for place, query in enumerate(script.event_queries):
+        lowered = lower_event_query(query, schemas)
+        assert dict(lowered.schema) == dict(schemas[query.publish] if query.publish else lowered.schema)
+        assert run(lowered, streams) == one.results(place), to_xscl(query)
