@@ -17,21 +17,18 @@ from random import Random
 
 from bench.fanout import count_outputs, open_unlimited
 from bench.harness import Line, beside, columns, engine_parser, in_fresh_process, parse_options, report, with_progress
-from bench.plots import COLOURS, Panel, PlotSeries, draw_panels
+from bench.plots import COLOURS, Panel, PlotSeries, draw_panels, grouped
 from bench.workload import SECOND, START
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
 
 COUNT, QUICK_COUNT, BATCH = 100_000, 10_000, 1_000
-WINDOW = 10_000
-"""In seconds."""
+WINDOW = 10_000  # in seconds
 OPERATORS = {"silent": "NOT FOLLOWED BY", "first": "NOT PRECEDED BY", "alone": "NOT JOIN"}
 
 
 @dataclass(frozen=True)
 class AbsenceCase:
-    """`count` documents of some channels, and queries whose windows differ."""
-
     kind: str
     channels: int
     queries: int = 1
@@ -40,7 +37,6 @@ class AbsenceCase:
     plan: str = DEFAULT_PLAN
 
     def script(self) -> str:
-        """The queries as a script: the window of query n is n seconds shorter than that of the first one."""
         return "".join(
             f"SELECT x FROM S//item->x[./channel->c1] {OPERATORS[self.kind]} {{c1 = c2, {WINDOW - n} s}}"
             f" S//item->y[./channel->c2] PUBLISH n{n};\n"
@@ -56,7 +52,6 @@ class AbsenceCase:
 
 
 def measure_absence(case: AbsenceCase) -> Line:
-    """Runs one case. Raises AssertionError if the outputs of the first query are not those that the times give."""
     documents = [
         Document(f"d{number}", f"<item><channel>c{channel}</channel></item>", time=START + number * SECOND)
         for number, channel in enumerate(case.channel_of())
@@ -91,14 +86,12 @@ def expected_absences(case: AbsenceCase) -> list[int]:
 
 def beside_own_channels(lines: Sequence[Line]) -> list[Line]:
     """The lines, with the time of the case in which each document has a channel of its own as baseline."""
-
-    def is_own(line: Line) -> bool:
-        return line.case["channels"] == line.case["documents"]
-
-    def group(line: Line) -> tuple[object, object]:
-        return line.case["kind"], line.case["queries"]
-
-    return beside(lines, group, is_own, "own channels", "over_own_channels")
+    return beside(
+        lines,
+        lambda line: (line.case["kind"], line.case["queries"]),
+        lambda line: line.case["channels"] == line.case["documents"],
+        *("own channels", "over_own_channels"),
+    )
 
 
 ABSENCE_COLUMNS = columns(
@@ -109,10 +102,9 @@ ABSENCE_COLUMNS = columns(
 
 def draw_absence(lines: Sequence[Line], prefix: Path) -> None:
     series = []
-    for colour, kind in zip(COLOURS, dict.fromkeys(str(line.case["kind"]) for line in lines), strict=False):
-        for queries in dict.fromkeys(line.case["queries"] for line in lines):
-            of = [line for line in lines if (line.case["kind"], line.case["queries"]) == (kind, queries)]
-            style, label = ("D-", kind) if queries == 1 else ("s:", f"{kind}, {queries:,} queries")
+    for colour, (kind, some) in zip(COLOURS, grouped(lines, lambda line: line.case["kind"]).items(), strict=False):
+        for queries, of in grouped(some, lambda line: line.case["queries"]).items():
+            style, label = ("D-", kind) if queries == "1" else ("s:", f"{kind}, {int(queries):,} queries")
             series.append(PlotSeries(label, "documents_a_second", style, colour, of))
     draw_panels(lines, prefix, [Panel("channels", "channels", "documents a second of CPU", series)], (6.5, 3.6))
 

@@ -1,7 +1,5 @@
 """The benchmark of joins on a Spark cluster: where the work is done, and what the driver needs, beside a large state.
 
-    mmqjp bench cluster [--documents N,N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
-
 A standalone cluster of one worker and of two, a core each, runs `mmqjp stream`. Files fill the store; then come files
 of 5,000 documents, and of 100. At last, an executor and the driver are killed amid files. Before anything is reported,
 the output lines are compared with those that follow from the values. Needs Java.
@@ -15,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -30,20 +27,13 @@ import numpy.typing as npt
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.harness import (
-    Line,
-    benchmark_parser,
-    columns,
-    in_fresh_process,
-    integers,
-    parse_options,
-    report,
-    with_progress,
-)
+from bench import harness
+from bench.harness import Line, columns
 from bench.peer_protocol import processor_seconds
-from bench.plots import Panel, PlotSeries, draw_panels
+from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.services import ServiceFailed, ServiceFiles
 from bench.spark_cluster import SETTINGS, environment, kill, processes_below, running_cluster, wait_until
+from bench.state import CHUNK, LEAVES, kept_chunks, memory_of, shared_leaves
 from bench.workload import SECOND
 from common.files import make_inside
 from mmqjp.commands.serve import stream
@@ -54,20 +44,15 @@ from mmqjp.state.choice import directory_bytes
 
 _Ints = npt.NDArray[np.int64]
 
-# ---------------------------------------------------------------- documents, queries and expected outputs
-
-LEAVES, ALIKE = 4, 20
+ALIKE = 20
 START = 1_700_000_000 * SECOND
-CHUNK = 25_000
-"""The number of kept documents that are generated at a time."""
 
 PADDING = "what it says besides, which nobody asks for, takes about as many characters as a short item of a feed. " * 3
 
 SETS = [leaves for count in range(2, LEAVES + 1) for leaves in combinations(range(LEAVES), count)]
 """The leaves that each query joins."""
 
-ClusterRow = tuple[str, str, str]
-"""A query, and the earlier and the later document."""
+ClusterRow = tuple[str, str, str]  # A query, and the earlier and the later document
 
 
 def query_name(leaves: tuple[int, ...]) -> str:
@@ -75,7 +60,6 @@ def query_name(leaves: tuple[int, ...]) -> str:
 
 
 def cluster_script() -> str:
-    """The queries: for each set of at least two leaves, that all of them are equal."""
     queries = []
     for leaves in SETS:
         one, other = ("".join(f"[./leaf{leaf}->{side}{leaf}]" for leaf in leaves) for side in "ab")
@@ -85,10 +69,8 @@ def cluster_script() -> str:
 
 
 def kept_values(count: int, first: int, end: int) -> _Ints:
-    """The values of documents from `first` to `end`, of `count` that are kept, of shape (documents, LEAVES).
-
-    A value is that of about ALIKE documents. `first` is a multiple of CHUNK.
-    """
+    """The values of documents from `first` to `end`, of `count` that are kept, of shape (documents, LEAVES). A value is
+    that of about ALIKE documents. `first` is a multiple of CHUNK."""
     chunks = [np.zeros((0, LEAVES), np.int64)]
     for start in range(first, end, CHUNK):
         rng = np.random.default_rng((count, start))
@@ -121,17 +103,7 @@ def write_drop(path: Path, first: int, values: _Ints) -> None:
 
 
 def expected_rows(count: int, batches: list[_Ints]) -> set[ClusterRow]:
-    """The outputs of measured batches, from the values alone. Their documents are numbered from `count` on."""
-    later = np.concatenate(batches)
-    shared: dict[tuple[int, int], int] = defaultdict(int)
-    for leaf in range(LEAVES):
-        wanted = set(later[:, leaf].tolist())
-        having: dict[int, list[int]] = defaultdict(list)
-        for number, value in _leaf_values(count, later, leaf):
-            if value in wanted:
-                for other in having[value] if number >= count else ():
-                    shared[other, number] |= 1 << leaf
-                having[value].append(number)
+    shared = shared_leaves(count, np.concatenate(batches), kept_values)
     masks = [(query_name(leaves), sum(1 << leaf for leaf in leaves)) for leaves in SETS]
     return {
         (name, f"d{one}", f"d{other}")
@@ -139,16 +111,6 @@ def expected_rows(count: int, batches: list[_Ints]) -> set[ClusterRow]:
         for name, mask in masks
         if found & mask == mask
     }
-
-
-def _leaf_values(count: int, later: _Ints, leaf: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, CHUNK):
-        column = kept_values(count, start, min(start + CHUNK, count))[:, leaf]
-        yield from enumerate(column.tolist(), start)
-    yield from enumerate(later[:, leaf].tolist(), count)
-
-
-# ---------------------------------------------------------------- the driver
 
 
 @dataclass(frozen=True)
@@ -164,7 +126,6 @@ class DriverCase:
 
     @property
     def pid(self) -> Path:
-        """The file with the process id of the driver."""
         return self.directory / f"{self.name}.pid"
 
 
@@ -182,7 +143,6 @@ class DriverRun:
 
 
 def run_driver(case: DriverCase) -> DriverRun:
-    """Runs the service, observed from inside, until this process gets SIGTERM."""
     with (case.directory / "driver.log").open("ab") as log:
         os.dup2(log.fileno(), 2)  # what its JVM says is not for the terminal
     os.environ.update(environment())
@@ -232,7 +192,6 @@ class _Observer:
 
     @contextmanager
     def observing(self) -> Iterator[None]:
-        """Wraps the methods that a service calls."""
         observer = self
 
         def after_stage1(method: Any, *arguments: Any) -> Any:
@@ -260,6 +219,9 @@ class _Observer:
             observer._query = method(*arguments)
             return observer._query
 
+        def wrapped(wrapper: Callable[..., Any], method: Any) -> Callable[..., Any]:
+            return lambda *arguments: wrapper(method, *arguments)  # bound to its instance, as the method was
+
         wrappers: list[tuple[type, str, Callable[..., Any]]] = [
             (Session, "evaluate", after_stage1),
             (StreamingService, "_process", to_the_end),
@@ -268,7 +230,7 @@ class _Observer:
         ]
         before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in wrappers]
         for owner, name, wrapper in wrappers:
-            setattr(owner, name, _wrapped(wrapper, getattr(owner, name)))
+            setattr(owner, name, wrapped(wrapper, getattr(owner, name)))
         try:
             yield
         finally:
@@ -279,42 +241,20 @@ class _Observer:
         assert self._query is not None, "the service has started"
         events = [json.loads(progress.json) for progress in self._query.recentProgress]
         progress = [(event["numInputRows"], event["durationMs"]["triggerExecution"] / 1e3) for event in events]
-        jvms = [child for child in _children(os.getpid()) if Path(f"/proc/{child}/exe").resolve().name == "java"]
+        lists = [(task / "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
+        jvms = [child for some in lists for child in some if Path(f"/proc/{child}/exe").resolve().name == "java"]
         return DriverRun(
             self._batches,
             [seconds for rows, seconds in progress if rows],
             [seconds for rows, seconds in progress if not rows],
-            _peak(os.getpid()),
-            max(map(_peak, jvms)),
+            memory_of(os.getpid())["VmHWM"],
+            max(memory_of(jvm)["VmHWM"] for jvm in jvms),
         )
 
 
-def _wrapped(wrapper: Callable[..., Any], method: Any) -> Callable[..., Any]:
-    # A function, so that it is bound to its instance as the method was.
-    return lambda *arguments: wrapper(method, *arguments)
-
-
-def _peak(pid: int) -> int:
-    """The peak memory of a process, in bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
-def _children(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
-
-
-# ---------------------------------------------------------------- the feeder
-
-QUIET = 12.0
-"""Seconds without documents: Spark reports triggers without any every ten seconds."""
-AMID = 1.2
-"""Seconds after which a file is being processed."""
-FILE_SECONDS = 600.0
-"""The most seconds that a file may take."""
+QUIET = 12.0  # seconds without documents: Spark reports triggers without any every ten seconds
+AMID = 1.2  # seconds after which a file is being processed
+FILE_SECONDS = 600.0  # the most seconds that a file may take
 
 
 @dataclass(frozen=True)
@@ -333,9 +273,11 @@ class Feeder:
         wait_until(pid.exists, "the driver")
         try:
             self._wait_for_start()
-            self._wait_for_the_rest()
+            size = -1
+            while self.after_a_kill and size != (size := self.place.log.stat().st_size):  # files that were there
+                time.sleep(QUIET)
             begin, first = time.perf_counter(), self.first
-            done = self._documents()
+            done = self._events("batch", "documents")
             for values in self.files:
                 first = self._put(first, values)
                 self._wait(done + first - self.first)
@@ -350,7 +292,7 @@ class Feeder:
         wait_until(pid.exists, "the driver")
         self._wait_for_start()
         one, other = self.files
-        done, first = self._documents(), self._put(self.first, one)
+        done, first = self._events("batch", "documents"), self._put(self.first, one)
         time.sleep(AMID)
         kill(executors()[0])
         self._wait(done + len(one))
@@ -364,27 +306,17 @@ class Feeder:
         write_drop(self.place.drops / f"{first:012}.jsonl", first, values)
         return first + len(values)
 
-    def _documents(self) -> int:
-        return self._events("batch", "documents")
-
     def _wait_for_start(self) -> None:
         started = self._events("started")
         wait_until(lambda: self._events("started") > started, "the service")
 
     def _wait(self, documents: int) -> None:
         until = time.monotonic() + FILE_SECONDS
-        while (now := self._documents()) < documents:
+        while (now := self._events("batch", "documents")) < documents:
             if time.monotonic() > until or self._events("batch", "dead_letters"):
                 end = self.place.log.read_text("utf-8")[-2_000:]
                 raise ServiceFailed(f"the service has processed {now:,} of {documents:,} documents: {end}")
             time.sleep(0.05)
-
-    def _wait_for_the_rest(self) -> None:
-        """Waits until a service that was killed has processed the files that were there."""
-        if self.after_a_kill:
-            size = -1
-            while size != (size := self.place.log.stat().st_size):
-                time.sleep(QUIET)
 
     def _events(self, name: str, field: str | None = None) -> int:
         """The number of events of a name, or the sum of a field of theirs."""
@@ -395,15 +327,12 @@ class Feeder:
         return sum(event[field] if field else 1 for event in events if event["event"] == name)
 
 
-# ---------------------------------------------------------------- measuring
-
 NUMBERS, QUICK_NUMBERS = [100_000, 2_000_000], [20_000]
 WORKERS = (2, 1)
 LARGE, SMALL = 5_000, 100
 SIZES = (LARGE,) * 8 + (SMALL,) * 4
 """The files that a cluster gets. Of each size, the first half is not counted: the JVMs are compiling."""
-SHARE = 0.5
-"""The share of the documents of measured batches that repeat values."""
+SHARE = 0.5  # the share of the documents of measured batches that repeat values
 
 
 def measure_cluster(
@@ -416,7 +345,7 @@ def measure_cluster(
         place = ServiceFiles(Path(name))
         make_inside(place.directory, "drops")
         place.queries.write_text(cluster_script())
-        chunks = (kept_values(documents, start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK))
+        chunks = (kept_values(documents, *part) for part in kept_chunks(documents))
         _, rate = _drive(Feeder(place, chunks, 0), workers[0], CHUNK, "filling")
         every: list[_Ints] = []
         for count in workers:
@@ -433,7 +362,6 @@ def measure_cluster(
 
 
 def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[_Ints], workers: int, size: int) -> list[_Ints]:
-    """The batches amid which an executor, and the driver, were killed, and one after that."""
     batches = [batch_values(documents, len(before) + n, size, SHARE) for n in range(3)]
     first = documents + sum(map(len, before))
     with (
@@ -443,25 +371,23 @@ def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[_Ints], wor
     ):
         case = DriverCase(cluster.url, tuple(one.pid for one in cluster.workers), place.directory, size, "killed")
         fed = beside.submit(Feeder(place, batches[:2], first).feed_and_kill, case.pid, cluster.executors)
-        in_fresh_process(run_driver, case)
+        harness.in_fresh_process(run_driver, case)
     fed.result()
     _drive(Feeder(place, batches[2:], first + 2 * size, after_a_kill=True), workers, size, "restarted")
     return batches
 
 
 def _drive(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[DriverRun, float]:
-    """The measurements of a driver on a cluster of its own, and how many documents a second it processed."""
     directory = feeder.place.directory
     with running_cluster(directory / f"cluster-{name}", workers) as cluster, ThreadPoolExecutor(1) as beside:
         case = DriverCase(cluster.url, tuple(worker.pid for worker in cluster.workers), directory, batch_size, name)
         rate = beside.submit(feeder.feed, case.pid)
-        driven = in_fresh_process(run_driver, case)
+        driven = harness.in_fresh_process(run_driver, case)
         return driven, rate.result()
 
 
 def check_lines(documents: int, batches: list[_Ints], lines: Path) -> int:
-    """Returns the number of outputs of measured batches. Raises AssertionError if the lines are not those that follow
-    from the values."""
+    """Returns the number of outputs of measured batches."""
     wanted = expected_rows(documents, batches)
     found: set[ClusterRow] = set()
     later = 0
@@ -503,14 +429,12 @@ CLUSTER_COLUMNS = columns(
 
 
 def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
-    """Draws the time of a micro-batch by workers, and the driver's memory, by documents that are kept."""
     times, sizes = list[PlotSeries](), list[PlotSeries]()
-    for workers in sorted({int(line.number("workers")) for line in lines}):
-        of = [line for line in lines if line.case["workers"] == workers]
-        label = "one worker" if workers == 1 else f"{workers} workers"
+    for workers, of in grouped(lines, lambda line: line.case["workers"]).items():
+        label = "one worker" if workers == "1" else f"{workers} workers"
         times.append(PlotSeries(label, "seconds", "D-", lines=of))
-        sizes.append(PlotSeries(f"Python, {label}", "python * 1e-6", lines=of))
-        sizes.append(PlotSeries(f"JVM, {label}", "jvm * 1e-6", lines=of))
+        for process, key in (("Python", "python"), ("JVM", "jvm")):
+            sizes.append(PlotSeries(f"{process}, {label}", f"{key} * 1e-6", lines=of))
     panels = [
         Panel("documents", "documents", "seconds", times),
         Panel("documents", "documents", "MB of the driver at its peak", sizes, legend=True),
@@ -519,10 +443,10 @@ def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def bench_cluster() -> None:
-    parser = benchmark_parser("cluster", "joins on a Spark cluster")
-    parser.add_argument("--documents", type=integers, metavar="N,N", help="numbers of documents that are kept")
-    options = parse_options(parser)
+    parser = harness.benchmark_parser("cluster", "joins on a Spark cluster")
+    parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of documents that are kept")
+    options = harness.parse_options(parser)
     cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
-    lines = [line for one in with_progress(cases, "{:,} documents".format) for line in measure_cluster(one)]
+    lines = [line for one in harness.with_progress(cases, "{:,} documents".format) for line in measure_cluster(one)]
     title = f"micro-batches of {LARGE:,} documents beside those that are kept, spark"
-    report(lines, title, CLUSTER_COLUMNS, options, draw_cluster)
+    harness.report(lines, title, CLUSTER_COLUMNS, options, draw_cluster)

@@ -18,19 +18,9 @@ from pathlib import Path
 from random import Random
 from resource import RUSAGE_SELF, getrusage
 
-from bench.harness import (
-    Line,
-    beside,
-    columns,
-    engine_parser,
-    in_fresh_process,
-    parse_options,
-    report,
-    seconds_of,
-    timed,
-    with_progress,
-)
-from bench.plots import Panel, PlotSeries, draw_panels
+from bench import harness
+from bench.harness import Line, columns
+from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.workload import SECOND, START
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
@@ -41,30 +31,26 @@ from mmqjp.process import gc_frozen
 from mmqjp.sinks.files import GrowingFile
 
 PAIRS, NUMBERS, QUICK_NUMBERS = 1_000, [1, 100, 10_000, 100_000], [1, 100]
-SAMPLE = 3
-"""The number of queries that are run alone."""
+SAMPLE = 3  # the number of queries that are run alone
 WORDS, SELECTS = 1_000, 100
-READ_ROWS = WRITTEN_LINES = 1_000_000
-"""The most outputs that are read, and written."""
+READ_ROWS = WRITTEN_LINES = 1_000_000  # the most outputs that are read, and written
 
 
-def _join(predicate: str = "t = u", window: str = "60 min") -> str:
+def followed_by(predicate: str = "t = u", window: str = "60 min") -> str:
     return f"FROM S//a->x[./t->t][./w->w] FOLLOWED BY {{{predicate}, {window}}} S//b->y[./t->u]"
 
 
 FANOUT_KINDS: dict[str, Callable[[int], str]] = {
-    "same": lambda n: _join(),
-    "windows": lambda n: _join(window=f"{3_600 + n} s"),
-    "selects": lambda n: f"SELECT t AS k{n % SELECTS}, y {_join()}",
-    "keywords": lambda n: _join(f't = u AND contains(w, "word{n % WORDS:03}.")'),
-    "chains": lambda n: f"{_join()} FOLLOWED BY {{u = v, 60 min}} S//c[./t->v]",
+    "same": lambda n: followed_by(),
+    "windows": lambda n: followed_by(window=f"{3_600 + n} s"),
+    "selects": lambda n: f"SELECT t AS k{n % SELECTS}, y {followed_by()}",
+    "keywords": lambda n: followed_by(f't = u AND contains(w, "word{n % WORDS:03}.")'),
+    "chains": lambda n: f"{followed_by()} FOLLOWED BY {{u = v, 60 min}} S//c[./t->v]",
 }
 
 
 @dataclass(frozen=True)
 class FanoutCase:
-    """`queries` of a kind over `pairs` of documents."""
-
     kind: str
     queries: int
     pairs: int = PAIRS
@@ -72,11 +58,9 @@ class FanoutCase:
     plan: str = DEFAULT_PLAN
 
     def script(self, numbers: Iterable[int]) -> str:
-        """The queries with these numbers as a script. Query number 7 is called n7."""
         return "".join(f"{FANOUT_KINDS[self.kind](n)} PUBLISH n{n};\n" for n in numbers)
 
     def documents(self) -> list[Document]:
-        """Documents that match by twos, or by threes for chains. Each has one of the words that `keywords` ask for."""
         rng = Random(7)
         found = []
         for place, name in enumerate("abc" if self.kind == "chains" else "ab"):
@@ -89,39 +73,41 @@ class FanoutCase:
 
 def measure_fanout(case: FanoutCase) -> Line:
     """Runs one case. Raises AssertionError if a query of the sample gets something else alone."""
-    with tempfile.TemporaryDirectory(prefix="mmqjp-fanout-") as directory:
-        return _measure(case, Path(directory))
-
-
-def _measure(case: FanoutCase, directory: Path) -> Line:
     documents = case.documents()
     sample = sorted({*Random(case.queries).sample(range(case.queries), min(SAMPLE, case.queries))})
-    cpu = partial(seconds_of, clock=time.process_time)
-    with open_unlimited(case.engine, case.plan, directory / "state") as engine:
-        registering = cpu(lambda: engine.subscribe(case.script(range(case.queries))))
-        with gc_frozen():
-            engine.process([])  # what registration leaves to the first batch
-            before = _state_bytes(case, engine)
-            seconds, outputs = timed(partial(engine.process, documents), time.process_time)
-        memory = getrusage(RUSAGE_SELF).ru_maxrss >> 10
-        for n in sample:
-            assert _rows(engine, n) == _alone(case, n, documents), f"{case.kind}: n{n} gets something else alone"
-        reading = cpu(lambda: sum(1 for _ in islice(engine.outputs(), READ_ROWS)))
-        sink = GrowingFile(directory / "lines", Position())
-        sink.prepare(list)
-        writing = cpu(lambda: sink.write(_first(outputs, WRITTEN_LINES)))
-        sink.close()
-        written = getrusage(RUSAGE_SELF).ru_maxrss >> 10
-        size = _state_bytes(case, engine) - before
-    lines = (directory / "lines").read_bytes().splitlines(keepends=True)
-    floor = cpu(lambda: _write(lines, directory / "floor"))
+    cpu = partial(harness.seconds_of, clock=time.process_time)
+    with tempfile.TemporaryDirectory(prefix="mmqjp-fanout-") as name:
+        directory = Path(name)
+        with open_unlimited(case.engine, case.plan, directory / "state") as engine:
+            registering = cpu(lambda: engine.subscribe(case.script(range(case.queries))))
+            with gc_frozen():
+                engine.process([])  # what registration leaves to the first batch
+                before = _state_bytes(case, engine)
+                seconds, outputs = harness.timed(partial(engine.process, documents), time.process_time)
+            memory = getrusage(RUSAGE_SELF).ru_maxrss >> 10
+            for n in sample:
+                assert _rows(engine, n) == _alone(case, n, documents), f"{case.kind}: n{n} gets something else alone"
+            reading = cpu(lambda: sum(1 for _ in islice(engine.outputs(), READ_ROWS)))
+            sink = GrowingFile(directory / "lines", Position())
+            sink.prepare(list)
+            writing = cpu(lambda: sink.write(_first(outputs, WRITTEN_LINES)))
+            sink.close()
+            written = getrusage(RUSAGE_SELF).ru_maxrss >> 10
+            size = _state_bytes(case, engine) - before
+        lines = (directory / "lines").read_bytes().splitlines(keepends=True)
+        with (directory / "floor").open("wb", buffering=1 << 20) as out:  # as many lines at a time as the sink writes
+            floor = cpu(lambda: (out.writelines(lines), out.flush()))
     count = len(outputs)
+
+    def rate(number: int, taken: float) -> float:
+        return number / taken if taken else 0.0
+
     details = {
         "registering": registering,
         "outputs_a_second": count / seconds,
-        "rows_read_a_second": min(count, READ_ROWS) / reading if reading else 0.0,
-        "lines_a_second": len(lines) / writing if writing else 0.0,
-        "floor_lines_a_second": len(lines) / floor if floor else 0.0,
+        "rows_read_a_second": rate(min(count, READ_ROWS), reading),
+        "lines_a_second": rate(len(lines), writing),
+        "floor_lines_a_second": rate(len(lines), floor),
         "state_bytes": size,
         "rss_mib": memory,
         "rss_written_mib": written,
@@ -131,7 +117,6 @@ def _measure(case: FanoutCase, directory: Path) -> Line:
 
 
 def open_unlimited(engine: str, plan: str, state: Path | None = None, lateness: int | None = None) -> Session:
-    """An engine without limits of matches, outputs and work."""
     return Session(engine, state=state, plan=plan, lateness=lateness, max_matches=None, max_outputs=None, max_work=None)
 
 
@@ -141,7 +126,7 @@ def count_outputs(engine: Session, script: str, documents: Sequence[Document], b
     with gc_frozen():
         engine.process([])  # what registration leaves to the first batch
         parts = [documents[at : at + batch] for at in range(0, len(documents), batch)]
-        return timed(lambda: sum(len(engine.process(part)) for part in parts), time.process_time)
+        return harness.timed(lambda: sum(len(engine.process(part)) for part in parts), time.process_time)
 
 
 def _state_bytes(case: FanoutCase, engine: Session) -> int:
@@ -179,19 +164,9 @@ def _first(outputs: OutputStream, count: int) -> OutputStream:
     return OutputStream(chunks)
 
 
-def _write(lines: list[bytes], path: Path) -> None:
-    """The floor: writes lines that are ready, as many at a time as the sink does."""
-    with path.open("wb", buffering=1 << 20) as out:
-        out.writelines(lines)
-
-
 def beside_one(lines: Sequence[Line]) -> list[Line]:
-    """The lines for many queries, with the time of one query of their kind as baseline."""
-
-    def is_one(line: Line) -> bool:
-        return line.case["queries"] == 1
-
-    return beside(lines, lambda line: line.case["kind"], is_one, "one query", "over_one_query")
+    kind, one = (lambda line: line.case["kind"]), (lambda line: line.case["queries"] == 1)
+    return harness.beside(lines, kind, one, "one query", "over_one_query")
 
 
 FANOUT_COLUMNS = columns(
@@ -203,7 +178,7 @@ FANOUT_COLUMNS = columns(
 
 
 def draw_fanout(lines: Sequence[Line], prefix: Path) -> None:
-    kinds = {str(line.case["kind"]): [one for one in lines if one.case["kind"] == line.case["kind"]] for line in lines}
+    kinds = grouped(lines, lambda line: line.case["kind"])
     panels = [
         Panel("queries", "queries", label, [PlotSeries(kind, key, lines=of) for kind, of in kinds.items()], log)
         for label, key, log in (
@@ -215,14 +190,14 @@ def draw_fanout(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def bench_fanout() -> None:
-    parser = engine_parser("fanout", "many queries over the same matches")
+    parser = harness.engine_parser("fanout", "many queries over the same matches")
     parser.add_argument("--kind", choices=list(FANOUT_KINDS), help="measure one kind; default: all")
     parser.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help="pairs of documents that match")
-    options = parse_options(parser)
+    options = harness.parse_options(parser)
     cases = [
         FanoutCase(kind, number, options.pairs, options.engine, options.plan or DEFAULT_PLAN)
         for kind in ([options.kind] if options.kind else FANOUT_KINDS)
         for number in options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     ]
-    lines = beside_one([in_fresh_process(measure_fanout, case) for case in with_progress(cases)])
-    report(lines, f"many queries over the same matches, {options.engine}", FANOUT_COLUMNS, options, draw_fanout)
+    lines = beside_one([harness.in_fresh_process(measure_fanout, case) for case in harness.with_progress(cases)])
+    harness.report(lines, f"many queries over the same matches, {options.engine}", FANOUT_COLUMNS, options, draw_fanout)

@@ -1,7 +1,5 @@
 """From feeds to item documents: entries per second on one core, and the share of feedparser, nh3, lxml and our code.
 
-    mmqjp bench feeds [--engine spark] [--quick] [--documents PATH]... [--json FILE]
-
 The feeds are generated from `bench.workload`, with 20 entries each, in every format that we read. With --documents,
 they are those of a crawl. The floor is lxml parsing the same bytes (for JSON, the json module). Times are medians of
 rounds. Before a time is reported, the documents of all formats are compared: they have the same entries. With `--engine
@@ -11,21 +9,21 @@ process.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import format_datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 from xml.sax.saxutils import escape
 
@@ -34,7 +32,7 @@ import nh3
 from lxml import etree
 
 import feeds.feed
-from bench.harness import ENGINES, Line, columns, output_file, print_table, ratio, seconds_of, with_progress, write_json
+from bench.harness import ENGINES, Line, bare_parser, columns, print_table, ratio, seconds_of, with_progress, write_json
 from bench.workload import START, WORDS, items
 from feeds.documents import EPOCH, Document, SourceError, iso_utc
 from feeds.feed import read_entries
@@ -47,15 +45,11 @@ from feeds.tail import read_documents
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# ---------------------------------------------------------------- feeds of each format
-
 ENTRIES_PER_FEED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The content of an entry of any format."""
-
     title: str
     url: str
     guid: str
@@ -66,7 +60,6 @@ class Story:
 
 
 def stories(count: int, content: int) -> Iterator[Story]:
-    """Entries with about `content` characters of HTML each."""
     for number, document in enumerate(items(count)):
         item = etree.fromstring(document.xml_bytes())
         text = {name: item.findtext(name, "") for name in ("title", "item_url", "guid", "author", "category")}
@@ -77,7 +70,6 @@ def stories(count: int, content: int) -> Iterator[Story]:
 
 
 def html_paragraphs(number: int, size: int) -> str:
-    """Paragraphs with a link, an image and some emphasis in each."""
     paragraphs: list[str] = []
     length = 0
     while length < size:
@@ -143,14 +135,11 @@ FORMATS = tuple(_WRITERS)
 
 
 def feed_files(format: str, entries: int, content: int) -> list[bytes]:
-    """Feeds of a format (one of FORMATS), with `entries` in all."""
     left = stories(entries, content)
     return [_WRITERS[format](feed) for feed in iter(lambda: list(islice(left, ENTRIES_PER_FEED)), [])]
 
 
 def crawl_files(paths: Sequence[Path]) -> list[bytes]:
-    """The feeds in files and directories. Raises SourceError if there are none."""
-
     def is_wanted(name: str) -> bool:
         return is_named_as_feed(name) and not name.lower().endswith(SIDECAR_SUFFIX)
 
@@ -162,27 +151,14 @@ def crawl_files(paths: Sequence[Path]) -> list[bytes]:
     return [path.read_bytes() for path in found]
 
 
-# ---------------------------------------------------------------- in this process
-
 ENTRIES, ROUNDS = 2_000, 5
-CONTENT = (0, 500, 5_000)
-"""Characters of HTML in each entry."""
-
+CONTENT = (0, 500, 5_000)  # characters of HTML in each entry
 LIBRARIES: dict[str, list[tuple[Any, str]]] = {
     "feedparser": [(feedparser, "parse"), (feeds.feed, "resolve_relative_uris")],
     "nh3": [(nh3, "clean")],
     "lxml": [(feeds.feed, "item_xml"), (feeds.feed, "json_feed_to_atom")],
 }
 """The libraries whose time is measured separately, with the functions through which we call them."""
-
-
-@dataclass(frozen=True)
-class FeedCase:
-    """Feeds of a format: the number of entries in all, and the characters of content in each."""
-
-    format: str
-    entries: int
-    content: int
 
 
 def measure_feeds(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Line:
@@ -205,7 +181,6 @@ def measure_feeds(case: dict[str, str | int], files: Sequence[bytes], rounds: in
 
 
 def read_feeds(files: Sequence[bytes]) -> list[bytes | str]:
-    """The documents of all feeds. Raises AssertionError for an entry that does not become one."""
     history = History()
     documents: list[bytes | str] = []
     for number, data in enumerate(files):
@@ -252,7 +227,6 @@ def accounted() -> Iterator[dict[str, float]]:
 
 
 def check_formats(entries: int, content: int) -> None:
-    """Raises AssertionError if the formats do not give the same entries."""
     titles = {}
     for format in FORMATS:
         documents = read_feeds(feed_files(format, entries, content))
@@ -262,15 +236,12 @@ def check_formats(entries: int, content: int) -> None:
     assert all(found == first for found in titles.values()), "the formats do not give the same entries"
 
 
-# ---------------------------------------------------------------- on Spark
-
 SPARK_ENTRIES, SPARK_ROUNDS = 5_000, 3
 
 
 def measure_feeds_on_spark(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Line:
     """Measures how long the feeds of some files, each a feed of its own, take to become rows that go nowhere, on all
-    cores of this machine, beside one core here. Raises AssertionError if they are not the documents that this process
-    reads."""
+    cores of this machine, beside one core here."""
     from feeds.spark.sources import FILES, entries
     from join_stage.store.spark.session import spark_session
 
@@ -294,7 +265,6 @@ def measure_feeds_on_spark(case: dict[str, str | int], files: Sequence[bytes], r
 
 
 def compare_documents(found: DataFrame, directory: Path) -> int:
-    """The number of documents. Raises AssertionError if Spark's are not those of this process."""
     ours = sorted(
         (item.id, item.t0, item.xml_bytes().decode())
         for item in read_documents([directory], feeds="item")
@@ -305,48 +275,38 @@ def compare_documents(found: DataFrame, directory: Path) -> int:
     return len(ours)
 
 
-# ---------------------------------------------------------------- the command
-
-
-def _share(name: str) -> Callable[[Line], object]:
-    def cell(line: Line) -> str:
-        shares = line.details["shares"]
-        assert isinstance(shares, dict)
-        return f"{shares[name]:.0%}"
-
-    return cell
+def _share(name: str, line: Line) -> str:
+    return f"{cast(dict[str, float], line.details['shares'])[name]:.0%}"
 
 
 _COMMON = "feeds = format | entries = rows | content | entries a second = rows_a_second | "
 FEED_COLUMNS = columns(
     f"{_COMMON}{' | '.join(LIBRARIES)} | ours | over floor = over_floor",
-    **{name: _share(name) for name in (*LIBRARIES, "ours")},
+    **{name: partial(_share, name) for name in (*LIBRARIES, "ours")},
 )
 SPARK_COLUMNS = columns(f"{_COMMON}over one core = speedup")
 
 
 def bench_feeds() -> None:
-    parser = argparse.ArgumentParser(prog="mmqjp bench feeds", description=(__doc__ or "").partition("\n")[0])
+    parser = bare_parser("feeds", (__doc__ or "").partition("\n")[0])
     parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="spark: Spark's executors parse the feeds")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write JSON lines, one for each measurement")
     options = parser.parse_args()
     on_spark = options.engine == "spark"
-    measure, entries, rounds = (
-        (measure_feeds_on_spark, SPARK_ENTRIES, SPARK_ROUNDS) if on_spark else (measure_feeds, ENTRIES, ROUNDS)
-    )
+    measure = measure_feeds_on_spark if on_spark else measure_feeds
+    entries, rounds = (SPARK_ENTRIES, SPARK_ROUNDS) if on_spark else (ENTRIES, ROUNDS)
     lines = []
     if options.documents:
         files = crawl_files(options.documents)
-        case: dict[str, str | int] = {"format": "crawl", "files": len(files), "bytes": sum(map(len, files))}
-        lines.append(measure(case, files, rounds))
+        lines.append(measure({"format": "crawl", "files": len(files), "bytes": sum(map(len, files))}, files, rounds))
     else:
         contents = CONTENT[1:2] if options.quick else CONTENT
         check_formats(200, contents[0])
-        cases = [FeedCase(format, entries, content) for content in contents for format in FORMATS]
-        for one in with_progress(cases, lambda one: f"{one.format}, content of {one.content}"):
-            lines.append(measure(asdict(one), feed_files(one.format, one.entries, one.content), rounds))
+        cases = [(format, content) for content in contents for format in FORMATS]
+        for format, content in with_progress(cases, lambda case: f"{case[0]}, content of {case[1]}"):
+            case: dict[str, str | int] = {"format": format, "entries": entries, "content": content}
+            lines.append(measure(case, feed_files(format, entries, content), rounds))
     print_table(lines, "feeds to documents", SPARK_COLUMNS if on_spark else FEED_COLUMNS)
     if options.json:
         write_json(lines, options.json)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
 import gc
 import json
+import os
 import pickle
 import signal
 import statistics
@@ -13,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -33,16 +36,17 @@ _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
 
-# ---------------------------------------------------------------- results
+COMMON = (
+    *("bench", "case", "engine", "plan", "seconds", "rows", "baseline", "speedup", "floor", "over_floor"),
+    "extrapolated",
+)
+"""The keys that all lines have."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of `--json`.
-
-    Seconds are medians. `speedup` is the baseline's time over this one's, `over_floor` this one's over the floor's.
-    `details` are the figures of one benchmark.
-    """
+    """One line of `--json`. Seconds are medians. `speedup` is the baseline's time over this one's, `over_floor` this
+    one's over the floor's. `details` are the figures of one benchmark."""
 
     bench: str
     case: Mapping[str, object]
@@ -61,35 +65,18 @@ class Line:
         return None if self.floor is None else self.seconds / self.floor
 
     def flat(self) -> dict[str, object]:
-        """The object that JSON has: the common keys first, then the details."""
-        return {
-            "bench": self.bench,
-            "case": self.case,
-            "engine": self.engine,
-            "plan": self.plan,
-            "seconds": self.seconds,
-            "rows": self.rows,
-            "baseline": self.baseline,
-            "speedup": self.speedup,
-            "floor": self.floor,
-            "over_floor": self.over_floor,
-            "extrapolated": self.extrapolated,
-            **self.details,
-        }
+        return {name: getattr(self, name) for name in COMMON} | dict(self.details)
 
     def figure(self, key: str) -> object:
-        """A figure by its key: of the line, of its case, or of its details; None if it was not measured.
-
-        `marked` is the speedup, with a tilde if the baseline was extrapolated from a sample. `KEY * FACTOR` scales.
-        """
+        """A figure by its key: of the line, of its case, or of its details; None if it was not measured. `marked` is
+        the speedup, with a tilde if the baseline was extrapolated from a sample. `KEY * FACTOR` scales."""
         name, _, factor = key.partition(" * ")
         if name == "marked":
-            return format_speedup(self)
+            return "" if self.speedup is None else "~" * self.extrapolated + format_figure(self.speedup)
         found = self.case[name] if name in self.case else self.flat().get(name)
         return found * float(factor) if factor and isinstance(found, int | float) else found
 
     def number(self, key: str) -> float:
-        """A figure that is a number; 0 if it was not measured."""
         found = self.figure(key)
         return float(found) if isinstance(found, int | float) else 0.0
 
@@ -105,10 +92,8 @@ def beside(
     name: str,
     detail: str = "",
 ) -> list[Line]:
-    """Adds the baseline of its group to every line that is none itself.
-
-    The key `detail` gets the ratio of the line's time to the baseline's. Groups without a baseline stay as they are.
-    """
+    """Adds the baseline of its group to every line that is none itself. The key `detail` gets the ratio of the line's
+    time to the baseline's. Groups without a baseline stay as they are."""
     base = {group(line): line.seconds for line in lines if is_baseline(line)}
 
     def compared(line: Line) -> Line:
@@ -127,24 +112,17 @@ def write_json(lines: Iterable[Line], path: Path) -> None:
 
 def write_csv(lines: Iterable[Line], path: Path) -> None:
     """Writes a column for each key of any case and for each figure of any line."""
-    rows = []
-    for line in lines:
-        flat = line.flat()
-        rows.append({"bench": flat.pop("bench"), **line.case, **flat})
-        del rows[-1]["case"]
-    write_rows(rows, path)
+    rows = [{"bench": line.bench, **line.case, **line.flat()} for line in lines]
+    write_rows([{key: row[key] for key in row if key != "case"} for row in rows], path)
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
-    """Writes CSV with a column for each key of any row."""
     names = dict.fromkeys(name for row in rows for name in row)
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(names))
         writer.writeheader()
         writer.writerows(rows)
 
-
-# ---------------------------------------------------------------- tables
 
 TableColumn = tuple[str, Callable[[Line], object]]
 
@@ -171,7 +149,6 @@ def print_table(lines: Sequence[Line], title: str, of: Sequence[TableColumn]) ->
 
 
 def print_rows(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]], width: int = 180) -> None:
-    """Prints a table, its first column flush left."""
     table = Table(title=title, box=box.SIMPLE_HEAD)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place == 0 else "right")
@@ -192,30 +169,24 @@ def format_figure(value: object) -> str:
     return str(value)
 
 
-def format_speedup(line: Line) -> str:
-    return "" if line.speedup is None else ("~" if line.extrapolated else "") + format_figure(line.speedup)
-
-
-# ---------------------------------------------------------------- options
-
-
-def benchmark_parser(
-    name: str, description: str, *, queries: bool = True, plot: bool = True
-) -> argparse.ArgumentParser:
-    """The options that benchmarks share: --queries, --quick, --csv, --json and --plot."""
+def bare_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """A parser with the option that all benchmarks have, --json."""
     parser = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
-    if queries:
-        parser.add_argument("--queries", type=integers, metavar="N,N", help="numbers of queries, separated by commas")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write JSON lines, one for each measurement")
+    return parser
+
+
+def benchmark_parser(name: str, description: str, *, plot: bool = True) -> argparse.ArgumentParser:
+    parser = bare_parser(name, description)
+    parser.add_argument("--queries", type=integers, metavar="N,N", help="numbers of queries, separated by commas")
     parser.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     parser.add_argument("--csv", type=output_file, metavar="FILE", help="write the table")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write JSON lines, one for each measurement")
     if plot:
         parser.add_argument("--plot", type=output_file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
     return parser
 
 
 def engine_parser(name: str, description: str) -> argparse.ArgumentParser:
-    """The shared options, with --engine and --plan."""
     parser = benchmark_parser(name, description)
     parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb")
     parser.add_argument("--plan", choices=PLANS, help="measure one plan; default: all")
@@ -239,7 +210,6 @@ def output_file(text: str) -> Path:
 
 
 def integers(text: str) -> list[int]:
-    """Positive integers, separated by commas."""
     if not all(part.isdecimal() and int(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not some numbers separated by commas")
     return [int(part) for part in text.split(",")]
@@ -254,7 +224,6 @@ def with_progress(cases: Sequence[_T], name: Callable[[_T], str] = str) -> Itera
 
 
 def save(lines: Sequence[Line], options: argparse.Namespace) -> None:
-    """Writes the files of --csv and --json."""
     if options.csv:
         write_csv(lines, options.csv)
     if options.json:
@@ -268,14 +237,11 @@ def report(
     options: argparse.Namespace,
     draw: Callable[[Sequence[Line], Path], None] | None = None,
 ) -> None:
-    """Prints the table, writes the files, and draws the plot that the options ask for."""
     print_table(lines, title, of)
     save(lines, options)
     if draw and options.plot:
         draw(lines, options.plot)
 
-
-# ---------------------------------------------------------------- timing
 
 Way = Callable[[], object]
 
@@ -293,43 +259,37 @@ def seconds_of(work: Way, clock: Callable[[], float] = time.perf_counter) -> flo
 
 def in_turns(ways: Mapping[str, Way], rounds: int, patience: float = 2.0) -> dict[str, list[float]]:
     """The seconds of each way in each round. A way that has taken more than `patience` seconds skips later rounds."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
     gc.collect()
     gc.freeze()  # as `mmqjp run` does: registered queries need no collection
     gc.disable()  # as the engine does while it processes a batch
     try:
-        for _ in range(rounds):
-            for name, work in ways.items():
-                if sum(taken[name]) < patience:
-                    taken[name].append(seconds_of(work))
-            gc.collect()
+        return _turns({name: partial(seconds_of, work) for name, work in ways.items()}, rounds, patience)
     finally:
         gc.enable()
         gc.unfreeze()
-    return taken
 
 
-def medians(ways: Mapping[str, Callable[[], float]], rounds: int, patience: float = 20.0) -> dict[str, float]:
-    """The median of the seconds that each way returns, measured in turns.
-
-    A way that has taken more than `patience` seconds skips later rounds.
-    """
+def _turns(ways: Mapping[str, Callable[[], float]], rounds: int, patience: float) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, work in ways.items():
             if sum(taken[name]) < patience:
                 gc.collect()
                 taken[name].append(work())
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+    return taken
+
+
+def medians(ways: Mapping[str, Callable[[], float]], rounds: int, patience: float = 20.0) -> dict[str, float]:
+    """The median of the seconds that each way returns, measured in turns. A way that has taken more than `patience`
+    seconds skips later rounds."""
+    return {name: statistics.median(seconds) for name, seconds in _turns(ways, rounds, patience).items()}
 
 
 def compared_turns(
     ways: Mapping[str, Callable[[], tuple[float, _T]]], turns: int, case: object, difference: str
 ) -> tuple[dict[str, list[float]], _T]:
-    """The seconds of each way in each turn, and the result that all have in common.
-
-    Raises AssertionError, which names the case, if a result differs from that of the first way.
-    """
+    """The seconds of each way in each turn, and the result that all have in common. Raises AssertionError, which names
+    the case, if a result differs from that of the first way."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     first: list[_T] = []
     for _ in range(turns):
@@ -353,15 +313,22 @@ def parse_floor(texts: Iterable[bytes]) -> None:
             element.tag  # noqa: B018  # reading it is the work
 
 
-# ---------------------------------------------------------------- processes
+def resident_memory() -> int | None:
+    """Bytes of this process in memory, after garbage collection and with freed memory given back, if the system says
+    it."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return None
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def in_fresh_process(work: Callable[[_Item], _T], item: _Item) -> _T:
-    """Returns `work(item)`, computed in a new process, and raises its errors. `work` is a function of a module.
-
-    The process is spawned: a forked one would start with the heap of this one. A `ProcessPoolExecutor` is not used,
-    because it may wait for ever after Ctrl-C.
-    """
+    """Returns `work(item)`, computed in a new process, and raises its errors. `work` is a function of a module. The
+    process is spawned: a forked one would start with the heap of this one. A `ProcessPoolExecutor` is not used, because
+    it may wait for ever after Ctrl-C."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, work, item), daemon=True)

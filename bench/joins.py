@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,25 +35,20 @@ from xscl.algebra.joins import Conjunct, Side, Term
 from xscl.algebra.trees import PatternNode, Test
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _Ints = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
-
-# ---------------------------------------------------------------- queries
 
 ROOT = "item"
 
 
 @dataclass(frozen=True)
 class DocumentSchema:
-    """Documents of one root: `paths[i]` are the tags that lead from it to leaf i, each tag in one place only."""
-
     paths: tuple[tuple[str, ...], ...]
 
     @cached_property
     def node_of(self) -> dict[str, int]:
-        """The number of each tag's node in document order."""
         tags = dict.fromkeys((ROOT, *(tag for path in self.paths for tag in path)))
         return {tag: number for number, tag in enumerate(tags)}
 
@@ -60,13 +56,11 @@ class DocumentSchema:
         return self.paths[number][-1]
 
     def above(self, number: int) -> str:
-        """The tag of a leaf's parent."""
         path = self.paths[number]
         return path[-2] if len(path) > 1 else ROOT
 
 
 def two_level(leaves: int) -> DocumentSchema:
-    """All leaves are children of the root, as in a feed's item."""
     return DocumentSchema(tuple((f"leaf{i}",) for i in range(leaves)))
 
 
@@ -96,7 +90,6 @@ def draw_queries(schema: DocumentSchema, number: int, most: int, zipf: float, se
 
 
 def _conjunct(schema: DocumentSchema, pairs: LeafPairs, streams: tuple[str, str]) -> Conjunct:
-    """The query as XSCL's normal form has it: v0, v1, ... on the left, w0, w1, ... on the right."""
     left, right = (
         Side(stream, _pattern(schema, [pair[side] for pair in pairs], name))
         for side, (stream, name) in enumerate(zip(streams, "vw", strict=True))
@@ -105,7 +98,6 @@ def _conjunct(schema: DocumentSchema, pairs: LeafPairs, streams: tuple[str, str]
 
 
 def _pattern(schema: DocumentSchema, leaves: Sequence[int], name: str) -> PatternNode:
-    """The root with the paths to the leaves: leaf i of them is bound to NAMEi, the root to NAME0."""
     parts: dict[str, list[PatternNode]] = {}
     for i, leaf in enumerate(leaves, 1):
         node = PatternNode("/", Test("element", "", schema.leaf(leaf)), var=f"{name}{i}")
@@ -129,30 +121,20 @@ class RegisteredQueries:
     tables: list[tuple[TemplateTable, list[TemplateRow]]]
 
     @property
-    def subscribers(self) -> Counter[int]:
-        """How many queries share each row of R_T."""
-        return Counter(self.placements[pairs].row for pairs in self.queries)
-
-    @property
     def rows(self) -> int:
         return sum(len(rows) for _, rows in self.tables)
 
     @property
     def scope(self) -> JoinScope:
-        """All documents of the two streams, however far apart."""
         return JoinScope(INFINITE, frozenset({self.streams}))
 
-    def variable(self, stream: str, tag: str) -> int:
-        """The variable that stands for a tag in documents of a stream."""
-        return self._variables[stream, tag]
-
     @cached_property
-    def _variables(self) -> dict[tuple[str, str], int]:
+    def variables(self) -> dict[tuple[str, str], int]:
+        """The variable that stands for a tag in documents of a stream."""
         return {(step.stream, step.node.test.local): number for number, step in self.catalog.steps.items()}
 
 
 def register_queries(schema: DocumentSchema, queries: list[LeafPairs], streams: tuple[str, str]) -> RegisteredQueries:
-    """Registers queries, all FOLLOWED BY without a window."""
     catalog = Catalog()
     conjuncts = {pairs: _conjunct(schema, pairs, streams) for pairs in dict.fromkeys(queries)}
     placements: dict[LeafPairs, Placement] = {}
@@ -177,7 +159,6 @@ def without_mirrors(shapes: Iterable[Shape]) -> int:
 
 
 def mirrored(shape: Shape) -> Shape:
-    """The template with its sides exchanged."""
     right = len(shape.parents) - shape.left
 
     def moved(node: int) -> int:
@@ -191,17 +172,12 @@ def mirrored(shape: Shape) -> Shape:
     )
 
 
-# ---------------------------------------------------------------- witnesses
-
-
 def schema_witnesses(
     registered: RegisteredQueries, stream: str, leaves: Sequence[pa.Array], first_docid: int, *, groups: bool = True
 ) -> Witnesses:
     """The witnesses of documents that arrive a second apart, which stage 1 would find, too: `leaves[i]` has the string
-    values of leaf i.
-
-    A group holds the edges between two nodes; `groups` tells to name them, as the first batch of a stream has to.
-    """
+    values of leaf i. A group holds the edges between two nodes; `groups` tells to name them, as the first batch of a
+    stream has to."""
     count = len(leaves[0])
     docids = np.arange(first_docid, first_docid + count, dtype=np.int64)
     by_nodes = _edges_by_nodes(registered, stream)
@@ -232,7 +208,6 @@ def schema_witnesses(
 
 
 def _edges_by_nodes(registered: RegisteredQueries, stream: str) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """The edges of a stream's variables, by the pair of nodes that each binds."""
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     steps, node_of = registered.catalog.steps, registered.schema.node_of
     for edge in sorted(registered.edges):
@@ -246,8 +221,6 @@ def _arrow_table(schema: pa.Schema, *columns: object) -> pa.Table:
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)
 
-
-# ---------------------------------------------------------------- rows
 
 CHUNK = 1 << 20
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
@@ -263,7 +236,6 @@ class RowsDigest:
 
 
 def rows_digest(result: pa.Table) -> RowsDigest:
-    """The digest of the rows of a join. It does not depend on their order."""
     sums = [0, 0]
     for batch in result.to_batches(max_chunksize=CHUNK):
         for i, seed in enumerate(_SEEDS):
@@ -272,7 +244,6 @@ def rows_digest(result: pa.Table) -> RowsDigest:
 
 
 def columns_digest(columns: Sequence[_Ints]) -> RowsDigest:
-    """The digest of a relation of integers, given as columns."""
     sums = []
     for seed in _SEEDS:
         hashed = np.full(len(columns[0]), seed, np.uint64)
@@ -331,51 +302,38 @@ def query_digests(
 
 
 def expanded_count(result: pa.Table, registered: RegisteredQueries) -> int:
-    """How many (pair of documents, query) tuples the rows stand for."""
-    subscribers = registered.subscribers
+    subscribers = Counter(registered.placements[pairs].row for pairs in registered.queries)
     counts = np.zeros(max(subscribers) + 1, np.int64)
     counts[list(subscribers)] = list(subscribers.values())
     return sum(int(counts[b.column("qid").to_numpy()].sum()) for b in result.to_batches(max_chunksize=CHUNK))
 
 
 def check_equal(digests: Mapping[str, RowsDigest]) -> None:
-    """Raises AssertionError unless all ways gave the same rows."""
     first = next(iter(digests))
     for name, found in digests.items():
         assert found == digests[first], f"{name} gave other rows than {first}"
 
 
 def check_sample(expanded: Mapping[LeafPairs, RowsDigest], sequential: Mapping[LeafPairs, RowsDigest]) -> None:
-    """Raises AssertionError unless each query of the sample gets what it gets alone."""
     assert expanded.keys() == sequential.keys()
     for pairs, alone in sequential.items():
         assert expanded[pairs] == alone, f"the query {pairs} gets other rows than it does alone"
 
 
-# ---------------------------------------------------------------- engines
-
-NOTHING = JoinScope(INFINITE, frozenset())
-"""The scope of documents that only become state: no streams are joined."""
+NOTHING = JoinScope(INFINITE, frozenset())  # the scope of documents that only become state: no streams are joined
 
 
 def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEngine:
     if engine == "duckdb":
         return DuckDBEngine(directory, plan, schema=SCHEMA)
     from join_stage.spark.engine import SparkEngine
-
-    return SparkEngine(spark_of_process(), directory, plan, schema=SCHEMA)
-
-
-def spark_of_process() -> SparkSession:
-    """The Spark session of this process, started with the settings of mmqjp if there is none."""
     from join_stage.store.spark.session import spark_session
 
-    return spark_session()
+    return SparkEngine(spark_session(), directory, plan, schema=SCHEMA)
 
 
 @contextmanager
 def opened_engine(engine: str, plan: str, registered: RegisteredQueries | None = None) -> Iterator[JoinEngine]:
-    """A new engine with the rows of R_T of some queries."""
     store = open_engine(engine, plan)
     try:
         if registered:
@@ -409,14 +367,12 @@ class Joined:
 
 
 def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: JoinScope, keep: bool = False) -> Joined:
-    """Joins a batch and lists the rows. With `keep`, the result has them."""
-    kept = []
+    kept: list[pa.RecordBatch] = []
     begin = time.perf_counter()
     result = store.join(batch, first, among)
     called = time.perf_counter() - begin
     for rows in result.to_batches(max_chunksize=CHUNK):
-        if keep:
-            kept.append(rows)
+        kept += [rows] * keep
     return Joined(time.perf_counter() - begin, called, result.num_rows, pa.Table.from_batches(kept, RESULT))
 
 
@@ -427,12 +383,7 @@ def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
     return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")]
 
 
-# ---------------------------------------------------------------- plain SQL
-
-
 class Sql(Protocol):
-    """A database that answers one statement at a time."""
-
     def load(self, name: str, table: pa.Table) -> None: ...
 
     def materialize(self, name: str, statement: str) -> None:
@@ -444,8 +395,6 @@ class Sql(Protocol):
 
 
 class DuckDBSql:
-    """DuckDB with its default settings, and as many threads as mmqjp uses."""
-
     def __init__(self) -> None:
         self._connection = duckdb.connect()
         self._connection.execute("SET preserve_insertion_order = false")
@@ -469,10 +418,10 @@ class DuckDBSql:
 
 
 class SparkSql:
-    """Spark with the settings of mmqjp and its tables in memory."""
-
     def __init__(self) -> None:
-        self._session = spark_of_process().newSession()
+        from join_stage.store.spark.session import spark_session
+
+        self._session = spark_session().newSession()
         self._session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "256m")
         self._cached: dict[str, DataFrame] = {}
 
@@ -500,9 +449,7 @@ class SparkSql:
 @contextmanager
 def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witnesses, pa.Table]) -> Iterator[Sql]:
     """A database with the tables of both sides, each given as witnesses and as columns (docid, and one for each leaf).
-
-    The tables of the right side have the suffix _w.
-    """
+    The tables of the right side have the suffix _w."""
     sql: Sql = DuckDBSql() if engine == "duckdb" else SparkSql()
     try:
         for suffix, (witnesses, columns) in (("", left), ("_w", right)):
@@ -524,15 +471,11 @@ def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witne
         sql.close()
 
 
-# ---------------------------------------------------------------- Sequential
-
 LAYOUTS = ("relations", "values", "columns")
 """R_bin and R_doc as they are; R_bin with the string values of its lower nodes; or a column for each leaf, which only
 documents without repeated elements fit into."""
-PILOT = {"duckdb": 20, "spark": 5}
-"""The number of queries that each form is tried with."""
-PATIENCE = 2.0
-"""A form that takes longer for one query, in seconds, is not tried further."""
+PILOT = {"duckdb": 20, "spark": 5}  # the number of queries that each form is tried with
+PATIENCE = 2.0  # A form that takes longer for one query, in seconds, is not tried further
 
 
 @dataclass(frozen=True)
@@ -570,9 +513,7 @@ def measure_sequential(
     right: tuple[Witnesses, pa.Table],
 ) -> Sequential:
     """Runs a sample of the queries, in the form that is fastest with the first of them; the other forms run only these.
-
-    The sides are those of `loaded_sql`.
-    """
+    The sides are those of `loaded_sql`."""
     pilots = sample[: PILOT[engine]]
     with loaded_sql(engine, left, right) as sql:
         ways = ("", ", prepared") if engine == "duckdb" else ("",)
@@ -608,9 +549,13 @@ def _statement_seconds(
 
 
 def sequential_statement(registered: RegisteredQueries, pairs: LeafPairs, layout: str) -> str:
-    """A query in SQL: its documents, then the nodes of its leaves, pair by pair. The left document is the older."""
     if layout == "columns":
-        return _over_columns(registered.schema, pairs)
+        leaf, node_of = registered.schema.leaf, registered.schema.node_of
+        equal = "".join(f" AND a.{leaf(left)} = b.{leaf(right)}" for left, right in pairs)
+        of_pairs = enumerate(node_of[leaf(side)] for pair in pairs for side in pair)
+        numbers = [f"{node} AS n{i}" for i, node in of_pairs]
+        selected = f"SELECT a.docid AS docid1, b.docid AS docid2, {', '.join(numbers)}"
+        return f"{selected} FROM items a JOIN items_w b ON a.docid < b.docid{equal}"
     tables: list[str] = []
     where = ["l1.docid < r1.docid"]
     for side, (name, suffix) in enumerate((("l", ""), ("r", "_w"))):
@@ -627,19 +572,7 @@ def sequential_statement(registered: RegisteredQueries, pairs: LeafPairs, layout
     )
 
 
-def _over_columns(schema: DocumentSchema, pairs: LeafPairs) -> str:
-    equal = [f"a.{schema.leaf(left)} = b.{schema.leaf(right)}" for left, right in pairs]
-    numbers = [schema.node_of[schema.leaf(leaf)] for pair in pairs for leaf in pair]
-    nodes = [f"{number} AS n{i}" for i, number in enumerate(numbers)]
-    return (
-        f"SELECT a.docid AS docid1, b.docid AS docid2, {', '.join(nodes)} FROM items a JOIN items_w b "
-        f"ON {' AND '.join(equal)} AND a.docid < b.docid"
-    )
-
-
 class _SideStatement:
-    """Tables and conditions for one side of a query."""
-
     def __init__(self, registered: RegisteredQueries, stream: str, name: str, suffix: str, layout: str) -> None:
         self._registered, self._stream = registered, stream
         self._name, self._suffix, self._layout = name, suffix, layout
@@ -648,7 +581,6 @@ class _SideStatement:
         self.where: list[str] = []
 
     def add(self, leaves: Sequence[int]) -> None:
-        """Adds the leaves below their least common ancestor, and the nodes between."""
         schema = self._registered.schema
         below = Counter(schema.above(leaf) for leaf in leaves)
         for i, leaf in enumerate(leaves, 1):
@@ -666,13 +598,9 @@ class _SideStatement:
                     self._edge(f"{self._name}{part}", f"r_bin{self._suffix}", ROOT, part)
 
     def _edge(self, alias: str, table: str, above: str, tag: str) -> None:
-        """One row of R_bin, with the constants of its variables; nodes and documents are those bound before."""
-        variable = self._registered.variable
         self.tables.append(f"{table} {alias}")
-        self.where += [
-            f"{alias}.var1 = {variable(self._stream, above)}",
-            f"{alias}.var2 = {variable(self._stream, tag)}",
-        ]
+        for column, name in (("var1", above), ("var2", tag)):
+            self.where.append(f"{alias}.{column} = {self._registered.variables[self._stream, name]}")
         bound = {"docid": "docid", above: "node1", tag: "node2"}
         for what, column in bound.items():
             if what in self._place:
@@ -681,17 +609,13 @@ class _SideStatement:
                 self._place[what] = f"{alias}.{column}"
 
 
-# ---------------------------------------------------------------- the floor
-
 LEAF_BITS = 8
 _MEMORY = Path("/dev/shm")
 
-Postings = tuple[_Ints, _Ints]
-"""Interned values, and the postings that have them: document and leaf as one integer."""
+Postings = tuple[_Ints, _Ints]  # interned values, and the postings that have them: document and leaf as one integer
 
 
 def postings(first_docid: int, matrix: npt.NDArray[np.integer]) -> Postings:
-    """The postings of documents with consecutive ids, a row of `matrix` each, a column for each leaf."""
     documents, leaves = matrix.shape
     docids = np.arange(first_docid, first_docid + documents, dtype=np.int64)
     return matrix.astype(np.int64).ravel(), (docids[:, None] << LEAF_BITS | np.arange(leaves)).ravel()
@@ -715,7 +639,6 @@ class JoinFloor(AbstractContextManager["JoinFloor"]):
         self._directory.cleanup()
 
     def keep(self, values: _Ints, arrived: _Ints) -> None:
-        """Makes a batch part of the state, without its pairs."""
         order = np.argsort(values, kind="stable")
         self._add(values[order], arrived[order])
 
@@ -727,19 +650,15 @@ class JoinFloor(AbstractContextManager["JoinFloor"]):
         count = 0
         with ExitStack() as stack:
             left_file, right_file = (stack.enter_context(file.open("wb")) for file in self.files)
-            for left, right in self._pairs(values, arrived):
+            within = _equal_pairs(values, arrived, values, arrived)
+            older = within[0] >> LEAF_BITS < within[1] >> LEAF_BITS
+            runs = (_equal_pairs(of_run, in_run, values, arrived) for of_run, in_run in self._runs)
+            for left, right in chain(runs, [(within[0][older], within[1][older])]):
                 left.tofile(left_file)
                 right.tofile(right_file)
                 count += len(left)
         self._add(values, arrived)
         return count
-
-    def _pairs(self, values: _Ints, arrived: _Ints) -> Iterator[tuple[_Ints, _Ints]]:
-        for of_run, in_run in self._runs:
-            yield _equal_pairs(of_run, in_run, values, arrived)
-        left, right = _equal_pairs(values, arrived, values, arrived)
-        older = left >> LEAF_BITS < right >> LEAF_BITS
-        yield left[older], right[older]
 
     def _add(self, values: _Ints, arrived: _Ints) -> None:
         """Keeps a sorted run; as long as the last run is not much shorter than the one before, they become one."""
@@ -760,7 +679,6 @@ def _equal_pairs(of_left: _Ints, left: _Ints, of_right: _Ints, right: _Ints) -> 
 
 
 def floor_seconds(state: Iterable[Postings], warm: Postings | None, measured: Postings) -> tuple[float, int]:
-    """The seconds to join a batch with a state, and the number of pairs. A first batch may warm up the process."""
     with JoinFloor() as floor:
         for kept in state:
             floor.keep(*kept)

@@ -39,20 +39,14 @@ MEASURED = [(EQUALITY, None), *((one, None) for one in THRESHOLDS), *((EQUALITY,
 """The conditions, each with the threshold by which headlines are made equal before."""
 WINDOW = 48 * HOUR
 
-# ---------------------------------------------------------------- headlines
-
-PER_DAY = 1_000
-"""Generated headlines per day."""
+PER_DAY = 1_000  # generated headlines per day
 _VOCABULARY, _ZIPF, _SHIFT = 30_000, 1.05, 2.7
 """The number of generated words, and how often each comes: as 1 / (rank + _SHIFT) ** _ZIPF."""
-_RETITLED = 0.05
-"""The share of headlines that are one of the day before, in which up to two words have changed."""
+_RETITLED = 0.05  # the share of headlines that are one of the day before, in which up to two words have changed
 _ABOUT = "What is known so far, who has said what about it, and what may happen next, as our reporters found it today."
 
 
 class Headline(NamedTuple):
-    """A headline, and its time in microseconds."""
-
     text: str
     time: int
 
@@ -68,7 +62,6 @@ def read_headlines(path: Path, most: int) -> list[Headline]:
 
 
 def made_headlines(count: int, seed: int = 1) -> list[Headline]:
-    """Headlines of 4 to 14 words, evenly spread over days, of which some nearly repeat others."""
     rng, numbers = Random(seed), np.random.default_rng(seed)
     vocabulary = _words(rng)
     weights = 1 / (np.arange(1, len(vocabulary) + 1) + _SHIFT) ** _ZIPF
@@ -87,7 +80,6 @@ def made_headlines(count: int, seed: int = 1) -> list[Headline]:
 
 
 def _words(rng: Random) -> list[str]:
-    """Different words of one to four syllables, the short ones mostly first."""
     syllables = [start + vowel + end for start in "bcdfghklmnprstvw" for vowel in "aeiou" for end in ("", *"nrst")]
     found: dict[str, None] = {}
     while len(found) < _VOCABULARY:
@@ -96,7 +88,6 @@ def _words(rng: Random) -> list[str]:
 
 
 def headline_items(headlines: Sequence[Headline]) -> Iterator[Document]:
-    """The items of a feed with these headlines."""
     for number, (text, time) in enumerate(headlines):
         link = f"https://news.example/stories/{number}"
         xml = (
@@ -105,8 +96,6 @@ def headline_items(headlines: Sequence[Headline]) -> Iterator[Document]:
         )
         yield Document(f"d{number}", xml, time=time)
 
-
-# ---------------------------------------------------------------- measuring
 
 HeadlinePairs = set[tuple[int, int]]
 
@@ -135,7 +124,6 @@ class NearCase:
 
 
 def measure_near(case: NearCase) -> Line:
-    """Runs one case. Raises AssertionError if the pairs of the first query are not those of sets."""
     headlines = made_headlines(case.count) if case.file is None else read_headlines(case.file, case.count)
     headlines = headlines if case.alike is None else equalised_headlines(headlines, case.alike)
     with open_unlimited(case.engine, case.plan) as engine:
@@ -209,7 +197,6 @@ def candidates(headlines: Sequence[Headline], threshold: str, order: WordOrder) 
 
 
 def _compared(texts: NumberedTexts, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
-    """The number of pairs of texts, given by their numbers, whose words are compared."""
     sets, nodes = WordSets(), [MANY] * len(numbers)
     columns = {"docid": numbers, "node": nodes, "strval": [""] * len(numbers), "stream": ["S"] * len(numbers)}
     sets.add(pa.table(columns, R_DOC), texts)
@@ -225,14 +212,13 @@ def beside_equality(lines: Sequence[Line]) -> list[Line]:
     equal."""
     alike = {(line.case["queries"], line.case["alike"]): line.seconds for line in lines if "alike" in line.case}
 
-    def is_equality(line: Line) -> bool:
-        return line.case["condition"] == EQUALITY
-
-    def group(line: Line) -> tuple[object, object]:
-        return line.case["queries"], line.case.get("alike")
-
     compared = []
-    for line in beside(lines, group, is_equality, EQUALITY):
+    for line in beside(
+        lines,
+        lambda line: (line.case["queries"], line.case.get("alike")),
+        lambda line: line.case["condition"] == EQUALITY,
+        EQUALITY,
+    ):
         seconds = alike.get((line.case["queries"], line.case["condition"]))
         if line.baseline and seconds is not None:
             line = replace(line, details={**line.details, "of_alike": seconds / line.seconds})
@@ -240,16 +226,13 @@ def beside_equality(lines: Sequence[Line]) -> list[Line]:
     return compared
 
 
-def _condition(line: Line) -> str:
-    alike = line.case.get("alike")
-    return str(line.case["condition"]) + ("" if alike is None else f", {alike} made equal")
-
-
 NEAR_COLUMNS = columns(
     "condition | queries | headlines | pairs | outputs = rows | keys | sharing keys, longest first = sharing_longest | "
     "sharing keys = sharing | compared | headlines/s = headlines_a_second | of equality = speedup | "
     "of as many = of_alike",
-    condition=_condition,
+    condition=lambda line: ("{condition}, {alike} made equal" if "alike" in line.case else "{condition}").format_map(
+        line.case
+    ),
 )
 
 

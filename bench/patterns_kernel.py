@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.harness import Line, ratio
+from bench.harness import Line, TableColumn, ratio, with_progress
 from common.arrays import Ints
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
@@ -25,29 +25,47 @@ from xscl.syntax import EventStreams
 
 SECOND = 1_000_000
 
-EventRow = tuple[int, ...]
-"""A result: t0, t1, and the numbers of its events."""
+EventRow = tuple[int, ...]  # A result: t0, t1, and the numbers of its events
 
 
 @dataclass(frozen=True)
 class PatternOptions:
-    """The options that choose cases; None for the defaults of each benchmark."""
-
     queries: Sequence[int] | None = None
     events: int | None = None
     quick: bool = False
     flink_python: str | None = None
 
 
-# ---------------------------------------------------------------- events
+@dataclass(frozen=True)
+class PatternBenchmark:
+    cases: Callable[[PatternOptions], Sequence[Any]]
+    measure: Callable[[Sequence[Any], PatternOptions], Iterator[Line]]
+    columns: tuple[TableColumn, ...]
+    drawn: bool = True
+
+
+def each_case(
+    measure: Callable[[Any, bool], Iterator[Line]],
+) -> Callable[[Sequence[Any], PatternOptions], Iterator[Line]]:
+    """Measures cases that do not depend on each other, given whether they are quick."""
+    return lambda cases, options: (line for case in with_progress(cases) for line in measure(case, options.quick))
+
+
+def turn_lines(
+    case: Mapping[str, object], taken: Mapping[str, Sequence[float]], rows: int, events: object, baseline: str | None
+) -> Iterator[Line]:
+    """The lines of ways whose results are the same: medians of turns, beside a baseline if there is one."""
+    for plan, times in taken.items():
+        base = None if plan == baseline else baseline
+        faster = ratio(taken[base], times) if base else None
+        details = {"events_a_second": cast(float, events) / median(times)}
+        yield Line("patterns", case, None, plan, median(times), rows, base, faster, details=details)
 
 
 @dataclass(frozen=True)
 class StreamEvents:
-    """The events of a stream, in the order of `times` in microseconds. `numbers` are unique among all streams.
-
-    A column of integers for a string attribute stands for the strings v0, v1, ...
-    """
+    """The events of a stream, in the order of `times` in microseconds. `numbers` are unique among all streams. A column
+    of integers for a string attribute stands for the strings v0, v1, ..."""
 
     schema: Schema
     times: Ints
@@ -58,7 +76,6 @@ class StreamEvents:
         return len(self.times)
 
     def encoded(self, texts: Texts) -> Columns:
-        """The events as a kernel reads them, whose parts are their numbers."""
         values = tuple(
             _codes(column, texts) if kind == "string" else column
             for (_, kind), column in zip(self.schema, self.columns, strict=True)
@@ -67,7 +84,6 @@ class StreamEvents:
 
 
 def every_second(schema: Schema, columns: Sequence[NDArray[Any]], seconds: Ints | None = None) -> StreamEvents:
-    """Events at the given seconds, one after the other by default."""
     numbers = np.arange(len(columns[0]))
     return StreamEvents(schema, ((numbers if seconds is None else seconds) + 1) * SECOND, numbers, columns)
 
@@ -97,9 +113,6 @@ def lower_texts(texts: Sequence[str], schemas: Mapping[str, Schema]) -> list[Sta
     return [lowered[text] for text in texts]
 
 
-# ---------------------------------------------------------------- lineage
-
-
 class NumberedLineage:
     """The lineage of events whose parts are their numbers. `t1` is needed only where AGGREGATEs have durations."""
 
@@ -107,12 +120,10 @@ class NumberedLineage:
         self._t1 = t1
 
     def ends(self, numbers: Ints) -> Ints:
-        """The t1 of events."""
         assert self._t1 is not None, "every statement sees all events, so nobody asks"
         return self._t1[numbers]
 
     def together(self, parts: Ints, groups: Ints) -> Ints:
-        """The part of each group, which has one event."""
         assert len(np.unique(groups)) == len(groups), "simultaneous events of a group"
         found = np.zeros(len(groups), np.int64)
         found[groups] = parts[:, 0]
@@ -127,7 +138,6 @@ class TrackedLineage:
         self._numbers: dict[int, int] = {}
 
     def register(self, events: Mapping[str, Columns]) -> dict[str, Columns]:
-        """The events of an interval, whose parts are the lineage's numbers."""
         registered = {}
         for name, some in events.items():
             nodes = np.zeros((len(some), 1), np.int64)
@@ -139,7 +149,6 @@ class TrackedLineage:
     def matches(
         self, results: Results, places: Ints | None = None
     ) -> Iterator[tuple[int, tuple[tuple[int, ...], ...]]]:
-        """The statement of each result, and of each of its variables the numbers of the events, ascending."""
         chosen = np.arange(len(results)) if places is None else places
         parts = results.events.parts[results.at[chosen]]
         events = {
@@ -150,11 +159,7 @@ class TrackedLineage:
             yield statement, tuple(events[number] for number in row)
 
 
-# ---------------------------------------------------------------- runs
-
-
 def intervals(events: Mapping[str, Columns], step: int) -> Iterator[tuple[dict[str, Columns], int]]:
-    """Cuts streams into intervals of `step` microseconds. Yields the events of each, and its end."""
     last = max(int(some.t1[-1]) for some in events.values() if len(some))
     for low in range(0, last + 1, step):
         part = {}
@@ -190,7 +195,6 @@ def feed(
 
 
 def add_all(kernel: Kernel, statements: Sequence[Statement]) -> Kernel:
-    """Registers statements, whose numbers are their places, and compiles them."""
     for place, statement in enumerate(statements):
         kernel.add(place, statement, -1)
     kernel.run({}, 0)
@@ -199,8 +203,6 @@ def add_all(kernel: Kernel, statements: Sequence[Statement]) -> Kernel:
 
 @dataclass(frozen=True)
 class KernelRun:
-    """CPU seconds of registration and of all intervals, the number of results, and those of the sample's statements."""
-
     registering: float
     seconds: float
     results: int
@@ -209,8 +211,6 @@ class KernelRun:
 
 @dataclass(frozen=True)
 class StatementSet:
-    """Statements over streams, and a kernel for them. An interval has `step` microseconds."""
-
     plan: str
     statements: Sequence[Statement]
     events: Mapping[str, StreamEvents]
@@ -250,7 +250,6 @@ class StatementSet:
 
 
 def choose_sample(count: int, size: int) -> list[int]:
-    """Places of statements, the same ones each time."""
     chosen: list[int] = np.random.default_rng(3).choice(count, min(size, count), replace=False).tolist()
     return chosen
 
@@ -263,10 +262,8 @@ def sample_lines(
     by_hand: Callable[[int], set[tuple[int, ...]]] | None = None,
 ) -> Iterator[Line]:
     """The lines of sets that mean the same, and of a sample of the first set's statements one at a time, scaled up.
-
     Times are medians of turns, in each of which all of them and the floor run. `by_hand` computes the events of a
-    statement's results without a kernel. Raises AssertionError if a statement of the sample has other results.
-    """
+    statement's results without a kernel. Raises AssertionError if a statement of the sample has other results."""
     first, queries = sets[0], int(case["queries"])
     runs: dict[str, list[KernelRun]] = {one.plan: [] for one in sets}
     alone: list[float] = []
@@ -278,19 +275,15 @@ def sample_lines(
             runs[one.plan].append(one.run(sample))
         seconds, written, rows = 0.0, 0.0, 0
         for place in sample:
-            single = first.run([0], place)
+            single, named = first.run([0], place), f"statement {place} of {case}"
             seconds, rows = seconds + single.seconds, rows + single.results
             for plan, some in runs.items():
-                assert single.found[0] == some[-1].found[place], (
-                    f"statement {place} of {case} has something else alone than {plan}"
-                )
+                assert single.found[0] == some[-1].found[place], f"{named} has something else alone than {plan}"
             if by_hand:
                 begin = time.thread_time()
                 expected = by_hand(place)
                 written += time.thread_time() - begin
-                assert {row[2:] for row in single.found[0]} == expected, (
-                    f"statement {place} of {case} has something else alone"
-                )
+                assert {row[2:] for row in single.found[0]} == expected, f"{named} has something else alone"
         scale = queries / len(sample)
         alone.append(seconds * scale)
         hand.append(written * scale)

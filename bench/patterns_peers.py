@@ -27,27 +27,10 @@ import pyarrow as pa
 from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
-from bench.harness import Line, columns, compared_turns, ratio, timed, with_progress
-from bench.patterns_kernel import (
-    SECOND,
-    NumberedLineage,
-    PatternOptions,
-    StreamEvents,
-    TrackedLineage,
-    add_all,
-    feed,
-    intervals,
-    lower_texts,
-)
-from bench.peer_protocol import (
-    EVENT_COLUMNS,
-    TASK_TEMPLATES,
-    PatternTask,
-    finish_task,
-    read_task,
-    read_task_rows,
-    task_ranges,
-)
+from bench import patterns_kernel as kit
+from bench import peer_protocol
+from bench.harness import Line, columns, compared_turns, timed, with_progress
+from bench.patterns_kernel import intervals
 from bench.peers import PeerSystem, run_program
 from common.arrays import Ints
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL, kernels
@@ -63,14 +46,10 @@ if TYPE_CHECKING:
 
 _STREAMS: dict[str, Schema] = {"A": (("k", "string"), ("x", "number")), "B": (("b", "string"), ("y", "number"))}
 
-# ---------------------------------------------------------------- the tasks in our language
-
-TASK_INTERVAL = 5_000
-"""Seconds of an interval."""
+TASK_INTERVAL = 5_000  # seconds of an interval
 
 
-def task_statements(task: PatternTask) -> list[str]:
-    """The texts of the statements."""
+def task_statements(task: peer_protocol.PatternTask) -> list[str]:
     texts = []
     for low, high in task.ranges:
         first = f"FILTER {{x >= {low!r} AND x < {high!r}}} A"
@@ -82,27 +61,25 @@ def task_statements(task: PatternTask) -> list[str]:
     return texts
 
 
-def task_streams(events: pa.Table) -> dict[str, StreamEvents]:
+def task_streams(events: pa.Table) -> dict[str, kit.StreamEvents]:
     streams = {}
     for name, schema in _STREAMS.items():
         rows = events.filter(compute.equal(events["kind"], name))
         keys = np.array([int(key[1:]) for key in rows["k"].to_pylist()], np.int64)
-        times = (rows["t"].to_numpy() + 1) * SECOND
-        streams[name] = StreamEvents(schema, times, rows["id"].to_numpy(), (keys, rows["x"].to_numpy()))
+        times = (rows["t"].to_numpy() + 1) * kit.SECOND
+        streams[name] = kit.StreamEvents(schema, times, rows["id"].to_numpy(), (keys, rows["x"].to_numpy()))
     return streams
 
 
-ReadyKernel = tuple[Kernel, dict[str, Columns]]
-"""A kernel that has statements, and the events for it."""
+ReadyKernel = tuple[Kernel, dict[str, Columns]]  # A kernel that has statements, and the events for it
 
 
-def ready_kernel(statements: Sequence[Statement], streams: Mapping[str, StreamEvents]) -> ReadyKernel:
-    kernel = add_all(Kernel(Texts(), NumberedLineage()), statements)
+def ready_kernel(statements: Sequence[Statement], streams: Mapping[str, kit.StreamEvents]) -> ReadyKernel:
+    kernel = kit.add_all(Kernel(Texts(), kit.NumberedLineage()), statements)
     return kernel, {name: events.encoded(kernel.texts) for name, events in streams.items()}
 
 
 def kernel_rows(ready: ReadyKernel, interval: int) -> Ints:
-    """The rows, from a kernel that gets the events of `interval` seconds at once."""
     kernel, events = ready
     found = [np.zeros((0, 4), np.int64)]
 
@@ -112,19 +89,16 @@ def kernel_rows(ready: ReadyKernel, interval: int) -> Ints:
         rows[:, 0], rows[:, 1 : 1 + parts.shape[1]] = results.statements, parts[results.at]
         found.append(rows)
 
-    feed(kernel, events, interval * SECOND, take)
+    kit.feed(kernel, events, interval * kit.SECOND, take)
     return np.concatenate(found)
 
 
 def run_mmqjp_task(directory: Path) -> None:
-    """The program that answers a task in a process of its own."""
-    options = arrow_csv.ReadOptions(column_names=list(EVENT_COLUMNS))
+    options = arrow_csv.ReadOptions(column_names=list(peer_protocol.EVENT_COLUMNS))
     streams = task_streams(arrow_csv.read_csv(directory / "events.csv", options))
-    statements = lower_texts(task_statements(read_task(directory)), _STREAMS)
-    finish_task(directory, kernel_rows(ready_kernel(statements, streams), TASK_INTERVAL).tolist())
+    statements = kit.lower_texts(task_statements(peer_protocol.read_task(directory)), _STREAMS)
+    peer_protocol.finish_task(directory, kernel_rows(ready_kernel(statements, streams), TASK_INTERVAL).tolist())
 
-
-# ---------------------------------------------------------------- the tasks in SQL
 
 _STARTS = """
     WITH starts AS (
@@ -163,8 +137,7 @@ SQL_FORMS: dict[str, dict[str, str]] = {
 """The forms of a template that we could think of, by name. Numbers of events ascend as their times do."""
 
 
-def task_database(events: pa.Table, task: PatternTask) -> duckdb.DuckDBPyConnection:
-    """A database in memory with the events and the parameters, on one processor."""
+def task_database(events: pa.Table, task: peer_protocol.PatternTask) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"threads": 1})
     low, high = zip(*task.ranges, strict=True)
     parameters = pa.table({"n": np.arange(len(low)), "low": low, "high": high})
@@ -180,26 +153,21 @@ def sql_rows(connection: duckdb.DuckDBPyConnection, template: str, form: str) ->
     return np.column_stack([column.astype(np.int64) for column in found.values()])
 
 
-# ---------------------------------------------------------------- peers
-
 OURS = PeerSystem("mmqjp", "mmqjp-patterns", "mmqjp", uses_ours=True)
 FLINK = PeerSystem("flink", "flink-patterns", "pyflink", java=True)
 KEYS = 200
-PROCESS_SECONDS = 3600.0
-"""Seconds after which a process is killed."""
+PROCESS_SECONDS = 3600.0  # seconds after which a process is killed
 
 
 @dataclass(frozen=True)
 class PatternPeersCase:
-    """`beside` is "expert" or "flink"."""
-
     template: str
     queries: int
     events: int
     beside: str
 
 
-def pattern_peer_cases(options: PatternOptions) -> list[PatternPeersCase]:
+def pattern_peer_cases(options: kit.PatternOptions) -> list[PatternPeersCase]:
     """Says on the standard error if Flink is left out, and why."""
     peers = ["expert", "flink"]
     if lacking := FLINK.lacking(options.flink_python or sys.executable):
@@ -210,31 +178,25 @@ def pattern_peer_cases(options: PatternOptions) -> list[PatternPeersCase]:
     return [
         PatternPeersCase(template, number, count, beside)
         for beside in peers
-        for template in TASK_TEMPLATES
+        for template in peer_protocol.TASK_TEMPLATES
         for number in numbers
     ]
 
 
 def peer_events(case: PatternPeersCase) -> pa.Table:
-    """The events, of A and B in turn."""
     chance = np.random.default_rng(4)
     numbers = np.arange(1, case.events + 1)
     kinds = np.where(numbers % 2, "A", "B")
     keys = [f"v{key}" for key in chance.integers(0, KEYS, case.events).tolist()]
     values = chance.random(case.events) * 100
-    return pa.table(dict(zip(EVENT_COLUMNS, (numbers, numbers, kinds, keys, values), strict=True)))
+    return pa.table(dict(zip(peer_protocol.EVENT_COLUMNS, (numbers, numbers, kinds, keys, values), strict=True)))
 
 
-_RowsWay = Callable[[], tuple[float, set[tuple[int, ...]]]]
-"""Returns CPU seconds and rows."""
+_RowsWay = Callable[[], tuple[float, set[tuple[int, ...]]]]  # returns CPU seconds and rows
 
 
 def measure_pattern_peers(case: PatternPeersCase, python: str, turns: int) -> Iterator[Line]:
-    """Lines of a case: medians of turns. `python` is the interpreter that has Flink.
-
-    Raises AssertionError if another way has other rows.
-    """
-    task, events = PatternTask(case.template, task_ranges(case.queries)), peer_events(case)
+    task, events = peer_protocol.PatternTask(case.template, peer_protocol.task_ranges(case.queries)), peer_events(case)
     with TemporaryDirectory(prefix="mmqjp-patterns-") as directory:
         if case.beside == "flink":
             turns = 1  # a process of Flink takes half a minute and more
@@ -246,18 +208,14 @@ def measure_pattern_peers(case: PatternPeersCase, python: str, turns: int) -> It
         else:
             ways = _in_this_process(case, task, events)
         taken, rows = compared_turns(ways, turns, case, "rows")
-    for name, times in taken.items():
-        baseline = None if name == "mmqjp" else "mmqjp"
-        over = ratio(times, taken["mmqjp"])
-        details = {"events_a_second": case.events / median(times)} | ({"over_ours": over} if baseline else {})
-        named = {**asdict(case), "figure": case.beside}
-        faster = 1 / over if baseline else None
-        yield Line("patterns", named, None, name, median(times), len(rows), baseline, faster, details=details)
+    for line in kit.turn_lines({**asdict(case), "figure": case.beside}, taken, len(rows), case.events, "mmqjp"):
+        over = {"over_ours": 1 / line.speedup} if line.speedup else {}
+        yield replace(line, details={**line.details, **over})
 
 
-def _in_this_process(case: PatternPeersCase, task: PatternTask, events: pa.Table) -> dict[str, _RowsWay]:
+def _in_this_process(case: PatternPeersCase, task: peer_protocol.PatternTask, events: pa.Table) -> dict[str, _RowsWay]:
     streams = task_streams(events)
-    statements = lower_texts(task_statements(task), _STREAMS)
+    statements = kit.lower_texts(task_statements(task), _STREAMS)
     database = task_database(events, task)
 
     def clocked(work: Callable[[], Ints]) -> tuple[float, set[tuple[int, ...]]]:
@@ -272,9 +230,8 @@ def _in_this_process(case: PatternPeersCase, task: PatternTask, events: pa.Table
 
 
 def _run_task(
-    system: PeerSystem, python: str, task: PatternTask, events: pa.Table, directory: Path
+    system: PeerSystem, python: str, task: peer_protocol.PatternTask, events: pa.Table, directory: Path
 ) -> tuple[float, set[tuple[int, ...]]]:
-    """Runs a program over a directory with the task. The events have no header, which Flink would take for one."""
     with TemporaryDirectory(dir=directory) as name:
         place = Path(name)
         task.write(place)
@@ -282,10 +239,10 @@ def _run_task(
             for row in zip(*(column.to_pylist() for column in events.columns), strict=True):
                 out.write(",".join(map(str, row)) + "\n")
         report, _ = run_program(system, place, python, PROCESS_SECONDS)
-        return report["processor"], set(read_task_rows(place))
+        return report["processor"], set(peer_protocol.read_task_rows(place))
 
 
-def measure_all_peers(cases: Sequence[PatternPeersCase], options: PatternOptions) -> Iterator[Line]:
+def measure_all_peers(cases: Sequence[PatternPeersCase], options: kit.PatternOptions) -> Iterator[Line]:
     for case in with_progress(cases):
         yield from measure_pattern_peers(case, options.flink_python or sys.executable, 1 if options.quick else 5)
 
@@ -294,8 +251,6 @@ PEER_COLUMNS = columns(
     "template | = plan | statements = queries | beside | rows | CPU s = seconds | times our time = over_ours"
 )
 
-
-# ---------------------------------------------------------------- places
 
 PlacesTemplate = Literal["first after", "rare partners", "rising runs", "rising averages"]
 SQL_ON_SPARK = "sql on spark"
@@ -311,19 +266,17 @@ class PlacesCase:
     keys: int = 200
     intervals: int = 1
 
-    def streams(self) -> dict[str, StreamEvents]:
-        """The events, a second apart; every second one is of the other stream."""
+    def streams(self) -> dict[str, kit.StreamEvents]:
         chance = np.random.default_rng(4)
         streams = {}
         for first, (name, schema) in enumerate(_STREAMS.items()):
             numbers = np.arange(first, self.events, 2)
             values = chance.random(len(numbers)) * 100
             attributes = (chance.integers(0, self.keys, len(numbers)), values)
-            streams[name] = StreamEvents(schema, (numbers + 1) * SECOND, numbers, attributes)
+            streams[name] = kit.StreamEvents(schema, (numbers + 1) * kit.SECOND, numbers, attributes)
         return streams
 
     def texts(self) -> Iterator[str]:
-        """The statements, each of which takes a share of the events of its own as first ones."""
         for place in range(self.queries):
             first = f"FILTER {{(x * 1000 + {100 * place / self.queries}) % 100 < 10}}"
             match self.template:
@@ -338,7 +291,7 @@ class PlacesCase:
                     yield f"{first} {mean} FOLD {{$2.k = $.k, $2.x > $.x, }} {mean} WITHIN 1 d"
 
 
-def places_cases(options: PatternOptions) -> list[PlacesCase]:
+def places_cases(options: kit.PatternOptions) -> list[PlacesCase]:
     templates: tuple[PlacesTemplate, ...] = get_args(PlacesTemplate)
     numbers = options.queries or ([10] if options.quick else [1, 10, 100])
     base = PlacesCase("rare partners", 10, options.events or (10_000 if options.quick else 100_000))
@@ -350,7 +303,6 @@ def places_cases(options: PatternOptions) -> list[PlacesCase]:
 
 
 def places_ways(case: PlacesCase, session: SparkSession) -> dict[str, MakeKernel]:
-    """What builds the kernel of each place that can answer a case."""
     ways = {DRIVER: kernels(DRIVER, None), EXECUTORS: kernels(EXECUTORS, session)}
     if case.template in ("first after", "rare partners") and case.intervals == 1:
         ways |= {SQL: kernels(SQL, None), SQL_ON_SPARK: kernels(SQL, session)}
@@ -358,8 +310,7 @@ def places_ways(case: PlacesCase, session: SparkSession) -> dict[str, MakeKernel
 
 
 def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement]) -> tuple[float, list[list[int]]]:
-    """The seconds of all intervals, and the results: a row of numbers for each, sorted."""
-    texts, tracked = Texts(), TrackedLineage()
+    texts, tracked = Texts(), kit.TrackedLineage()
     kernel = make(texts, tracked.lineage)
     events = tracked.register({name: some.encoded(texts) for name, some in case.streams().items()})
     add_statements = kernel.add
@@ -367,7 +318,7 @@ def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement
         add_statements(place, statement, -1)
     found: list[PlacedResults] = []
     begin = time.perf_counter()
-    for part, until in intervals(events, -(-(case.events + 2) // case.intervals) * SECOND):
+    for part, until in intervals(events, -(-(case.events + 2) // case.intervals) * kit.SECOND):
         tracked.lineage.begin()
         kernel.begin(until)
         found += kernel.feed(part)
@@ -381,21 +332,17 @@ def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement
 
 
 def measure_places(case: PlacesCase, session: SparkSession, turns: int) -> Iterator[Line]:
-    """Lines of a case: medians of turns, after one that is not counted.
-
-    Raises AssertionError if a place has other results than the driver.
-    """
-    statements = lower_texts(list(case.texts()), _STREAMS)
+    """Lines of a case: medians of turns, after one that is not counted."""
+    statements = kit.lower_texts(list(case.texts()), _STREAMS)
     ways = {name: partial(run_place, make, case, statements) for name, make in places_ways(case, session).items()}
     every, rows = compared_turns(ways, turns + 1, case, "results")
     taken = {name: times[1:] for name, times in every.items()}
-    for name, times in taken.items():
-        details = {"events_a_second": case.events / median(times)}
-        faster = None if name == DRIVER else median(taken[DRIVER]) / median(times)
-        yield Line("patterns", asdict(case), None, name, median(times), len(rows), DRIVER, faster, details=details)
+    for line in kit.turn_lines(asdict(case), taken, len(rows), case.events, None):
+        faster = None if line.plan == DRIVER else median(taken[DRIVER]) / line.seconds
+        yield replace(line, baseline=DRIVER, speedup=faster)
 
 
-def measure_all_places(cases: Sequence[PlacesCase], options: PatternOptions) -> Iterator[Line]:
+def measure_all_places(cases: Sequence[PlacesCase], options: kit.PatternOptions) -> Iterator[Line]:
     from join_stage.store.spark.session import spark_session
 
     session = spark_session(app_name="places")
@@ -410,3 +357,8 @@ PLACES_COLUMNS = columns(
     "template | = plan | statements = queries | keys | intervals | s = seconds | events/s = events_a_second | "
     "results = rows | times the driver's speed = speedup"
 )
+
+PEER_BENCHMARKS = {
+    "places": kit.PatternBenchmark(places_cases, measure_all_places, PLACES_COLUMNS, drawn=False),
+    "peers": kit.PatternBenchmark(pattern_peer_cases, measure_all_peers, PEER_COLUMNS),
+}

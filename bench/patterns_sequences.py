@@ -21,18 +21,8 @@ from unittest.mock import patch
 
 import numpy as np
 
+from bench import patterns_kernel as kit
 from bench.harness import Line, columns, ratio
-from bench.patterns_kernel import (
-    SECOND,
-    PatternOptions,
-    StreamEvents,
-    TrackedLineage,
-    add_all,
-    choose_sample,
-    every_second,
-    feed,
-    lower_texts,
-)
 from common.arrays import Ints
 from pattern_stage.columns import Columns, Floats, whole
 from pattern_stage.definition import inputs, pattern_template
@@ -47,11 +37,7 @@ from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.values import Texts
 from xscl.algebra.events import Pattern, Schema, Statement
 
-INTERVAL = 1000
-"""Events of an interval."""
-
-# ---------------------------------------------------------------- prices of stocks
-
+INTERVAL = 1000  # events of an interval
 Predicate = Literal["p1", "p2", "p3"]
 Strategy = Literal["s2", "s3"]
 PREDICATES: tuple[Predicate, ...] = get_args(Predicate)
@@ -59,10 +45,8 @@ PREDICATES: tuple[Predicate, ...] = get_args(Predicate)
 STOCK_STREAM = "Stock"
 STOCK_SCHEMA: Schema = (("symbol", "string"), ("price", "number"), ("volume", "number"))
 SYMBOLS, ROUND, LOW = 2, 500, 150
-TOP = 1000
-"""The number of prices, and of volumes."""
-PER_WINDOW = 40
-"""The length of a stream in windows; 200 in the paper."""
+TOP = 1000  # the number of prices, and of volumes
+PER_WINDOW = 40  # the length of a stream in windows; 200 in the paper
 
 _PREDICATES = {
     "p1": "",
@@ -72,11 +56,9 @@ _PREDICATES = {
 _STRATEGIES = {"s2": "partition_contiguity", "s3": "skip_till_next_match"}
 
 
-def stock_events(count: int, rises: float, seed: int = 1) -> StreamEvents:
+def stock_events(count: int, rises: float, seed: int = 1) -> kit.StreamEvents:
     """Events of symbols in turn, a second apart. A price goes up by one with the chance `rises`, else down or nowhere.
-
-    Prices are 0 to 999, and 0 comes after 999. Volumes are 1 to 1000, uniform.
-    """
+    Prices are 0 to 999, and 0 comes after 999. Volumes are 1 to 1000, uniform."""
     chance = np.random.default_rng(seed)
     symbols = np.arange(count) % SYMBOLS
     prices: Floats = np.zeros(count)
@@ -85,7 +67,7 @@ def stock_events(count: int, rises: float, seed: int = 1) -> StreamEvents:
         own = symbols == symbol
         steps = chance.choice((1, -1, 0), int(own.sum()), p=(rises, falls, falls))
         prices[own] = (chance.integers(0, TOP) + np.cumsum(steps)) % TOP
-    return every_second(STOCK_SCHEMA, (symbols, prices, chance.integers(1, TOP + 1, count).astype(np.float64)))
+    return kit.every_second(STOCK_SCHEMA, (symbols, prices, chance.integers(1, TOP + 1, count).astype(np.float64)))
 
 
 @dataclass(frozen=True)
@@ -106,11 +88,9 @@ class KleeneCase:
 
     @property
     def template(self) -> str:
-        """The paper's name for it."""
         return f"{self.predicate}{'*' * self.three}{self.strategy}"
 
     def texts(self) -> list[str]:
-        """The texts of the patterns; with many, each has its own bound of the volume."""
         lows = [LOW * (place + 1) / self.queries for place in range(self.queries)]
         return [self._text(f"b.volume < {low:g}") for low in lows]
 
@@ -125,21 +105,15 @@ class KleeneCase:
         return f"PATTERN SEQ({components}) WHERE {strategy} {{{where}}} WITHIN {self.window * SYMBOLS} s{ending}"
 
 
-# ---------------------------------------------------------------- backtracking
+MatchPath = list[tuple[int, int]]  # the events of a match: the number of each, and its variable
 
-MatchPath = list[tuple[int, int]]
-"""The events of a match: the number of each, and its variable."""
-
-_Path = tuple[int, int, Any]
-"""The last event of a run, its variable, and the path before it."""
+_Path = tuple[int, int, Any]  # the last event of a run, its variable, and the path before it
 
 
 class Backtracking:
-    """The algorithm that SASE+ is compared with in its paper: one run at a time, depth first, event by event.
-
-    A run goes through the events behind its first one. Where it may go on in several ways, the others wait on a stack.
-    Patterns have no SET, negation, HAVING or output modes; their events do not overlap.
-    """
+    """The algorithm that SASE+ is compared with in its paper: one run at a time, depth first, event by event. A run
+    goes through the events behind its first one. Where it may go on in several ways, the others wait on a stack.
+    Patterns have no SET, negation, HAVING or output modes; their events do not overlap."""
 
     def __init__(self, pattern: Pattern, texts: Texts) -> None:
         assert pattern.within is not None and not pattern.kills and not pattern.apart and not pattern.maximal
@@ -162,7 +136,6 @@ class Backtracking:
         return len(self._roles) - 1
 
     def run(self, streams: Sequence[Columns]) -> Iterator[MatchPath]:
-        """Yields all matches of streams, which are there as a whole."""
         by_key: dict[Any, list[Arrival]] = {}
         for _, arrivals in self._arrivals.epochs([whole(events) for events in streams], 1, ()):
             for one in arrivals:
@@ -174,7 +147,6 @@ class Backtracking:
                     yield from self._from(events, first)
 
     def _from(self, events: Sequence[Arrival], first: int) -> Iterator[MatchPath]:
-        """Yields the matches that begin with an event."""
         program, strategy = self._program, self._pattern.strategy
         begin = events[first].event
         stack: list[tuple[int, Any, int, _Path]] = [(0, program.begin[0]((), begin), first, (begin[2], 0, None))]
@@ -224,10 +196,7 @@ def backtracked_matches(pattern: Pattern, texts: Texts, streams: Mapping[str, Co
     return Backtracking(pattern, texts).run([streams[name] for name, _ in inputs(pattern)])
 
 
-# ---------------------------------------------------------------- kleene
-
-MatchHash = int
-"""A hash of the numbers of the events of each variable."""
+MatchHash = int  # A hash of the numbers of the events of each variable
 
 
 @dataclass
@@ -243,12 +212,11 @@ class KleeneRun:
 
 
 def run_kleene(
-    patterns: Sequence[Statement], events: StreamEvents, sample: Iterable[int] = (), *, merged: bool = True
+    patterns: Sequence[Statement], events: kit.StreamEvents, sample: Iterable[int] = (), *, merged: bool = True
 ) -> KleeneRun:
-    """Runs patterns together."""
-    tracked, wanted = TrackedLineage(), sorted(sample)
+    tracked, wanted = kit.TrackedLineage(), sorted(sample)
     kernel = Kernel(Texts(), tracked.lineage, merged=merged)
-    add_all(kernel, patterns)
+    kit.add_all(kernel, patterns)
     found: dict[int, set[MatchHash]] = {place: set() for place in wanted}
     run = KleeneRun(found=found)
 
@@ -260,7 +228,7 @@ def run_kleene(
 
     with _telling(run):
         streams = {STOCK_STREAM: events.encoded(kernel.texts)}
-        run.seconds = feed(kernel, streams, INTERVAL * SECOND, take, tracked)
+        run.seconds = kit.feed(kernel, streams, INTERVAL * kit.SECOND, take, tracked)
     return run
 
 
@@ -277,16 +245,12 @@ def _telling(run: KleeneRun) -> Iterator[None]:
 
         return call
 
-    results = clocked(RunMatching._results)
-    with (
-        patch.object(running, "expand_bundles", clocked(expand_bundles)),
-        patch.object(RunMatching, "_results", results),
-    ):
+    bundles = patch.object(running, "expand_bundles", clocked(expand_bundles))
+    with bundles, patch.object(RunMatching, "_results", clocked(RunMatching._results)):
         yield
 
 
-def run_backtracking(statement: Statement, events: StreamEvents) -> KleeneRun:
-    """Runs a pattern by backtracking, over all events at once."""
+def run_backtracking(statement: Statement, events: kit.StreamEvents) -> KleeneRun:
     texts = Texts()
     streams = {STOCK_STREAM: events.encoded(texts)}
     found: set[MatchHash] = set()
@@ -305,13 +269,11 @@ def run_backtracking(statement: Statement, events: StreamEvents) -> KleeneRun:
 def measure_kleene(
     case: KleeneCase, quick: bool = False, turns: int | None = None, sample: int | None = None
 ) -> Iterator[Line]:
-    """Lines of a case: medians of turns, in each of which all ways run over all events; the last way is the baseline.
-
-    Raises AssertionError if the matches of two ways differ.
-    """
-    patterns = lower_texts(case.texts(), {STOCK_STREAM: STOCK_SCHEMA})
+    """Lines of a case: medians of turns, in each of which all ways run over all events; the last way is the
+    baseline."""
+    patterns = kit.lower_texts(case.texts(), {STOCK_STREAM: STOCK_SCHEMA})
     events = stock_events(case.events, case.rises)
-    chosen = choose_sample(case.queries, sample or (2 if quick else 5))
+    chosen = kit.choose_sample(case.queries, sample or (2 if quick else 5))
     ways: dict[str, Callable[[], KleeneRun]] = {"together": partial(run_kleene, patterns, events, chosen)}
     if case.queries > 1:
         ways["one at a time"] = partial(_one_at_a_time, patterns, events, chosen)
@@ -345,7 +307,7 @@ def measure_kleene(
         )  # fmt: skip
 
 
-def _one_at_a_time(patterns: Sequence[Statement], events: StreamEvents, sample: Sequence[int]) -> KleeneRun:
+def _one_at_a_time(patterns: Sequence[Statement], events: kit.StreamEvents, sample: Sequence[int]) -> KleeneRun:
     found: dict[int, set[MatchHash]] = {}
     total = KleeneRun(found=found)
     for place in sample:
@@ -356,8 +318,7 @@ def _one_at_a_time(patterns: Sequence[Statement], events: StreamEvents, sample: 
     return total
 
 
-def kleene_cases(options: PatternOptions) -> list[KleeneCase]:
-    """The experiments of the paper; with --quick over shorter streams and windows."""
+def kleene_cases(options: kit.PatternOptions) -> list[KleeneCase]:
     quick, window = options.quick, 100 if options.quick else 500
 
     def count(window: int) -> int:
@@ -382,18 +343,12 @@ KLEENE_COLUMNS = columns(
     "events a match = length | times as fast as the last = marked | merging | matching only = matching"
 )
 
-# ---------------------------------------------------------------- missing letters
-
 ERROR_STREAMS, DRIFT_STREAMS = ("A", "B", "C"), ("A", "B", "C", "D")
 KEY_SCHEMA: Schema = (("key", "string"),)
 ERROR_KEYS, DRIFT_KEYS = 100, 20
-ERROR_WITHIN, DRIFT_WITHIN = 1000, 400
-"""Seconds, as events are a second apart."""
-EPISODE = 60
-"""One of as many events begins an episode, which is a match, in the stream that drifts."""
-
-MatchSet = set[tuple[int, ...]]
-"""Matches: the numbers of their events."""
+ERROR_WITHIN, DRIFT_WITHIN = 1000, 400  # seconds, as events are a second apart
+EPISODE = 60  # one of as many events begins an episode, which is a match, in the stream that drifts
+MatchSet = set[tuple[int, ...]]  # matches: the numbers of their events
 
 
 @dataclass(frozen=True)
@@ -416,47 +371,40 @@ EXACT = f"PATTERN SEQ(A a, B b, C c) WHERE skip_till_any_match {{[key]}} WITHIN 
 
 @dataclass(frozen=True)
 class KeyedEvents:
-    """The stream and the key of each event. Events are numbered from 1, a second apart."""
-
     names: Sequence[str]
     streams: Ints
     keys: Ints
 
-    def by_stream(self) -> dict[str, StreamEvents]:
+    def by_stream(self) -> dict[str, kit.StreamEvents]:
         found = {}
         for place, name in enumerate(self.names):
             numbers = np.flatnonzero(self.streams == place) + 1
-            found[name] = StreamEvents(KEY_SCHEMA, numbers * SECOND, numbers, (self.keys[numbers - 1],))
+            found[name] = kit.StreamEvents(KEY_SCHEMA, numbers * kit.SECOND, numbers, (self.keys[numbers - 1],))
         return found
 
 
 def keyed_events(count: int, seed: int = 1) -> KeyedEvents:
-    """Events of three streams in any order."""
     chance = np.random.default_rng(seed)
     streams = chance.integers(0, len(ERROR_STREAMS), count)
     return KeyedEvents(ERROR_STREAMS, streams, chance.integers(0, ERROR_KEYS, count))
 
 
 def run_errors(text: str, events: KeyedEvents) -> tuple[float, MatchSet]:
-    """The CPU seconds of all intervals, and the matches."""
-    tracked = TrackedLineage()
+    tracked = kit.TrackedLineage()
     kernel = Kernel(Texts(), tracked.lineage)
     streams = events.by_stream()
-    add_all(kernel, lower_texts([text], dict.fromkeys(streams, KEY_SCHEMA)))
+    kit.add_all(kernel, kit.lower_texts([text], dict.fromkeys(streams, KEY_SCHEMA)))
     found: MatchSet = set()
 
     def take(results: Results) -> None:
         found.update(tuple(sorted(sum(match, ()))) for _, match in tracked.matches(results))
 
     encoded = {name: some.encoded(kernel.texts) for name, some in streams.items()}
-    return feed(kernel, encoded, INTERVAL * SECOND, take, tracked), found
+    return kit.feed(kernel, encoded, INTERVAL * kit.SECOND, take, tracked), found
 
 
 def measure_errors(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
-    """The lines of cases over the same events. The exact pattern, which is the baseline, is run once in each turn.
-
-    Raises AssertionError if they differ without missing letters, or if a budget has other matches than there are.
-    """
+    """The lines of cases over the same events. The exact pattern, which is the baseline, is run once in each turn."""
     events = keyed_events(cases[0].events)
     taken: dict[ErrorsCase, list[float]] = {case: [] for case in cases}
     exact: list[float] = []
@@ -483,11 +431,8 @@ def measure_errors(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
         yield Line("patterns", asdict(case), None, "errors", seconds, rows, "exact", times, details=details)
 
 
-def errors_cases(options: PatternOptions) -> list[ErrorsCase]:
-    """Up to two missing letters; with one of them budgets, also in a stream that drifts."""
-    count, drift = (
-        ((2_000, 4_000) if options.quick else (10_000, 12_000)) if not options.events else [options.events] * 2
-    )
+def errors_cases(options: kit.PatternOptions) -> list[ErrorsCase]:
+    count, drift = [options.events or given for given in ((2_000, 4_000) if options.quick else (10_000, 12_000))]
     budgets = (1, 2, 4, 8, 16, 32)
     return [
         *(ErrorsCase("errors", errors, count) for errors in (0, 1, 2)),
@@ -502,8 +447,6 @@ ERRORS_COLUMNS = columns(
     budget=lambda line: line.case["budget"] or None,
     kept_by=lambda line: line.plan if line.case["figure"] == "drift" else None,
 )
-
-# ---------------------------------------------------------------- budgets in a stream that drifts
 
 
 class ByRank(NearHistory):
@@ -520,18 +463,13 @@ class ByRank(NearHistory):
 
 
 class ByHash(ByRank):
-    """Keeps partial matches by chance."""
-
     def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
         return {one.name for one in sorted(candidates, key=lambda one: (hashed(one), one.rank))[:most]}
 
 
 def drifting_events(count: int, seed: int = 1) -> KeyedEvents:
-    """Events that are mostly noise: first letters that lead nowhere.
-
-    The first half has episodes A B D and pairs A C, the second one episodes A C D and pairs A B: what led to matches
-    becomes noise, and the other way round.
-    """
+    """Events that are mostly noise: first letters that lead nowhere. The first half has episodes A B D and pairs A C,
+    the second one episodes A C D and pairs A B: what led to matches becomes noise, and the other way round."""
     chance = np.random.default_rng(seed)
     streams, keys = np.zeros(count, np.int64), chance.integers(0, DRIFT_KEYS, count)
     for begin in range(0, count - EPISODE + 1, EPISODE):
@@ -562,10 +500,8 @@ def bundles(found: MatchSet, events: KeyedEvents) -> list[set[int]]:
 
 def measure_budgets(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
     """The lines of budgets in the stream that drifts, one for each way to choose the partial matches that are kept.
-
     `recall` is the share of bundles of which a match is found; `over_rank` is how much longer a way takes than keeping
-    by rank, which is what the history costs. Raises AssertionError if a way has matches that there are not.
-    """
+    by rank, which is what the history costs."""
     events = drifting_events(cases[0].events)
     _, exact = run_errors(replace(cases[0], budget=0).text(), events)
     every = bundles(exact, events)
@@ -589,7 +525,13 @@ def measure_budgets(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
             yield Line("patterns", asdict(case), None, name, median(seconds[name]), len(some), details=details)
 
 
-def measure_all_errors(cases: Sequence[ErrorsCase], options: PatternOptions) -> Iterator[Line]:
+def measure_all_errors(cases: Sequence[ErrorsCase], options: kit.PatternOptions) -> Iterator[Line]:
     turns = 1 if options.quick else 3
     yield from measure_errors([case for case in cases if case.figure != "drift"], turns)
     yield from measure_budgets([case for case in cases if case.figure == "drift"], turns)
+
+
+SEQUENCE_BENCHMARKS = {
+    "kleene": kit.PatternBenchmark(kleene_cases, kit.each_case(measure_kleene), KLEENE_COLUMNS),
+    "errors": kit.PatternBenchmark(errors_cases, measure_all_errors, ERRORS_COLUMNS),
+}

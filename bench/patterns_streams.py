@@ -11,29 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
+from bench import patterns_kernel as kit
 from bench.harness import Line, columns, compared_turns, ratio, timed
-from bench.patterns_kernel import (
-    SECOND,
-    NumberedLineage,
-    PatternOptions,
-    StatementSet,
-    StreamEvents,
-    TrackedLineage,
-    add_all,
-    choose_sample,
-    every_second,
-    feed,
-    lower_texts,
-    sample_lines,
-    zipf_weights,
-)
 from common.arrays import Ints
 from pattern_stage.columns import Floats, mixed, same
 from pattern_stage.kernel import Kernel, Results
@@ -46,16 +31,14 @@ WorkloadName = Literal["feeds", "rumor", "hybrid"]
 SITES, POPULARITY, ITEMS = 415, 100, 26_623
 PROCESSES = 104
 WITHOUT_CHANNELS: tuple[RuleName, ...] = tuple(rule for rule in RULE_NAMES if rule != "channels")
-INTERVAL = 1000
-"""Events of an interval, without those of streams that are copies."""
+INTERVAL = 1000  # events of an interval, without those of streams that are copies
 
 
 @dataclass(frozen=True)
 class StreamWorkload:
     """A template with its parameters. `domain` is that of constants, `window` the longest one in seconds, `capacity`
-    the number of streams on a channel, `sel` the share of events that satisfy a start condition.
-
-    Without `channels`, streams of equal events come each for itself, and operators over selections share nothing."""
+    the number of streams on a channel, `sel` the share of events that satisfy a start condition. Without `channels`,
+    streams of equal events come each for itself, and operators over selections share nothing."""
 
     figure: str
     template: str
@@ -70,7 +53,6 @@ class StreamWorkload:
 
     @property
     def rules(self) -> Sequence[RuleName]:
-        """The rules of the optimiser that are on: all of them where streams of their own keep things apart."""
         return RULE_NAMES if self.channels or self.template == "channel" else WITHOUT_CHANNELS
 
     @property
@@ -84,23 +66,23 @@ _ITEM: Schema = (("site", "string"), ("channel", "string"), ("popularity", "numb
 _LOAD: Schema = (("pid", "string"), ("load", "number"))
 
 
-def stream_events(one: StreamWorkload) -> dict[str, StreamEvents]:
+def stream_events(one: StreamWorkload) -> dict[str, kit.StreamEvents]:
     chance = np.random.default_rng(1)
     if one.figure == "4.18":
         sites = _zipf(chance, SITES, 1, one.events)
         popularity: Floats = 1.0 + _zipf(chance, POPULARITY, 1, one.events).astype(np.float64)
         channels = sites * 10 + chance.integers(0, 3, one.events)
-        return {"Items": every_second(_ITEM, (sites, channels, popularity))}
+        return {"Items": kit.every_second(_ITEM, (sites, channels, popularity))}
     if one.figure.startswith("5.10"):
         seconds = np.repeat(np.arange(one.events // PROCESSES), PROCESSES)
         pids = np.tile(np.arange(PROCESSES), one.events // PROCESSES)
-        return {"Load": every_second(_LOAD, (pids, chance.random(len(pids)) * 100), seconds)}
+        return {"Load": kit.every_second(_LOAD, (pids, chance.random(len(pids)) * 100), seconds)}
     streams = {}
     for first, name in enumerate(("S", "T")):
         numbers = np.arange(first, one.events, 2)
         values = chance.integers(0, 1000, (10, len(numbers)))
         attributes = (values[0] % one.domain, *values[1:].astype(np.float64))
-        streams[name] = StreamEvents(_RUMOR, (numbers + 1) * SECOND, numbers, attributes)
+        streams[name] = kit.StreamEvents(_RUMOR, (numbers + 1) * kit.SECOND, numbers, attributes)
     if one.template == "channel" and not one.channels:
         equal = streams.pop("S")
         return {f"S{place}": equal for place in range(one.capacity)} | streams
@@ -108,7 +90,6 @@ def stream_events(one: StreamWorkload) -> dict[str, StreamEvents]:
 
 
 def stream_statements(one: StreamWorkload) -> Iterator[str]:
-    """The texts of the statements."""
     chance = np.random.default_rng(2)
     count = one.queries
     if one.figure == "4.18":
@@ -155,11 +136,10 @@ def _feed_statement(template: str, site: str, popular: str) -> str:
 
 
 def _zipf(chance: np.random.Generator, count: int, power: float, size: int) -> Ints:
-    return chance.choice(count, size, p=zipf_weights(count, power))
+    return chance.choice(count, size, p=kit.zipf_weights(count, power))
 
 
-def stream_cases(name: WorkloadName, options: PatternOptions) -> list[StreamWorkload]:
-    """The sweeps of a benchmark, each of which is a figure."""
+def stream_cases(name: WorkloadName, options: kit.PatternOptions) -> list[StreamWorkload]:
     queries, quick = options.queries, options.quick
     if name == "feeds":
         count = options.events or (3_000 if quick else ITEMS)
@@ -187,21 +167,20 @@ def stream_cases(name: WorkloadName, options: PatternOptions) -> list[StreamWork
 def measure_streams(
     one: StreamWorkload, quick: bool = False, sample_size: int | None = None, turns: int | None = None
 ) -> Iterator[Line]:
-    """The lines of a case. Raises AssertionError if a statement of the sample has other results alone, or without
-    channels."""
     sets = [_statement_set("together", one)]
     if one.has_channels:
         sets.append(_statement_set("without channels", replace(one, channels=False)))
-    sample = choose_sample(one.queries, sample_size or (3 if quick else 5))
-    return sample_lines(asdict(one), sets, sample, turns or (1 if quick else 3))
+    sample = kit.choose_sample(one.queries, sample_size or (3 if quick else 5))
+    return kit.sample_lines(asdict(one), sets, sample, turns or (1 if quick else 3))
 
 
-def _statement_set(plan: str, one: StreamWorkload) -> StatementSet:
+def _statement_set(plan: str, one: StreamWorkload) -> kit.StatementSet:
     events = stream_events(one)
-    statements = lower_texts(list(stream_statements(one)), {name: some.schema for name, some in events.items()})
+    statements = kit.lower_texts(list(stream_statements(one)), {name: some.schema for name, some in events.items()})
     last = max(int(some.times[-1]) for some in events.values())
-    step = max(1, last * INTERVAL // one.events // SECOND) * SECOND
-    return StatementSet(plan, statements, events, lambda: Kernel(Texts(), NumberedLineage(), rules=one.rules), step)
+    step = max(1, last * INTERVAL // one.events // kit.SECOND) * kit.SECOND
+    kernel = partial(Kernel, rules=one.rules)
+    return kit.StatementSet(plan, statements, events, lambda: kernel(Texts(), kit.NumberedLineage()), step)
 
 
 STREAM_COLUMNS = columns(
@@ -211,32 +190,25 @@ STREAM_COLUMNS = columns(
 )
 
 
-# ---------------------------------------------------------------- aggregates
-
 AGGREGATE_TURNS = 3
-AGGREGATE_INTERVAL = 10_000
-"""About as many events are in an interval: simultaneous ones come together."""
-GROUP_SIZES = (10, 5, 5)
-"""The numbers of hosts, users and processes."""
+AGGREGATE_INTERVAL = 10_000  # about as many events are in an interval: simultaneous ones come together
+GROUP_SIZES = (10, 5, 5)  # the numbers of hosts, users and processes
 
 _GROUPED: Schema = (("host", "string"), ("user", "string"), ("pid", "string"), ("load", "number"))
 
 
 @dataclass(frozen=True)
 class AggregateCase:
-    """`at_once` is the number of simultaneous events."""
-
     at_once: int
     events: int
 
 
-def aggregate_cases(options: PatternOptions) -> list[AggregateCase]:
+def aggregate_cases(options: kit.PatternOptions) -> list[AggregateCase]:
     count = options.events or (2_000 if options.quick else 60_000)
     return [AggregateCase(at_once, count) for at_once in ((1, 200) if options.quick else (1, 20, 200, 1_000))]
 
 
 def aggregate_statements() -> list[str]:
-    """Several functions by several attributes over several windows."""
     return [
         f"AGGREGATE {{{function}{' BY ' * bool(by)}{by} OVER {window} s}} Load"
         for by in ("host", "user", "pid", "host, user", "")
@@ -246,19 +218,17 @@ def aggregate_statements() -> list[str]:
 
 
 def measure_aggregates(case: AggregateCase, quick: bool = False) -> Iterator[Line]:
-    """Lines of a case: medians of turns, in each of which both ways run. Raises AssertionError if they differ."""
     chance = np.random.default_rng(1)
     seconds: Ints = np.sort(chance.integers(0, max(1, case.events // case.at_once), case.events))
     groups = [chance.integers(0, size, case.events) for size in GROUP_SIZES]
     load: Floats = np.round(chance.random(case.events) * 100, 2)
-    events = every_second(_GROUPED, (*groups, load), seconds)
-    statements = lower_texts(aggregate_statements(), {"Load": _GROUPED})
-    step = max(1, AGGREGATE_INTERVAL // case.at_once) * SECOND
+    events = kit.every_second(_GROUPED, (*groups, load), seconds)
+    statements = kit.lower_texts(aggregate_statements(), {"Load": _GROUPED})
+    step = max(1, AGGREGATE_INTERVAL // case.at_once) * kit.SECOND
     kept: dict[str, int] = {}
 
     def run(plan: str) -> tuple[float, tuple[int, int]]:
-        """Returns the CPU time, and the number of results with a sum of their hashes."""
-        tracked, found = TrackedLineage(), [0, 0]
+        tracked, found = kit.TrackedLineage(), [0, 0]
 
         def take(results: Results) -> None:
             values = [same(column[results.at]) for column in results.events.values]
@@ -267,28 +237,15 @@ def measure_aggregates(case: AggregateCase, quick: bool = False) -> Iterator[Lin
 
         rules = [rule for rule in RULE_NAMES if plan == "s_alpha" or rule != "s_alpha"]
         kernel = Kernel(Texts(), tracked.lineage, rules=rules)
-        add_all(kernel, statements)
-        taken = feed(kernel, {"Load": events.encoded(kernel.texts)}, step, take, tracked)
+        kit.add_all(kernel, statements)
+        taken = kit.feed(kernel, {"Load": events.encoded(kernel.texts)}, step, take, tracked)
         kept[plan] = sum(len(some) for name, some in kernel.state().items() if name != "format" and "/" not in name)
         return taken, (found[0], found[1])
 
     ways = {plan: partial(run, plan) for plan in ("s_alpha", "without")}
     taken, (results, _) = compared_turns(ways, AGGREGATE_TURNS, case, "results")
-    for plan, times in taken.items():
-        faster = ratio(taken["without"], times) if plan == "s_alpha" else None
-        details = {"events_a_second": case.events / median(times), "kept": kept[plan]}
-        named = {**asdict(case), "figure": "aggregates"}
-        yield Line(
-            "patterns",
-            named,
-            None,
-            plan,
-            median(times),
-            results,
-            "without" if faster else None,
-            faster,
-            details=details,
-        )
+    for line in kit.turn_lines({**asdict(case), "figure": "aggregates"}, taken, results, case.events, "without"):
+        yield replace(line, details={**line.details, "kept": kept[str(line.plan)]})
 
 
 AGGREGATE_COLUMNS = columns(
@@ -297,12 +254,9 @@ AGGREGATE_COLUMNS = columns(
 )
 
 
-# ---------------------------------------------------------------- double tops
-
 COMPANIES, CLOSES = 24, 112_635
 SMOOTHINGS, QUICK_SMOOTHINGS = (1, 2, 5, 10, 15, 20), (1, 10)
-VOLATILITY = 0.08
-"""The standard deviation of the logarithm of a day's change."""
+VOLATILITY = 0.08  # the standard deviation of the logarithm of a day's change
 
 # A double top is five extrema of a company's closes in a row: a minimum A, a maximum B of at least 1.2 A, a minimum C
 # within 10% of A, a maximum D within 10% of B, and a minimum E of at most A. FOLDs follow each rise and fall;
@@ -386,17 +340,15 @@ class DoubleTopCase:
     closes: int = CLOSES
 
 
-DoubleTop = tuple[float, ...]
-"""When a double top is known, the number of its company, and its five prices."""
+DoubleTop = tuple[float, ...]  # when a double top is known, the number of its company, and its five prices
 
 
-def double_top_cases(options: PatternOptions) -> list[DoubleTopCase]:
+def double_top_cases(options: kit.PatternOptions) -> list[DoubleTopCase]:
     count = options.events or (20_000 if options.quick else CLOSES)
     return [DoubleTopCase(smoothing, count) for smoothing in (QUICK_SMOOTHINGS if options.quick else SMOOTHINGS)]
 
 
 def closes(case: DoubleTopCase) -> tuple[Ints, Ints, Floats]:
-    """Days, companies and prices, by day. Of the last day, some companies may have none."""
     days = -(-case.closes // COMPANIES)
     walks = np.exp(np.cumsum(np.random.default_rng(5).normal(0, VOLATILITY, (days + case.smoothing, COMPANIES)), 0))
     sums = np.cumsum(walks, 0)
@@ -405,24 +357,23 @@ def closes(case: DoubleTopCase) -> tuple[Ints, Ints, Floats]:
     return day, company, prices.reshape(-1)[: case.closes]
 
 
-def run_double_top(statement: Statement, events: StreamEvents, interval: int) -> tuple[float, set[DoubleTop]]:
+def run_double_top(statement: Statement, events: kit.StreamEvents, interval: int) -> tuple[float, set[DoubleTop]]:
     """CPU seconds and rows of a statement that gets the closes of `interval` days at once."""
     texts = Texts()
     encoded = events.encoded(texts)
-    kernel = add_all(Kernel(texts, NumberedLineage(encoded.t1)), [statement])
+    kernel = kit.add_all(Kernel(texts, kit.NumberedLineage(encoded.t1)), [statement])
     rows: set[DoubleTop] = set()
 
     def take(results: Results) -> None:
         names, *prices = (column[results.at] for column in results.events.values)
         companies = [float((text or "v")[1:]) for text in kernel.texts.texts(names.astype(np.int64))]
-        known = (results.events.t1[results.at] / SECOND).tolist()
+        known = (results.events.t1[results.at] / kit.SECOND).tolist()
         rows.update(zip(known, companies, *(column.tolist() for column in prices), strict=True))
 
-    return feed(kernel, {"Close": encoded}, interval * SECOND, take, clock=time.process_time), rows
+    return kit.feed(kernel, {"Close": encoded}, interval * kit.SECOND, take, clock=time.process_time), rows
 
 
 def run_double_top_sql(table: pa.Table, query: str, interval: int) -> tuple[float, set[DoubleTop]]:
-    """CPU seconds and rows of a query, which is run again over all closes after every `interval` days."""
     connection = duckdb.connect(config={"threads": 1})
     connection.execute("CREATE TABLE closes (name BIGINT, day BIGINT, price DOUBLE)")
     connection.register("given", table)
@@ -439,11 +390,10 @@ def run_double_top_sql(table: pa.Table, query: str, interval: int) -> tuple[floa
 
 
 def measure_double_tops(case: DoubleTopCase, quick: bool = False) -> Iterator[Line]:
-    """Lines of a case: medians of turns. Raises AssertionError if a form has other rows."""
     day, company, price = closes(case)
-    events = every_second(_CLOSE, (company, price), day)
+    events = kit.every_second(_CLOSE, (company, price), day)
     table = pa.table({"name": company, "day": day + 1, "price": price})
-    statements = dict(zip(DOUBLE_TOPS, lower_texts(list(DOUBLE_TOPS.values()), {"Close": _CLOSE}), strict=True))
+    statements = dict(zip(DOUBLE_TOPS, kit.lower_texts(list(DOUBLE_TOPS.values()), {"Close": _CLOSE}), strict=True))
     forms: dict[str, Callable[[], tuple[float, set[DoubleTop]]]] = {}
     for ending, interval in (("", INTERVAL // COMPANIES), (", at once", case.closes)):
         for name, statement in statements.items():
@@ -451,15 +401,21 @@ def measure_double_tops(case: DoubleTopCase, quick: bool = False) -> Iterator[Li
         for name, query in DOUBLE_TOP_QUERIES.items():
             forms[f"SQL, {name}{ending}"] = partial(run_double_top_sql, table, query, interval)
     taken, rows = compared_turns(forms, 1 if quick else 5, case, "rows")
-    for name, times in taken.items():
-        baseline = "SQL, self-joins" + ", at once" * name.endswith("at once")
-        details = {"events_a_second": case.closes / median(times)}
-        named = {**asdict(case), "figure": "4.17"}
-        faster = ratio(taken[baseline], times)
-        yield Line("patterns", named, None, name, median(times), len(rows), baseline, faster, details=details)
+    for line in kit.turn_lines({**asdict(case), "figure": "4.17"}, taken, len(rows), case.closes, None):
+        baseline = "SQL, self-joins" + ", at once" * str(line.plan).endswith("at once")
+        yield replace(line, baseline=baseline, speedup=ratio(taken[baseline], taken[str(line.plan)]))
 
 
 DOUBLE_TOP_COLUMNS = columns(
     "form = plan | days averaged = smoothing | closes | double tops = rows | closes/s = events_a_second | "
     "times faster than self-joins = speedup"
 )
+
+STREAM_BENCHMARKS = {
+    "double-top": kit.PatternBenchmark(double_top_cases, kit.each_case(measure_double_tops), DOUBLE_TOP_COLUMNS),
+    **{
+        name: kit.PatternBenchmark(partial(stream_cases, name), kit.each_case(measure_streams), STREAM_COLUMNS)
+        for name in get_args(WorkloadName)
+    },
+    "aggregates": kit.PatternBenchmark(aggregate_cases, kit.each_case(measure_aggregates), AGGREGATE_COLUMNS),
+}

@@ -10,34 +10,17 @@ ones within ranges.
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
 import numpy as np
 
-from bench.harness import Line, columns
-from bench.patterns_kernel import (
-    SECOND,
-    NumberedLineage,
-    PatternOptions,
-    StatementSet,
-    StreamEvents,
-    choose_sample,
-    every_second,
-    sample_lines,
-    zipf_weights,
-)
+from bench import patterns_kernel as kit
+from bench.harness import Line, columns, in_fresh_process, resident_memory
 from common.arrays import Ints
 from pattern_stage.columns import Floats, Mask
 from pattern_stage.kernel import Kernel
@@ -70,8 +53,7 @@ TEMPLATES: tuple[SyntheticTemplate, ...] = get_args(SyntheticTemplate)
 
 DISCRETE, CONTINUOUS, DOMAIN, RANGES = 4, 4, 100, 25
 WITHIN_SECONDS = 20
-INTERVAL = 1000
-"""Events of an interval."""
+INTERVAL = 1000  # events of an interval
 SAMPLE, QUICK_SAMPLE = 30, 10
 
 STREAM = "S"
@@ -104,18 +86,13 @@ class SyntheticCase:
     figure: str = "4.13a"
 
 
-# ---------------------------------------------------------------- events and steps
-
-
 @dataclass(frozen=True)
 class SyntheticEvents:
-    """Events a second apart: a row for each attribute; of the discrete ones, the numbers of their values."""
-
     discrete: Ints
     continuous: Floats
 
-    def stream(self) -> StreamEvents:
-        return every_second(SYNTHETIC_SCHEMA, (*self.discrete, *self.continuous))
+    def stream(self) -> kit.StreamEvents:
+        return kit.every_second(SYNTHETIC_SCHEMA, (*self.discrete, *self.continuous))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +112,6 @@ def synthetic_events(count: int, domain: int = DOMAIN, seed: int = 1) -> Synthet
 
 
 def plant_matches(events: SyntheticEvents, statements: Sequence[StepTriple]) -> SyntheticEvents:
-    """Changes three events in a row for each statement so that they satisfy its steps, as random ones hardly do."""
     discrete, continuous = events.discrete.copy(), events.continuous.copy()
     starts = range(0, discrete.shape[1] - 2, discrete.shape[1] // len(statements))
     for first, steps in zip(starts, statements, strict=False):
@@ -150,9 +126,8 @@ def plant_matches(events: SyntheticEvents, statements: Sequence[StepTriple]) -> 
 def random_steps(
     count: int, zipf: Sequence[float] = (1, 1, 0.8), selectivity: float = 0.7, domain: int = DOMAIN, seed: int = 2
 ) -> list[StepTriple]:
-    """The steps of statements. Attributes, values and ranges of step i are chosen by Zipf's law with `zipf[i]`."""
     chance = np.random.default_rng(seed)
-    primary = chance.choice(domain, count, p=zipf_weights(domain, zipf[0]))
+    primary = chance.choice(domain, count, p=kit.zipf_weights(domain, zipf[0]))
     first, second, third = (_column_of_steps(chance, primary, power, selectivity, domain) for power in zipf)
     return list(zip(first, second, third, strict=True))
 
@@ -163,11 +138,11 @@ def _column_of_steps(
     count = len(primary)
 
     def draw(number: int) -> Ints:
-        return chance.choice(number, count, p=zipf_weights(number, power))
+        return chance.choice(number, count, p=kit.zipf_weights(number, power))
 
     other, values, one = 1 + draw(DISCRETE - 1), draw(domain), draw(CONTINUOUS)
     two = (one + 1 + draw(CONTINUOUS - 1)) % CONTINUOUS
-    lows = chance.choice(RANGES, (2, count), p=zipf_weights(RANGES, power)) * ((1 - selectivity) / (RANGES - 1))
+    lows = chance.choice(RANGES, (2, count), p=kit.zipf_weights(RANGES, power)) * ((1 - selectivity) / (RANGES - 1))
     rows = zip(*(column.tolist() for column in (primary, other, values, one, two, *lows)), strict=True)
     return [
         PatternStep(((0, p), (o, v)), ((a, low, low + selectivity), (b, other_low, other_low + selectivity)))
@@ -175,13 +150,10 @@ def _column_of_steps(
     ]
 
 
-# ---------------------------------------------------------------- statements as streams
-
 _BASE = Events(STREAM, SYNTHETIC_SCHEMA)
 
 
 def template_stream(template: SyntheticTemplate, steps: StepTriple) -> Stream:
-    """The statement of a template with these steps."""
     first = Filter(_BASE, _condition(steps[0]))
     summed = template == "NonDeterministicAgg"
     stream: Stream = first
@@ -193,7 +165,7 @@ def template_stream(template: SyntheticTemplate, steps: StepTriple) -> Stream:
             case "LinearDyn":
                 stream = Filter(_next(stream), AllOf((condition, _rises(step))))
             case "Filter":
-                stream = Filter(_next(stream, _primary(step), WITHIN_SECONDS * SECOND), condition)
+                stream = Filter(_next(stream, _primary(step), WITHIN_SECONDS * kit.SECOND), condition)
             case "NonDeterministic" | "NonDeterministicAgg":
                 total = Attribute("left", "total" if number else "c0", "number") if summed else None
                 start = _latest(stream, total) if number or summed else stream
@@ -202,7 +174,6 @@ def template_stream(template: SyntheticTemplate, steps: StepTriple) -> Stream:
 
 
 def chain_of(conditions: Sequence[EventCondition]) -> Stream:
-    """A statement of steps with these conditions, each on the next event."""
     stream: Stream = Filter(_BASE, conditions[0])
     for condition in conditions[1:]:
         stream = Filter(_next(stream), condition)
@@ -225,13 +196,11 @@ def _primary(step: PatternStep) -> EventCondition:
 
 
 def _rises(step: PatternStep) -> EventCondition:
-    """The parameterised atom: the step's first continuous attribute is greater than before."""
     name = f"c{step.ranges[0][0]}"
     return Comparison(">", Attribute("left", name, "number"), Attribute("left", f"{name}_1", "number"))
 
 
 def _renamed(left: Stream, later: Part, schema: Schema) -> tuple[tuple[tuple[Part, str], ...], Schema]:
-    """The attributes of an event and a later one: which they are, and their schema, the former with the suffix _1."""
     names: tuple[tuple[Part, str], ...] = (
         *(("left", name) for name, _ in left.schema),
         *((later, name) for name, _ in schema),
@@ -246,24 +215,19 @@ def _next(left: Stream, condition: EventCondition = ALWAYS, within: int | None =
 def _fold(left: Stream, chooses: EventCondition, summed: bool) -> Stream:
     total = Arithmetic("+", Attribute("latest", "total", "number"), Attribute("right", "c0", "number"))
     sets: tuple[tuple[str, Value], ...] = (("total", total),) if summed else ()
-    return Fold(left, _BASE, chooses, ALWAYS, sets, WITHIN_SECONDS * SECOND, *_renamed(left, "latest", left.schema))
+    return Fold(left, _BASE, chooses, ALWAYS, sets, WITHIN_SECONDS * kit.SECOND, *_renamed(left, "latest", left.schema))
 
 
 def _latest(source: Stream, total: Value | None) -> Stream:
-    """The attributes of events alone, and a total."""
     items: list[tuple[str, Value]] = [(name, Attribute("left", name, kind)) for name, kind in SYNTHETIC_SCHEMA]
     added: tuple[tuple[str, Kind], ...] = () if total is None else (("total", "number"),)
     return Select(source, (*items, *([] if total is None else [("total", total)])), (*SYNTHETIC_SCHEMA, *added))
 
 
-# ---------------------------------------------------------------- by hand
-
-Triples = set[tuple[int, ...]]
-"""Results, by the numbers of the events of the three steps."""
+Triples = set[tuple[int, ...]]  # results, by the numbers of the events of the three steps
 
 
 def match_by_hand(template: SyntheticTemplate, steps: StepTriple, events: SyntheticEvents) -> Triples:
-    """The results of one statement, as one would write it by hand in NumPy over all events."""
     one, two, three = (_holding(step, events) for step in steps)
     if template in ("LinearStat", "LinearDyn"):
         starts = one[:-2] & two[1:-1] & three[2:]
@@ -298,30 +262,26 @@ def _followers(template: SyntheticTemplate, chosen: Ints, after: int, first: int
     return chosen[begin : min(end, begin + 1) if template == "Filter" else end].tolist()  # type: ignore[no-any-return]
 
 
-# ---------------------------------------------------------------- technical and indexes
-
-
 def measure_synthetic(case: SyntheticCase, quick: bool = False, sample_size: int | None = None) -> Iterator[Line]:
-    """The lines of a case. Raises AssertionError if a statement of the sample has other results alone."""
     steps = random_steps(case.queries, (case.zipf, 1, 0.8), case.selectivity, case.domain)
-    sample = choose_sample(case.queries, sample_size or (QUICK_SAMPLE if quick else SAMPLE))
+    sample = kit.choose_sample(case.queries, sample_size or (QUICK_SAMPLE if quick else SAMPLE))
     events = plant_matches(synthetic_events(case.events, case.domain), [steps[place] for place in sample])
     off, hashed = SWITCHES[case.without]
     rules = [rule for rule in RULE_NAMES if rule not in off]
-    statements = StatementSet(
+    statements = kit.StatementSet(
         "together",
         [template_stream(case.template, some) for some in steps],
         {STREAM: events.stream()},
-        lambda: Kernel(Texts(), NumberedLineage(), rules=rules, hashed=hashed),
-        INTERVAL * SECOND,
+        lambda: Kernel(Texts(), kit.NumberedLineage(), rules=rules, hashed=hashed),
+        INTERVAL * kit.SECOND,
     )
-    lines = sample_lines(
+    lines = kit.sample_lines(
         asdict(case), [statements], sample, 1, lambda place: match_by_hand(case.template, steps[place], events)
     )
     return islice(lines, 1 if case.without else None)
 
 
-def technical_sweeps(options: PatternOptions) -> list[SyntheticCase]:
+def technical_sweeps(options: kit.PatternOptions) -> list[SyntheticCase]:
     """Figure 4.13: numbers of statements; without --quick also Zipf powers, selectivities, and the numbers again with
     attributes of more values, so that an event satisfies as many static conditions."""
     queries = options.queries or ([20_000] if options.quick else [100_000, 400_000])
@@ -337,13 +297,11 @@ def technical_sweeps(options: PatternOptions) -> list[SyntheticCase]:
     return cases
 
 
-def index_cases(options: PatternOptions) -> list[SyntheticCase]:
-    """Figure 4.14."""
+def index_cases(options: kit.PatternOptions) -> list[SyntheticCase]:
     queries = options.queries or ([2_000] if options.quick else [10_000, 20_000, 40_000])
     count = options.events or (1_000 if options.quick else 5_000)
-    return [
-        SyntheticCase("Filter", number, count, without=one, figure="4.14") for number in queries for one in SWITCHES
-    ]
+    cases = [SyntheticCase("Filter", number, count, figure="4.14") for number in queries]
+    return [replace(case, without=one) for case in cases for one in SWITCHES]
 
 
 SYNTHETIC_COLUMNS = columns(
@@ -353,12 +311,8 @@ SYNTHETIC_COLUMNS = columns(
 )
 
 
-# ---------------------------------------------------------------- memory
-
 MemoryKind = Literal["LinearStat", "different"]
-_STATM = Path("/proc/self/statm")
-_BATCH = 1000
-"""Statements that are built before they are registered."""
+_BATCH = 1000  # statements that are built before they are registered
 
 
 @dataclass(frozen=True)
@@ -370,7 +324,7 @@ class MemoryCase:
     queries: int
 
 
-def memory_cases(options: PatternOptions) -> list[MemoryCase]:
+def memory_cases(options: kit.PatternOptions) -> list[MemoryCase]:
     if options.queries or options.quick:
         kinds: tuple[MemoryKind, ...] = get_args(MemoryKind)
         return [MemoryCase(kind, number) for number in options.queries or [5_000] for kind in kinds]
@@ -378,10 +332,7 @@ def memory_cases(options: PatternOptions) -> list[MemoryCase]:
 
 
 def measure_registration(case: MemoryCase, quick: bool = False) -> Iterator[Line]:
-    """The line of a case. Raises CalledProcessError if its process fails."""
-    command = [sys.executable, "-m", "bench.patterns_synthetic", case.kind, str(case.queries)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    seconds, size = json.loads(done.stdout)
+    seconds, size = in_fresh_process(_registered, case)
     details = {"registered": case.queries / seconds, "bytes": size}
     yield Line("patterns", asdict(case), None, "registration", seconds, case.queries, details=details)
 
@@ -390,7 +341,6 @@ MEMORY_COLUMNS = columns("kind | statements = queries | registered/s = registere
 
 
 def memory_statements(case: MemoryCase) -> Iterator[Stream]:
-    """The statements, each built when it is asked for."""
     if case.kind == "LinearStat":
         return (template_stream("LinearStat", steps) for steps in random_steps(case.queries))
     chance = Random(1)
@@ -398,7 +348,6 @@ def memory_statements(case: MemoryCase) -> Iterator[Stream]:
 
 
 def _random_condition(chance: Random) -> EventCondition:
-    """A condition on some attributes, each compared in any way."""
     atoms: list[Atom] = []
     for name, kind in SYNTHETIC_SCHEMA:
         if chance.random() < 0.5:
@@ -410,9 +359,8 @@ def _random_condition(chance: Random) -> EventCondition:
 
 
 def _registered(case: MemoryCase) -> tuple[float, float | None]:
-    """Seconds of CPU to register all statements, and the bytes that each takes; None if the system does not say."""
-    kernel, streams, first = Kernel(Texts(), NumberedLineage()), memory_statements(case), 0
-    seconds, before = 0.0, _resident_bytes()
+    kernel, streams, first = Kernel(Texts(), kit.NumberedLineage()), memory_statements(case), 0
+    seconds, before = 0.0, resident_memory()
     while batch := list(islice(streams, _BATCH)):
         begin = time.thread_time()
         for number, stream in enumerate(batch, first):
@@ -422,21 +370,12 @@ def _registered(case: MemoryCase) -> tuple[float, float | None]:
     begin = time.thread_time()
     kernel.run({}, 0)
     seconds += time.thread_time() - begin
-    after = _resident_bytes()
+    after = resident_memory()
     return seconds, None if before is None or after is None else (after - before) / case.queries
 
 
-def _resident_bytes() -> int | None:
-    """The resident memory of this process, after garbage collection and with freed memory given back."""
-    if not _STATM.exists():
-        return None
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-if __name__ == "__main__":
-    chosen: MemoryKind = "different" if sys.argv[1] == "different" else "LinearStat"
-    print(json.dumps(_registered(MemoryCase(chosen, int(sys.argv[2])))))
+SYNTHETIC_BENCHMARKS = {
+    "technical": kit.PatternBenchmark(technical_sweeps, kit.each_case(measure_synthetic), SYNTHETIC_COLUMNS),
+    "indexes": kit.PatternBenchmark(index_cases, kit.each_case(measure_synthetic), SYNTHETIC_COLUMNS),
+    "memory": kit.PatternBenchmark(memory_cases, kit.each_case(measure_registration), MEMORY_COLUMNS, drawn=False),
+}

@@ -17,13 +17,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
-from statistics import median
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bench.harness import Line, columns, compared_turns, ratio, timed
-from bench.patterns_kernel import SECOND, PatternOptions, StreamEvents, TrackedLineage, lower_texts, zipf_weights
+from bench.harness import Line, columns, compared_turns, timed
+from bench.patterns_kernel import (
+    SECOND,
+    PatternBenchmark,
+    PatternOptions,
+    StreamEvents,
+    TrackedLineage,
+    each_case,
+    lower_texts,
+    turn_lines,
+    zipf_weights,
+)
 from pattern_stage.in_sql.kernel import DuckDBDatabase, ReplayKernel
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
@@ -47,11 +56,7 @@ PROTOCOL = (
 )
 """The events of a cycle, with their days."""
 CYCLES, CYCLE_DAYS, PATIENTS_PER_YEAR, OTHERS_PER_CYCLE = 6, 21, 160, 25
-TRADED = 500
-"""The number of symbols."""
-
-
-# ---------------------------------------------------------------- events
+TRADED = 500  # the number of symbols
 
 
 def window_events(data: WindowData, count: int, seed: int = 1) -> StreamEvents:
@@ -103,9 +108,6 @@ def _trades(count: int, chance: np.random.Generator) -> StreamEvents:
     return StreamEvents(WINDOW_SCHEMA, (numbers + 1) * MILLISECOND, numbers, (np.zeros(count, np.int64), names, prices))
 
 
-# ---------------------------------------------------------------- patterns
-
-
 @dataclass(frozen=True)
 class PatternVariable:
     """A variable for events of a kind. The values of a Kleene variable may have to rise or to fall."""
@@ -142,7 +144,6 @@ class WindowPattern:
 
 
 def ponco(days: int) -> WindowPattern:
-    """Drugs of a cycle in any order, then several doses of two others, then two blood counts."""
     sets = (
         (PatternVariable("c", "c"), PatternVariable("d", "d")),
         (PatternVariable("p", "p", True), PatternVariable("r", "r", True)),
@@ -152,7 +153,6 @@ def ponco(days: int) -> WindowPattern:
 
 
 def pnyse(milliseconds: int) -> WindowPattern:
-    """Two shares that rise, then one that falls."""
     sets = (
         (PatternVariable("a", "s5", True, rises=True), PatternVariable("g", "s8", True, rises=True)),
         (PatternVariable("i", "s12", True, falls=True),),
@@ -161,15 +161,11 @@ def pnyse(milliseconds: int) -> WindowPattern:
 
 
 def random_pattern(data: WindowData, shape: PatternShape, size: int, chance: np.random.Generator) -> WindowPattern:
-    """Variables of random kinds, one after the other or in any order."""
     names = ONCO_KINDS if data == "onco" else tuple(f"s{symbol}" for symbol in range(40))
     kinds = chance.choice(len(names), size, replace=False).tolist()
     some = tuple(PatternVariable(f"v{place}", names[kind]) for place, kind in enumerate(kinds, 1))
     window = 10 * DAY if data == "onco" else 20 * MILLISECOND
     return WindowPattern((some,) if shape == "Pset" else tuple((one,) for one in some), window, data == "onco")
-
-
-# ---------------------------------------------------------------- the paper's matcher
 
 
 class WindowEvent(NamedTuple):
@@ -180,11 +176,8 @@ class WindowEvent(NamedTuple):
     value: float
 
 
-Bindings = tuple[tuple[WindowEvent, ...], ...]
-"""The events of each variable."""
-
-WindowMatch = tuple[tuple[int, ...], ...]
-"""Their numbers."""
+Bindings = tuple[tuple[WindowEvent, ...], ...]  # the events of each variable
+WindowMatch = tuple[tuple[int, ...], ...]  # their numbers
 
 
 class AutomatonInstance(NamedTuple):
@@ -251,7 +244,6 @@ class SetAutomaton:
         return all(one.bound[at] for at in self._of_set[one.place])
 
     def _steps(self, one: AutomatonInstance, event: WindowEvent, first: WindowEvent) -> list[AutomatonInstance]:
-        """What an instance becomes at an event."""
         if self._together and event.of != first.of:
             return [one]
         found = []
@@ -272,7 +264,6 @@ class SetAutomaton:
         return [one]
 
     def _chosen(self, complete: list[Bindings], window: Sequence[WindowEvent]) -> list[Bindings]:
-        """Those that are earliest and maximal."""
         if self._is_free:
             if not self._goes_on[-1]:
                 return complete
@@ -280,7 +271,6 @@ class SetAutomaton:
         return [one for one in complete if not any(map(self._is_valid, self._changed(one, window)))]
 
     def _changed(self, bound: Bindings, window: Sequence[WindowEvent]) -> Iterator[Bindings]:
-        """Bindings with an earlier first event of a variable, or with one event more."""
         used = {event.number for some in bound for event in some}
         for at, some in enumerate(bound):
             for event in window:
@@ -311,7 +301,6 @@ def _bind(bound: Bindings, at: int, event: WindowEvent) -> Bindings:
 
 
 def _takes(variable: PatternVariable, before: tuple[WindowEvent, ...], event: WindowEvent) -> bool:
-    """Whether a variable that has some events may have another one."""
     if not before:
         return True
     if not variable.kleene or event.time <= before[-1].time:
@@ -371,8 +360,6 @@ def _may_match(window: deque[WindowEvent], sets: Sequence[Sequence[str]], count:
     return all(first[one] < last[other] for some, behind in pairwise(sets) for one in some for other in behind)
 
 
-# ---------------------------------------------------------------- the measurement
-
 UNPRUNED = "no pruning"
 
 
@@ -397,18 +384,15 @@ class WindowsCase:
         return [random_pattern(self.data, self.shape, self.size, chance) for _ in range(self.questions)]
 
 
-WindowRun = tuple[float, list[set[WindowMatch]]]
-"""CPU seconds, and the matches of each pattern."""
+WindowRun = tuple[float, list[set[WindowMatch]]]  # CPU seconds, and the matches of each pattern
 
 
 def run_matcher(patterns: Sequence[WindowPattern], events: StreamEvents, pruned: str) -> WindowRun:
-    """Runs patterns by the paper's matcher, each for itself."""
     singles = single_events(events)
     return timed(lambda: [window_matches(one, singles, pruned) for one in patterns], time.process_time)
 
 
 def run_window_kernel(patterns: Sequence[WindowPattern], events: StreamEvents, replayed: bool) -> WindowRun:
-    """Runs patterns in the kernel, each for itself: if `replayed`, in the windows that DuckDB finds, on one core."""
     statements = lower_texts([one.text() for one in patterns], {WINDOW_STREAM: WINDOW_SCHEMA})
     runs = [_run_statement(statement, events, replayed) for statement in statements]
     return sum(seconds for seconds, _ in runs), [found for _, found in runs]
@@ -432,10 +416,7 @@ def _run_statement(statement: Statement, events: StreamEvents, replayed: bool) -
 
 
 def measure_windows(case: WindowsCase, quick: bool = False, turns: int = 1) -> Iterator[Line]:
-    """Lines of a case: medians of turns, in each of which all ways run over all events.
-
-    Raises AssertionError if a way has other matches than there are without pruning.
-    """
+    """Lines of a case: medians of turns, in each of which all ways run over all events."""
     patterns, events = case.patterns(), window_events(case.data, case.events)
     ways: dict[str, Callable[[], WindowRun]] = {UNPRUNED: partial(run_matcher, patterns, events, "")}
     for pruned in ("f", "fp", "fpc") if case.data == "onco" else ("f", "fc"):
@@ -443,16 +424,10 @@ def measure_windows(case: WindowsCase, quick: bool = False, turns: int = 1) -> I
     ways["SQL, then kernel"] = partial(run_window_kernel, patterns, events, True)
     ways["kernel"] = partial(run_window_kernel, patterns, events, False)
     taken, found = compared_turns(ways, turns, case, "matches")
-    for plan, times in taken.items():
-        baseline = None if plan == UNPRUNED else UNPRUNED
-        faster = ratio(taken[UNPRUNED], times) if baseline else None
-        details = {"events_a_second": case.events * case.questions / median(times)}
-        rows = sum(map(len, found))
-        yield Line("patterns", asdict(case), None, plan, median(times), rows, baseline, faster, details=details)
+    yield from turn_lines(asdict(case), taken, sum(map(len, found)), case.events * case.questions, UNPRUNED)
 
 
 def windows_cases(options: PatternOptions) -> list[WindowsCase]:
-    """Figures 6 and 8; with --quick fewer sizes, windows and events."""
     quick = options.quick
     onco, nyse = (options.events or (6_000 if quick else full) for full in (20_000, 50_000))
     cases = [
@@ -477,3 +452,5 @@ WINDOWS_COLUMNS = columns(
     size=lambda line: line.case["size"] or None,
     window=lambda line: line.case["window"] or None,
 )
+
+WINDOW_BENCHMARKS = {"windows": PatternBenchmark(windows_cases, each_case(measure_windows), WINDOWS_COLUMNS)}

@@ -19,11 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-# ---------------------------------------------------------------- memory and processor time, from /proc
-
 _PROC = Path("/proc")
-_PARENT, _USER, _SYSTEM = 1, 11, 12
-"""Where the fields of /proc/PID/stat are, counted from the one after the name."""
+_PARENT, _USER, _SYSTEM = 1, 11, 12  # where the fields of /proc/PID/stat are, counted from the one after the name
 
 
 def resident_bytes(root: int) -> int:
@@ -42,7 +39,6 @@ def processor_seconds(root: int) -> float:
 
 
 def _tree(root: int) -> Iterator[int]:
-    """The process, and all that it or a descendant started."""
     if not _PROC.is_dir():
         return
     children: dict[int, list[int]] = {}
@@ -69,11 +65,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-# ---------------------------------------------------------------- wishes
-
-WishRow = tuple[str, int, int]
-"""The name of a wish and the numbers of two items, the earlier first."""
-
+WishRow = tuple[str, int, int]  # the name of a wish and the numbers of two items, the earlier first
 TABLES: dict[str, tuple[str, ...]] = {
     "items": ("doc", "t", "channel", "url", "title"),
     "authors": ("doc", "t", "channel", "author"),
@@ -82,9 +74,7 @@ TABLES: dict[str, tuple[str, ...]] = {
 """The columns of the shredded items."""
 
 WISHES = ("name", "kind", "channel", "width")
-NUMERIC = ("doc", "t", "width")
-"""The columns that are numbers; times are in microseconds."""
-
+NUMERIC = ("doc", "t", "width")  # the columns that are numbers; times are in microseconds
 JOINS = {
     "title": ("items", "title", "items", "title"),
     "author": ("authors", "author", "authors", "author"),
@@ -100,8 +90,6 @@ WISH_HOUR = 3_600_000_000
 
 @dataclass(frozen=True)
 class Wish:
-    """A query: an item of `channel`, and then one that shares something with it within `width` microseconds."""
-
     name: str
     kind: str
     channel: str
@@ -123,7 +111,6 @@ class PeerWork:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that are asked for, which are those that a program needs joins for."""
         wanted = {wish.kind for wish in self.wishes}
         return [kind for kind in JOINS if kind in wanted]
 
@@ -203,7 +190,6 @@ def read_work(directory: Path) -> PeerWork:
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Writes CSV. Without a header, the file begins with the first row."""
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
         if header:
@@ -239,12 +225,8 @@ def _write_report(directory: Path, report: dict[str, object]) -> None:
     ready.rename(directory / "report.json")
 
 
-# ---------------------------------------------------------------- directories that a peer watches
-
-MARK, MARK_CHANNEL = 9_000_000_000, "mark"
-"""Items with this number or a higher one are marks."""
-ROWS_SECONDS = 120.0
-"""Seconds after which missing rows are an error."""
+MARK, MARK_CHANNEL = 9_000_000_000, "mark"  # items with this number or a higher one are marks
+ROWS_SECONDS = 120.0  # seconds after which missing rows are an error
 QUIET, POLL = 0.05, 0.002
 
 
@@ -253,16 +235,13 @@ class RowsMissing(RuntimeError):
 
 
 def mark_wishes(kinds: Sequence[str]) -> list[Wish]:
-    """A wish of each kind for the marks."""
     return [Wish(f"mark-{kind}", kind, MARK_CHANNEL, 1_000_000) for kind in kinds]
 
 
 class WatchedDirectories:
-    """The directories that a peer watches, one for each table, and one for wishes.
-
-    To tell that all rows of a batch are out, two items that match come at the end of each batch, for each kind of wish:
-    marks, which get a row from a wish of their own.
-    """
+    """The directories that a peer watches, one for each table, and one for wishes. To tell that all rows of a batch are
+    out, two items that match come at the end of each batch, for each kind of wish: marks, which get a row from a wish
+    of their own."""
 
     def __init__(self, root: Path, *, header: bool) -> None:
         self._root, self._header, self._number = root, header, 0
@@ -275,7 +254,6 @@ class WatchedDirectories:
         return self._root / table
 
     def prepare(self, batch: Path | None, kinds: Sequence[str], now: int) -> None:
-        """Copies the tables of a batch, if any, and appends its marks, with times after `now` and all items."""
         ready = self._ready
         for table, columns in TABLES.items():
             lines = [",".join(columns) + "\n"]
@@ -303,7 +281,6 @@ class WatchedDirectories:
         return list(map(str, self._marks))
 
     def put_wishes(self, name: str, wishes: Sequence[Wish]) -> None:
-        """Lets the peer see wishes."""
         path = self._root / "wishes.part"
         rows = [(wish.name, wish.kind, wish.channel, wish.width) for wish in wishes]
         write_table(path, WISHES if self._header else (), rows)
@@ -311,8 +288,6 @@ class WatchedDirectories:
 
 
 class GrowingRows:
-    """A file that a peer writes its rows to."""
-
     def __init__(self, path: Path) -> None:
         self._path, self._read, self._rest = path, 0, b""
 
@@ -343,23 +318,18 @@ class GrowingRows:
         return new
 
 
-# ---------------------------------------------------------------- tasks of event patterns
-
 TASK_TEMPLATES = ("first after", "rising runs")
 EVENT_COLUMNS = ("id", "t", "kind", "k", "x")
 """Of an event: its number, its time in seconds, A or B, its key, and its value."""
 
-TaskRow = tuple[int, int, int, int]
-"""A statement and the numbers of its events, 0 where there is none."""
+TaskRow = tuple[int, int, int, int]  # A statement and the numbers of its events, 0 where there is none
 
 
 @dataclass(frozen=True)
 class PatternTask:
-    """Statement i begins with an event of A whose x is at least `ranges[i][0]` and less than `ranges[i][1]`.
-
-    first after: it is followed by the first event of B of its key with a greater x. rising runs: it is followed by
-    events of A of its key as long as their x rises, by one at least, and by the next one, with which it no longer does.
-    """
+    """Statement i begins with an event of A whose x is at least `ranges[i][0]` and less than `ranges[i][1]`. first
+    after: it is followed by the first event of B of its key with a greater x. rising runs: it is followed by events of
+    A of its key as long as their x rises, by one at least, and by the next one, with which it no longer does."""
 
     template: str
     ranges: Sequence[tuple[float, float]]

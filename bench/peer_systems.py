@@ -20,33 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.peer_protocol import (
-    JOINS,
-    MARK,
-    NUMERIC,
-    TABLES,
-    WISH_HOUR,
-    WISHES,
-    GrowingRows,
-    PatternTask,
-    PeerWork,
-    WatchedDirectories,
-    Wish,
-    WishRow,
-    end_with_parent,
-    finish_task,
-    mark_wishes,
-    read_task,
-    serve_peer,
-)
-
-# ---------------------------------------------------------------- ours
+from bench import peer_protocol as protocol
 
 
 class MmqjpPeer:
     """Wishes as XSCL queries on our engine, on DuckDB: from the XML of items to rows in a file."""
 
-    def __init__(self, work: PeerWork, directory: Path) -> None:
+    def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
         self._work = work
         self._found = directory / "found.csv"
         self._out = self._found.open("w", newline="", encoding="utf-8")
@@ -77,14 +57,14 @@ class MmqjpPeer:
             self._write(self._engine.process(self._documents))
             return time.perf_counter() - begin
 
-    def add(self, wish: Wish) -> bool:
+    def add(self, wish: protocol.Wish) -> bool:
         last = self._engine.last_seq
         text = f"{_parameters(wish).xscl} PUBLISH {wish.name};"
         self._engine.subscribe(text, add=True, backfill=True)
         self._write(self._engine.outputs(after=last))
         return True
 
-    def rows(self) -> Iterator[WishRow]:
+    def rows(self) -> Iterator[protocol.WishRow]:
         self._out.flush()
         with self._found.open(newline="", encoding="utf-8") as lines:
             for name, left, right in csv.reader(lines):
@@ -106,26 +86,22 @@ class MmqjpPeer:
         self._out.flush()
 
 
-def _parameters(wish: Wish) -> Any:
+def _parameters(wish: protocol.Wish) -> Any:
     from bench.workload import Parameters
 
-    return Parameters(wish.name, wish.kind, wish.channel, wish.width // WISH_HOUR)
-
-
-# ---------------------------------------------------------------- systems that watch directories
+    return Parameters(wish.name, wish.kind, wish.channel, wish.width // protocol.WISH_HOUR)
 
 
 class _FilePeer:
     """A peer that reads items and wishes from directories and writes rows to a file, all by its own connectors."""
 
-    def __init__(self, work: PeerWork, directory: Path, name: str, *, header: bool) -> None:
+    def __init__(self, work: protocol.PeerWork, directory: Path, name: str, *, header: bool) -> None:
         self._work, self._found = work, directory / "found.csv"
-        self._wishes = [*work.wishes, *mark_wishes(work.kinds)]
-        self._in = WatchedDirectories(directory / name, header=header)
-        self._out = GrowingRows(self._found)
+        self._wishes = [*work.wishes, *protocol.mark_wishes(work.kinds)]
+        self._in = protocol.WatchedDirectories(directory / name, header=header)
+        self._out = protocol.GrowingRows(self._found)
 
     def _begin(self) -> None:
-        """Feeds the wishes, and marks alone."""
         self._in.put_wishes("first", self._wishes)
         self._in.prepare(None, self._work.kinds, self._work.begins)
         self.feed()
@@ -137,7 +113,7 @@ class _FilePeer:
         begin = time.perf_counter()
         return self._out.wait(*self._in.publish()) - begin
 
-    def add(self, wish: Wish) -> bool:
+    def add(self, wish: protocol.Wish) -> bool:
         self._in.put_wishes("added", [wish])
         self._out.wait(wish.name)
         return True
@@ -167,29 +143,29 @@ class FlinkPeer(_FilePeer):
     _TIME = "ts AS TO_TIMESTAMP_LTZ(t / 1000, 3), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND"
     _PRINTED = re.compile(r"\+I\[(.*), (\d+), (\d+)\]$")
 
-    def __init__(self, work: PeerWork, directory: Path) -> None:
+    def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
         super().__init__(work, directory, "flink", header=False)
         self._job: Any = None
 
     def start(self) -> None:
         tables = _flink_tables(self._found)
-        for name, columns in TABLES.items():
+        for name, columns in protocol.TABLES.items():
             tables.execute_sql(self._source(name, columns, f", {self._TIME}"))
-        tables.execute_sql(self._source("wishes", WISHES, ""))
+        tables.execute_sql(self._source("wishes", protocol.WISHES, ""))
         tables.execute_sql("CREATE TABLE found (name STRING, l BIGINT, r BIGINT) WITH ('connector' = 'print')")
         selects = self._joined() if self._work.form == "joined" else self._each()
         self._job = tables.execute_sql(f"INSERT INTO found {' UNION ALL '.join(selects)}").get_job_client()
         self._begin()
 
-    def add(self, wish: Wish) -> bool:
+    def add(self, wish: protocol.Wish) -> bool:
         self._in.put_wishes("added", [wish])
         self._out.wait(f"[{wish.name},")
         return True
 
-    def rows(self) -> Iterator[WishRow]:
+    def rows(self) -> Iterator[protocol.WishRow]:
         with self._found.open(encoding="utf-8") as lines:
             for line in lines:
-                if (match := self._PRINTED.search(line)) and int(match[2]) < MARK:
+                if (match := self._PRINTED.search(line)) and int(match[2]) < protocol.MARK:
                     yield match[1], int(match[2]), int(match[3])
 
     def stop(self) -> None:
@@ -197,7 +173,7 @@ class FlinkPeer(_FilePeer):
             self._job.cancel().result()
 
     def _source(self, name: str, columns: tuple[str, ...], more: str) -> str:
-        typed = ", ".join(f"{column} {'BIGINT' if column in NUMERIC else 'STRING'}" for column in columns)
+        typed = ", ".join(f"{column} {'BIGINT' if column in protocol.NUMERIC else 'STRING'}" for column in columns)
         return (
             f"CREATE TABLE {name} ({typed}{more}) WITH ('connector' = 'filesystem', 'format' = 'csv', "
             f"'path' = '{self._in.path(name).as_uri()}', 'source.monitor-interval' = '20 ms')"
@@ -214,11 +190,11 @@ class FlinkPeer(_FilePeer):
     def _each(self) -> Iterator[str]:
         for wish in self._wishes:
             where = f"AND l.channel = '{wish.channel}' AND r.t - l.t <= {wish.width}"
-            pairs = self._pairs(wish.kind, -(-wish.width // WISH_HOUR), where)
+            pairs = self._pairs(wish.kind, -(-wish.width // protocol.WISH_HOUR), where)
             yield f"SELECT '{wish.name}' AS name, l, r FROM ({pairs})"
 
     def _pairs(self, kind: str, hours: int, where: str = "") -> str:
-        earlier, column, later, other = JOINS[kind]
+        earlier, column, later, other = protocol.JOINS[kind]
         return (
             f"SELECT l.channel, l.doc AS l, r.doc AS r, r.t - l.t AS d FROM {earlier} l, {later} r "
             # Flink's times are milliseconds, so those of the items are compared too.
@@ -228,13 +204,11 @@ class FlinkPeer(_FilePeer):
 
 
 class PathwayPeer(_FilePeer):
-    """Pathway: a dataflow in its Python framework, which runs on its Rust engine in this process.
+    """Pathway: a dataflow in its Python framework, which runs on its Rust engine in this process. Nothing is forgotten:
+    what is late is told by the newest time of either side, and the files of items and links are read one after the
+    other, so links would be lost."""
 
-    Nothing is forgotten: what is late is told by the newest time of either side, and the files of items and links are
-    read one after the other, so links would be lost.
-    """
-
-    def __init__(self, work: PeerWork, directory: Path) -> None:
+    def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
         super().__init__(work, directory, "pathway", header=True)
         self._tables: dict[str, Any] = {}
         self._pathway: Any = None
@@ -244,8 +218,9 @@ class PathwayPeer(_FilePeer):
         import pathway
 
         self._pathway = pathway
-        for name, columns in {**TABLES, "wishes": WISHES}.items():
-            schema = pathway.schema_from_types(**{column: int if column in NUMERIC else str for column in columns})
+        for name, columns in {**protocol.TABLES, "wishes": protocol.WISHES}.items():
+            types = {column: int if column in protocol.NUMERIC else str for column in columns}
+            schema = pathway.schema_from_types(**types)
             self._tables[name] = pathway.io.csv.read(
                 self._in.path(name), schema=schema, mode="streaming", autocommit_duration_ms=20
             )
@@ -256,10 +231,10 @@ class PathwayPeer(_FilePeer):
         run.start()
         self._begin()
 
-    def rows(self) -> Iterator[WishRow]:
+    def rows(self) -> Iterator[protocol.WishRow]:
         with self._found.open(newline="", encoding="utf-8") as lines:
             for row in csv.DictReader(lines):
-                if int(row["l"]) < MARK:
+                if int(row["l"]) < protocol.MARK:
                     yield row["name"], int(row["l"]), int(row["r"])
 
     def stop(self) -> None:
@@ -268,7 +243,7 @@ class PathwayPeer(_FilePeer):
     def _joined(self) -> Iterator[Any]:
         all_wishes = self._tables["wishes"]
         for kind in self._work.kinds:
-            pairs = self._pairs(kind, self._work.longest[kind] * WISH_HOUR)
+            pairs = self._pairs(kind, self._work.longest[kind] * protocol.WISH_HOUR)
             wishes = all_wishes.filter(all_wishes.kind == kind)
             both = pairs.join(wishes, pairs.channel == wishes.channel).select(
                 name=wishes.name, l=pairs.l, r=pairs.r, d=pairs.d, width=wishes.width
@@ -282,7 +257,7 @@ class PathwayPeer(_FilePeer):
 
     def _pairs(self, kind: str, width: int, channel: str | None = None) -> Any:
         temporal = self._pathway.temporal
-        earlier, column, later, other = JOINS[kind]
+        earlier, column, later, other = protocol.JOINS[kind]
         left, right = self._tables[earlier], self._tables[later].copy()
         if channel is not None:
             left = left.filter(left.channel == channel)
@@ -291,24 +266,17 @@ class PathwayPeer(_FilePeer):
         return joined.select(channel=left.channel, l=left.doc, r=right.doc, d=right.t - left.t)
 
 
-# ---------------------------------------------------------------- Spark
-
-
 class SparkPeer:
-    """Spark Structured Streaming, with our session, in this process.
+    """Spark Structured Streaming, with our session, in this process. `joined` is one streaming query with a
+    stream-stream join for each kind. Its pairs are joined with the wishes in `foreachBatch`; an added wish gets the
+    pairs that are completed from then on. `each` has a streaming query for each wish."""
 
-    `joined` is one streaming query with a stream-stream join for each kind. Its pairs are joined with the wishes in
-    `foreachBatch`; an added wish gets the pairs that are completed from then on. `each` has a streaming query for each
-    wish.
-    """
+    _TASKS = 2  # partitions of a join. Each costs the same for every trigger, whether it has rows or not
 
-    _TASKS = 2
-    """Partitions of a join. Each costs the same for every trigger, whether it has rows or not."""
-
-    def __init__(self, work: PeerWork, directory: Path) -> None:
+    def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
         self._work, self._directory = work, directory
         self._wishes = list(work.wishes)
-        self._in = WatchedDirectories(directory / "spark", header=True)
+        self._in = protocol.WatchedDirectories(directory / "spark", header=True)
         self._session: Any = None
         self._wanted: Any = None
         self._queries: list[Any] = []
@@ -331,7 +299,7 @@ class SparkPeer:
         else:
             for wish in self._wishes:
                 where = f"l.channel = '{wish.channel}' AND r.t - l.t <= {wish.width}"
-                pairs = self._pairs(wish.kind, -(-wish.width // WISH_HOUR), where)
+                pairs = self._pairs(wish.kind, -(-wish.width // protocol.WISH_HOUR), where)
                 self._run(pairs.withColumn("name", lit(wish.name)))
         self._in.prepare(None, [], self._work.begins)
         self.feed()
@@ -346,12 +314,12 @@ class SparkPeer:
             query.processAllAvailable()
         return time.perf_counter() - begin
 
-    def add(self, wish: Wish) -> bool:
+    def add(self, wish: protocol.Wish) -> bool:
         self._wishes.append(wish)
         self._publish_wishes()
         return False
 
-    def rows(self) -> Iterator[WishRow]:
+    def rows(self) -> Iterator[protocol.WishRow]:
         for table in self._found:
             yield from zip(*(table[name].to_pylist() for name in ("name", "l", "r")), strict=True)
 
@@ -366,17 +334,16 @@ class SparkPeer:
             self._session.stop()
 
     def _publish_wishes(self) -> None:
-        """Creates a table of the wishes, which the next trigger will use."""
         import pyarrow as pa
 
-        columns = {name: [getattr(wish, name) for wish in self._wishes] for name in WISHES}
+        columns = {name: [getattr(wish, name) for wish in self._wishes] for name in protocol.WISHES}
         self._wanted = self._session.createDataFrame(pa.table(columns)).cache()
 
     def _pairs(self, kind: str, hours: int, where: str = "true") -> Any:
         from pyspark.sql.functions import expr
 
         spans = f"r.at > l.at AND r.at <= l.at + INTERVAL {hours} HOURS"
-        earlier, column, later, other = JOINS[kind]
+        earlier, column, later, other = protocol.JOINS[kind]
         condition = expr(f"l.{column} = r.{other} AND {spans} AND {where}")
         joined = self._stream(earlier).alias("l").join(self._stream(later).alias("r"), condition)
         return joined.selectExpr(
@@ -386,7 +353,9 @@ class SparkPeer:
     def _stream(self, table: str) -> Any:
         from pyspark.sql.functions import expr
 
-        schema = ", ".join(f"{name} {'LONG' if name in NUMERIC else 'STRING'}" for name in TABLES[table])
+        schema = ", ".join(
+            f"{name} {'LONG' if name in protocol.NUMERIC else 'STRING'}" for name in protocol.TABLES[table]
+        )
         read = self._session.readStream.schema(schema).option("header", "true").csv(str(self._in.path(table)))
         return read.withColumn("at", expr("timestamp_micros(t)")).withWatermark("at", "0 seconds")
 
@@ -407,11 +376,7 @@ class SparkPeer:
         self._found.append(found)
 
 
-# ---------------------------------------------------------------- event patterns
-
-
 def run_flink_task(directory: Path) -> None:
-    """A job with a MATCH_RECOGNIZE for each statement."""
     printed = directory / "printed"
     tables = _flink_tables(printed)
     # Otherwise its parts give each other up where something stops the process for a minute.
@@ -422,14 +387,14 @@ def run_flink_task(directory: Path) -> None:
         f"'format' = 'csv', 'path' = '{(directory / 'events.csv').as_uri()}')"
     )
     tables.execute_sql("CREATE TABLE found (n INT, a BIGINT, b BIGINT, c BIGINT) WITH ('connector' = 'print')")
-    tables.execute_sql(f"INSERT INTO found {' UNION ALL '.join(_match_recognize(read_task(directory)))}").wait()
+    selects = " UNION ALL ".join(_match_recognize(protocol.read_task(directory)))
+    tables.execute_sql(f"INSERT INTO found {selects}").wait()
     row = re.compile(r"\+I\[(\d+), (\d+), (\d+), (\d+)\]$")
     with printed.open(encoding="utf-8") as lines:
-        finish_task(directory, [match.groups() for line in lines if (match := row.search(line))])
+        protocol.finish_task(directory, [match.groups() for line in lines if (match := row.search(line))])
 
 
-def _match_recognize(task: PatternTask) -> Iterator[str]:
-    """A SELECT for each statement."""
+def _match_recognize(task: protocol.PatternTask) -> Iterator[str]:
     for number, (low, high) in enumerate(task.ranges):
         start = f"A AS A.kind = 'A' AND A.x >= {low!r} AND A.x < {high!r}"
         if task.template == "first after":
@@ -457,14 +422,14 @@ def _run_mmqjp_task(directory: Path) -> None:
 
 
 PROGRAMS: dict[str, Callable[[Path], None]] = {
-    "mmqjp": partial(serve_peer, MmqjpPeer),
-    "flink": partial(serve_peer, FlinkPeer),
-    "pathway": partial(serve_peer, PathwayPeer),
-    "spark": partial(serve_peer, SparkPeer),
+    "mmqjp": partial(protocol.serve_peer, MmqjpPeer),
+    "flink": partial(protocol.serve_peer, FlinkPeer),
+    "pathway": partial(protocol.serve_peer, PathwayPeer),
+    "spark": partial(protocol.serve_peer, SparkPeer),
     "mmqjp-patterns": _run_mmqjp_task,
     "flink-patterns": run_flink_task,
 }
 
 if __name__ == "__main__":
-    end_with_parent()
+    protocol.end_with_parent()
     PROGRAMS[sys.argv[1]](Path(sys.argv[2]))

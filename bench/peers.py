@@ -39,28 +39,22 @@ from bench.peer_protocol import (
     write_table,
     write_work,
 )
-from bench.plots import COLOURS, Panel, PlotSeries, by_plan, draw_panels
+from bench.plots import COLOURS, Panel, PlotSeries, by_plan, draw_panels, grouped
 from bench.workload import HOUR, LONGEST_WINDOWS, field_tables, items, parameters, write_documents
 from feeds.documents import Document
 from join_stage.store.spark.java import JavaNotFound, java_home
 
 NUMBERS, QUICK_NUMBERS = [1, 10, 100, 1_000, 10_000], [1, 1_000]
 ITEMS, QUICK_ITEMS = 20_000, 5_000
-BATCH, LAST = 5_000, 500
-"""Items of a batch, and of the last one, before which a query is added."""
+BATCH, LAST = 5_000, 500  # items of a batch, and of the last one, before which a query is added
 ROUNDS = 3
-EACH = 10
-"""With more queries than that, a join for each is not tried."""
+EACH = 10  # with more queries than that, a join for each is not tried
 OURS, ADDED = "mmqjp", "added"
 BEFORE_JOINS = ("admission and parse", "stage 1")
 """The parts of ours that the peers do not have, because they get shredded rows."""
 
-# ---------------------------------------------------------------- runs of a peer
-
-PEER_SECONDS = 900.0
-"""Seconds after which a peer is killed."""
-MEMORY_EVERY = 0.2
-"""Seconds between two readings of the memory."""
+PEER_SECONDS = 900.0  # seconds after which a peer is killed
+MEMORY_EVERY = 0.2  # seconds between two readings of the memory
 
 
 class PeerFailed(RuntimeError):
@@ -103,8 +97,6 @@ SYSTEMS = {
 
 @dataclass(frozen=True)
 class PeerRun:
-    """The rows that a peer found, its report, and the peak of the memory of its processes in bytes."""
-
     rows: frozenset[WishRow]
     report: PeerReport
     resident: int
@@ -113,7 +105,6 @@ class PeerRun:
 def run_peer(
     system: PeerSystem, work: PeerWork, batches: Path, python: str = sys.executable, seconds: float = PEER_SECONDS
 ) -> PeerRun:
-    """Runs a peer over the batches in a directory. Raises PeerFailed with the end of its log."""
     with TemporaryDirectory(prefix=f"mmqjp-peers-{system.name}-") as name:
         directory = Path(name)
         for batch in work.batches:
@@ -128,10 +119,8 @@ def run_peer(
 def run_program(
     system: PeerSystem, directory: Path, python: str, seconds: float = PEER_SECONDS
 ) -> tuple[dict[str, Any], int]:
-    """Runs the program of a system over a directory. Returns its report, and the peak of its memory in bytes.
-
-    All that it started is killed. Raises PeerFailed with the end of its log.
-    """
+    """Runs the program of a system over a directory. Returns its report, and the peak of its memory in bytes. All that
+    it started is killed. Raises PeerFailed with the end of its log."""
     environment = os.environ | {"PYTHONPATH": _code(system, directory)} | _java()
     errors = directory / "errors"
     with errors.open("wb") as log:
@@ -150,7 +139,6 @@ def run_program(
 
 
 def _watch(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Waits for a process and kills its group in any case. Returns the peak of its memory, with its descendants."""
     most, ended = 0, threading.Event()
 
     def look() -> None:
@@ -186,14 +174,10 @@ def _code(system: PeerSystem, directory: Path) -> str:
 
 
 def _java() -> dict[str, str]:
-    """The variable that says where Java is; empty if there is none."""
     try:
         return {"JAVA_HOME": str(java_home())}
     except JavaNotFound:
         return {}
-
-
-# ---------------------------------------------------------------- the cases
 
 
 class NothingToAdd(ValueError):
@@ -215,8 +199,6 @@ class PeersCase:
 
 @dataclass
 class Contender:
-    """A system with a form of its program, and its runs."""
-
     name: str
     form: str
     runs: list[PeerRun] = field(default_factory=list)
@@ -226,7 +208,6 @@ class Contender:
 
 
 def prepare_peers(case: PeersCase, directory: Path) -> PeerWork:
-    """Writes the batches of a case, and returns the work."""
     documents = list(items(case.items + case.last))
     starts = [*range(0, case.items, case.batch), case.items, len(documents)]
     names = []
@@ -240,7 +221,6 @@ def prepare_peers(case: PeersCase, directory: Path) -> PeerWork:
 
 
 def shred_items(documents: Sequence[Document], first: int, directory: Path) -> None:
-    """Writes items, numbered from `first`, as XML and as the rows that the peers get: each with what a join needs."""
     write_documents(documents, directory / "documents.jsonl")
     tables = {name: table.to_pylist() for name, table in field_tables(documents, first).items()}
     by_number = {row["doc"]: row for row in tables["items"]}
@@ -250,7 +230,6 @@ def shred_items(documents: Sequence[Document], first: int, directory: Path) -> N
 
 
 def _channel_to_add(documents: Sequence[Document], first: int) -> str:
-    """The channel with the most titles that the items from `first` on repeat."""
     longest = LONGEST_WINDOWS["title"] * HOUR
     earlier: dict[str, list[dict[str, Any]]] = defaultdict(list)
     found: Counter[str] = Counter()
@@ -264,11 +243,8 @@ def _channel_to_add(documents: Sequence[Document], first: int) -> str:
 
 
 def compare_rows(expected: Collection[WishRow], found: Collection[WishRow], name: str, first: int) -> None:
-    """Raises OtherRows, with an example, if a system found other rows than expected.
-
-    Of the query that is added, only rows that an item from `first` on completes are compared, because not every system
-    looks back.
-    """
+    """Raises OtherRows, with an example, if a system found other rows than expected. Of the query that is added, only
+    rows that an item from `first` on completes are compared, because not every system looks back."""
     wanted, got = ({row for row in rows if row[0] != ADDED or row[2] >= first} for rows in (expected, found))
     if wanted != got:
         missing, extra = sorted(wanted - got), sorted(got - wanted)
@@ -279,13 +255,11 @@ def compare_rows(expected: Collection[WishRow], found: Collection[WishRow], name
 
 
 def contenders(queries: int, names: Sequence[str]) -> list[Contender]:
-    """The systems: for few queries, peers also with a join for each of them."""
     joined = [Contender(name, FORMS[0]) for name in names]
     return joined + [Contender(one.name, FORMS[1]) for one in joined if one.name != OURS and queries <= EACH]
 
 
 def measure_peers(case: PeersCase, pythons: dict[str, str]) -> list[Line]:
-    """Lines for each system that `pythons` has an interpreter for; ours must be one. Raises OtherRows, PeerFailed."""
     systems = contenders(case.queries, list(pythons))
     with TemporaryDirectory(prefix="mmqjp-peers-") as name:
         directory = Path(name)
@@ -334,10 +308,9 @@ PEERS_COLUMNS = columns(
 
 
 def draw_peers(lines: Sequence[Line], prefix: Path) -> None:
-    """Draws rates, times to add a query, and memory. Of a peer with two forms, the rate of `each` is dotted."""
     rates, adding, memory = list[PlotSeries](), list[PlotSeries](), list[PlotSeries]()
-    for system, colour in zip(dict.fromkeys(str(line.engine) for line in lines), COLOURS, strict=False):
-        for form, of in by_plan([line for line in lines if line.engine == system]).items():
+    for colour, (system, some) in zip(COLOURS, grouped(lines, lambda line: line.engine).items(), strict=False):
+        for form, of in by_plan(some).items():
             style, label = ("o-", system) if form == "joined" else ("o:", f"{system}, each")
             rates.append(PlotSeries(label, "items_a_second", style, colour, of))
             if form == "joined":

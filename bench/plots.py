@@ -14,23 +14,19 @@ COLOURS = (
     *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal", "lime", "magenta", "tan"),
 )
 
-_LETTER = 0.08
-"""The width of a letter of the legend, in inches."""
+_LETTER = 0.08  # the width of a letter of the legend, in inches
 
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """A figure of some lines, by its key (see `Line.figure`) or as a function of a line.
-
-    `style` is a format of matplotlib, such as "o-". Without a colour, matplotlib takes the next one.
-    """
+    """A figure of some lines, by its key (see `Line.figure`) or as a function of a line. `style` is a format of
+    matplotlib, such as "o-". Without a colour, matplotlib takes the next one."""
 
     label: str
     y: str | Callable[[Line], float]
     style: str = "o-"
     colour: str | None = None
-    lines: Sequence[Line] | None = None
-    """The lines that it shows; by default all those of the plot."""
+    lines: Sequence[Line] | None = None  # the lines that it shows; by default all those of the plot
 
     def height(self, line: Line) -> float:
         return line.number(self.y) if isinstance(self.y, str) else self.y(line)
@@ -39,9 +35,7 @@ class PlotSeries:
 @dataclass(frozen=True)
 class Panel:
     """Curves over the key `x` of the lines' cases. `log` has the letters of the logarithmic axes; others begin at 0.
-
-    `ticks`: every value of x has a tick. `legend`: the panel has a legend of its own.
-    """
+    `ticks`: every value of x has a tick. `legend`: the panel has a legend of its own."""
 
     x: str
     xlabel: str
@@ -51,14 +45,12 @@ class Panel:
     title: str = ""
     ticks: bool = False
     legend: bool = False
-    axes: Mapping[str, Any] = field(default_factory=dict)
-    """Further properties of matplotlib's axes."""
+    axes: Mapping[str, Any] = field(default_factory=dict)  # further properties of matplotlib's axes
 
 
 def draw_panels(
     lines: Sequence[Line], prefix: Path, panels: Sequence[Panel], size: tuple[float, float] = (8, 3.4), across: int = 4
 ) -> None:
-    """Writes PREFIX.svg and PREFIX.png: panels from left to right, at most `across` in a row, with one legend."""
     down = -(-len(panels) // across)
     figure = new_figure(*size)
     grid = figure.subplots(down, min(across, len(panels)), squeeze=False)
@@ -87,9 +79,7 @@ def _draw_panel(axes: Any, panel: Panel, lines: Sequence[Line]) -> None:
     axes.set(**{f"{axis}scale": "log" for axis in "xy" if axis in panel.log})
     if "y" not in panel.log:
         axes.set_ylim(bottom=0)
-    elif heights and 2 * min(heights) <= max(heights) < 100 * min(
-        heights
-    ):  # powers of ten alone are one or two numbers
+    elif heights and 2 <= max(heights) / min(heights) < 100:  # powers of ten alone are one or two numbers
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:,g}")
     axes.set(**panel.axes)
@@ -101,14 +91,29 @@ def _draw_panel(axes: Any, panel: Panel, lines: Sequence[Line]) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of some inches."""
     from matplotlib.figure import Figure  # installed only for the benchmarks
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def stack_bars(
+    draw: Callable[..., Any],
+    start: str,
+    names: Sequence[str],
+    lines: Sequence[Line],
+    parts: Sequence[str],
+    scale: float = 1.0,
+    **how: float,
+) -> None:
+    """Draws a bar of parts for each line, by `bar` or `barh` of axes, whose argument for the beginning is `start`."""
+    before = [0.0] * len(lines)
+    for part in parts:
+        sizes = [line.number(part) * scale for line in lines]
+        draw(names, sizes, **{start: before}, label=part, **how)
+        before = [a + b for a, b in zip(before, sizes, strict=True)]
+
+
 def save_figure(figure: Any, prefix: Path) -> None:
-    """Writes PREFIX.svg and PREFIX.png, with a legend of all panels that have none of their own."""
     labelled: dict[str, Any] = {}
     for axes in figure.axes:
         axes.grid(alpha=0.3)
@@ -127,32 +132,28 @@ def save_figure(figure: Any, prefix: Path) -> None:
         figure.savefig(f"{prefix}.{ending}", dpi=150)
 
 
-def by_plan(lines: Iterable[Line]) -> dict[str, list[Line]]:
+def grouped(lines: Iterable[Line], key: Callable[[Line], object]) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for line in lines:
-        found.setdefault(str(line.plan), []).append(line)
+        found.setdefault(str(key(line)), []).append(line)
     return found
 
 
-# ---------------------------------------------------------------- event patterns
+def by_plan(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    return grouped(lines, lambda line: line.plan)
+
 
 _AXES = {
-    "4.13a": ("queries", "statements"),
+    **dict.fromkeys(("4.13a", "4.13, equal hits", "4.14", "4.18", "5.8a", "5.9c", "5.10a"), ("queries", "statements")),
     "4.13b": ("zipf", "Zipf parameter"),
     "4.13c": ("selectivity", "selectivity of a range"),
-    "4.13, equal hits": ("queries", "statements"),
-    "4.14": ("queries", "statements"),
     "4.17": ("smoothing", "days averaged"),
-    "4.18": ("queries", "statements"),
-    "5.8a": ("queries", "statements"),
     "5.8b": ("domain", "values of the constants"),
     "5.8c": ("window", "longest window, seconds"),
     "5.8d": ("zipf", "Zipf parameter"),
     "5.9a": ("queries", "statements, NEXT"),
     "5.9b": ("queries", "statements, FOLD"),
-    "5.9c": ("queries", "statements"),
     "5.9d": ("capacity", "streams on the channel"),
-    "5.10a": ("queries", "statements"),
     "5.10b": ("sel", "selectivity of the start conditions"),
     "flink": ("queries", "statements, beside Flink"),
     "expert": ("queries", "statements, beside SQL"),
@@ -164,21 +165,17 @@ _AXES = {
     "drift": ("budget", "BUDGET, in a stream that drifts"),
     "many": ("queries", "Kleene queries of one template"),
     "aggregates": ("at_once", "events at one time"),
-    "Pseq, onco": ("size", "variables, one after the other"),
-    "Pset, onco": ("size", "variables in any order"),
-    "Pseq, nyse": ("size", "variables, one after the other"),
-    "Pset, nyse": ("size", "variables in any order"),
+    **dict.fromkeys(("Pseq, onco", "Pseq, nyse"), ("size", "variables, one after the other")),
+    **dict.fromkeys(("Pset, onco", "Pset, nyse"), ("size", "variables in any order")),
     "Ponco": ("window", "days of a window"),
     "Pnyse": ("window", "milliseconds of a window"),
     "Pnyse, events": ("events", "events"),
 }
 """The parameter that varies in a figure, and its label."""
 
-_RECALLS = ("drift",)
-"""Figures of recall instead of speed."""
+_RECALLS = ("drift",)  # figures of recall instead of speed
 
-_FACTORS = ("Pseq", "Pset", "Ponco", "Pnyse")
-"""Prefixes of figures that show the speedup over the baseline."""
+_FACTORS = ("Pseq", "Pset", "Ponco", "Pnyse")  # prefixes of figures that show the speedup over the baseline
 
 _STYLES = {"without merging": "o--", "one at a time": "s:", "one by hand": "^:", "backtracking": "s:"}
 
@@ -186,35 +183,25 @@ _LOG = ("queries", "domain", "window", "events", "at_once", "budget")
 
 
 def draw_patterns(lines: Sequence[Line], prefix: Path) -> None:
-    """Writes PREFIX.svg and PREFIX.png: a panel for each figure of the papers that was measured.
-
-    A template has one colour in all panels, as they share a legend; its ways differ in style.
-    """
-    figures: dict[str, list[Line]] = {}
-    for line in lines:
-        figures.setdefault(str(line.case["figure"]), []).append(line)
+    """Writes PREFIX.svg and PREFIX.png: a panel for each figure of the papers that was measured. A template has one
+    colour in all panels, as they share a legend; its ways differ in style."""
+    figures = grouped(lines, lambda line: line.case["figure"])
     groups = {name: _series_of(name, of) for name, of in figures.items()}
     names = dict.fromkeys(_coloured(label, of[0]) for curves in groups.values() for label, of in curves.items())
     colours = dict(zip(names, COLOURS * (1 + len(names) // len(COLOURS)), strict=False))
-    panels = [
-        _pattern_panel(
-            name,
-            [
-                PlotSeries(
-                    label, _height_key(name), _STYLES.get(str(of[0].plan), "D-"), colours[_coloured(label, of[0])], of
-                )
-                for label, of in curves.items()
-            ],
-        )
-        for name, curves in groups.items()
-    ]
+    panels = []
+    for name, curves in groups.items():
+        series = []
+        for label, of in curves.items():
+            style, colour = _STYLES.get(str(of[0].plan), "D-"), colours[_coloured(label, of[0])]
+            series.append(PlotSeries(label, _height_key(name), style, colour, of))
+        panels.append(_pattern_panel(name, series))
     across = min(4, len(panels))
     size = max(6.0, 4.2 * across), 3.4 * -(-len(panels) // across) + 0.6
     draw_panels(lines, prefix, panels, size)
 
 
 def _series_of(figure: str, lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """The lines of a figure by the names of their curves."""
     templates = {line.case.get("template") for line in lines}
     found: dict[str, list[Line]] = {}
     for line in lines:

@@ -1,8 +1,5 @@
 """Lifelike subscriptions with windows of hours to days: stage 2 alone, and the whole path from bytes to outputs.
 
-    mmqjp bench realistic [--engine duckdb|spark] [--plan NAME] [--queries N,N] [--quick] [--json FILE] [--csv FILE]
-                          [--plot PREFIX]
-
 The whole path is reported as a ratio to parsing the same documents with lxml and reading their tags, and by stage.
 Stage 2 is measured by repeating its calls on a new engine, as a ratio to the floor over the documents that are still
 kept. Both are compared with programs that do not use mmqjp: one statement per subscription; on Spark, a streaming join
@@ -14,13 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lxml import etree
 
-from bench.harness import (
-    Line,
-    columns,
-    engine_parser,
-    medians,
-    parse_floor,
-    parse_options,
-    print_table,
-    save,
-    seconds_of,
-    speedup,
-    timed,
-    with_progress,
-)
+from bench import harness, workload
+from bench.harness import Line, columns, timed
 from bench.joins import (
     LEAF_BITS,
     Postings,
@@ -50,22 +35,10 @@ from bench.joins import (
     opened_engine,
     plans_of,
     rows_digest,
-    spark_of_process,
     timed_join,
 )
-from bench.plots import new_figure, save_figure
-from bench.workload import (
-    HOUR,
-    LONGEST_HOURS,
-    POPULAR,
-    FieldDatabase,
-    RealisticQuery,
-    channel,
-    field_tables,
-    items,
-    script_of,
-    subscriptions,
-)
+from bench.plots import new_figure, save_figure, stack_bars
+from bench.workload import channel, items
 from feeds.documents import Document
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.output import Output
@@ -81,8 +54,7 @@ ROUNDS = 3
 SAMPLE = 100
 
 ItemBatches = Sequence[Sequence[Document]]
-ItemPairs = set[tuple[int, int]]
-"""Numbers of items, the earlier first."""
+ItemPairs = set[tuple[int, int]]  # numbers of items, the earlier first
 
 
 @dataclass(frozen=True)
@@ -92,28 +64,26 @@ class RealisticCase:
     batch: int = BATCH
 
 
-def realistic_workload(case: RealisticCase) -> tuple[ItemBatches, list[RealisticQuery]]:
-    """The documents as bytes, batch by batch, and the subscriptions."""
+def realistic_workload(case: RealisticCase) -> tuple[ItemBatches, list[workload.RealisticQuery]]:
     documents = [Document(d.id, d.xml_bytes(), stream=d.stream, time=(d.t0, d.t1)) for d in items(case.items)]
     batches = [documents[first : first + case.batch] for first in range(0, case.items, case.batch)]
-    return batches, subscriptions(case.queries)
+    return batches, workload.subscriptions(case.queries)
 
 
-# ---------------------------------------------------------------- programs without mmqjp
-
-
-def by_statements(batches: ItemBatches, queries: Sequence[RealisticQuery]) -> tuple[float, float, list[ItemPairs]]:
+def by_statements(
+    batches: ItemBatches, queries: Sequence[workload.RealisticQuery]
+) -> tuple[float, float, list[ItemPairs]]:
     """On DuckDB, for each batch a statement for each subscription: seconds to insert the items, seconds of all
     statements, and the pairs of each subscription. Items past all windows are dropped."""
     found: list[ItemPairs] = [set() for _ in queries]
     inserting = joining = 0.0
-    database = FieldDatabase()
+    database = workload.FieldDatabase()
     connection = database.connection
     try:
         for batch in batches:
             begin = time.perf_counter()
             first = database.insert(batch)
-            old = f"SELECT doc FROM items WHERE t < {batch[0].t0 - LONGEST_HOURS * HOUR}"
+            old = f"SELECT doc FROM items WHERE t < {batch[0].t0 - workload.LONGEST_HOURS * workload.HOUR}"
             for name in ("links", "authors", "categories", "items"):
                 connection.execute(f"DELETE FROM {name} WHERE doc IN ({old})")
             between = time.perf_counter()
@@ -127,10 +97,8 @@ def by_statements(batches: ItemBatches, queries: Sequence[RealisticQuery]) -> tu
 
 
 class SameTitle:
-    """One subscription as a program of its own: the same headline in one channel and then in another one."""
-
     def __init__(self, first: str, second: str, hours: int) -> None:
-        self._first, self._second, self._window = first, second, hours * HOUR
+        self._first, self._second, self._window = first, second, hours * workload.HOUR
         self._seen: dict[str, list[tuple[int, int]]] = {}
 
     def run(self, batches: ItemBatches) -> ItemPairs:
@@ -167,14 +135,14 @@ def by_stream_join(
         arriving, first = Path(directory) / "items", 0
         arriving.mkdir()
         for number, batch in enumerate(batches):
-            rows = field_tables(batch, first)["items"]
+            rows = workload.field_tables(batch, first)["items"]
             stamped = rows.append_column("at", rows["t"].cast(pa.timestamp("us", "UTC")))
             pq.write_table(stamped, arriving / f"{number:04}.parquet")
             first += len(batch)
         for number, one in enumerate(wanted):
             pairs: ItemPairs = set()
             checkpoint = Path(directory) / f"checkpoint{number}"
-            seconds.append(seconds_of(partial(_run_stream_join, session, arriving, checkpoint, *one, pairs)))
+            seconds.append(harness.seconds_of(partial(_run_stream_join, session, arriving, checkpoint, *one, pairs)))
             found.append(pairs)
     return seconds, found
 
@@ -182,7 +150,6 @@ def by_stream_join(
 def _run_stream_join(
     session: SparkSession, arriving: Path, checkpoint: Path, one: str, other: str, hours: int, pairs: ItemPairs
 ) -> None:
-    """Runs the streaming query over all files, one a trigger, and collects its rows."""
     from pyspark.sql.functions import expr
 
     def side(channel: str, name: str) -> DataFrame:
@@ -204,8 +171,6 @@ def _run_stream_join(
         query.stop()
 
 
-# ---------------------------------------------------------------- the parts of an engine
-
 PARTS = ("admission and parse", "stage 1", "stage 2", "expansion", "store", "rest")
 _JOIN = "stage 2"
 
@@ -225,7 +190,8 @@ class PartTimes:
         self._wrap(components.records, "store", "load", "flush")
         self._wrap(components.outbox, "store", "save_matches", "save_answers")
         self._wrap(store, "store", "append", "select", "find", "evict", "begin", "commit")
-        self._wrap_join(store)
+        join = self._timed(store.join, _JOIN)
+        cast(Any, store).join = lambda *arguments: _Listed(self, join(*arguments))
 
     def reset(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
@@ -270,14 +236,8 @@ class PartTimes:
 
         return timed
 
-    def _wrap_join(self, store: Any) -> None:
-        join = self._timed(store.join, _JOIN)
-        store.join = lambda *arguments: _Listed(self, join(*arguments))
-
 
 class _Listed:
-    """The matches of a join. Listing them counts as time of the join."""
-
     def __init__(self, split: PartTimes, matches: Any) -> None:
         self._split, self._matches = split, matches
         self.num_rows = matches.num_rows
@@ -293,33 +253,24 @@ class _Listed:
             yield batch
 
 
-StoreCall = tuple[str, tuple[Any, ...]]
-"""A method of a store, and its arguments."""
+StoreCall = tuple[str, tuple[Any, ...]]  # A method of a store, and its arguments
 
 
 def record_calls(store: JoinEngine) -> list[StoreCall]:
     """The calls that an engine makes of its store from now on, as far as joins depend on them: a list that grows."""
     calls: list[StoreCall] = []
 
-    def record(name: str, wanted: Callable[[tuple[Any, ...]], bool]) -> None:
-        method = getattr(store, name)
+    def recording(name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        if name != "append" or arguments[0] == "documents":
+            calls.append((name, arguments))
+        return method(*arguments)
 
-        @wraps(method)
-        def recording(*arguments: Any) -> Any:
-            if wanted(arguments):
-                calls.append((name, arguments))
-            return method(*arguments)
-
-        setattr(store, name, recording)
-
-    for name in ("put_rows", "drop_rows", "begin", "commit", "join", "evict"):
-        record(name, lambda arguments: True)
-    record("append", lambda arguments: arguments[0] == "documents")
+    for name in ("put_rows", "drop_rows", "begin", "commit", "join", "evict", "append"):
+        setattr(store, name, partial(recording, name, getattr(store, name)))
     return calls
 
 
 def replay_calls(store: JoinEngine, calls: Iterable[StoreCall], keep: bool) -> tuple[float, pa.Table]:
-    """Makes recorded calls of another store: the seconds of all joins, and their rows if they are kept."""
     seconds, tables = 0.0, []
     for name, arguments in calls:
         if name == "join":
@@ -330,9 +281,6 @@ def replay_calls(store: JoinEngine, calls: Iterable[StoreCall], keep: bool) -> t
         else:
             getattr(store, name)(*arguments)
     return seconds, pa.concat_tables(tables)
-
-
-# ---------------------------------------------------------------- the whole path
 
 
 @dataclass(frozen=True)
@@ -347,16 +295,15 @@ class PathRun:
     calls: list[StoreCall]
 
 
-def run_path(engine: str, plan: str, batches: ItemBatches, queries: Sequence[RealisticQuery]) -> PathRun:
-    """Runs all batches through a new engine. Work left to the first batch is done before the timing."""
-    with Session(engine, lateness=HOUR, plan=plan) as opened:
+def run_path(engine: str, plan: str, batches: ItemBatches, queries: Sequence[workload.RealisticQuery]) -> PathRun:
+    with Session(engine, lateness=workload.HOUR, plan=plan) as opened:
         calls = record_calls(opened._store)
 
         def register() -> None:
-            opened.subscribe(script_of(queries))
+            opened.subscribe(workload.script_of(queries))
             opened.registry.flush()
 
-        registering = seconds_of(register)
+        registering = harness.seconds_of(register)
         split = PartTimes(opened)
         split.reset()
         with gc_frozen():  # as `mmqjp run` does: registered queries need no collection
@@ -366,7 +313,6 @@ def run_path(engine: str, plan: str, batches: ItemBatches, queries: Sequence[Rea
 
 
 def output_pairs(outputs: Sequence[Output], batches: ItemBatches, places: Sequence[int]) -> list[ItemPairs]:
-    """The results of the subscriptions with these numbers, as pairs of item numbers."""
     number = {document.id: place for place, document in enumerate(d for batch in batches for d in batch)}
     found: dict[str, ItemPairs] = {f"q{place + 1}": set() for place in places}
     for output in outputs:
@@ -377,25 +323,18 @@ def output_pairs(outputs: Sequence[Output], batches: ItemBatches, places: Sequen
 
 
 def check_pairs(name: str, found: Sequence[ItemPairs], expected: Sequence[ItemPairs]) -> None:
-    """Raises AssertionError unless a program without mmqjp finds what the engine finds."""
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert one == other, f"{name} tells subscription {place} of the sample of other items"
 
 
-# ---------------------------------------------------------------- stage 2 alone
-
-
 @dataclass(frozen=True)
 class FloorInput:
-    """The postings that the floor keeps and those that it joins, and how many documents are kept."""
-
     kept: Postings
     joined: Postings
     documents: int
 
 
 def floor_inputs(calls: Sequence[StoreCall]) -> Iterator[FloorInput]:
-    """The values of each recorded join and of the documents kept until then."""
     known: dict[str, int] = {}
     values, arrived, docids = (np.zeros(0, np.int64) for _ in range(3))
     starts: dict[int, int] = {}
@@ -418,7 +357,6 @@ def floor_inputs(calls: Sequence[StoreCall]) -> Iterator[FloorInput]:
 
 
 def _interned(r_doc: pa.Table, known: dict[str, int]) -> Postings:
-    """The interned values of a batch, and for each the document and its place among the document's values."""
     texts = r_doc["strval"].to_pylist()
     values: npt.NDArray[np.int64] = np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
     docids = r_doc["docid"].to_numpy()
@@ -429,10 +367,6 @@ def _interned(r_doc: pa.Table, known: dict[str, int]) -> Postings:
     return values, docids << LEAF_BITS | place
 
 
-def _floor(inputs: Sequence[FloorInput]) -> float:
-    return sum(floor_seconds([one.kept], None, one.joined)[0] for one in inputs)
-
-
 def _replay(engine: str, plan: str, calls: Sequence[StoreCall], tables: dict[str, pa.Table]) -> float:
     with opened_engine(engine, plan) as store:
         seconds, rows = replay_calls(store, calls, plan not in tables)
@@ -440,29 +374,27 @@ def _replay(engine: str, plan: str, calls: Sequence[StoreCall], tables: dict[str
     return seconds
 
 
-# ---------------------------------------------------------------- measuring
-
-
 def measure_realistic(
     case: RealisticCase, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE
 ) -> list[Line]:
-    """Lines for stage 2 alone, the whole path and the programs without mmqjp. Raises AssertionError if any two ways
-    differ."""
+    """Lines for stage 2 alone, the whole path and the programs without mmqjp."""
     batches, queries = realistic_workload(case)
     texts = [document.xml_bytes() for batch in batches for document in batch]
     runs: dict[str, list[PathRun]] = {plan: [] for plan in plans}
-    ways: dict[str, Callable[[], float]] = {"floor": partial(seconds_of, partial(parse_floor, texts))}
+    ways: dict[str, Callable[[], float]] = {"floor": partial(harness.seconds_of, partial(harness.parse_floor, texts))}
     ways |= {plan: partial(_path, engine, plan, batches, queries, runs[plan]) for plan in plans}
-    path = medians(ways, rounds)
+    path = harness.medians(ways, rounds)
     first = runs[plans[0]][0]
     for plan in plans:
         assert runs[plan][0].outputs == first.outputs, f"{plan} has other outputs than {plans[0]}"
 
     inputs = list(floor_inputs(first.calls))
     tables: dict[str, pa.Table] = {}
-    joins: dict[str, Callable[[], float]] = {"floor": partial(_floor, inputs)}
+    joins: dict[str, Callable[[], float]] = {
+        "floor": lambda: sum(floor_seconds([one.kept], None, one.joined)[0] for one in inputs)
+    }
     joins |= {plan: partial(_replay, engine, plan, first.calls, tables) for plan in plans}
-    stage2 = medians(joins, rounds)
+    stage2 = harness.medians(joins, rounds)
     check_equal({plan: rows_digest(table) for plan, table in tables.items()})
 
     without = list(_without_us(case, engine, batches, queries, first, sample))
@@ -471,25 +403,23 @@ def measure_realistic(
     about = {"state": inputs[-1].documents, "batch": case.batch, "queries": case.queries, "items": case.items}
     lines = []
     for plan in plans:
-        base = None if plan == "basic" else basic
-        name, faster, rows = None if base is None else "basic", speedup(base, stage2[plan]), tables[plan].num_rows
-        lines.append(Line("realistic", about, engine, plan, stage2[plan], rows, name, faster, stage2["floor"]))
+        rows, base = tables[plan].num_rows, None if plan == "basic" or basic is None else "basic"
+        times = harness.speedup(basic if base else None, stage2[plan])
+        lines.append(Line("realistic", about, engine, plan, stage2[plan], rows, base, times, stage2["floor"]))
     for plan in plans:
         details = {
             "outputs_a_document": len(first.outputs) / case.items,
             "registering": median(one.registering for one in runs[plan]),
             **{part: median(one.parts[part] for one in runs[plan]) for part in PARTS},
         }
-        outputs, compared = len(first.outputs), (baseline.plan, speedup(baseline.seconds, path[plan]))
-        scaled = baseline.extrapolated
-        lines.append(
-            Line("realistic-path", about, engine, plan, path[plan], outputs, *compared, path["floor"], scaled, details)
-        )
+        outputs, times = len(first.outputs), baseline.seconds / path[plan]
+        line = Line("realistic-path", about, engine, plan, path[plan], outputs, baseline.plan, times, path["floor"])
+        lines.append(replace(line, extrapolated=baseline.extrapolated, details=details))
     return lines + without
 
 
 def _path(
-    engine: str, plan: str, batches: ItemBatches, queries: Sequence[RealisticQuery], runs: list[PathRun]
+    engine: str, plan: str, batches: ItemBatches, queries: Sequence[workload.RealisticQuery], runs: list[PathRun]
 ) -> float:
     runs.append(run_path(engine, plan, batches, queries))
     return runs[-1].seconds
@@ -499,7 +429,7 @@ def _without_us(
     case: RealisticCase,
     engine: str,
     batches: ItemBatches,
-    queries: Sequence[RealisticQuery],
+    queries: Sequence[workload.RealisticQuery],
     ours: PathRun,
     sample: int,
 ) -> Iterator[Line]:
@@ -509,11 +439,13 @@ def _without_us(
         about = {"state": None, "batch": case.batch, "queries": queries, "items": case.items}
         return Line("realistic-without", about, of, plan, seconds, sum(map(len, found)), extrapolated=extrapolated)
 
-    popular = range(min(len(POPULAR), case.queries))
+    popular = range(min(len(workload.POPULAR), case.queries))
     expected = output_pairs(ours.outputs, batches, popular)
-    wanted = [(channel(one), channel(other), hours) for one, other, hours in POPULAR]
+    wanted = [(channel(one), channel(other), hours) for one, other, hours in workload.POPULAR]
     if engine == "spark":
-        seconds, found = by_stream_join(spark_of_process(), batches, [wanted[place] for place in popular])
+        from join_stage.store.spark.session import spark_session
+
+        seconds, found = by_stream_join(spark_session(), batches, [wanted[place] for place in popular])
         check_pairs("a streaming join on Spark", found, expected)
         scaled = sum(seconds) / len(seconds) * case.queries
         yield line("streaming joins", "spark", scaled, found, case.queries, case.queries > len(popular))
@@ -526,8 +458,6 @@ def _without_us(
     check_pairs("the program in Python", [pairs], expected[:1])
     yield line("Python, one query", "python", alone, [pairs], 1, False)
 
-
-# ---------------------------------------------------------------- the report
 
 _NAMES = {"realistic": "stage 2", "realistic-path": "whole path", "realistic-without": "without us"}
 REALISTIC_COLUMNS = columns(
@@ -544,15 +474,10 @@ PART_COLUMNS = columns(
 
 
 def draw_parts(lines: Sequence[Line], prefix: Path) -> None:
-    """Draws where the time of the whole path goes, beside that of its floor."""
     figure = new_figure(8, 1.6 + 0.6 * len(lines))
     axes = figure.subplots()
     names = [f"{line.plan}, {line.case['queries']:,} queries" for line in lines]
-    before = [0.0] * len(lines)
-    for part in PARTS:
-        widths = [line.number(part) for line in lines]
-        axes.barh(names, widths, left=before, height=0.6, label=part)
-        before = [a + b for a, b in zip(before, widths, strict=True)]
+    stack_bars(axes.barh, "left", names, lines, PARTS, height=0.6)
     for place, line in enumerate(lines):
         axes.plot([line.floor] * 2, [place - 0.4, place + 0.4], color="black")
     axes.set(xlabel="seconds; the black line is lxml alone")
@@ -561,17 +486,19 @@ def draw_parts(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def bench_realistic() -> None:
-    parser = engine_parser("realistic", "lifelike subscriptions with windows: stage 2, and the whole path")
-    options = parse_options(parser)
+    parser = harness.engine_parser("realistic", "lifelike subscriptions with windows: stage 2, and the whole path")
+    options = harness.parse_options(parser)
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     cases = [
         RealisticCase(number, QUICK_ITEMS if options.quick else ITEMS)
         for number in options.queries or ([10_000] if options.quick else NUMBERS)
     ]
-    lines = [line for case in with_progress(cases) for line in measure_realistic(case, options.engine, plans, ROUNDS)]
-    print_table(lines, f"lifelike subscriptions, {options.engine}", REALISTIC_COLUMNS)
+    lines = [
+        line for case in harness.with_progress(cases) for line in measure_realistic(case, options.engine, plans, ROUNDS)
+    ]
+    harness.print_table(lines, f"lifelike subscriptions, {options.engine}", REALISTIC_COLUMNS)
     paths = [line for line in lines if line.bench == "realistic-path"]
-    print_table(paths, "the whole path by stage", PART_COLUMNS)
-    save(lines, options)
+    harness.print_table(paths, "the whole path by stage", PART_COLUMNS)
+    harness.save(lines, options)
     if options.plot:
         draw_parts(paths, options.plot)

@@ -1,8 +1,5 @@
 """How long it takes to register queries: as scripts of many kinds, as files of commands, and their patterns in stage 1.
 
-    mmqjp bench registration
-    mmqjp bench registration --quick --csv registration.csv --json registration.json
-
 For each kind of queries, a script is registered in an engine on DuckDB in memory, in a process of its own, and `check`
 and `run` read it as a file. Before a time is reported, some of the queries are registered one by one in a second
 engine, which must give the same outputs for a few documents. Without --quick, patterns are also given to the catalog
@@ -12,7 +9,6 @@ different texts is closed and opened again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -29,21 +25,9 @@ from random import Random
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
-from bench.harness import (
-    Line,
-    columns,
-    in_fresh_process,
-    in_turns,
-    output_file,
-    parse_floor,
-    print_rows,
-    print_table,
-    ratio,
-    save,
-    seconds_of,
-    timed,
-    with_progress,
-)
+from bench import harness
+from bench.fanout import FANOUT_KINDS, followed_by
+from bench.harness import Line, columns
 from bench.stage1_workload import VOCABULARIES, evaluate, patterns, stage1_documents
 from bench.workload import HOUR, SECOND, START, channel, items, parameters, queries, write_documents
 from feeds.documents import Document
@@ -53,20 +37,12 @@ from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct
 
-# ---------------------------------------------------------------- scripts
-
 _TAGS = [f"{kind}{n}" for kind in ("title", "author", "link", "date", "place", "topic", "text", "id") for n in range(9)]
 _FUNCTIONS = ("lower-case", "upper-case", "normalize-space", "canonical-url", "host")
-_MISTAKE_EVERY = 100
-"""In `mistakes`, one of as many queries has a mistake."""
-
-
-def _join(predicate: str, window: str) -> str:
-    return f"FROM S//a->x[./t->t][./w->w] FOLLOWED BY {{{predicate}, {window}}} S//b->y[./t->u]"
+_MISTAKE_EVERY = 100  # in `mistakes`, one of as many queries has a mistake
 
 
 def _different(number: int) -> Iterator[str]:
-    """Texts of which no two are equal. Hardly any two differ in constants only."""
     rng, seen = Random(8), set[str]()
     while len(seen) < number:
         text = _RandomQuery(rng).text()
@@ -76,32 +52,29 @@ def _different(number: int) -> Iterator[str]:
 
 
 SCRIPT_KINDS: dict[str, Callable[[int], Iterator[str]]] = {
-    "names": lambda number: (_join("t = u", "60 min") for _ in range(number)),
-    "windows": lambda number: (_join("t = u", f"{3_600 + n} s") for n in range(number)),
+    "names": lambda number: map(FANOUT_KINDS["same"], range(number)),
+    "windows": lambda number: map(FANOUT_KINDS["windows"], range(number)),
     "keywords": lambda number: (
-        _join(f't = u AND contains(w, "word{n % 1_000:03}.")', f"{3_600 + n} s") for n in range(number)
+        followed_by(f't = u AND contains(w, "word{n % 1_000:03}.")', f"{3_600 + n} s") for n in range(number)
     ),
     "expert": lambda number: (one.xscl for one in parameters(number)),
     "different": _different,
     "mistakes": lambda number: (
         text if n % _MISTAKE_EVERY else _wrong(text, n // _MISTAKE_EVERY) for n, text in enumerate(_different(number))
     ),
-    "all-wrong": lambda number: (_wrong(_join("t = u", f"{3_600 + n} s"), n) for n in range(number)),
+    "all-wrong": lambda number: (_wrong(FANOUT_KINDS["windows"](n), n) for n in range(number)),
 }
 """Texts of queries: equal ones, ones that differ in constants, quite different ones, and mistakes."""
 
-INVALID = ("mistakes", "all-wrong")
-"""The kinds that cannot be registered."""
+INVALID = ("mistakes", "all-wrong")  # the kinds that cannot be registered
 
 
 def named_queries(kind: str, number: int) -> Iterator[str]:
-    """The queries of a kind, each with a name of its own: number 7 is called n7."""
     for n, text in enumerate(SCRIPT_KINDS[kind](number)):
         yield f"{text} PUBLISH n{n}"
 
 
 def named_script(kind: str, number: int) -> str:
-    """The queries of a kind as a script, one on each line."""
     return "".join(f"{text};\n" for text in named_queries(kind, number))
 
 
@@ -119,7 +92,6 @@ def matching_pairs(number: int) -> list[Document]:
 
 
 def _wrong(text: str, n: int) -> str:
-    """A query with a mistake: in its syntax, in a name, or in a window."""
     match n % 3:
         case 0:
             return text.replace("[", "[[", 1)
@@ -129,8 +101,6 @@ def _wrong(text: str, n: int) -> str:
 
 
 class _RandomQuery:
-    """Writes one query at random: a filter, or a join of two or three blocks, each over paths of its own."""
-
     def __init__(self, rng: Random) -> None:
         self._rng, self._numbers = rng, count()
 
@@ -179,37 +149,25 @@ class _RandomQuery:
         return f'SELECT <found by="{{{rng.choice(leaves)}}}"><about>{{{rng.choice(roots)}}}</about></found> '
 
 
-# ---------------------------------------------------------------- rates
-
 RATES = tuple(kind for kind in SCRIPT_KINDS if kind not in INVALID)
-COMPARED, PAIRS = 40, 6
-"""The number of queries that are also registered one by one, and of pairs of documents for them."""
+COMPARED, PAIRS = 40, 6  # the number of queries that are also registered one by one, and of pairs of documents for them
 
 
-@dataclass(frozen=True)
-class Rate:
-    """`number` queries of a kind are registered."""
-
-    kind: str
-    number: int
-
-
-def measure_rate(case: Rate) -> Line:
-    """Registers a script. Raises AssertionError if queries are missing, or get something else one by one."""
-    outputs = compare_registrations(case.kind)
-    text = named_script(case.kind, case.number)
+def measure_rate(case: tuple[str, int]) -> Line:
+    """Registers queries of a kind. Raises AssertionError if some are missing, or get something else one by one."""
+    kind, number = case
+    outputs, text = compare_registrations(kind), named_script(kind, number)
     with Session("duckdb") as engine:
-        seconds = seconds_of(lambda: engine.subscribe(text), time.process_time)
+        seconds = harness.seconds_of(lambda: engine.subscribe(text), time.process_time)
         registered = len(engine.registry.subscriptions)
-    assert registered == case.number, f"{case.kind}: {registered} queries are registered, not {case.number}"
+    assert registered == number, f"{kind}: {registered} queries are registered, not {number}"
     rss = getrusage(RUSAGE_SELF).ru_maxrss >> 10
     details = {"queries_a_second": registered / seconds, "rss_mib": rss, "compared_outputs": outputs}
-    about = {"what": "subscribe", "kind": case.kind, "queries": case.number}
+    about = {"what": "subscribe", "kind": kind, "queries": number}
     return Line("registration", about, "duckdb", DEFAULT_PLAN, seconds, registered, details=details)
 
 
 def compare_registrations(kind: str) -> int:
-    """Compares a script with its queries one by one, and returns how many outputs they have."""
     found = []
     for texts in ([named_script(kind, COMPARED)], list(named_queries(kind, COMPARED))):
         with Session("duckdb") as engine:
@@ -221,13 +179,8 @@ def compare_registrations(kind: str) -> int:
     return len(found[0])
 
 
-# ---------------------------------------------------------------- commands
-
-
 @dataclass(frozen=True)
 class CommandCost:
-    """The exit status of a command, its seconds of CPU and of the clock, its peak memory, and its output."""
-
     status: int
     cpu: float
     wall: float
@@ -264,7 +217,6 @@ def measure_commands(kind: str, number: int) -> Iterator[Line]:
 
 
 def run_command(directory: Path, *arguments: str) -> CommandCost:
-    """Runs a command of ours in a directory, with the modules that this process imports."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with (directory / "stdout").open("w+b") as out, (directory / "stderr").open("w+b") as err:
         begin = time.monotonic()
@@ -289,8 +241,6 @@ RATE_COLUMNS = columns(
 )
 
 
-# ---------------------------------------------------------------- patterns, texts and a store
-
 DISTINCT, SUBSCRIPTIONS, QUICK = 5_000, 100_000, 10_000
 ROUNDS = 41
 _MORE = 20
@@ -308,19 +258,22 @@ def measure_pattern_registration(distinct: int = DISTINCT, subscriptions: int = 
         for conjunct, window in subscriptions:
             stage.add(catalog.add(conjunct, window, True)[1])
 
-    seconds = seconds_of(partial(add, drawn))
+    seconds = harness.seconds_of(partial(add, drawn))
     texts = list(stage1_documents("items", 1000))
     evaluate(stage, texts)
     one_more, following = [], []
     for conjunct in conjuncts[distinct:]:
-        one_more.append(seconds_of(partial(add, [(conjunct, HOUR)])))
-        following.append(seconds_of(partial(evaluate, stage, texts[:1])))
-    taken = in_turns({"floor": partial(parse_floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
+        one_more.append(harness.seconds_of(partial(add, [(conjunct, HOUR)])))
+        following.append(harness.seconds_of(partial(evaluate, stage, texts[:1])))
+    ways: dict[str, harness.Way] = {"floor": partial(harness.parse_floor, texts)}
+    ways["cached"] = partial(evaluate, stage, texts)
+    taken = harness.in_turns(ways, ROUNDS)
+    over = harness.ratio(taken["cached"], taken["floor"])
     return {
         f"{subscriptions:,} subscriptions to {distinct:,} distinct patterns": f"{seconds:.2f} s",
         "one more new pattern": f"{median(one_more) * 1e3:.2f} ms",
         "the document after it": f"{median(following) * 1e3:.2f} ms",
-        "1,000 documents, then, with the shape cache": f"{ratio(taken['cached'], taken['floor']):.2f} times the floor",
+        "1,000 documents, then, with the shape cache": f"{over:.2f} times the floor",
     }
 
 
@@ -333,13 +286,13 @@ def measure_text_registration(distinct: int = DISTINCT, subscriptions: int = SUB
     first_item, *further = items(1 + 2 * _MORE)
     one_more, following, usual = [], [], []
     with Session("duckdb") as engine:
-        first = seconds_of(partial(engine.subscribe, script))
-        again = seconds_of(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
+        first = harness.seconds_of(partial(engine.subscribe, script))
+        again = harness.seconds_of(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
         engine.process([first_item])
         for text, item, other in zip(texts[distinct : distinct + _MORE], further[::2], further[1::2], strict=True):
-            one_more.append(seconds_of(partial(engine.subscribe, text)) * 1e3)
-            following.append(seconds_of(partial(engine.process, [item])) * 1e3)
-            usual.append(seconds_of(partial(engine.process, [other])) * 1e3)
+            one_more.append(harness.seconds_of(partial(engine.subscribe, text)) * 1e3)
+            following.append(harness.seconds_of(partial(engine.process, [item])) * 1e3)
+            usual.append(harness.seconds_of(partial(engine.process, [other])) * 1e3)
     paid = median(after - other for after, other in zip(following, usual, strict=True))
     return {
         f"{distinct:,} distinct texts": f"{first:.2f} s, {distinct / first:,.0f} texts/s",
@@ -351,55 +304,39 @@ def measure_text_registration(distinct: int = DISTINCT, subscriptions: int = SUB
 
 
 def measure_reopening(what: str, texts: Sequence[str]) -> dict[str, str]:
-    """Opens a store again that has these queries. Returns a row of a table."""
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
         with Session("duckdb", state=directory) as engine:
             engine.subscribe(";\n".join(texts))
-        seconds, again = timed(lambda: Session("duckdb", state=directory))
+        seconds, again = harness.timed(lambda: Session("duckdb", state=directory))
         with again as engine:
-            next_ms = seconds_of(partial(engine.process, list(items(1)))) * 1e3
+            next_ms = harness.seconds_of(partial(engine.process, list(items(1)))) * 1e3
     label = f"a store of {len(texts):,} texts that differ in {what}, opened"
     return {label: f"{seconds:.2f} s, the document after that {next_ms:,.0f} ms"}
 
 
-def texts_by_constant(number: int) -> Iterator[str]:
-    """Texts that differ in a constant."""
-    for n in range(number):
-        here = f'S//item->a[./channel_url = "{channel(n)}"][./title->t]'
-        yield f"FROM {here} FOLLOWED BY {{t = u, 2 d}} S//item->b[./title->u]"
-
-
-def texts_by_tag(number: int) -> Iterator[str]:
-    """Texts that differ in the names of tags."""
-    side = isqrt(number) + 1
-    for n in range(number):
-        yield f"FROM S//item->a[./left{n // side}->t] FOLLOWED BY {{t = u, 2 d}} S//item->b[./right{n % side}->u]"
-
-
 def report_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> None:
-    """Measures patterns, texts and stores, and prints a table."""
     rows = measure_pattern_registration(distinct, subscriptions) | measure_text_registration(distinct, subscriptions)
-    rows |= measure_reopening("a constant", list(texts_by_constant(subscriptions)))
-    rows |= measure_reopening("tags", list(texts_by_tag(subscriptions)))
-    print_rows("registration", ("what", "time"), rows.items(), width=120)
+    side = isqrt(subscriptions) + 1
+    joined, numbers = "FROM S//item->a{} FOLLOWED BY {{t = u, 2 d}} S//item->b{}", range(subscriptions)
+    constants = [joined.format(f'[./channel_url = "{channel(n)}"][./title->t]', "[./title->u]") for n in numbers]
+    tags = [joined.format(f"[./left{n // side}->t]", f"[./right{n % side}->u]") for n in numbers]
+    rows |= measure_reopening("a constant", constants) | measure_reopening("tags", tags)
+    harness.print_rows("registration", ("what", "time"), rows.items(), width=120)
 
 
 def bench_registration() -> None:
-    parser = argparse.ArgumentParser(
-        prog="mmqjp bench registration", description="measures how long it takes to register queries"
-    )
+    parser = harness.bare_parser("registration", "how long it takes to register queries")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} queries of each kind, and nothing else")
     parser.add_argument("--kind", choices=list(SCRIPT_KINDS), help="measure one kind of queries, and nothing else")
-    parser.add_argument("--csv", type=output_file, metavar="FILE", help="write the table of the kinds")
-    parser.add_argument("--json", type=output_file, metavar="FILE", help="write JSON lines, one for each measurement")
+    parser.add_argument("--csv", type=harness.output_file, metavar="FILE", help="write the table of the kinds")
     options = parser.parse_args()
     number = QUICK if options.quick else SUBSCRIPTIONS
     lines: list[Line] = []
-    for kind in with_progress([options.kind] if options.kind else list(SCRIPT_KINDS)):
+    for kind in harness.with_progress([options.kind] if options.kind else list(SCRIPT_KINDS)):
         if kind in RATES:
-            lines.append(in_fresh_process(measure_rate, Rate(kind, number)))
+            lines.append(harness.in_fresh_process(measure_rate, (kind, number)))
         lines += measure_commands(kind, number)
-    print_table(lines, "registration by kind of query, DuckDB", RATE_COLUMNS)
-    save(lines, options)
+    harness.print_table(lines, "registration by kind of query, DuckDB", RATE_COLUMNS)
+    harness.save(lines, options)
     if not (options.quick or options.kind):
         report_registration()

@@ -1,8 +1,5 @@
 """The benchmark of the thesis on feeds (6.6.3, Figure 6.16): items are joined with all earlier ones, batch by batch.
 
-    mmqjp bench rss [--engine duckdb|spark] [--plan NAME] [--queries N,N] [--quick] [--json FILE] [--csv FILE]
-                    [--plot PREFIX]
-
 The feed is synthetic and the window infinite. Each round opens an engine, gives it `state` items (the last of them
 joined like any batch) and measures the next batch, until it has listed (pair of documents, row of R_T). The floor does
 the same in the same process, in turns. Sequential runs a sample of the queries one by one. Before a time is reported,
@@ -11,11 +8,6 @@ the rows of all plans are compared, and the results of the sample's queries with
 
 from __future__ import annotations
 
-import gc
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,48 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bench.harness import (
-    Line,
-    columns,
-    engine_parser,
-    medians,
-    parse_options,
-    print_table,
-    save,
-    seconds_of,
-    speedup,
-    with_progress,
-)
-from bench.joins import (
-    DocumentSchema,
-    Joined,
-    LeafPairs,
-    RegisteredQueries,
-    Sequential,
-    become_state,
-    check_equal,
-    check_sample,
-    draw_queries,
-    expanded_count,
-    floor_seconds,
-    measure_sequential,
-    opened_engine,
-    plans_of,
-    postings,
-    query_digests,
-    register_queries,
-    rows_digest,
-    schema_witnesses,
-    timed_join,
-)
-from bench.plots import Panel, PlotSeries, by_plan, draw_panels
-from bench.technical import STYLES
+from bench import harness, joins
+from bench.harness import Line, columns
+from bench.joins import timed_join
+from bench.plots import Panel, PlotSeries, draw_panels, grouped
+from bench.technical import STYLES, plan_series, varied_panels
 from templates.witness import Witnesses
 
-# ---------------------------------------------------------------- the feed
-
 LEAVES = ("item_url", "channel_url", "title", "timestamp", "description")
-FEED = DocumentSchema(tuple((leaf,) for leaf in LEAVES))
+FEED = joins.DocumentSchema(tuple((leaf,) for leaf in LEAVES))
 FEED_ITEMS, FEED_CHANNELS = 225_000, 418
 
 _URL, _CHANNEL, _TITLE, _TIME, _DESCRIPTION = range(len(LEAVES))
@@ -109,7 +68,6 @@ def feed_values(count: int, seed: int = 7) -> npt.NDArray[np.int64]:
 
 
 def feed_strings(values: npt.NDArray[np.int64]) -> list[pa.Array]:
-    """The items' string values, leaf by leaf."""
     return [pa.array([_string(value) for value in column.tolist()]) for column in values.T]
 
 
@@ -126,16 +84,13 @@ def _string(value: int) -> str:
     return f"2006-10-01T00:00:00Z+{number}" if kind == _TIME else f"{number} {_TEXT * 2}"
 
 
-def register_feed_queries(count: int) -> RegisteredQueries:
-    return register_queries(FEED, draw_queries(FEED, count, len(FEED.paths), 0.8), ("S", "S"))
+def register_feed_queries(count: int) -> joins.RegisteredQueries:
+    return joins.register_queries(FEED, joins.draw_queries(FEED, count, len(FEED.paths), 0.8), ("S", "S"))
 
 
-def feed_batch(registered: RegisteredQueries, values: npt.NDArray[np.int64], first: int, end: int) -> Witnesses:
-    """The witnesses of items from `first` to `end`."""
-    return schema_witnesses(registered, "S", feed_strings(values[first:end]), first, groups=first == 0)
+def feed_batch(registered: joins.RegisteredQueries, values: npt.NDArray[np.int64], first: int, end: int) -> Witnesses:
+    return joins.schema_witnesses(registered, "S", feed_strings(values[first:end]), first, groups=first == 0)
 
-
-# ---------------------------------------------------------------- measuring
 
 STATE, BATCH, QUERIES = 20_000, 5_000, 10_000
 NUMBERS, QUICK_NUMBERS = [10, 100, 1000, 10_000, 100_000], [10, 1000, 100_000]
@@ -172,7 +127,7 @@ class FeedWorkload:
     """The queries and the items, as interned values and as witnesses: those that are only kept, in batches, those
     joined to warm up, and those measured, each with the id of their first document."""
 
-    registered: RegisteredQueries
+    registered: joins.RegisteredQueries
     items: npt.NDArray[np.int64]
     kept: list[tuple[int, Witnesses]]
     warm: tuple[int, Witnesses]
@@ -191,24 +146,22 @@ def rss_workload(case: RssCase) -> FeedWorkload:
 
 
 def measure_rss(case: RssCase, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
-    """A line for each plan, and one for Sequential if there is a `sample`. Raises AssertionError if any two ways differ
-    in a row."""
     work = rss_workload(case)
     registered = work.registered
-    joined: dict[str, list[Joined]] = {plan: [] for plan in plans}
+    joined: dict[str, list[joins.Joined]] = {plan: [] for plan in plans}
     pairs: list[int] = []
     ways: dict[str, Callable[[], float]] = {"floor": partial(_floor, case, work, pairs)}
     ways |= {plan: partial(_plan, engine, plan, work, joined[plan]) for plan in plans}
-    seconds = medians(ways, rounds)
+    seconds = harness.medians(ways, rounds)
     tables = {plan: of[0].table for plan, of in joined.items()}
-    check_equal({plan: rows_digest(table) for plan, table in tables.items()})
+    joins.check_equal({plan: joins.rows_digest(table) for plan, table in tables.items()})
     first = tables[plans[0]]
-    expanded = expanded_count(first, registered)
+    expanded = joins.expanded_count(first, registered)
     sequential = None
     if sample:
         chosen = Random(3).sample(registered.queries, min(sample, len(registered.queries)))
         sequential = _sequential(engine, case, work, chosen)
-        check_sample(query_digests(first, registered, chosen), sequential.rows)
+        joins.check_sample(joins.query_digests(first, registered, chosen), sequential.rows)
     over = {"sequential": sequential.best} if sequential else {"basic": seconds["basic"]} if "basic" in plans else {}
     baseline, baseline_seconds = next(iter(over.items()), (None, None))
     shared: dict[str, object] = {
@@ -221,19 +174,10 @@ def measure_rss(case: RssCase, engine: str, plans: Sequence[str], rounds: int, s
 
     def line(plan: str, taken: float, rows: int, details: dict[str, object]) -> Line:
         own = plan == baseline
-        return Line(
-            bench="rss",
-            case={**asdict(case), "items": case.state + case.batch},
-            engine=engine,
-            plan=plan,
-            seconds=taken,
-            rows=rows,
-            baseline=None if own else baseline,
-            speedup=None if own else speedup(baseline_seconds, taken),
-            floor=seconds["floor"],
-            extrapolated=sequential is not None and sequential.extrapolated,
-            details={**shared, "items_a_second": case.batch / taken, **details},
-        )
+        details = {**shared, "items_a_second": case.batch / taken, **details}
+        about, scaled = {**asdict(case), "items": case.state + case.batch}, sequential and sequential.extrapolated
+        base, faster = (None, None) if own else (baseline, harness.speedup(baseline_seconds, taken))
+        return Line("rss", about, engine, plan, taken, rows, base, faster, seconds["floor"], bool(scaled), details)
 
     lines = [line(plan, seconds[plan], of[0].rows, {"call": median(j.call for j in of)}) for plan, of in joined.items()]
     if sequential:
@@ -241,11 +185,10 @@ def measure_rss(case: RssCase, engine: str, plans: Sequence[str], rounds: int, s
     return lines
 
 
-def _plan(engine: str, plan: str, work: FeedWorkload, joined: list[Joined]) -> float:
-    """Joins the batch in a new engine; the rows of the first time are kept."""
+def _plan(engine: str, plan: str, work: FeedWorkload, joined: list[joins.Joined]) -> float:
     scope = work.registered.scope
-    with opened_engine(engine, plan, work.registered) as store:
-        become_state(store, work.kept)
+    with joins.opened_engine(engine, plan, work.registered) as store:
+        joins.become_state(store, work.kept)
         for first, batch in (work.warm, work.measured):
             store.begin()
             keep = not joined and batch is work.measured[1]
@@ -257,67 +200,50 @@ def _plan(engine: str, plan: str, work: FeedWorkload, joined: list[Joined]) -> f
 
 def _floor(case: RssCase, work: FeedWorkload, pairs: list[int]) -> float:
     warm = case.state - case.warm
-    parts = [
-        postings(first, work.items[first:end]) for first, end in ((0, warm), (warm, case.state), (case.state, None))
-    ]
-    seconds, count = floor_seconds(parts[:1], parts[1], parts[2])
+    bounds = ((0, warm), (warm, case.state), (case.state, None))
+    parts = [joins.postings(first, work.items[first:end]) for first, end in bounds]
+    seconds, count = joins.floor_seconds(parts[:1], parts[1], parts[2])
     pairs.append(count)
     return seconds
 
 
-def _sequential(engine: str, case: RssCase, work: FeedWorkload, chosen: Sequence[LeafPairs]) -> Sequential:
+def _sequential(engine: str, case: RssCase, work: FeedWorkload, chosen: Sequence[joins.LeafPairs]) -> joins.Sequential:
     def side(first: int) -> tuple[Witnesses, pa.Table]:
         leaves = feed_strings(work.items[first:])
         docids = pa.array(range(first, len(work.items)), pa.int64())
         table = pa.table([docids, *leaves], names=["docid", *LEAVES])
-        return schema_witnesses(work.registered, "S", leaves, first), table
+        return joins.schema_witnesses(work.registered, "S", leaves, first), table
 
-    return measure_sequential(engine, work.registered, chosen, side(0), side(case.state))
+    return joins.measure_sequential(engine, work.registered, chosen, side(0), side(case.state))
 
-
-# ---------------------------------------------------------------- memory
 
 MEMORY_QUERIES, MEMORY_STEP = 1000, 5_000
-_STATM = Path("/proc/self/statm")
 
 
 def memory_lines(plans: Sequence[str], few: int, many: int) -> Iterator[Line]:
-    """The memory of each document that is kept, on DuckDB, in a process for each plan: documents `few` to `many`."""
     for plan in plans:
-        command = [sys.executable, "-m", "bench.rss", plan, str(few), str(many)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        seconds, size = json.loads(done.stdout)
+        seconds, size = harness.in_fresh_process(_measure_memory, (plan, few, many))
         case = {"state": few, "batch": BATCH, "queries": MEMORY_QUERIES, "items": many}
         yield Line("rss-memory", case, "duckdb", plan, seconds, 0, details={"state_bytes": size})
 
 
-def _resident() -> int | None:
-    """Bytes of this process that are in memory; None if the system does not say."""
-    if not _STATM.exists():
-        return None
-    gc.collect()
-    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _measure_memory(plan: str, few: int, many: int) -> tuple[float, float | None]:
-    """Seconds to keep the documents after the first `few` up to `many`, and bytes of each."""
+def _measure_memory(work: tuple[str, int, int]) -> tuple[float, float | None]:
+    plan, few, many = work
     registered = register_feed_queries(MEMORY_QUERIES)
     items = feed_values(many)
-    with opened_engine("duckdb", plan, registered) as store:
+    with joins.opened_engine("duckdb", plan, registered) as store:
 
         def extend(first: int, end: int) -> None:
             for start in range(first, end, MEMORY_STEP):
                 batch = feed_batch(registered, items, start, min(start + MEMORY_STEP, end))
-                become_state(store, [(start, batch)])
+                joins.become_state(store, [(start, batch)])
 
         extend(0, few)
-        before = _resident()
-        seconds = seconds_of(partial(extend, few, many))
-        after = _resident()
+        before = harness.resident_memory()
+        seconds = harness.seconds_of(partial(extend, few, many))
+        after = harness.resident_memory()
     return seconds, None if before is None or after is None else (after - before) / (many - few)
 
-
-# ---------------------------------------------------------------- the report
 
 RSS_COLUMNS = columns(
     "plan | state | batch | queries | rows of R_T = distinct | pairs of values = value_pairs | rows | "
@@ -327,54 +253,42 @@ RSS_COLUMNS = columns(
 RSS_MEMORY_COLUMNS = columns("plan | documents = items | bytes a document = state_bytes")
 
 
+def _rest(key: str, line: Line) -> dict[str, object]:
+    return {**line.case, key: None, "items": None}
+
+
 def draw_rates(lines: Sequence[Line], prefix: Path) -> None:
-    """Draws items a second (Figure 6.16) against queries, state and batch, as far as they vary, and the floor's."""
     panels = []
     for key, label in (("queries", "queries"), ("state", "items in the state"), ("batch", "items a batch")):
-        groups: dict[tuple[object, ...], list[Line]] = {}
-        for line in lines:
-            rest = tuple(value for name, value in line.case.items() if name not in (key, "items"))
-            groups.setdefault(rest, []).append(line)
+        groups = grouped(lines, partial(_rest, key))
         widest = max(groups.values(), key=lambda of: len({line.case[key] for line in of}))
-        panel = Panel(key, label, "items a second", _rate_series(widest), "xy", ticks=True)
-        panels.append((len({line.case[key] for line in widest}), panel))
-    drawn = [panel for values, panel in panels if values > 1] or [panels[0][1]]
+        panels.append(Panel(key, label, "items a second", _rate_series(widest), "xy", ticks=True))
+    drawn = varied_panels(panels) or panels[:1]
     draw_panels(lines, prefix, drawn, (5 * max(len(drawn), 1.3), 4))
 
 
 def _rate_series(lines: Sequence[Line]) -> list[PlotSeries]:
-    series = [PlotSeries(plan, _rate, STYLES[plan][1], STYLES[plan][0], of) for plan, of in by_plan(lines).items()]
     colour, style = STYLES["floor"]
     first = [line for line in lines if line.plan == lines[0].plan]  # the floor is the same for all plans
-    return [*series, PlotSeries("floor", _floor_rate, style, colour, first)]
-
-
-def _rate(line: Line) -> float:
-    return line.number("batch") / line.seconds
-
-
-def _floor_rate(line: Line) -> float:
-    return line.number("batch") / line.number("floor")
+    floor = PlotSeries("floor", lambda line: line.number("batch") / line.number("floor"), style, colour, first)
+    return [*plan_series(lines, lambda line: line.number("batch") / line.seconds), floor]
 
 
 def bench_rss() -> None:
-    options = parse_options(engine_parser("rss", "joins the items of a synthetic feed, as section 6.6.3 of the thesis"))
+    parser = harness.engine_parser("rss", "joins the items of a synthetic feed, as section 6.6.3 of the thesis")
+    options = harness.parse_options(parser)
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     every = not options.quick and not options.queries
-    plans = plans_of(options.engine, options.plan, quick=options.quick)
+    plans = joins.plans_of(options.engine, options.plan, quick=options.quick)
     lines = [
         line
-        for case in with_progress(rss_cases(numbers, sweeps=every))
+        for case in harness.with_progress(rss_cases(numbers, sweeps=every))
         for line in measure_rss(case, options.engine, plans, ROUNDS, SAMPLE if case.batch == BATCH else 0)
     ]
-    print_table(lines, f"a feed, each batch joined with all before it, {options.engine}", RSS_COLUMNS)
+    harness.print_table(lines, f"a feed, each batch joined with all before it, {options.engine}", RSS_COLUMNS)
     kept = list(memory_lines(plans, STATE, 5 * STATE)) if every and options.engine == "duckdb" else []
     if kept:
-        print_table(kept, "state in memory, duckdb", RSS_MEMORY_COLUMNS)
-    save([*lines, *kept], options)
+        harness.print_table(kept, "state in memory, duckdb", RSS_MEMORY_COLUMNS)
+    harness.save([*lines, *kept], options)
     if options.plot:
         draw_rates(lines, options.plot)
-
-
-if __name__ == "__main__":
-    print(json.dumps(_measure_memory(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

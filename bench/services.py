@@ -19,14 +19,15 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from html import unescape
 from itertools import islice
 from pathlib import Path
@@ -34,22 +35,16 @@ from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
+from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
 import httpx
 
+from bench import harness
 from bench.fanout import open_unlimited
-from bench.harness import (
-    Line,
-    benchmark_parser,
-    columns,
-    engine_parser,
-    parse_options,
-    report,
-    seconds_of,
-    with_progress,
-)
-from bench.plots import Panel, PlotSeries, draw_panels
+from bench.harness import Line, columns
+from bench.plots import Panel, PlotSeries, draw_panels, grouped
+from bench.spark_cluster import free_ports
 from bench.workload import items, parameters, read_documents, script_of, write_documents
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
@@ -57,45 +52,23 @@ from mmqjp.commands.console import interruptible
 from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
 
-# ---------------------------------------------------------------- a service in a process of its own
-
-READ_EVERY = 0.001
-"""Seconds between two readings of the output file, which bound the error of latencies."""
-LOG_EVERY = 0.01
-"""Seconds between two readings of the log."""
-STOP_SECONDS = 60.0
-"""Seconds until a process that was asked to end is killed."""
+READ_EVERY = 0.001  # seconds between two readings of the output file, which bound the error of latencies
+LOG_EVERY = 0.01  # seconds between two readings of the log
+STOP_SECONDS = 60.0  # seconds until a process that was asked to end is killed
 
 
 class ServiceFailed(RuntimeError):
     """The process has ended, or has missed a deadline. The message has the end of its log."""
 
 
-@dataclass(frozen=True, slots=True)
 class ServiceFiles:
-    """The files of a service: its queries, the directory that it watches, and its output."""
-
-    directory: Path
-
-    @property
-    def queries(self) -> Path:
-        return self.directory / "queries.xscl"
-
-    @property
-    def drops(self) -> Path:
-        return self.directory / "drops"
-
-    @property
-    def lines(self) -> Path:
-        return self.directory / "lines.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "log.jsonl"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.queries, self.drops = directory / "queries.xscl", directory / "drops"
+        self.lines, self.log = directory / "lines.jsonl", directory / "log.jsonl"
 
 
 def mmqjp_command(*arguments: object) -> list[str]:
-    """The command line of mmqjp, with the Python of this process."""
     return [sys.executable, "-m", "mmqjp", *map(str, arguments)]
 
 
@@ -115,11 +88,9 @@ class RunningService(AbstractContextManager["RunningService"]):
         self._process.wait()
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Waits until the service reads its sources. Raises ServiceFailed."""
         self.wait_until(lambda: b'"event": "started"' in self._place.log.read_bytes(), seconds, "start")
 
     def wait_until(self, is_done: Callable[[], bool], seconds: float, what: str) -> None:
-        """Raises ServiceFailed if it takes too long, or if the process has ended."""
         until = time.monotonic() + seconds
         while not is_done():
             if self._process.poll() is not None:
@@ -129,7 +100,6 @@ class RunningService(AbstractContextManager["RunningService"]):
             time.sleep(LOG_EVERY)
 
     def documents(self) -> int:
-        """The number of documents that have been processed, according to the log."""
         with self._place.log.open("rb") as log:
             log.seek(self._read)
             for line in log:
@@ -143,7 +113,6 @@ class RunningService(AbstractContextManager["RunningService"]):
         return self._documents
 
     def stop(self) -> None:
-        """Asks the process to end, and waits for that. Raises ServiceFailed if it ends with an error."""
         self._process.terminate()
         try:
             status = self._process.wait(STOP_SECONDS)
@@ -156,17 +125,13 @@ class RunningService(AbstractContextManager["RunningService"]):
         return self._place.log.read_bytes()[-2_000:].decode("utf-8", "replace")
 
 
-class LineTimes(AbstractContextManager["LineTimes"]):
-    """Inside the context, a thread notes when each part of a growing file arrives. It keeps no line: they may be more
-    than fit in memory."""
+class _Threaded(AbstractContextManager[Any]):
+    """Inside the context, a thread works until it is told to stop."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._stop = path, Event()
-        self._times: list[float] = []
-        self._ends: list[int] = []
-        self._thread = Thread(target=self._work, name="arrivals", daemon=True)
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._stop, self._thread = Event(), Thread(target=work, daemon=True)
 
-    def __enter__(self) -> LineTimes:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -174,13 +139,22 @@ class LineTimes(AbstractContextManager["LineTimes"]):
         self._stop.set()
         self._thread.join()
 
+
+class LineTimes(_Threaded):
+    """Inside the context, a thread notes when each part of a growing file arrives. It keeps no line: they may be more
+    than fit in memory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(self._work)
+        self._path = path
+        self._times: list[float] = []
+        self._ends: list[int] = []
+
     def is_at_end(self) -> bool:
-        """Whether all that the file has by now has been noted."""
         size = self._path.stat().st_size if self._path.exists() else 0
         return size == (self._ends[-1] if self._ends else 0)
 
     def lines(self) -> Iterator[tuple[float, bytes]]:
-        """Each line of the file, with the time (of `time.perf_counter`) at which all of it could be read."""
         end = 0
         with self._path.open("rb") as file:
             for line in file:
@@ -207,13 +181,10 @@ def percentile(values: Sequence[float], share: int) -> float:
     return sorted(values)[max(-(-len(values) * share // 100), 1) - 1]
 
 
-# ---------------------------------------------------------------- latency
-
 NUMBERS, QUICK_NUMBERS = [1_000, 100_000], [1_000]
 READY, BATCH_RUN, PROCESSED = 1_800.0, 1_800.0, 600.0
 """The most seconds until the service has started, a batch run has ended, and what was dropped is processed."""
-GAP = 0.05, 0.55
-"""The range of the seconds between the end of one document and the next, when the service is idle."""
+GAP = 0.05, 0.55  # the range of the seconds between the end of one document and the next, when the service is idle
 HALF_SECONDS, LEAST = 15.0, 200
 """The seconds of documents at half the throughput, if there are enough; and the least number of these documents."""
 
@@ -232,22 +203,21 @@ class LatencyCase:
     half: int = 8_000
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyPhase:
-    """Documents that were dropped one after the other: the number of the first, and the time of each."""
-
-    first: int
-    times: list[float]
+LatencyPhase = tuple[int, list[float]]
+"""Documents that were dropped one after the other: the number of the first, and the time of each."""
 
 
 def measure_latency(case: LatencyCase) -> list[Line]:
-    """Lines for an idle service and for one at half its throughput. Raises AssertionError if its output lines are not
-    those of a batch run, and ServiceFailed."""
+    """Lines for an idle service and for one at half its throughput."""
     with TemporaryDirectory(prefix="mmqjp-latency-") as directory:
         place, waiting = ServiceFiles(Path(directory)), Path(directory) / "waiting"
         place.drops.mkdir()
         place.queries.write_text(script_of(parameters(case.queries)), encoding="utf-8")
-        _write_files(case.before + case.at_once + case.idle + case.half, waiting)
+        waiting.mkdir()
+        for number, item in enumerate(items(case.before + case.at_once + case.idle + case.half)):
+            path = waiting / f"{number:07}.xml"
+            path.write_bytes(item.xml_bytes())
+            os.utime(path, ns=(item.t0 * 1000, item.t0 * 1000))
         options = ["--engine", case.engine, "--plan", case.plan, "--state", place.directory / "state"]
         # The documents are older than the clock, and the batch run knows no lateness.
         options += ["--trigger", case.trigger, "--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF"]
@@ -258,14 +228,14 @@ def measure_latency(case: LatencyCase) -> list[Line]:
             service.stop()
         same = _line_ids(place.lines) == _line_ids(_batch_run(place))
         assert same, "the service and a batch run write different lines"
-        last = {_completed_by(line): at for at, line in arrivals.lines()}
+        # Of the documents that a match is about, the last to come completes it.
+        last = {max(int(Path(of).stem) for of in json.loads(line)["documents"]): at for at, line in arrivals.lines()}
         return [_latency_line(case, load, phase, last, rate) for load, phase in phases.items()]
 
 
 def _phases(
     case: LatencyCase, place: ServiceFiles, waiting: Path, service: RunningService
 ) -> tuple[dict[str, LatencyPhase], float]:
-    """Drops the documents. Returns those of the measured phases, and the throughput, in documents a second."""
     rng = Random(3)
     dropped = 0
 
@@ -286,33 +256,23 @@ def _phases(
         settle()
 
     drop_many(case.before)
-    rate = case.at_once / seconds_of(lambda: drop_many(case.at_once))
-    idle = LatencyPhase(dropped, [])
+    rate = case.at_once / harness.seconds_of(lambda: drop_many(case.at_once))
+    idle: LatencyPhase = dropped, []
     for _ in range(case.idle):
         time.sleep(rng.uniform(*GAP))
-        idle.times.append(drop())
+        idle[1].append(drop())
         settle()
-    half = LatencyPhase(dropped, [])
+    half: LatencyPhase = dropped, []
     due = time.perf_counter()
     for _ in range(min(case.half, max(round(HALF_SECONDS * rate / 2), LEAST))):
         due += rng.expovariate(rate / 2)
         time.sleep(max(due - time.perf_counter(), 0))
-        half.times.append(drop())
+        half[1].append(drop())
     settle()
     return {"idle": idle, "half": half}, rate
 
 
-def _write_files(count: int, directory: Path) -> None:
-    """Writes the items of the workload as files whose times are those of the items."""
-    directory.mkdir()
-    for number, item in enumerate(items(count)):
-        path = directory / f"{number:07}.xml"
-        path.write_bytes(item.xml_bytes())
-        os.utime(path, ns=(item.t0 * 1000, item.t0 * 1000))
-
-
 def _batch_run(place: ServiceFiles) -> Path:
-    """The lines that `mmqjp run` writes, on DuckDB, for all files that were dropped."""
     lines = place.directory / "expected.jsonl"
     files = ["--queries", place.queries, "--documents", place.drops, "--output", lines]
     subprocess.run(mmqjp_command("run", "--engine", "duckdb", *files), check=True, timeout=BATCH_RUN)
@@ -320,25 +280,19 @@ def _batch_run(place: ServiceFiles) -> Path:
 
 
 def _line_ids(lines: Path) -> list[str]:
-    """The ids of the lines of a file, sorted. An id tells the query, the documents and the nodes."""
     with lines.open("rb") as found:
         return sorted(str(json.loads(line)["id"]) for line in found)
 
 
-def _completed_by(line: bytes) -> int:
-    """The number of the document that completes the match: of those it is about, the last to come."""
-    return max(int(Path(document).stem) for document in json.loads(line)["documents"])
-
-
 def _latency_line(case: LatencyCase, load: str, phase: LatencyPhase, last: dict[int, float], rate: float) -> Line:
-    seconds = [last[number] - at for number, at in enumerate(phase.times, phase.first) if number in last]
+    first, times = phase
+    seconds = [last[number] - at for number, at in enumerate(times, first) if number in last]
     assert seconds, f"no document that came in the phase {load!r} has a line"
     details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(seconds, share) for share in (50, 95, 99)}
-    offered = len(phase.times) / (phase.times[-1] - phase.times[0]) if len(phase.times) > 1 else None
+    offered = len(times) / (times[-1] - times[0]) if len(times) > 1 else None
     details |= {"most_ms": 1000 * max(seconds), "throughput": rate, "documents_a_second": offered}
-    about = {"queries": case.queries, "load": load, "trigger": case.trigger, "documents": len(phase.times)}
-    middle = percentile(seconds, 50)
-    return Line("latency", about, case.engine, case.plan, middle, len(seconds), details=details)
+    about = {"queries": case.queries, "load": load, "trigger": case.trigger, "documents": len(times)}
+    return Line("latency", about, case.engine, case.plan, percentile(seconds, 50), len(seconds), details=details)
 
 
 LATENCY_COLUMNS = columns(
@@ -349,65 +303,43 @@ LATENCY_COLUMNS = columns(
 
 def draw_latency(lines: Sequence[Line], prefix: Path) -> None:
     panels = []
-    for load in ("idle", "half"):
-        of = [line for line in lines if line.case["load"] == load]
+    for load, of in grouped(lines, lambda line: line.case["load"]).items():
         series = [PlotSeries(share, f"{share}_ms", lines=of) for share in ("p50", "p95", "p99")]
         panels.append(Panel("queries", "queries", "ms", series, "xy", load))
     draw_panels(lines, prefix, panels)
 
 
 def bench_latency() -> None:
-    parser = engine_parser("latency", "from the appearance of a file to its output line")
+    parser = harness.engine_parser("latency", "from the appearance of a file to its output line")
     parser.add_argument("--trigger", default="1s", metavar="DURATION", help="the service's --trigger; default: 1s")
-    options = parse_options(parser)
+    options = harness.parse_options(parser)
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     plan = options.plan or DEFAULT_PLAN
     cases = [LatencyCase(number, options.engine, plan, options.trigger) for number in numbers]
     with interruptible():  # so that the service is ended on SIGTERM, too
-        lines = [line for case in with_progress(cases) for line in measure_latency(case)]
-    report(lines, f"from a file to its line, {options.engine}", LATENCY_COLUMNS, options, draw_latency)
+        lines = [line for case in harness.with_progress(cases) for line in measure_latency(case)]
+    harness.report(lines, f"from a file to its line, {options.engine}", LATENCY_COLUMNS, options, draw_latency)
 
 
-# ---------------------------------------------------------------- visitors
-
-PAGE_SECONDS = 30.0
-"""Seconds after which a request has failed."""
+PAGE_SECONDS = 30.0  # seconds after which a request has failed
 CONNECTIONS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """The name of the kind of page, and the path."""
-
-    page: str
-    path: str
+PageRequest = tuple[str, str]  # the name of the kind of page, and the path
 
 
 @dataclass(slots=True)
 class PageTimes:
-    """The seconds of each answer by kind of page, how many were put off (503), and the errors."""
-
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    put_off: dict[str, int] = field(default_factory=dict)
+    seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    put_off: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
-class Visitors(AbstractContextManager["Visitors"]):
-    """Inside the context, a thread sends requests at a constant rate, whatever the server does."""
-
+class Visitors(_Threaded):
     def __init__(self, url: str, token: str, requests: Iterator[PageRequest], rate: float, times: PageTimes) -> None:
+        super().__init__(lambda: asyncio.run(self._work()))
         self._url, self._requests, self._rate, self._times = url, requests, rate, times
         self._headers = {"Authorization": f"Bearer {token}"}
-        self._stop = Event()
-        self._thread = Thread(target=lambda: asyncio.run(self._work()), name="visitors", daemon=True)
-
-    def __enter__(self) -> Visitors:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     async def _work(self) -> None:
         """Puts each request into a queue when it is due. As many tasks as there are connections send them: were all
@@ -435,25 +367,22 @@ class Visitors(AbstractContextManager["Visitors"]):
 
     async def _ask(self, client: httpx.AsyncClient, request: PageRequest, due: float) -> None:
         """Sends a request. Its time begins when it was due: that it had to wait for others counts."""
+        page, path = request
         try:
-            answer = await client.get(request.path)
+            answer = await client.get(path)
         except httpx.HTTPError as error:
-            self._times.wrong.append(f"{request.path}: {error!r}")
+            self._times.wrong.append(f"{path}: {error!r}")
             return
-        self._times.seconds.setdefault(request.page, []).append(time.perf_counter() - due)
-        if answer.status_code == 503:
-            self._times.put_off[request.page] = self._times.put_off.get(request.page, 0) + 1
-        elif answer.status_code != 200:
-            self._times.wrong.append(f"{request.path}: {answer.status_code} {answer.text[:200]}")
+        self._times.seconds[page].append(time.perf_counter() - due)
+        self._times.put_off[page] += answer.status_code == 503
+        if answer.status_code not in (200, 503):
+            self._times.wrong.append(f"{path}: {answer.status_code} {answer.text[:200]}")
 
 
-PAGE_SAMPLE = 60
-"""The number of queries whose matches and feeds are asked for."""
+PAGE_SAMPLE = 60  # the number of queries whose matches and feeds are asked for
 
 
 class Pages:
-    """The pages of a site whose store has queries of these names."""
-
     def __init__(self, url: str, state: Path, names: Sequence[str], seed: int = 5) -> None:
         self.url, self.token = url, (state / "secrets" / "token").read_text().strip()
         self._names, self._rng = names, Random(seed)
@@ -465,7 +394,6 @@ class Pages:
         return self._client.get(path).raise_for_status()
 
     def check(self, state: Path) -> None:
-        """Raises AssertionError unless the pages show what a store in `state` has."""
         shown = {name: self._get(f"/api/v1/queries/{name}/outputs").json()["outputs"] for name in self._sample}
         listed = ", ".join(f"'{name}'" for name in self._sample)
         with Session("duckdb", state=state) as engine:
@@ -493,32 +421,27 @@ class Pages:
         count = urlencode({"sql": "SELECT count(*) AS answers, max(t1) AS newest FROM answers"})
         while True:
             for _ in range(3):
-                yield PageRequest("/q/NAME", f"/q/{rng.choice(self._names)}")
-                yield PageRequest("/o/ID", rng.choice(matches))
-                yield PageRequest("/f/KEY/NAME.atom", rng.choice(feeds))
-            yield PageRequest("/", "/")
-            yield PageRequest("/?search=", f"/?{urlencode({'search': rng.choice(self._names)})}")
+                yield ("/q/NAME", f"/q/{rng.choice(self._names)}")
+                yield ("/o/ID", rng.choice(matches))
+                yield ("/f/KEY/NAME.atom", rng.choice(feeds))
+            yield ("/", "/")
+            yield ("/?search=", f"/?{urlencode({'search': rng.choice(self._names)})}")
             for page in ("/live", "/new", "/feeds", "/engine", "/sinks"):
-                yield PageRequest(page, page)
-            yield PageRequest("/sql", f"/sql?{count}")
+                yield (page, page)
+            yield ("/sql", f"/sql?{count}")
 
-
-# ---------------------------------------------------------------- serve
 
 QUERIES, OUTPUTS, RATE = 10_000, 1_000_000, 50.0
 TURNS, QUICK_TURNS = 12, 4
 SERVE_READY, SERVE_PROCESSED = 600.0, 300.0
 """The most seconds until the service has started, and until what was dropped is processed."""
-STEP = 1_000
-"""Documents that are processed at once before the service starts."""
+STEP = 1_000  # documents that are processed at once before the service starts
 MOST_SLOWER, MOST_P95_MS = 1.1, 200.0
 """What is promised: the engine is slowed down by a tenth at most, and of any kind of page 95 of 100 are as fast."""
 
 
 @dataclass(frozen=True)
 class ServeCase:
-    """Turns of `files` with and without visitors, each with `documents`."""
-
     queries: int = QUERIES
     outputs: int = OUTPUTS
     rate: float = RATE
@@ -552,7 +475,7 @@ def measure_serve(case: ServeCase, kept: Path | None = None) -> list[Line]:
         names = [f"{number:05}.jsonl" for number in range(2 * case.turns * case.files + 1)]  # one more to begin with
         for name in names:
             write_documents(islice(documents, case.documents), waiting / name)
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         options = ["--engine", "duckdb", "--state", state, "--address", address, "--lateness", "INF"]
         options += ["--idle-after", "INF", "--max-ahead", "INF", "--batch-size", case.documents]
         with RunningService(place, options, "serve") as service:
@@ -571,12 +494,10 @@ def measure_serve(case: ServeCase, kept: Path | None = None) -> list[Line]:
         return [_engine_line(case, alone, visited, len(outputs)), *_page_lines(case, times)]
 
 
-def _opened(state: Path) -> Session:
-    return open_unlimited("duckdb", DEFAULT_PLAN, state)
+_opened = partial(open_unlimited, "duckdb", DEFAULT_PLAN)
 
 
 def _fill(case: ServeCase, state: Path, documents: Iterator[Document]) -> None:
-    """Fills a store with the outputs of the case."""
     count = 0
     with _opened(state) as engine, gc_frozen():
         engine.subscribe(script_of(parameters(case.queries)))
@@ -594,14 +515,8 @@ def _pass_over(case: ServeCase, state: Path, documents: Iterator[Document]) -> N
 
 
 def _turns(
-    case: ServeCase,
-    place: ServiceFiles,
-    files: Sequence[Path],
-    service: RunningService,
-    pages: Pages,
-    times: PageTimes,
+    case: ServeCase, place: ServiceFiles, files: Sequence[Path], service: RunningService, pages: Pages, times: PageTimes
 ) -> tuple[list[float], list[float]]:
-    """The seconds of each turn without and with visitors."""
     left, dropped = iter(files), 0
 
     def is_processed() -> bool:
@@ -622,23 +537,16 @@ def _turns(
     for turn in range(case.turns):
         for with_visitors in (False, True) if turn % 2 == 0 else (True, False):
             if not with_visitors:
-                alone.append(seconds_of(lambda: process(case.files)))
+                alone.append(harness.seconds_of(lambda: process(case.files)))
                 continue
             with Visitors(pages.url, pages.token, requests, case.rate, times):
-                visited.append(seconds_of(lambda: process(case.files)))
+                visited.append(harness.seconds_of(lambda: process(case.files)))
     return alone, visited
 
 
 def _output_ids(state: Path) -> list[str]:
-    """The ids of all outputs of a store, sorted."""
     with _opened(state) as engine:
         return sorted(engine.sql("SELECT id FROM outputs", trusted=True)["id"].to_pylist())
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _engine_line(case: ServeCase, alone: list[float], visited: list[float], outputs: int) -> Line:
@@ -660,9 +568,9 @@ def _engine_line(case: ServeCase, alone: list[float], visited: list[float], outp
 def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
     for page, seconds in sorted(times.seconds.items()):
         details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(seconds, share) for share in (50, 95)}
-        details |= {"most_p95_ms": MOST_P95_MS, "put_off": times.put_off.get(page, 0)}
-        middle = percentile(seconds, 50)
-        yield Line("serve", case.about(page), "duckdb", DEFAULT_PLAN, middle, len(seconds), details=details)
+        details |= {"most_p95_ms": MOST_P95_MS, "put_off": times.put_off[page]}
+        middle, visits = percentile(seconds, 50), len(seconds)
+        yield Line("serve", case.about(page), "duckdb", DEFAULT_PLAN, middle, visits, details=details)
 
 
 SERVE_COLUMNS = columns(
@@ -674,12 +582,12 @@ SERVE_COLUMNS = columns(
 
 
 def bench_serve() -> None:
-    parser = benchmark_parser("serve", "what visitors of the page cost the engine, and how long they wait", plot=False)
+    parser = harness.benchmark_parser("serve", "what visitors of the page cost the engine", plot=False)
     parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
     options = parser.parse_args()
     turns = QUICK_TURNS if options.quick else TURNS
     cases = [ServeCase(queries, rate=options.rate, turns=turns) for queries in options.queries or [QUERIES]]
     with interruptible():  # so that the service is ended on SIGTERM, too
-        lines = [line for case in with_progress(cases) for line in measure_serve(case, options.keep)]
-    report(lines, "the page beside the engine", SERVE_COLUMNS, options)
+        lines = [line for case in harness.with_progress(cases) for line in measure_serve(case, options.keep)]
+    harness.report(lines, "the page beside the engine", SERVE_COLUMNS, options)

@@ -21,12 +21,9 @@ import pyspark
 from join_stage.store.spark.java import java_home
 
 HOST = "127.0.0.1"
-ROOT = Path(__file__).resolve().parents[1]
-"""Where our packages are."""
+ROOT = Path(__file__).resolve().parents[1]  # where our packages are
 SPARK = Path(pyspark.__file__).parent
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of JVMs that end before better compiled code pays."""
-
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # options of JVMs that end before better compiled code pays
 SETTINGS = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
@@ -40,8 +37,7 @@ SETTINGS = {
 }
 """The settings of an application."""
 
-PATIENCE = 300.0
-"""Seconds of waiting until an error."""
+PATIENCE = 300.0  # seconds of waiting until an error
 
 
 class NotInTime(RuntimeError):
@@ -60,7 +56,6 @@ def wait_until(happened: Callable[[], bool], what: str, alive: Callable[[], bool
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens at."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind((HOST, 0))
@@ -71,7 +66,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def processes_below(pid: int) -> dict[int, str]:
-    """The processes that a process has started, and those these have, with their command lines."""
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], check=True, capture_output=True, text=True)
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
     children: dict[int, list[tuple[int, str]]] = defaultdict(list)
@@ -87,7 +81,6 @@ def processes_below(pid: int) -> dict[int, str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of every process of Spark: our Java, Python and packages, whatever is on the path."""
     return {
         "JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(SPARK),
@@ -98,8 +91,6 @@ def environment() -> dict[str, str]:
 
 
 class Cluster:
-    """A master and workers of a core each, whose processes log into `directory`."""
-
     def __init__(self, directory: Path, workers: int = 2) -> None:
         self.directory = directory
         (directory / "events").mkdir(parents=True)
@@ -142,7 +133,6 @@ class Cluster:
             return 0
 
     def submit(self, name: str, application: Path, arguments: Sequence[str | Path]) -> Application:
-        """Starts an application with spark-submit."""
         settings = {
             **SETTINGS,
             "spark.log.level": "WARN",
@@ -162,12 +152,10 @@ class Cluster:
         return Application(process, log)
 
     def executors(self) -> list[int]:
-        """The processes of executors that run now."""
         found = [processes_below(worker.pid) for worker in self.workers]
         return [pid for below in found for pid, text in below.items() if "CoarseGrainedExecutorBackend" in text]
 
     def stop(self) -> None:
-        """Ends all processes of the cluster."""
         started = [*self.workers, self._master]
         below = [pid for process in started for pid in processes_below(process.pid)]
         for pid in [*below, *(process.pid for process in started)]:
@@ -185,8 +173,6 @@ class Cluster:
 
 
 class Application:
-    """What spark-submit started: its JVM and the Python process below."""
-
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self._log = process, log
 
@@ -197,7 +183,6 @@ class Application:
         return self._log.read_text("utf-8", "replace")
 
     def kill(self) -> None:
-        """Kills all its processes at once, and waits until they are gone."""
         below = processes_below(self.process.pid)
         for pid in [*below, self.process.pid]:
             kill(pid)
@@ -206,14 +191,12 @@ class Application:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, unless the process has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
 def running_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
-    """A cluster that ends with the block."""
     cluster = Cluster(directory, workers)
     try:
         yield cluster
@@ -222,11 +205,9 @@ def running_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def ran_on(event_log: Path) -> dict[str, set[int]]:
-    """For stage 1 and for the join the ports of the workers' pages on which tasks of an application ended well.
-
-    Stage 1 is in the stages with a MapInArrow in them, the join in the last stage of a statement that has one in its
-    plan. The last line of the log of a killed application may be cut.
-    """
+    """For stage 1 and for the join the ports of the workers' pages on which tasks of an application ended well. Stage 1
+    is in the stages with a MapInArrow in them, the join in the last stage of a statement that has one in its plan. The
+    last line of the log of a killed application may be cut."""
     plans: dict[str, str] = {}
     statement_of: dict[int, str] = {}
     mapping: set[int] = set()

@@ -28,16 +28,11 @@ _DC, _CONTENT = "http://purl.org/dc/elements/1.1/", "http://purl.org/rss/1.0/mod
 
 
 def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
-    """Parses documents and evaluates them."""
     trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
     return stage.evaluate(zip(count(), repeat(STREAM), repeat(0), repeat(0), trees))
 
 
-# ---------------------------------------------------------------- documents
-
-
 def flat_item(rng: Random) -> bytes:
-    """The item of the thesis (6.6.3): five leaves below the root."""
     return (
         f"<item><item_url>http://i.example/{rng.randrange(10**6)}</item_url>"
         f"<channel_url>http://c.example/{rng.randrange(418)}</channel_url><title>{_words(rng, 6)}</title>"
@@ -64,13 +59,11 @@ def feed_item(rng: Random) -> bytes:
 
 
 def new_shape_item(rng: Random) -> bytes:
-    """A feed item with markup in it: hardly any two have the same shape."""
     markup = "".join(rng.choice(["<p><b/></p>", "<p/>", "<i><u/><u/></i>", "<br/>"]) for _ in range(12))
     return feed_item(rng).replace(b"</item>", f"<body>{markup}</body></item>".encode())
 
 
 def dblp(rng: Random, size: int) -> bytes:
-    """A bibliography: many small records below one root."""
     parts, length = ["<dblp>"], 0
     while length < size:
         kind = rng.choice(["article", "inproceedings", "book", "phdthesis"])
@@ -93,7 +86,6 @@ def dblp(rng: Random, size: int) -> bytes:
 
 
 def xmark(rng: Random, size: int) -> bytes:
-    """An auction site like that of XMark: deep, with mixed content and a list within a list."""
     parts, length = ["<site>"], 0
     for place, (section, record_of) in enumerate(_RECORDS.items(), 1):
         parts.append(f"<{section}>")
@@ -163,9 +155,6 @@ def stage1_documents(kind: str, number: int, seed: int = 3, size: int = 1_000_00
     return (_SMALL[kind](rng) if kind in _SMALL else _LARGE[kind](rng, size) for _ in range(number))
 
 
-# ---------------------------------------------------------------- patterns
-
-
 @dataclass(frozen=True)
 class TagNames:
     """The names in patterns: `roots` with weight by repetition, `leaves`, and those of them that lie deeper."""
@@ -206,11 +195,9 @@ DOCUMENT_KINDS = tuple(VOCABULARIES)
 
 
 def patterns(vocabulary: TagNames, number: int, filtered: float, valued: float = 0.0, seed: int = 7) -> list[Conjunct]:
-    """`number` distinct patterns, each joined with itself over its leaves: one to four under a root.
-
-    `filtered` is the share with an existential filter, `valued` that with a value filter or an attribute. Where the
-    vocabulary is used up, leaves are added that no document has.
-    """
+    """`number` distinct patterns, each joined with itself over its leaves: one to four under a root. `filtered` is the
+    share with an existential filter, `valued` that with a value filter or an attribute. Where the vocabulary is used
+    up, leaves are added that no document has."""
     rng = Random(seed)
     found: dict[str, PatternNode] = {}
     absent, tries = count(), 0
@@ -222,7 +209,12 @@ def patterns(vocabulary: TagNames, number: int, filtered: float, valued: float =
         if tries > 20 * number:
             leaves += [f"absent{next(absent)}" for _ in range(5)]
             tries = 0
-    return [_self_join(pattern) for pattern in found.values()]
+    joined = []
+    for pattern in found.values():
+        variables = sorted(node.var for node in pattern.children if node.var)
+        side = Side(STREAM, pattern)
+        joined.append(Conjunct(side, side, tuple((Term(var), Term(var)) for var in variables)))
+    return joined
 
 
 def _pattern(rng: Random, vocabulary: TagNames, leaves: list[str], filtered: float, valued: float) -> PatternNode:
@@ -249,12 +241,6 @@ def _element(name: str) -> Test:
         return Test("element", "*", "*")
     uri, _, local = name[1:].rpartition("}") if name.startswith("{") else ("", "", name)
     return Test("element", uri, local)
-
-
-def _self_join(pattern: PatternNode) -> Conjunct:
-    variables = sorted(node.var for node in pattern.children if node.var)
-    side = Side(STREAM, pattern)
-    return Conjunct(side, side, tuple((Term(var), Term(var)) for var in variables))
 
 
 def xpaths(conjuncts: Iterable[Conjunct]) -> tuple[list[str], dict[str, str]]:
@@ -286,14 +272,10 @@ def _step(node: PatternNode, prefixes: dict[str, str]) -> str:
     return f"{node.axis}{at}{name}{''.join(f'[{condition}]' for condition in node.conditions)}"
 
 
-# ---------------------------------------------------------------- exact matching
-
 WitnessCounts = tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]
 
 
 class WitnessSets:
-    """A batch's witnesses as sets: W by edge and document, string values by document and node."""
-
     def __init__(self, batch: Witnesses, groups: dict[int, list[StepEdge]]) -> None:
         for group, var1, var2 in zip(*batch.r_group.to_pydict().values(), strict=True):
             groups.setdefault(group, []).append((var1, var2))
@@ -326,9 +308,7 @@ def check_side(
     catalog: Catalog, conjunct: Conjunct, placement: Placement, side: int, document: StreamDocument, found: WitnessSets
 ) -> int:
     """Checks one pattern in one document: the join of the witnesses is the projection of the matches on the minor.
-
-    Returns the number of matches.
-    """
+    Returns the number of matches."""
     minor, stream = placement.minors[side], conjunct.sides()[side].stream
     if stream != document.stream:
         return 0
@@ -353,13 +333,11 @@ def check_side(
 
 
 def _mark(pattern: PatternNode, path: tuple[int, ...], paths: set[tuple[int, ...]]) -> PatternNode:
-    """The pattern with variables at the nodes of these paths, and no others."""
     children = tuple(_mark(child, (*path, i), paths) for i, child in enumerate(pattern.children))
     return replace(pattern, var=str(path) if path in paths else None, children=children)
 
 
 def _joined(found: WitnessSets, docid: int, parents: list[int | None], variables: list[int]) -> set[tuple[int, ...]]:
-    """The join of the witnesses over a minor's edges, as a tuple of nodes for each result."""
     if len(variables) == 1:
         rows = found.edges.get((docid, (variables[0], variables[0])), set())
         assert all(node1 == node2 for node1, node2 in rows)

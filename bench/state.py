@@ -1,8 +1,5 @@
 """What a large join state costs on DuckDB, and whether a long run stays small.
 
-    mmqjp bench state [--documents N,N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
-    mmqjp bench flat-state [--documents N] [--json FILE] [--plot PREFIX]
-
 `state`: documents have four joined values each, Zipf distributed, and the window is infinite. One process fills a
 store, and waits until nothing is left to merge; another one opens it, answers batches of 5,000 documents, and evicts a
 thirtieth of all. Before a time is reported, the rows of each batch are compared with those that follow from the values.
@@ -19,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -31,31 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.harness import (
-    Line,
-    benchmark_parser,
-    columns,
-    in_fresh_process,
-    integers,
-    parse_options,
-    report,
-    seconds_of,
-    with_progress,
-)
-from bench.joins import (
-    DocumentSchema,
-    LeafPairs,
-    RegisteredQueries,
-    RowsDigest,
-    become_state,
-    check_equal,
-    columns_digest,
-    open_engine,
-    put_rows,
-    register_queries,
-    schema_witnesses,
-    timed_join,
-)
+from bench import harness, joins
+from bench.harness import Line, columns, in_fresh_process
 from bench.plots import Panel, PlotSeries, draw_panels, new_figure, save_figure
 from bench.workload import HOUR, SECOND
 from feeds.documents import Document
@@ -64,21 +38,15 @@ from mmqjp.state.choice import directory_bytes
 
 _Ints = npt.NDArray[np.int64]
 
-# ---------------------------------------------------------------- documents
-
 LEAVES = 4
-STATE_SCHEMA = DocumentSchema(tuple((f"leaf{i}",) for i in range(LEAVES)))
-CHUNK = 25_000
-"""The number of documents that are generated at a time."""
-
-SHARED = 20
-"""At most about as many documents have a value that a measured batch repeats."""
-
+STATE_SCHEMA = joins.DocumentSchema(tuple((f"leaf{i}",) for i in range(LEAVES)))
+CHUNK = 25_000  # the number of documents that are generated at a time
+SHARED = 20  # at most about as many documents have a value that a measured batch repeats
 MANY, REPEATED = 2, 1_000
 """A document of which a batch repeats values has at least MANY that are as rare. REPEATED documents, and as many ranks
 of each leaf, are repeated, whatever the number of documents that are kept."""
 
-QUERIES: list[LeafPairs] = [
+QUERIES: list[joins.LeafPairs] = [
     tuple((leaf, leaf) for leaf in leaves)
     for count in range(1, LEAVES + 1)
     for leaves in combinations(range(LEAVES), count)
@@ -86,15 +54,13 @@ QUERIES: list[LeafPairs] = [
 """A query for each set of leaves: the values of all of them are equal."""
 
 
-def state_queries() -> RegisteredQueries:
-    return register_queries(STATE_SCHEMA, QUERIES, ("S", "S"))
+def state_queries() -> joins.RegisteredQueries:
+    return joins.register_queries(STATE_SCHEMA, QUERIES, ("S", "S"))
 
 
 def kept_ranks(count: int, first: int, end: int) -> _Ints:
     """The ranks of the values of documents from `first` to `end`, of `count` that are kept: a row for each document.
-
-    Rank r is drawn with a probability of about 1 / (r ln count). `first` is a multiple of CHUNK.
-    """
+    Rank r is drawn with a probability of about 1 / (r ln count). `first` is a multiple of CHUNK."""
     chunks = [np.zeros((0, LEAVES), np.int64)]
     for start in range(first, end, CHUNK):
         rng = np.random.default_rng((count, start))
@@ -123,7 +89,6 @@ def batch_ranks(count: int, number: int, size: int) -> _Ints:
 
 
 def rank_strings(ranks: _Ints) -> list[pa.Array]:
-    """The values, leaf by leaf."""
     return [
         pc.binary_join_element_wise(f"what leaf {leaf} says, number", pa.array(ranks[:, leaf]).cast(pa.string()), " ")
         for leaf in range(LEAVES)
@@ -131,18 +96,28 @@ def rank_strings(ranks: _Ints) -> list[pa.Array]:
 
 
 def kept_chunks(count: int) -> Iterator[tuple[int, int]]:
-    """The documents that are kept, in parts: first and end."""
     for start in range(0, count, CHUNK):
         yield start, min(start + CHUNK, count)
 
 
-def expected_digests(work: RegisteredQueries, count: int, batches: int, size: int) -> list[RowsDigest]:
+def expected_digests(work: joins.RegisteredQueries, count: int, batches: int, size: int) -> list[joins.RowsDigest]:
     """The rows (row of R_T, earlier document, later document) that each measured batch must find, from the values
     alone."""
-    pairs: dict[tuple[int, int], int] = {}
     later = np.concatenate([batch_ranks(count, number, size) for number in range(batches)])
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(batches)]
+    masks = [(work.placements[query].row, sum(1 << leaf for leaf, _ in query)) for query in QUERIES]
+    for (one, other), mask in shared_leaves(count, later, kept_ranks).items():
+        found = [(row, one, other) for row, needed in masks if mask & needed == needed]
+        rows[(other - count) // size] += found
+    return [joins.columns_digest(list(np.array(of, np.int64).reshape(-1, 3).T.copy())) for of in rows]
+
+
+def shared_leaves(count: int, later: _Ints, kept: Callable[[int, int, int], _Ints]) -> dict[tuple[int, int], int]:
+    """The pairs of an earlier document and a later one that have values in common: of which leaves, as bits. Values of
+    documents that are kept are those of `kept(count, first, end)`."""
+    pairs: dict[tuple[int, int], int] = {}
     for leaf in range(LEAVES):
-        parts = [kept_ranks(count, first, end)[:, leaf] for first, end in kept_chunks(count)]
+        parts = [kept(count, first, end)[:, leaf] for first, end in kept_chunks(count)]
         column = np.concatenate([*parts, later[:, leaf]])
         wanted = np.zeros(int(column.max()) + 1, np.bool_)
         wanted[later[:, leaf]] = True
@@ -152,15 +127,8 @@ def expected_digests(work: RegisteredQueries, count: int, batches: int, size: in
             for document in group[group >= count].tolist():
                 for other in group[group < document].tolist():
                     pairs[other, document] = pairs.get((other, document), 0) | 1 << leaf
-    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(batches)]
-    masks = [(work.placements[query].row, sum(1 << leaf for leaf, _ in query)) for query in QUERIES]
-    for (one, other), mask in pairs.items():
-        found = [(row, one, other) for row, needed in masks if mask & needed == needed]
-        rows[(other - count) // size] += found
-    return [columns_digest(list(np.array(of, np.int64).reshape(-1, 3).T.copy())) for of in rows]
+    return pairs
 
-
-# ---------------------------------------------------------------- state
 
 NUMBERS, QUICK_NUMBERS = [100_000, 1_000_000, 10_000_000], [20_000, 100_000]
 SIZE, BATCHES, WARM = 5_000, 7, 2
@@ -169,43 +137,22 @@ DAYS = 30
 
 @dataclass(frozen=True)
 class StateCase:
-    """A store with `documents` in a directory."""
-
     documents: int
     directory: Path
 
 
-@dataclass(frozen=True)
-class FilledState:
-    """Seconds to fill a store, bytes on disk, and the resident memory of the process at its end."""
-
-    seconds: float
-    disk: int
-    resident: int
+Figures = dict[str, float]  # the details of a line, of which each process measures some
 
 
-@dataclass(frozen=True)
-class UsedState:
-    """What the process that opened a store measured: seconds to open it, of each batch and of an eviction; the rows of
-    each batch; the resident memory at the end, its peak, and how much of it is mapped files."""
-
-    opened: float
-    batches: list[float]
-    found: list[RowsDigest]
-    evicted: float
-    resident: int
-    peak: int
-    files: int
-
-
-def fill_state(case: StateCase) -> FilledState:
+def fill_state(case: StateCase) -> Figures:
+    """Fills a store. Sizes are in bytes: on disk, a posting, and resident at the end."""
     work = state_queries()
-    store = open_engine("duckdb", "signature", case.directory)
-    put_rows(store, work)
+    store = joins.open_engine("duckdb", "signature", case.directory)
+    joins.put_rows(store, work)
     begin = time.perf_counter()
     for first, end in kept_chunks(case.documents):
         leaves = rank_strings(kept_ranks(case.documents, first, end))
-        become_state(store, [(first, schema_witnesses(work, "S", leaves, first, groups=first == 0))])
+        joins.become_state(store, [(first, joins.schema_witnesses(work, "S", leaves, first, groups=first == 0))])
     seconds = time.perf_counter() - begin
     while store.counters()["merges"]:  # documents come as fast as this only here
         time.sleep(0.05)  # the merge runs in a thread; a commit takes it over
@@ -213,18 +160,22 @@ def fill_state(case: StateCase) -> FilledState:
         store.commit()
     resident = _memory()["VmRSS"]
     store.close()
-    return FilledState(seconds, directory_bytes(case.directory), resident)
+    disk = directory_bytes(case.directory)
+    sizes = {"disk": disk, "posting_bytes": disk / (case.documents * LEAVES)}
+    return {"resident_filled": resident, "filled": seconds, **sizes}
 
 
-def use_state(case: StateCase) -> UsedState:
+def use_state(case: StateCase) -> tuple[list[float], list[joins.RowsDigest], Figures]:
+    """Opens a store: the seconds and the rows of each batch, and the seconds to open it and to evict, and its memory at
+    the end of the batches, at its peak, and as mapped files."""
     work, count = state_queries(), case.documents
     batches = []
     for number in range(BATCHES):
         values = rank_strings(batch_ranks(count, number, SIZE))
-        batches.append(schema_witnesses(work, "S", values, count + number * SIZE, groups=False))
+        batches.append(joins.schema_witnesses(work, "S", values, count + number * SIZE, groups=False))
     begin = time.perf_counter()
-    store = open_engine("duckdb", "signature", case.directory)
-    put_rows(store, work)
+    store = joins.open_engine("duckdb", "signature", case.directory)
+    joins.put_rows(store, work)
 
     def evict(before: int) -> None:
         store.begin()
@@ -234,50 +185,43 @@ def use_state(case: StateCase) -> UsedState:
     evict(0)  # nothing goes, but the postings are there from now on
     opened = time.perf_counter() - begin
     seconds: list[float] = []
-    found: list[RowsDigest] = []
+    found: list[joins.RowsDigest] = []
     for number, batch in enumerate(batches):
         store.begin()
-        joined = timed_join(store, batch, count + number * SIZE, work.scope, keep=True)
-        seconds.append(joined.seconds + seconds_of(store.commit))
-        found.append(columns_digest([joined.table[name].to_numpy() for name in ("qid", "docid1", "docid2")]))
+        joined = joins.timed_join(store, batch, count + number * SIZE, work.scope, keep=True)
+        seconds.append(joined.seconds + harness.seconds_of(store.commit))
+        found.append(joins.columns_digest([joined.table[name].to_numpy() for name in ("qid", "docid1", "docid2")]))
     memory = _memory()
-    evicted = seconds_of(lambda: evict(count // DAYS * SECOND))
+    evicted = harness.seconds_of(lambda: evict(count // DAYS * SECOND))
     store.close()
-    return UsedState(opened, seconds, found, evicted, memory["VmRSS"], memory["VmHWM"], memory["RssFile"])
+    figures: Figures = {"slowest": max(seconds[WARM:]), "opened": opened, "evicted": evicted}
+    sizes = {"resident": memory["VmRSS"], "peak": memory["VmHWM"], "resident_files": memory["RssFile"]}
+    return seconds, found, figures | sizes
 
 
 def _memory() -> dict[str, int]:
-    """The memory of this process in bytes, by the names of the system."""
     pa.default_memory_pool().release_unused()
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return memory_of("self")
+
+
+def memory_of(pid: int | str) -> dict[str, int]:
+    """The memory of a process in bytes, by the names of the system."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return {
         name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines) if " kB" in rest
     }
 
 
 def measure_state(documents: int) -> Line:
-    """A line for a number of documents. Raises AssertionError if a row is wrong."""
     wanted = expected_digests(state_queries(), documents, BATCHES, SIZE)
     with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as directory:
         case = StateCase(documents, Path(directory))
         filled = in_fresh_process(fill_state, case)
-        used = in_fresh_process(use_state, case)
-    for ours, theirs in zip(used.found, wanted, strict=True):
-        check_equal({"signature": ours, "values": theirs})
-    details = {
-        "slowest": max(used.batches[WARM:]),
-        "opened": used.opened,
-        "evicted": used.evicted,
-        "resident": used.resident,
-        "peak": used.peak,
-        "resident_files": used.files,
-        "resident_filled": filled.resident,
-        "filled": filled.seconds,
-        "disk": filled.disk,
-        "posting_bytes": filled.disk / (documents * LEAVES),
-    }
-    named, rows = {"documents": documents, "batch": SIZE}, int(median(of.rows for of in used.found[WARM:]))
-    return Line("state", named, "duckdb", "signature", median(used.batches[WARM:]), rows, details=details)
+        seconds, found, used = in_fresh_process(use_state, case)
+    for ours, theirs in zip(found, wanted, strict=True):
+        joins.check_equal({"signature": ours, "values": theirs})
+    named, rows = {"documents": documents, "batch": SIZE}, int(median(of.rows for of in found[WARM:]))
+    return Line("state", named, "duckdb", "signature", median(seconds[WARM:]), rows, details={**used, **filled})
 
 
 STATE_COLUMNS = columns(
@@ -286,12 +230,6 @@ STATE_COLUMNS = columns(
     "resident files, MB = resident_files * 1e-6 | resident filled, MB = resident_filled * 1e-6 | "
     "disk, MB = disk * 1e-6 | bytes a posting = posting_bytes | filled, s = filled"
 )
-
-
-def with_ratios(lines: Sequence[Line]) -> list[Line]:
-    """The lines with the time of a batch over that of the first line, for as many rows."""
-    first = lines[0].seconds / lines[0].rows
-    return [replace(line, details={**line.details, "ratio": line.seconds / line.rows / first}) for line in lines]
 
 
 def draw_state(lines: Sequence[Line], prefix: Path) -> None:
@@ -310,16 +248,16 @@ def draw_state(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def bench_state() -> None:
-    parser = benchmark_parser("state", "batches beside a large join state")
-    parser.add_argument("--documents", type=integers, metavar="N,N", help="numbers of documents that are kept")
-    options = parse_options(parser)
+    parser = harness.benchmark_parser("state", "batches beside a large join state")
+    parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of documents that are kept")
+    options = harness.parse_options(parser)
     cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
-    lines = with_ratios([measure_state(documents) for documents in with_progress(cases, "{:,} documents".format)])
+    lines = [measure_state(documents) for documents in harness.with_progress(cases, "{:,} documents".format)]
+    first = lines[0].seconds / lines[0].rows
+    lines = [replace(line, details={**line.details, "ratio": line.seconds / line.rows / first}) for line in lines]
     title = f"batches of {SIZE:,} documents beside those that are kept, duckdb"
-    report(lines, title, STATE_COLUMNS, options, draw_state)
+    harness.report(lines, title, STATE_COLUMNS, options, draw_state)
 
-
-# ---------------------------------------------------------------- flat-state
 
 FLAT_BATCH, PRUNE_EVERY, SAMPLES = 1_000, 10, 40
 FLAT_START = 1_767_225_600 * SECOND
@@ -347,7 +285,6 @@ class StateSample:
 
 
 def small_items(count: int, seed: int = 1) -> Iterator[Document]:
-    """Small feed items, one a second, slightly out of order."""
     rng = Random(seed)
     for n in range(count):
         title, author = rng.randrange(TITLES), rng.randrange(TITLES)
@@ -356,7 +293,6 @@ def small_items(count: int, seed: int = 1) -> Iterator[Document]:
 
 
 def measure_flat_state(documents: int) -> Iterator[StateSample]:
-    """Runs, and yields about SAMPLES samples."""
     each = max(documents // FLAT_BATCH // SAMPLES, 1)
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
         state = Path(directory) / "state"
@@ -383,7 +319,6 @@ def _sample(engine: Session, state: Path, documents: int, seconds: float) -> Sta
 
 
 def grown_figures(samples: Sequence[StateSample]) -> list[str]:
-    """The figures that have grown between the early part of the run and its end."""
     tenth = max(len(samples) // 10, 1)
     early, late = samples[2 * tenth : 3 * tenth], samples[-tenth:]
     return [

@@ -10,12 +10,12 @@ match. Times are seconds of CPU, of all threads. Both compare the outputs before
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -25,22 +25,8 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from lxml import etree
 
-from bench.harness import (
-    ENGINES,
-    Line,
-    columns,
-    engine_parser,
-    integers,
-    output_file,
-    parse_floor,
-    parse_options,
-    print_table,
-    report,
-    seconds_of,
-    timed,
-    with_progress,
-    write_json,
-)
+from bench import harness
+from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels
 from bench.workload import HOUR, FieldDatabase, Parameters, items, parameters, queries, script_of
 from feeds.documents import Document
@@ -54,15 +40,11 @@ from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Script
 
-# ---------------------------------------------------------------- whole-path
-
 BATCH = 500
 
 
 @dataclass(frozen=True)
 class WholePathCase:
-    """`sample` queries run alone, and `rounds` times all together."""
-
     queries: int
     items: int
     sample: int = 100
@@ -70,7 +52,6 @@ class WholePathCase:
 
 
 def measure_whole_path(case: WholePathCase, engine: str) -> Line:
-    """Measures one case. Raises AssertionError if the two ways differ in any output of the sample."""
     documents = list(items(case.items))
     texts = [document.xml_bytes() for document in documents]
     script = parse_script(queries(case.queries))
@@ -81,10 +62,10 @@ def measure_whole_path(case: WholePathCase, engine: str) -> Line:
     together, floors = [], []
     outputs: list[Output] = []
     for _ in range(case.rounds):
-        floors.append(seconds_of(partial(parse_floor, texts)))
+        floors.append(harness.seconds_of(partial(harness.parse_floor, texts)))
         with Session(engine) as opened:
             opened.ensure(script)
-            seconds, outputs = timed(partial(_process, opened, documents))
+            seconds, outputs = harness.timed(partial(_process, opened, documents))
         together.append(seconds)
     by_query: dict[str, list[Output]] = {}
     for output in outputs:
@@ -93,7 +74,7 @@ def measure_whole_path(case: WholePathCase, engine: str) -> Line:
     for place in sample:
         with Session(engine) as opened:
             name = opened.ensure(Script((script.queries[place],), script.namespaces))[0]
-            seconds, found = timed(partial(_process, opened, documents))
+            seconds, found = harness.timed(partial(_process, opened, documents))
         sequential += seconds
         expected = _rows(by_query.get(names[place], []), names[place])
         assert _rows(found, name) == expected, f"{names[place]} differs"
@@ -110,7 +91,6 @@ def _process(engine: Session, documents: Sequence[Document]) -> list[Output]:
 
 
 def _rows(outputs: Iterable[Output], name: str) -> list[tuple[object, ...]]:
-    """The outputs without their query's name, which differs between the two ways."""
     return sorted(
         (o.t0, o.t1, o.documents, tuple(o.nodes.items()), o.xml.replace(f'query="{name}"', "")) for o in outputs
     )
@@ -124,23 +104,19 @@ WHOLE_PATH_COLUMNS = columns(
 
 
 def bench_whole_path() -> None:
-    parser = argparse.ArgumentParser(prog="mmqjp bench whole-path", description="measures the whole path")
-    parser.add_argument("--engine", choices=ENGINES, default="duckdb")
-    parser.add_argument(
-        "--queries", type=integers, default=[10, 100, 1000, 5000], metavar="N,N", help="numbers of queries"
-    )
+    parser = harness.bare_parser("whole-path", "the whole path")
+    parser.add_argument("--engine", choices=harness.ENGINES, default="duckdb")
+    numbers = [10, 100, 1000, 5000]
+    parser.add_argument("--queries", type=harness.integers, default=numbers, metavar="N,N", help="numbers of queries")
     parser.add_argument("--items", type=int, default=500)
     parser.add_argument("--sample", type=int, default=100, help="number of queries that are run alone")
-    parser.add_argument("--json", type=output_file)
     options = parser.parse_args()
     cases = [WholePathCase(count, options.items, options.sample) for count in options.queries]
-    lines = [measure_whole_path(case, options.engine) for case in with_progress(cases)]
-    print_table(lines, f"the whole path, {options.engine}", WHOLE_PATH_COLUMNS)
+    lines = [measure_whole_path(case, options.engine) for case in harness.with_progress(cases)]
+    harness.print_table(lines, f"the whole path, {options.engine}", WHOLE_PATH_COLUMNS)
     if options.json:
-        write_json(lines, options.json)
+        harness.write_json(lines, options.json)
 
-
-# ---------------------------------------------------------------- expert
 
 NUMBERS, QUICK_NUMBERS = [1, 100, 1_000, 10_000], [1, 1_000]
 ITEMS, QUICK_ITEMS = 20_000, 5_000
@@ -149,8 +125,6 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class ExpertCase:
-    """`singles` documents come one at a time after the batches."""
-
     queries: int
     items: int = ITEMS
     batch: int = 5_000
@@ -159,8 +133,6 @@ class ExpertCase:
 
 @dataclass(frozen=True)
 class ExpertRun:
-    """Seconds of CPU of all batches, of each document that came alone after them, and of registration."""
-
     seconds: float
     singles: list[float]
     registering: float = 0.0
@@ -175,17 +147,12 @@ _JOINS = {
 
 
 class Expert:
-    """The program that an expert would write by hand: lxml, three joins in DuckDB, a line for each match.
-
-    Subscriptions are rows of a table of parameters. Close it when done.
-    """
+    """The program that an expert would write by hand: lxml, three joins in DuckDB, a line for each match. Subscriptions
+    are rows of a table of parameters. Close it when done."""
 
     def __init__(self, subscriptions: Sequence[Parameters], lines: Path) -> None:
         self._database = FieldDatabase()
-        rows = [
-            {"name": one.name, "kind": one.kind, "channel": one.channel, "width": one.hours * HOUR}
-            for one in subscriptions
-        ]
+        rows = [asdict(one) | {"width": one.hours * HOUR} for one in subscriptions]
         self._database.connection.register("given", pa.Table.from_pylist(rows))
         self._database.connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
         self._documents: list[Document] = []
@@ -193,7 +160,6 @@ class Expert:
         self._lines = lines.open("wb")
 
     def process(self, batch: Sequence[Document]) -> None:
-        """Inserts documents, and writes a line for each match that one of them completes."""
         self._documents += batch
         self._bodies += [etree.tostring(etree.fromstring(one.xml_bytes()), encoding="unicode") for one in batch]
         first = self._database.insert(batch)
@@ -206,22 +172,14 @@ class Expert:
                 self._lines.write("".join(self._line(*row) for row in rows).encode())
 
     def close(self) -> None:
-        """Flushes the lines and closes the database."""
         self._lines.close()
         self._database.connection.close()
 
     def _line(self, name: str, left: int, right: int) -> str:
         one, other = self._documents[left], self._documents[right]
         xml = f'<match query="{name}" t0="{one.t0}" t1="{other.t1}">{self._bodies[left]}{self._bodies[right]}</match>'
-        line = {
-            "query": name,
-            "t0": one.t0,
-            "t1": other.t1,
-            "documents": [one.id, other.id],
-            "streams": [one.stream, other.stream],
-            "xml": xml,
-        }
-        return json.dumps(line, ensure_ascii=False) + "\n"
+        pair = {"documents": [one.id, other.id], "streams": [one.stream, other.stream]}
+        return json.dumps({"query": name, "t0": one.t0, "t1": other.t1, **pair, "xml": xml}, ensure_ascii=False) + "\n"
 
 
 def run_engine(
@@ -238,7 +196,7 @@ def run_engine(
             opened.subscribe(script_of(subscriptions))
             opened.registry.flush()
 
-        registering = seconds_of(register, time.process_time)
+        registering = harness.seconds_of(register, time.process_time)
         sink = GrowingFile(lines, Position())
         sink.prepare(list)
         with gc_frozen():
@@ -247,29 +205,18 @@ def run_engine(
         return run
 
 
-def run_expert(
-    batches: Sequence[Sequence[Document]], singles: Sequence[Document], subscriptions: Sequence[Parameters], lines: Path
-) -> ExpertRun:
-    expert = Expert(subscriptions, lines)
-    try:
-        return ExpertRun(*_clocked(expert.process, batches, singles))
-    finally:
-        expert.close()
-
-
 def _clocked(
     process: Callable[[Sequence[Document]], object],
     batches: Sequence[Sequence[Document]],
     singles: Sequence[Document],
 ) -> tuple[float, list[float]]:
     def seconds(batch: Sequence[Document]) -> float:
-        return seconds_of(partial(process, batch), time.process_time)
+        return harness.seconds_of(partial(process, batch), time.process_time)
 
     return sum(map(seconds, batches)), [seconds([document]) for document in singles]
 
 
 def compared_lines(path: Path) -> Iterator[tuple[object, ...]]:
-    """The lines of a file without the keys that the expert does not write: id, number, nodes."""
     with path.open("rb") as lines:
         for o in map(json.loads, lines):
             yield o["query"], o["t0"], o["t1"], *o["documents"], *o["streams"], o["xml"]
@@ -283,7 +230,6 @@ def line_digests(path: Path) -> list[bytes]:
 def measure_expert(
     case: ExpertCase, engine: str = "duckdb", plan: str = DEFAULT_PLAN, rounds: int = ROUNDS
 ) -> list[Line]:
-    """The line of a case. Raises AssertionError if the two ways differ in a line."""
     documents = list(items(case.items + case.singles))
     batches = [documents[start : min(start + case.batch, case.items)] for start in range(0, case.items, case.batch)]
     singles, subscriptions = documents[case.items :], parameters(case.queries)
@@ -294,7 +240,8 @@ def measure_expert(
         for number in range(rounds):
             mine, other = Path(directory) / f"ours{number}", Path(directory) / f"expert{number}"
             ours.append(run_engine(engine, plan, batches, singles, subscriptions, mine))
-            experts.append(run_expert(batches, singles, subscriptions, other))
+            with closing(Expert(subscriptions, other)) as expert:
+                experts.append(ExpertRun(*_clocked(expert.process, batches, singles)))
             if number == 0:
                 expected, found = line_digests(other), line_digests(mine)
                 assert found == expected, "the engine and the expert write different lines"
@@ -336,9 +283,10 @@ def draw_expert(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def bench_expert() -> None:
-    options = parse_options(engine_parser("expert", "from bytes to lines, beside a program written by hand"))
+    parser = harness.engine_parser("expert", "from bytes to lines, beside a program written by hand")
+    options = harness.parse_options(parser)
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     plan = options.plan or DEFAULT_PLAN
     cases = [ExpertCase(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
-    lines = [line for case in with_progress(cases) for line in measure_expert(case, options.engine, plan)]
-    report(lines, f"beside a program written by hand, {options.engine}", EXPERT_COLUMNS, options, draw_expert)
+    lines = [line for case in harness.with_progress(cases) for line in measure_expert(case, options.engine, plan)]
+    harness.report(lines, f"beside a program written by hand, {options.engine}", EXPERT_COLUMNS, options, draw_expert)

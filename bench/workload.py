@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -87,20 +87,16 @@ def _item(
 
 
 def write_documents(documents: Iterable[Document], path: Path) -> None:
-    """Writes documents as lines of JSON, as `mmqjp run` reads them."""
     with path.open("w", encoding="utf-8") as out:
         for one in documents:
             out.write(json.dumps({"id": one.id, "stream": one.stream, "time": one.t0, "xml": one.xml}) + "\n")
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Yields the documents that `write_documents` wrote."""
     with path.open(encoding="utf-8") as lines:
         for line in map(json.loads, lines):
             yield Document(line["id"], line["xml"], stream=line["stream"], time=line["time"])
 
-
-# ---------------------------------------------------------------- queries of ten kinds
 
 _SAME_STORY = (
     "FROM S//item->a[./title->t][./channel_url->c] FOLLOWED BY {t = t' AND c != c', 48 h} "
@@ -135,7 +131,6 @@ _BLANK = re.compile(r"<(channel|category|author|word|(\d+) h)>")
 
 
 def queries(count: int, seed: int = 2) -> str:
-    """A script of `count` queries, the ten kinds in turn, each with constants and a window of its own."""
     rng = Random(seed)
 
     def fill(blank: re.Match[str]) -> str:
@@ -155,22 +150,16 @@ def queries(count: int, seed: int = 2) -> str:
     return ";\n".join(texts[:count]) + "\n"
 
 
-# ---------------------------------------------------------------- subscriptions, as XSCL and as SQL
-
-LONGEST_HOURS = 168
-"""Hours in the longest window."""
-
+LONGEST_HOURS = 168  # hours in the longest window
 POPULAR = ((1, 0, 96), (0, 22, 96), (0, 1, 96))
 """Two channels with many items each, and hours: what programs for one subscription are compared on."""
 
 
 @dataclass(frozen=True)
 class RealisticQuery:
-    """One subscription: as `xscl`, and as `sql` over `field_tables`. `$new` is the first item of a batch.
-
-    It joins two items within hours or days and names the channels, the author or the category that it is about, so
-    that few items complete a match.
-    """
+    """One subscription: as `xscl`, and as `sql` over `field_tables`. `$new` is the first item of a batch. It joins two
+    items within hours or days and names the channels, the author or the category that it is about, so that few items
+    complete a match."""
 
     kind: str
     xscl: str
@@ -178,14 +167,12 @@ class RealisticQuery:
 
 
 def subscriptions(count: int, seed: int = 4) -> list[RealisticQuery]:
-    """`count` subscriptions: headlines of `POPULAR` channels, then the kinds in turn."""
     rng = Random(seed)
     made = [_title(channel(first), channel(second), hours) for first, second, hours in POPULAR[:count]]
     return made + [_SUBSCRIPTION_KINDS[i % len(_SUBSCRIPTION_KINDS)](rng) for i in range(count - len(made))]
 
 
 def script_of(queries: Iterable[RealisticQuery | Parameters]) -> str:
-    """All of them as one XSCL script."""
     return "".join(f"{one.xscl};\n" for one in queries)
 
 
@@ -202,7 +189,6 @@ def _subscription(
 
 
 def _title(first: str, second: str | None, hours: int) -> RealisticQuery:
-    """The same headline in a channel and then in another one, or in any other."""
     there = f'[./channel_url = "{second}"]' if second else "[./channel_url->c']"
     here, differ = ("", "") if second else ("[./channel_url->c]", " AND c != c'")
     left = f'[./channel_url = "{first}"]{here}[./title->t]'
@@ -213,13 +199,11 @@ def _title(first: str, second: str | None, hours: int) -> RealisticQuery:
 
 
 def _random_title(rng: Random) -> RealisticQuery:
-    """One in ten is about any other channel."""
     first, second, hours = _random_channel(rng), _random_channel(rng), rng.randint(6, 96)
     return _title(first, None if rng.random() < 0.1 else second, hours)
 
 
 def _link(rng: Random) -> RealisticQuery:
-    """An item of a channel is linked from another one."""
     first, second, hours = _random_channel(rng), _random_channel(rng), rng.randint(6, LONGEST_HOURS)
     left, right = f'[./channel_url = "{first}"][./item_url->u]', f'[./channel_url = "{second}"][./link/@href->h]'
     tables = "links k ON k.href = l.url JOIN items r ON r.doc = k.doc"
@@ -228,7 +212,6 @@ def _link(rng: Random) -> RealisticQuery:
 
 
 def _author(rng: Random) -> RealisticQuery:
-    """An author stays with a subject, after an item in a category."""
     who, about = author(rng.randrange(CHANNELS), rng.randint(0, 4)), category(rng.randrange(CATEGORIES))
     left = f'[./category = "{about}"][./author->w[. = "{who}"]][./category->k]'
     tables = (
@@ -242,7 +225,6 @@ def _author(rng: Random) -> RealisticQuery:
 
 
 def _retitled(rng: Random) -> RealisticQuery:
-    """An item of a channel and a category gets another headline."""
     here, about, hours = _random_channel(rng), category(rng.randrange(CATEGORIES)), rng.randint(6, LONGEST_HOURS)
     left = f'[./channel_url = "{here}"][./category = "{about}"][./guid->g][./title->t]'
     tables, where = (
@@ -253,12 +235,9 @@ def _retitled(rng: Random) -> RealisticQuery:
 
 
 def _recording(rng: Random) -> RealisticQuery:
-    """A recording of a channel is also another one's."""
     first, second, hours = _random_channel(rng), _random_channel(rng), rng.randint(6, 72)
-    left, right = (
-        f'[./channel_url = "{one}"][./link[@rel = "enclosure"]/@href->{name}]'
-        for one, name in ((first, "e"), (second, "e'"))
-    )
+    blank = '[./channel_url = "{}"][./link[@rel = "enclosure"]/@href->{}]'
+    left, right = blank.format(first, "e"), blank.format(second, "e'")
     tables = (
         "links kl ON kl.doc = l.doc AND kl.rel = 'enclosure' "
         "JOIN links kr ON kr.href = kl.href AND kr.rel = 'enclosure' JOIN items r ON r.doc = kr.doc"
@@ -267,9 +246,7 @@ def _recording(rng: Random) -> RealisticQuery:
     return _subscription("recording", left, "e = e'", hours, right, tables, where)
 
 
-_SUBSCRIPTION_KINDS: tuple[Callable[[Random], RealisticQuery], ...] = (
-    *(_random_title, _link, _author, _retitled, _recording),
-)
+_SUBSCRIPTION_KINDS = (_random_title, _link, _author, _retitled, _recording)
 
 
 def _random_channel(rng: Random) -> str:
@@ -280,16 +257,15 @@ def _in_category(name: str) -> str:
     return f"l.doc IN (SELECT doc FROM categories WHERE category = '{name}')"
 
 
-# ---------------------------------------------------------------- the items as tables
-
-_STRING, _INTEGER = pa.string(), pa.int64()
+_COLUMNS = {
+    "items": "doc t channel url title guid",
+    "links": "doc rel href",
+    "authors": "doc author",
+    "categories": "doc category",
+}
 FIELD_SCHEMAS = {
-    "items": pa.schema(
-        {"doc": _INTEGER, "t": _INTEGER, "channel": _STRING, "url": _STRING, "title": _STRING, "guid": _STRING}
-    ),
-    "links": pa.schema({"doc": _INTEGER, "rel": _STRING, "href": _STRING}),
-    "authors": pa.schema({"doc": _INTEGER, "author": _STRING}),
-    "categories": pa.schema({"doc": _INTEGER, "category": _STRING}),
+    table: pa.schema({name: pa.int64() if name in ("doc", "t") else pa.string() for name in names.split()})
+    for table, names in _COLUMNS.items()
 }
 
 
@@ -310,8 +286,6 @@ def field_tables(documents: Iterable[Document], first: int) -> dict[str, pa.Tabl
 
 
 class FieldDatabase:
-    """A DuckDB database in memory with the tables of the items so far."""
-
     def __init__(self) -> None:
         self.connection = duckdb.connect()
         self.documents = 0
@@ -320,7 +294,6 @@ class FieldDatabase:
             self.connection.execute(f"CREATE TABLE {name} AS SELECT * FROM empty")
 
     def insert(self, batch: Sequence[Document]) -> int:
-        """Adds items, and returns the number of the first."""
         first = self.documents
         for name, table in field_tables(batch, first).items():
             self.connection.register("arrived", table)
@@ -328,8 +301,6 @@ class FieldDatabase:
         self.documents += len(batch)
         return first
 
-
-# ---------------------------------------------------------------- subscriptions to one channel each
 
 LONGEST_WINDOWS = {"title": 96, "author": 6, "mention": 168}
 """The kinds of subscription to a channel, and the hours of their longest windows."""
@@ -368,9 +339,6 @@ def parameters(count: int, seed: int = 6) -> list[Parameters]:
         about = int(CHANNELS * rng.random() ** 2)
         made.append(Parameters(f"q{number + 1}", kind, channel(about), rng.randint(1, LONGEST_WINDOWS[kind])))
     return made
-
-
-# ---------------------------------------------------------------- the command
 
 
 def write_workload() -> None:

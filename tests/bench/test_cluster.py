@@ -1,61 +1,46 @@
-"""The benchmark of joins on a cluster: its outputs are compared, and a wrong one is an error."""
-
-from __future__ import annotations
-
 import json
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-from bench.cluster import (
-    LEAVES,
-    QUIET,
-    SETS,
-    batch_values,
-    check_lines,
-    expected_rows,
-    kept_values,
-    measure_cluster,
-    query_name,
-)
+from bench import cluster
 from bench.spark_cluster import SETTINGS
 
 COUNT = 300
 
 
 def test_what_is_expected_is_what_each_pair_of_documents_gives():
-    batches = [batch_values(COUNT, number, 40, 0.5) for number in range(2)]
-    rows = [*kept_values(COUNT, 0, COUNT).tolist(), *(row for batch in batches for row in batch.tolist())]
+    batches = [cluster.batch_values(COUNT, number, 40, 0.5) for number in range(2)]
+    rows = [*cluster.kept_values(COUNT, 0, COUNT).tolist(), *(row for batch in batches for row in batch.tolist())]
     wanted = {
-        (query_name(leaves), f"d{one}", f"d{other}")
+        (cluster.query_name(leaves), f"d{one}", f"d{other}")
         for one, other in combinations(range(len(rows)), 2)
         if other >= COUNT
-        for leaves in SETS
+        for leaves in cluster.SETS
         if all(rows[one][leaf] == rows[other][leaf] for leaf in leaves)
     }
-    assert expected_rows(COUNT, batches) == wanted and len(wanted) > 300
-    assert len(SETS) == 2**LEAVES - LEAVES - 1
+    assert cluster.expected_rows(COUNT, batches) == wanted and len(wanted) > 300
+    assert len(cluster.SETS) == 2**cluster.LEAVES - cluster.LEAVES - 1
 
 
-def test_a_missing_line_or_one_too_many_is_an_error(tmp_path: Path):
-    batches = [batch_values(COUNT, 0, 40, 0.5)]
-    lines = [{"query": query, "documents": [one, other]} for query, one, other in expected_rows(COUNT, batches)]
+def test_a_missing_line_or_one_too_many_is_an_error(tmp_path):
+    batches = [cluster.batch_values(COUNT, 0, 40, 0.5)]
+    lines = [{"query": query, "documents": [one, other]} for query, one, other in cluster.expected_rows(COUNT, batches)]
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert check_lines(COUNT, batches, path) == len(lines)
+    assert cluster.check_lines(COUNT, batches, path) == len(lines)
     for wrong in (lines[1:], [*lines, lines[0]]):
         path.write_text("".join(json.dumps(line) + "\n" for line in wrong))
         with pytest.raises(AssertionError, match="instead of"):
-            check_lines(COUNT, batches, path)
+            cluster.check_lines(COUNT, batches, path)
 
 
 @pytest.mark.spark
 @pytest.mark.soak  # it starts two clusters, one after the other
-def test_a_small_case_is_measured(monkeypatch: pytest.MonkeyPatch):
+def test_a_small_case_is_measured(monkeypatch):
     """Two workers join a batch of a state, and the driver another one; the lines of both are those of the values."""
-    monkeypatch.setattr("bench.cluster.QUIET", QUIET / 4)
-    (line,) = measure_cluster(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
+    monkeypatch.setattr("bench.cluster.QUIET", cluster.QUIET / 4)
+    (line,) = cluster.measure_cluster(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
     assert line.rows > 5_000
     assert 0 < line.number("share") < 1 and line.number("executors") > 0 and line.number("driver") > 0
     heap = int(SETTINGS["spark.driver.memory"].removesuffix("m")) << 20

@@ -1,5 +1,3 @@
-"""`mmqjp bench` and what its benchmarks share: options, processes, lines as JSON, CSV and tables."""
-
 import csv
 import json
 import os
@@ -9,24 +7,11 @@ from threading import Lock
 
 import pytest
 
-from bench.harness import (
-    Line,
-    beside,
-    columns,
-    compared_turns,
-    format_speedup,
-    in_fresh_process,
-    print_table,
-    write_csv,
-    write_json,
-)
+from bench import harness
+from bench.harness import Line, columns
 from mmqjp.commands.bench import MODULES
 from tests.support.cli import mmqjp
 
-CONTRACT = (
-    *("bench", "case", "engine", "plan", "seconds", "rows", "baseline", "speedup", "floor", "over_floor"),
-    "extrapolated",
-)
 LINE = Line("it", {"queries": 7}, "duckdb", "basic", 1.0, 3, "sequential", 7400.0, 0.5, True, {"ms": 2.5})
 
 
@@ -91,7 +76,7 @@ def refuse(item):
     raise AssertionError(f"{item} differs")
 
 
-def refuse_in_vain(item: object) -> None:
+def refuse_in_vain(item):
     error = ValueError(f"not {item}")
     error.lock = Lock()  # type: ignore[attr-defined]  # what cannot be sent
     raise error
@@ -99,7 +84,7 @@ def refuse_in_vain(item: object) -> None:
 
 @pytest.mark.soak
 def test_each_case_has_a_process_of_its_own():
-    processes = {in_fresh_process(process_of, item) for item in (1, 2)}
+    processes = {harness.in_fresh_process(process_of, item) for item in (1, 2)}
     assert {item for _, item in processes} == {1, 2}
     assert len({os.getpid(), *(process for process, _ in processes)}) == 3
 
@@ -114,34 +99,28 @@ def test_each_case_has_a_process_of_its_own():
 )
 def test_errors_of_a_process_reach_the_user(work, item, error, message):
     with pytest.raises(error, match=message):
-        in_fresh_process(work, item)
+        harness.in_fresh_process(work, item)
 
 
 def test_a_line_as_json_as_csv_and_in_a_table(tmp_path, capsys):
     lines = [LINE, replace(LINE, floor=None, details={"more": 1})]
-    write_json(lines, tmp_path / "it.json")
+    harness.write_json(lines, tmp_path / "it.json")
     first, second = (json.loads(line) for line in (tmp_path / "it.json").read_text("utf-8").splitlines())
-    assert tuple(first) == (*CONTRACT, "ms") and first["case"] == {"queries": 7}
+    assert tuple(first) == (*harness.COMMON, "ms") and first["case"] == {"queries": 7}
     assert first["over_floor"] == 2.0 and second["over_floor"] is None
-    write_csv(lines, tmp_path / "it.csv")
+    harness.write_csv(lines, tmp_path / "it.csv")
     rows = list(csv.DictReader((tmp_path / "it.csv").open(encoding="utf-8")))
-    assert list(rows[0]) == ["bench", "queries", *CONTRACT[2:], "ms", "more"] and rows[1]["ms"] == ""
-    print_table(lines, "it", columns("queries | = plan | µs = ms * 1e3 | times = marked | own", own=lambda line: "x"))
+    assert list(rows[0]) == ["bench", "queries", *harness.COMMON[2:], "ms", "more"] and rows[1]["ms"] == ""
+    shown = columns("queries | = plan | µs = ms * 1e3 | times = marked | own", own=lambda line: "x")
+    harness.print_table(lines, "it", shown)
     printed = capsys.readouterr().out
     assert "2,500" in printed and "~7,400" in printed and "x" in printed
 
 
-def test_an_extrapolated_speedup_is_marked():
-    assert (format_speedup(LINE), format_speedup(replace(LINE, extrapolated=False))) == ("~7,400", "7,400")
-
-
 def test_a_line_beside_its_baseline():
-    one, many, other = (
-        Line("it", {"n": n, "kind": kind}, None, "p", 2.0 * n, 1) for n, kind in ((1, "a"), (3, "a"), (3, "b"))
-    )
-    compared = beside(
-        [one, many, other], lambda line: line.case["kind"], lambda line: line.case["n"] == 1, "one", "over"
-    )
+    lines = [Line("it", {"n": n, "kind": kind}, None, "p", 2.0 * n, 1) for n, kind in ((1, "a"), (3, "a"), (3, "b"))]
+    group, is_baseline = (lambda line: line.case["kind"]), (lambda line: line.case["n"] == 1)
+    compared = harness.beside(lines, group, is_baseline, "one", "over")
     assert [line.baseline for line in compared] == [None, "one", None]
     assert compared[1].speedup == pytest.approx(1 / 3) and compared[1].details["over"] == 3.0
 
@@ -149,4 +128,4 @@ def test_a_line_beside_its_baseline():
 def test_results_are_compared_in_each_turn():
     results = iter([1, 1, 1, 2])
     with pytest.raises(AssertionError, match="b has other rows in case 1"):
-        compared_turns(dict.fromkeys("ab", lambda: (1.0, next(results))), 2, "case 1", "rows")
+        harness.compared_turns(dict.fromkeys("ab", lambda: (1.0, next(results))), 2, "case 1", "rows")

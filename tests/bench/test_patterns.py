@@ -1,7 +1,3 @@
-"""`mmqjp bench patterns` as a command, with tiny cases of each benchmark."""
-
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

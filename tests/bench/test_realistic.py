@@ -1,5 +1,3 @@
-"""The benchmark of lifelike subscriptions with tiny cases: what it compares, how it splits the time, what it writes."""
-
 import re
 from dataclasses import replace
 from itertools import combinations
@@ -9,47 +7,31 @@ import pytest
 
 from bench import realistic
 from bench.joins import JoinFloor, opened_engine, plans_of, rows_digest
-from bench.realistic import (
-    PARTS,
-    ItemPairs,
-    PartTimes,
-    RealisticCase,
-    SameTitle,
-    by_statements,
-    check_pairs,
-    draw_parts,
-    floor_inputs,
-    measure_realistic,
-    output_pairs,
-    realistic_workload,
-    replay_calls,
-    run_path,
-)
 from bench.workload import HOUR, LONGEST_HOURS, POPULAR, channel, script_of, subscriptions
 from mmqjp.engine import Session
 
-TINY, SMALLER = RealisticCase(60, 6000, 3000), RealisticCase(60, 3000, 1500)
+TINY, SMALLER = realistic.RealisticCase(60, 6000, 3000), realistic.RealisticCase(60, 3000, 1500)
 PLANS = plans_of("duckdb", None, quick=False)
 
 
 @pytest.fixture(scope="module")
 def ran():
     """A run of the tiny case over its batches."""
-    batches, asked = realistic_workload(TINY)
-    return batches, asked, run_path("duckdb", "basic", batches, asked)
+    batches, asked = realistic.realistic_workload(TINY)
+    return batches, asked, realistic.run_path("duckdb", "basic", batches, asked)
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return measure_realistic(TINY, "duckdb", PLANS, rounds=1, sample=20)
+    return realistic.measure_realistic(TINY, "duckdb", PLANS, rounds=1, sample=20)
 
 
 @pytest.mark.soak
 def test_statements_find_what_the_engine_finds(ran):
     batches, asked, of = ran
-    _, _, found = by_statements(batches, asked)
-    expected = output_pairs(of.outputs, batches, range(len(asked)))
-    check_pairs("statements", found, expected)
+    _, _, found = realistic.by_statements(batches, asked)
+    expected = realistic.output_pairs(of.outputs, batches, range(len(asked)))
+    realistic.check_pairs("statements", found, expected)
     assert {one.kind for one, pairs in zip(asked, found, strict=True) if pairs} >= {"title"}
 
 
@@ -58,7 +40,7 @@ def test_statements_find_what_the_engine_finds(ran):
 def test_statements_of_each_kind_find_what_the_engine_finds(kind):
     """With more items and subscriptions of one kind, so that there is something to find."""
     asked = [one for one in subscriptions(3000) if one.kind == kind]
-    batches, _ = realistic_workload(RealisticCase(1, 2000, 1000))
+    batches, _ = realistic.realistic_workload(realistic.RealisticCase(1, 2000, 1000))
     if kind == "recording":  # two channels seldom have one: the channels are left away
         asked = [
             replace(
@@ -71,43 +53,44 @@ def test_statements_of_each_kind_find_what_the_engine_finds(kind):
     with Session("duckdb", lateness=HOUR) as engine:
         engine.subscribe(script_of(asked))
         outputs = [output for batch in batches for output in engine.process(batch)]
-    _, _, found = by_statements(batches, asked[:60])
-    check_pairs("statements", found, output_pairs(outputs, batches, range(len(asked)))[:60])
+    _, _, found = realistic.by_statements(batches, asked[:60])
+    realistic.check_pairs("statements", found, realistic.output_pairs(outputs, batches, range(len(asked)))[:60])
     assert len(outputs) > 0
 
 
 @pytest.mark.soak
 def test_a_program_in_python_finds_what_the_engine_finds(ran):
     batches, _, of = ran
-    expected = output_pairs(of.outputs, batches, range(len(POPULAR)))
+    expected = realistic.output_pairs(of.outputs, batches, range(len(POPULAR)))
     for (one, other, hours), pairs in zip(POPULAR, expected, strict=True):
-        check_pairs("Python", [SameTitle(channel(one), channel(other), hours).run(batches)], [pairs])
+        assert realistic.SameTitle(channel(one), channel(other), hours).run(batches) == pairs
     assert any(expected)
 
 
 def test_other_pairs_are_refused():
-    check_pairs("it", [{(1, 2)}], [{(1, 2)}])
-    others: list[ItemPairs] = [set(), {(1, 2), (1, 3)}, {(2, 1)}]
-    for wrong in others:
+    realistic.check_pairs("it", [{(1, 2)}], [{(1, 2)}])
+    for wrong in (set(), {(1, 2), (1, 3)}, {(2, 1)}):
         with pytest.raises(AssertionError, match="it tells subscription 0 of the sample of other items"):
-            check_pairs("it", [wrong], [{(1, 2)}])
+            realistic.check_pairs("it", [wrong], [{(1, 2)}])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", ["the program in Python tells subscription 0", "other has other outputs than basic"])
 def test_measuring_stops_at_a_difference(what, monkeypatch):
-    real, runs = run_path, []
+    real, runs = realistic.run_path, []
 
     def loses_an_output(engine, plan, batches, queries):
         runs.append(real(engine, "basic", batches, queries))
         return replace(runs[-1], outputs=runs[-1].outputs[len(runs) - 1 :])
 
+    plans = ["basic"]
     if what.startswith("other"):
         monkeypatch.setattr(realistic, "run_path", loses_an_output)
+        plans += ["other"]
     else:
-        monkeypatch.setattr(SameTitle, "run", lambda self, batches: {(0, 1)})
+        monkeypatch.setattr(realistic.SameTitle, "run", lambda self, batches: {(0, 1)})
     with pytest.raises(AssertionError, match=what):
-        measure_realistic(SMALLER, "duckdb", ["basic", "other"] if what.startswith("other") else ["basic"], 1, 5)
+        realistic.measure_realistic(SMALLER, "duckdb", plans, 1, 5)
 
 
 @pytest.mark.soak
@@ -116,7 +99,7 @@ def test_replayed_calls_give_the_same_rows(ran):
     tables = []
     for plan in PLANS:
         with opened_engine("duckdb", plan) as store:
-            seconds, rows = replay_calls(store, of.calls, True)
+            seconds, rows = realistic.replay_calls(store, of.calls, True)
         tables.append(rows)
         assert seconds > 0
     assert tables[0].num_rows > 0
@@ -126,7 +109,7 @@ def test_replayed_calls_give_the_same_rows(ran):
 @pytest.mark.soak
 def test_documents_past_all_windows_are_evicted(ran):
     batches, asked, of = ran
-    inputs = list(floor_inputs(of.calls))
+    inputs = list(realistic.floor_inputs(of.calls))
     hours = [int(found[1]) for one in asked if (found := re.search(r", (\d+) h}", one.xscl))]
     assert len(hours) == len(asked) and max(hours) <= LONGEST_HOURS
     oldest = batches[0][-1].t0 - HOUR - max(hours) * HOUR
@@ -137,17 +120,12 @@ def test_documents_past_all_windows_are_evicted(ran):
 @pytest.mark.soak
 def test_the_floor_joins_the_values_that_the_engine_joins(ran):
     _, _, of = ran
-    values: dict[int, list[tuple[int, str]]] = {}
     (first, second) = (arguments[0] for name, arguments in of.calls if name == "join")
+    inputs = list(realistic.floor_inputs(of.calls))[1]
+    new, kept = set(second.r_docts["docid"].to_pylist()), set((inputs.kept[1] >> 8).tolist())
+    by_text: dict[str, list[int]] = {}
     for batch in (first, second):
         for docid, text in zip(batch.r_doc["docid"].to_pylist(), batch.r_doc["strval"].to_pylist(), strict=True):
-            values.setdefault(docid, []).append((docid, text))
-    new, kept = set(second.r_docts["docid"].to_pylist()), set()
-    inputs = list(floor_inputs(of.calls))[1]
-    kept = set((inputs.kept[1] >> 8).tolist())
-    by_text: dict[str, list[int]] = {}
-    for docid, pairs in values.items():
-        for _, text in pairs:
             if docid in new or docid in kept:
                 by_text.setdefault(text, []).append(docid)
     expected = sum(a != b and (a in new or b in new) for docids in by_text.values() for a, b in combinations(docids, 2))
@@ -157,19 +135,14 @@ def test_the_floor_joins_the_values_that_the_engine_joins(ran):
 
 
 @pytest.mark.soak
-def test_the_parts_are_the_whole(ran):
-    _, _, of = ran
-    assert set(of.parts) == set(PARTS) and all(of.parts[part] > 0 for part in PARTS)
-    assert sum(of.parts.values()) == pytest.approx(of.seconds, rel=0.05)
-
-
-@pytest.mark.soak
-def test_wrapping_an_engine_leaves_its_outputs_alone(ran):
+def test_the_parts_are_the_whole_and_outputs_are_left_alone(ran):
     batches, asked, of = ran
+    assert set(of.parts) == set(realistic.PARTS) and all(of.parts[part] > 0 for part in realistic.PARTS)
+    assert sum(of.parts.values()) == pytest.approx(of.seconds, rel=0.05)
     with Session("duckdb", lateness=HOUR) as engine:
         engine.subscribe(script_of(asked))
         assert [output for batch in batches for output in engine.process(batch)] == of.outputs
-        PartTimes(engine)
+        realistic.PartTimes(engine)
         assert isinstance(engine.sql("SELECT count(*) FROM documents"), pa.Table)
 
 
@@ -186,5 +159,5 @@ def test_lines_and_plot(measured, tmp_path):
     assert (path.baseline, path.extrapolated) == ("statements", True)
     assert path.speedup == pytest.approx(statements.seconds / path.seconds)
     assert stage2.over_floor is not None and path.over_floor is not None and statements.over_floor is None
-    draw_parts(measured[len(PLANS) : 2 * len(PLANS)], tmp_path / "parts")
+    realistic.draw_parts(measured[len(PLANS) : 2 * len(PLANS)], tmp_path / "parts")
     assert (tmp_path / "parts.png").exists() and (tmp_path / "parts.svg").exists()

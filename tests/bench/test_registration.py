@@ -1,59 +1,43 @@
-"""The benchmark of registering very many queries, with few of them."""
-
-from __future__ import annotations
-
 import pytest
 
 from bench import registration
-from bench.registration import (
-    INVALID,
-    RATES,
-    SCRIPT_KINDS,
-    Rate,
-    compare_registrations,
-    measure_commands,
-    measure_rate,
-    named_queries,
-    named_script,
-)
 from xscl.parser import parse_script
 from xscl.problems import XsclErrors
 
 
-@pytest.mark.parametrize("kind", RATES)
-def test_a_script_gives_what_its_queries_give_one_by_one(kind: str):
-    line = measure_rate(Rate(kind, 50))
+@pytest.mark.parametrize("kind", registration.RATES)
+def test_a_script_gives_what_its_queries_give_one_by_one(kind):
+    line = registration.measure_rate((kind, 50))
     assert line.rows == 50
     # The documents have nothing that the queries of the expert ask for.
     assert bool(line.details["compared_outputs"]) == (kind != "expert")
 
 
-def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registration, "named_queries", lambda kind, number: list(named_queries(kind, number))[1:])
-    monkeypatch.setattr(
-        registration, "named_script", lambda kind, number: "".join(f"{q};\n" for q in named_queries(kind, number))
-    )
+def test_a_difference_is_an_error(monkeypatch):
+    named = registration.named_queries
+    monkeypatch.setattr(registration, "named_queries", lambda kind, number: list(named(kind, number))[1:])
+    monkeypatch.setattr(registration, "named_script", lambda *case: "".join(f"{text};\n" for text in named(*case)))
     with pytest.raises(AssertionError, match="something else if they are registered one by one"):
-        compare_registrations("names")
+        registration.compare_registrations("names")
 
 
-@pytest.mark.parametrize("kind", INVALID)
-def test_the_mistakes_are_mistakes(kind: str):
+@pytest.mark.parametrize("kind", registration.INVALID)
+def test_the_mistakes_are_mistakes(kind):
     with pytest.raises(XsclErrors) as caught:
-        parse_script(named_script(kind, 300))
+        parse_script(registration.named_script(kind, 300))
     assert len(caught.value.errors) == (300 if kind == "all-wrong" else 3)
 
 
-@pytest.mark.parametrize("kind", SCRIPT_KINDS)
-def test_no_two_queries_are_equal(kind: str):
-    assert len(set(named_queries(kind, 300))) == 300
+@pytest.mark.parametrize("kind", registration.SCRIPT_KINDS)
+def test_no_two_queries_are_equal(kind):
+    assert len(set(registration.named_queries(kind, 300))) == 300
 
 
 @pytest.mark.soak
 def test_the_commands_do_what_is_measured():
-    whats = [line.case["what"] for line in measure_commands("windows", 20)]
+    whats = [line.case["what"] for line in registration.measure_commands("windows", 20)]
     assert whats == ["check", "run", "run, new state", "run, that state"]
-    assert [line.rows for line in measure_commands("all-wrong", 5)] == [5]
+    assert [line.rows for line in registration.measure_commands("all-wrong", 5)] == [5]
 
 
 @pytest.mark.soak

@@ -1,5 +1,3 @@
-"""The benchmark of the feed, with a tiny one: its values, and what it writes."""
-
 from dataclasses import replace
 
 import numpy as np

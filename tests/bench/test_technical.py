@@ -1,5 +1,3 @@
-"""The technical benchmark with tiny cases: what it checks before a time is reported, and what it writes."""
-
 import csv
 import json
 import sys
@@ -11,40 +9,19 @@ import pyarrow as pa
 import pytest
 
 from bench import joins, realistic, rss, technical
-from bench.joins import (
-    LAYOUTS,
-    become_state,
-    check_sample,
-    columns_digest,
-    expanded_count,
-    opened_engine,
-    query_digests,
-    timed_join,
-)
-from bench.technical import (
-    THREE_LEVEL,
-    TWO_LEVEL,
-    draw_split,
-    draw_technical,
-    expand,
-    measure_split,
-    measure_technical,
-    technical_cases,
-    technical_workload,
-)
 from join_stage.protocol import PLANS
 
-TINY = [replace(TWO_LEVEL, queries=30), replace(THREE_LEVEL, queries=30)]
+TINY = [replace(technical.TWO_LEVEL, queries=30), replace(technical.THREE_LEVEL, queries=30)]
 
 
 @pytest.fixture(scope="module", params=TINY, ids=lambda case: case.schema)
 def joined(request):
     """A tiny case: what it works on, and what the engine gives."""
-    work = technical_workload(request.param)
-    with opened_engine("duckdb", PLANS[0], work.registered) as store:
-        become_state(store, [(0, work.left[0])])
+    work = technical.technical_workload(request.param)
+    with joins.opened_engine("duckdb", PLANS[0], work.registered) as store:
+        joins.become_state(store, [(0, work.left[0])])
         store.begin()
-        found = timed_join(store, work.right[0], 1, work.registered.scope, keep=True).table
+        found = joins.timed_join(store, work.right[0], 1, work.registered.scope, keep=True).table
         store.rollback()
     return work, found
 
@@ -52,20 +29,20 @@ def joined(request):
 def test_queries_get_what_brute_force_says(joined):
     work, found = joined
     registered = work.registered
-    got = query_digests(found, registered, registered.queries)
+    got = joins.query_digests(found, registered, registered.queries)
     node_of, leaf = registered.schema.node_of, registered.schema.leaf
     for pairs, rows in got.items():
         nodes = (node_of[leaf(number)] for pair in pairs for number in pair)
         expected = [(0, 1, *nodes)] if all(a == b for a, b in pairs) else []
         columns = [np.array([row[i] for row in expected], np.int64) for i in range(2 + 2 * len(pairs))]
-        assert rows == columns_digest(columns)
-    assert expanded_count(found, registered) == sum(got[pairs].rows for pairs in registered.queries) > 0
+        assert rows == joins.columns_digest(columns)
+    assert joins.expanded_count(found, registered) == sum(got[pairs].rows for pairs in registered.queries) > 0
 
 
 def test_expansion_gives_each_subscriber_its_rows(joined):
     work, found = joined
     registered = work.registered
-    places, queries = expand(found, registered)
+    places, queries = technical.expand(found, registered)
     assert Counter(zip(places.tolist(), queries.tolist(), strict=True)) == Counter(
         (place, number)
         for place, qid in enumerate(found["qid"].to_pylist())
@@ -77,11 +54,11 @@ def test_expansion_gives_each_subscriber_its_rows(joined):
 def test_a_row_lost_or_changed_fails_the_sample(joined):
     work, found = joined
     sample = work.registered.queries
-    right = query_digests(found, work.registered, sample)
-    check_sample(right, right)
+    right = joins.query_digests(found, work.registered, sample)
+    joins.check_sample(right, right)
     for wrong in (found.slice(1), pa.concat_tables([found, found.slice(0, 1)])):
         with pytest.raises(AssertionError, match="gets other rows than it does alone"):
-            check_sample(query_digests(wrong, work.registered, sample), right)
+            joins.check_sample(joins.query_digests(wrong, work.registered, sample), right)
 
 
 def losing_rows(lost):
@@ -107,38 +84,35 @@ def losing_rows(lost):
 )
 def test_measuring_stops_at_rows_that_differ(plans, lost, message, monkeypatch):
     monkeypatch.setattr(technical, "timed_join", losing_rows(lost))
-    monkeypatch.setattr(technical, "opened_engine", lambda engine, plan, rows: opened_engine(engine, PLANS[0], rows))
+    monkeypatch.setattr(
+        technical, "opened_engine", lambda engine, plan, rows: joins.opened_engine(engine, PLANS[0], rows)
+    )
     with pytest.raises(AssertionError, match=message):
-        measure_technical(TINY[0], "duckdb", plans, rounds=1)
-
-
-def test_the_split_stops_at_rows_that_differ(monkeypatch):
-    wrong = technical._VIEWS | {"r_r": f"{technical._VIEWS['r_r']} LIMIT 0"}
-    monkeypatch.setattr(technical, "_VIEWS", wrong)
-    with pytest.raises(AssertionError, match="other rows over the views"):
-        measure_split(TINY[0], "duckdb", 1)
+        technical.measure_technical(TINY[0], "duckdb", plans, rounds=1)
 
 
 def test_lines_and_plots(tmp_path):
-    lines = measure_technical(TINY[0], "duckdb", PLANS, rounds=1, sample=12)
+    lines = technical.measure_technical(TINY[0], "duckdb", PLANS, rounds=1, sample=12)
     first, *_, sequential = lines
     assert first.case == {"schema": "two-level", "queries": 30, "leaves": 6, "max_joins": 6, "zipf": 0.8}
     assert first.extrapolated and first.over_floor is None and first.baseline == "sequential"
     assert first.speedup == pytest.approx(sequential.seconds / first.seconds)
     assert sequential.speedup is None and sequential.rows == first.details["expanded"]
-    assert {f"sequential {layout}" for layout in LAYOUTS} <= sequential.details.keys()
-    draw_technical(lines, tmp_path / "one")
-    draw_technical([*lines, *(replace(line, case={**line.case, "queries": 1000}) for line in lines)], tmp_path / "two")
-    draw_split(measure_split(TINY[0], "duckdb", 1), tmp_path / "split")
+    assert {f"sequential {layout}" for layout in joins.LAYOUTS} <= sequential.details.keys()
+    technical.draw_technical(lines, tmp_path / "one")
+    technical.draw_technical(
+        [*lines, *(replace(line, case={**line.case, "queries": 1000}) for line in lines)], tmp_path / "two"
+    )
+    technical.draw_split(technical.measure_split(TINY[0], "duckdb", 1), tmp_path / "split")
     for name in ("one", "two", "split"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert ("6.14" if name == "split" else "6.8") + ": two-level" in (tmp_path / f"{name}.svg").read_text()
 
 
 def test_each_default_is_in_its_sweeps():
-    swept = technical_cases([10, 1000], sweeps=True)
+    swept = technical.technical_cases([10, 1000], sweeps=True)
     assert len(swept) == len(set(swept)) == 2 * 2 + 4 + 3 + 2 * 4
-    assert set(technical_cases([10, 1000], sweeps=False)) < set(swept)
+    assert set(technical.technical_cases([10, 1000], sweeps=False)) < set(swept)
 
 
 @pytest.mark.soak
