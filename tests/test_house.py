@@ -76,7 +76,7 @@ def test_the_house_does_not_grow_silently():
         "modules of the product": (len(files_of(*PRODUCT)), 280),
         "lines of the product": (line_count(*PRODUCT), 95_000),
         "modules of bench": (len(files_of("bench")), 30),
-        "lines of bench": (line_count("bench"), 10_000),
+        "lines of bench": (line_count("bench"), 10_500),
     }
     assert {what: size for what, (size, most) in sizes.items() if size > most} == {}
 
