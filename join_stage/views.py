@@ -1,6 +1,6 @@
 """The engine-independent part of the `views` plan (thesis 6.5): the SQL of slices and their joins, and the cache bound.
 A slice is R_L,s of the thesis (6.5): the rows of R_doc with one string value, joined with R_bin on node = node2, with
-the stream and times of their document. The view cache has complete slices: all rows of R_doc and R_bin for the value."""
+the stream and times of their document. The view cache has complete slices: all rows of both for the value."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ import pytest
 
 from bench import cluster
 from bench.spark_cluster import SETTINGS
+from bench.state import LEAVES
 
 COUNT = 300
 
@@ -20,7 +21,7 @@ def test_what_is_expected_is_what_each_pair_of_documents_gives():
         if all(rows[one][leaf] == rows[other][leaf] for leaf in leaves)
     }
     assert cluster.expected_rows(COUNT, batches) == wanted and len(wanted) > 300
-    assert len(cluster.SETS) == 2**cluster.LEAVES - cluster.LEAVES - 1
+    assert len(cluster.SETS) == 2**LEAVES - LEAVES - 1
 
 
 def test_a_missing_line_or_one_too_many_is_an_error(tmp_path):

@@ -15,13 +15,15 @@ from bench import (
     patterns_synthetic,
     patterns_windows,
     stage1,
+    stage1_workload,
     technical,
     whole_path,
 )
 
 EXPERT, FLAT = whole_path.ExpertCase(600, items=700, batch=700, singles=1), replace(technical.TWO_LEVEL, queries=30)
-BESIDE, ONCO = patterns_peers.PatternPeersCase("first after", 4, 600, "expert"), ("Ponco", "Ponco", "onco", 800)
-rows_of, window_matches, feed_files = stage1.rows_of, patterns_windows.window_matches, feeds.feed_files
+BESIDE = patterns_peers.PatternPeersCase("first after", 4, 600, "expert")
+ONCO = patterns_windows.WindowsCase("Ponco", "Ponco", "onco", 800, window=20)
+rows_of, window_matches, feed_files = stage1_workload.rows_of, patterns_windows.window_matches, feeds.feed_files
 
 CASES = [
     (absence, "expected_absences", lambda case: [], "other outputs",
@@ -44,7 +46,7 @@ CASES = [
      lambda: list(patterns_synthetic.measure_synthetic(patterns_synthetic.SyntheticCase("Filter", 2, 50), False, 1))),
     (patterns_windows, "window_matches", lambda *case: set() if case[2] == "fpc" else window_matches(*case),
      "fpc has other matches",
-     lambda: list(patterns_windows.measure_windows(patterns_windows.WindowsCase(*ONCO, window=20)))),
+     lambda: list(patterns_windows.measure_windows(ONCO))),
 ]  # fmt: skip
 
 

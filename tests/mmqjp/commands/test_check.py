@@ -12,7 +12,7 @@ from mmqjp.engine import Session
 from mmqjp.explain.terms import sample_of
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
 from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
-from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
+from tests.xscl.test_events import EVENTS, FEED_EXAMPLES
 from xscl.parser import located_queries
 
 FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
