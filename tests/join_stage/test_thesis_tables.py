@@ -191,7 +191,7 @@ def test_tables_6_4_b_to_e_values_and_edges(example: Example):
 
 
 def test_the_template_s_conjunctive_query_in_datalog(example: Example):
-    """And that over the views of section 6.5."""
+    """And that over the views (thesis 6.5)."""
     (shape,) = example.catalog.templates
     head = "R_outT(qid, docid1, docid2, node1, node2, node3, node4, node5, node6, wl) :-"
     r_t = "  R_T(qid, var1, var2, var3, var4, var5, var6, wl)"
