@@ -69,7 +69,7 @@ def cluster_script() -> str:
 
 
 def kept_values(count: int, first: int, end: int) -> _Ints:
-    """The values of documents from `first` to `end`, of `count` that are kept, of shape (documents, LEAVES). A value is
+    """The values of stored documents `first` to `end` of `count`, of shape (documents, LEAVES). A value is
     that of about ALIKE documents. `first` is a multiple of CHUNK."""
     chunks = [np.zeros((0, LEAVES), np.int64)]
     for start in range(first, end, CHUNK):

@@ -262,7 +262,7 @@ def sample_lines(
     by_hand: Callable[[int], set[tuple[int, ...]]] | None = None,
 ) -> Iterator[Line]:
     """The lines of sets that mean the same, and of a sample of the first set's statements one at a time, scaled up.
-    Times are medians of turns, in each of which all of them and the floor run. `by_hand` computes the events of a
+    Times are medians over turns; each turn runs all of them and the floor. `by_hand` computes the events of a
     statement's results without a kernel. Raises AssertionError if a statement of the sample has other results."""
     first, queries = sets[0], int(case["queries"])
     runs: dict[str, list[KernelRun]] = {one.plan: [] for one in sets}

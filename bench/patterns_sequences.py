@@ -4,7 +4,7 @@
 windows, E3 about the paper's baseline, backtracking, E4 about NON OVERLAPPING, E5 about runs that are merged because
 they remember the same, and E6 about these without the time to tell matches. `many` is about many patterns that differ
 in a constant, beside a sample of them one at a time. `errors` compares PATTERN with missing letters with the exact
-pattern under `skip_till_any_match`, and tells which part of the matches a BUDGET leaves.
+pattern under `skip_till_any_match`, and measures the share of matches that a BUDGET leaves.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def run_backtracking(statement: Statement, events: kit.StreamEvents) -> KleeneRu
 def measure_kleene(
     case: KleeneCase, quick: bool = False, turns: int | None = None, sample: int | None = None
 ) -> Iterator[Line]:
-    """Lines of a case: medians of turns, in each of which all ways run over all events; the last way is the
+    """Lines of a case: medians over turns; each turn runs all ways over all events; the last way is the
     baseline."""
     patterns = kit.lower_texts(case.texts(), {STOCK_STREAM: STOCK_SCHEMA})
     events = stock_events(case.events, case.rises)
@@ -499,8 +499,8 @@ def bundles(found: MatchSet, events: KeyedEvents) -> list[set[int]]:
 
 
 def measure_budgets(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
-    """The lines of budgets in the stream that drifts, one for each way to choose the partial matches that are kept.
-    `recall` is the share of bundles of which a match is found; `over_rank` is how much longer a way takes than keeping
+    """The lines of budgets in the stream that drifts, one for each way to choose partial matches to keep.
+    `recall` is the share of bundles with a match found; `over_rank` is how much longer a way takes than keeping
     by rank, which is what the history costs."""
     events = drifting_events(cases[0].events)
     _, exact = run_errors(replace(cases[0], budget=0).text(), events)

@@ -416,7 +416,7 @@ def _run_statement(statement: Statement, events: StreamEvents, replayed: bool) -
 
 
 def measure_windows(case: WindowsCase, quick: bool = False, turns: int = 1) -> Iterator[Line]:
-    """Lines of a case: medians of turns, in each of which all ways run over all events."""
+    """Lines of a case: medians over turns; each turn runs all ways over all events."""
     patterns, events = case.patterns(), window_events(case.data, case.events)
     ways: dict[str, Callable[[], WindowRun]] = {UNPRUNED: partial(run_matcher, patterns, events, "")}
     for pruned in ("f", "fp", "fpc") if case.data == "onco" else ("f", "fc"):

@@ -16,6 +16,7 @@ from tests.support.house import (
     functions,
     line_count,
     longest_chain,
+    repeated_module_names,
     spread_classes,
     standing_twice,
     unimported_modules,
@@ -46,6 +47,11 @@ def test_a_public_class_or_type_alias_stands_in_one_module():
 
 def test_a_public_function_stands_in_one_module():
     assert standing_twice(functions).keys() == PROTOCOLS.keys()
+
+
+def test_names_of_modules_seldom_repeat():
+    """Many are of the same part, such as `spark` and `engine`. The number may only shrink."""
+    assert len(repeated_module_names()) <= 34, repeated_module_names()
 
 
 def test_a_class_does_not_span_files():

@@ -114,6 +114,15 @@ def standing_twice(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str,
     return {name: sorted(modules) for name, modules in sorted(places.items()) if len(modules) > 1}
 
 
+def repeated_module_names() -> dict[str, list[str]]:
+    """The file names, but for `__init__` and `__main__`, that several modules have, with these modules."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in sorted(trees()):
+        places[module.rpartition(".")[2]].append(module)
+    repeated = {name: modules for name, modules in places.items() if len(modules) > 1 and name != "__main__"}
+    return {name: modules for name, modules in repeated.items() if not path_of(modules[-1]).endswith("__init__.py")}
+
+
 def classes_and_aliases(tree: ast.Module) -> Iterator[str]:
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef):
@@ -225,6 +234,7 @@ def figures() -> dict[str, int]:
         "longest chain of imports": len(longest_chain()),
         "public classes and type aliases in several modules": len(standing_twice(classes_and_aliases)),
         "public functions in several modules": len(standing_twice(functions)),
+        "names of modules that several have": len(repeated_module_names()),
         "files that two joining documents enter": len(entered_by_a_join()),
         "files that the page of a query enters": len(entered_by_a_page()),
     }
