@@ -1,12 +1,8 @@
 """Absences over documents of one channel, and of many: `c1 = c2` must not cost the square of a channel's documents.
 
-The documents come a second apart, each in a channel taken at random. `silent` asks for those that no document of their
-channel follows (NOT FOLLOWED BY), `first` for those that none precedes (NOT PRECEDED BY), `alone` for those that no
-other one is near in time (NOT JOIN). The window is as long as 10,000 documents. Before a time is reported, the outputs
-must be those that the times of each channel give. Each case runs in a process of its own. Times are seconds of CPU.
+`silent` asks for documents that none of their channel follows, `first` for those that none precedes, `alone` for those
+that no other is near in time (OPERATORS). Each case runs in a process of its own.
 """
-
-from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict

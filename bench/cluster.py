@@ -1,11 +1,7 @@
-"""The benchmark of joins on a Spark cluster: where the work is done, and what the driver needs, beside a large state.
+"""The benchmark of joins on a Spark cluster (docs/benchmarks.md): where the work is done, and what the driver needs.
 
-A standalone cluster of one worker and of two, a core each, runs `mmqjp stream`. Files fill the store; then come files
-of 5,000 documents, and of 100. At last, an executor and the driver are killed amid files. Before anything is reported,
-the output lines are compared with those that follow from the values. Needs Java.
+Before anything is reported, the output lines are compared with those that follow from the values. Needs Java.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -21,28 +17,27 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench import harness
-from bench.harness import Line, columns
+from bench.harness import Line, charged, columns
 from bench.peer_protocol import processor_seconds
 from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.services import ServiceFailed, ServiceFiles
-from bench.spark_cluster import SETTINGS, environment, kill, processes_below, running_cluster, wait_until
-from bench.state import CHUNK, LEAVES, kept_chunks, memory_of, shared_leaves
+from bench.spark_cluster import SETTINGS, Cluster, environment, kill, processes_below, wait_until
+from bench.state import CHUNK, LEAVES, drawn_chunks, kept_chunks, memory_of, shared_leaves
 from bench.workload import SECOND
+from common.arrays import Ints
 from common.files import make_inside
 from mmqjp.commands.serve import stream
 from mmqjp.documents.admission import Admission
 from mmqjp.engine import Session
 from mmqjp.service.streaming import StreamingService
 from mmqjp.state.choice import directory_bytes
-
-_Ints = npt.NDArray[np.int64]
 
 ALIKE = 20
 START = 1_700_000_000 * SECOND
@@ -68,17 +63,12 @@ def cluster_script() -> str:
     return ";\n".join(queries)
 
 
-def kept_values(count: int, first: int, end: int) -> _Ints:
-    """The values of stored documents `first` to `end` of `count`, of shape (documents, LEAVES). A value is
-    that of about ALIKE documents. `first` is a multiple of CHUNK."""
-    chunks = [np.zeros((0, LEAVES), np.int64)]
-    for start in range(first, end, CHUNK):
-        rng = np.random.default_rng((count, start))
-        chunks.append(rng.integers(0, max(count // ALIKE, 1), (min(CHUNK, end - start), LEAVES)))
-    return np.concatenate(chunks)
+def kept_values(count: int, first: int, end: int) -> Ints:
+    """The values of stored documents `first` to `end` of `count`. A value is that of about ALIKE documents."""
+    return drawn_chunks(count, first, end, lambda rng, shape: rng.integers(0, max(count // ALIKE, 1), shape))
 
 
-def batch_values(count: int, number: int, size: int, share: float) -> _Ints:
+def batch_values(count: int, number: int, size: int, share: float) -> Ints:
     """The values of the documents of a measured batch. A `share` of them have all values of a document that is kept;
     the others have none. So a document has an output for each query or none, and a few by chance."""
     rng = np.random.default_rng((count, 1, number))
@@ -90,7 +80,7 @@ def batch_values(count: int, number: int, size: int, share: float) -> _Ints:
     return np.where(again[:, None], chosen, fresh)
 
 
-def write_drop(path: Path, first: int, values: _Ints) -> None:
+def write_drop(path: Path, first: int, values: Ints) -> None:
     """Writes documents as a file that appears whole. They are numbered from `first` on, a second apart."""
     lines = []
     for number, row in enumerate(values.tolist(), first):
@@ -102,7 +92,7 @@ def write_drop(path: Path, first: int, values: _Ints) -> None:
     draft.rename(path)
 
 
-def expected_rows(count: int, batches: list[_Ints]) -> set[ClusterRow]:
+def expected_rows(count: int, batches: list[Ints]) -> set[ClusterRow]:
     shared = shared_leaves(count, np.concatenate(batches), kept_values)
     masks = [(query_name(leaves), sum(1 << leaf for leaf in leaves)) for leaves in SETS]
     return {
@@ -146,17 +136,14 @@ def run_driver(case: DriverCase) -> DriverRun:
     with (case.directory / "driver.log").open("ab") as log:
         os.dup2(log.fileno(), 2)  # what its JVM says is not for the terminal
     os.environ.update(environment())
-    builder = SparkSession.builder.master(case.url)
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         **SETTINGS,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.master(case.url).config(map=settings).getOrCreate()
     place = ServiceFiles(case.directory)
     observer = _Observer(case.workers)
     case.pid.write_text(str(os.getpid()))
@@ -185,7 +172,7 @@ class _Observer:
         self._batches: list[dict[str, float]] = []
         self._query: StreamingQuery | None = None
         self._since: tuple[float, float] | None = None
-        self._admission = 0.0
+        self._admission: list[float] = []
 
     def _now(self) -> tuple[float, float]:
         return sum(map(processor_seconds, self._workers)), processor_seconds(os.getpid())
@@ -201,41 +188,30 @@ class _Observer:
 
         def to_the_end(method: Any, service: StreamingService, read: Any) -> Any:
             before = observer._since or observer._now()  # one data frame may be several batches
-            observer._since, observer._admission = None, 0.0
+            observer._since = None
+            observer._admission.clear()
             found = method(service, read)
             executors, driver = (now - then for now, then in zip(observer._now(), before, strict=True))
-            driver -= observer._admission
+            driver -= sum(observer._admission)
             observer._batches.append({"documents": len(read.items), "executors": executors, "driver": driver})
             return found
-
-        def admission(method: Any, *arguments: Any) -> Any:
-            begin = time.thread_time()
-            try:
-                return method(*arguments)
-            finally:
-                observer._admission += time.thread_time() - begin
 
         def start(method: Any, *arguments: Any) -> Any:
             observer._query = method(*arguments)
             return observer._query
 
-        def wrapped(wrapper: Callable[..., Any], method: Any) -> Callable[..., Any]:
-            return lambda *arguments: wrapper(method, *arguments)  # bound to its instance, as the method was
+        def wrapped(owner: type, name: str, wrapper: Callable[..., Any]) -> Any:
+            method = getattr(owner, name)
+            return patch.object(owner, name, lambda *arguments: wrapper(method, *arguments))  # bound, as it was
 
-        wrappers: list[tuple[type, str, Callable[..., Any]]] = [
-            (Session, "evaluate", after_stage1),
-            (StreamingService, "_process", to_the_end),
-            (Admission, "admit", admission),
-            (StreamingService, "_start", start),
-        ]
-        before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in wrappers]
-        for owner, name, wrapper in wrappers:
-            setattr(owner, name, wrapped(wrapper, getattr(owner, name)))
-        try:
+        admit = charged(Admission.admit, self._admission.append, time.thread_time)
+        with (
+            wrapped(Session, "evaluate", after_stage1),
+            wrapped(StreamingService, "_process", to_the_end),
+            wrapped(StreamingService, "_start", start),
+            patch.object(Admission, "admit", admit),
+        ):
             yield
-        finally:
-            for owner, name, method in before:
-                setattr(owner, name, method) if method is not None else delattr(owner, name)
 
     def driven(self) -> DriverRun:
         assert self._query is not None, "the service has started"
@@ -263,7 +239,7 @@ class Feeder:
     They are numbered from `first` on."""
 
     place: ServiceFiles
-    files: Sequence[_Ints] | Iterator[_Ints]
+    files: Sequence[Ints] | Iterator[Ints]
     first: int
     after_a_kill: bool = False
 
@@ -302,7 +278,7 @@ class Feeder:
         for process in [*processes_below(driver), driver]:
             kill(process)
 
-    def _put(self, first: int, values: _Ints) -> int:
+    def _put(self, first: int, values: Ints) -> int:
         write_drop(self.place.drops / f"{first:012}.jsonl", first, values)
         return first + len(values)
 
@@ -347,7 +323,7 @@ def measure_cluster(
         place.queries.write_text(cluster_script())
         chunks = (kept_values(documents, *part) for part in kept_chunks(documents))
         _, rate = _drive(Feeder(place, chunks, 0), workers[0], CHUNK, "filling")
-        every: list[_Ints] = []
+        every: list[Ints] = []
         for count in workers:
             batches = [batch_values(documents, len(every) + n, size, SHARE) for n, size in enumerate(sizes)]
             feeder = Feeder(place, batches, documents + sum(map(len, every)))
@@ -361,11 +337,11 @@ def measure_cluster(
     return [replace(line, rows=per_file) for line in lines]
 
 
-def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[_Ints], workers: int, size: int) -> list[_Ints]:
+def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[Ints], workers: int, size: int) -> list[Ints]:
     batches = [batch_values(documents, len(before) + n, size, SHARE) for n in range(3)]
     first = documents + sum(map(len, before))
     with (
-        running_cluster(place.directory / "cluster-killed", workers) as cluster,
+        Cluster(place.directory / "cluster-killed", workers) as cluster,
         ThreadPoolExecutor(1) as beside,
         suppress(RuntimeError),  # the driver's process ends without an answer
     ):
@@ -379,26 +355,21 @@ def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[_Ints], wor
 
 def _drive(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[DriverRun, float]:
     directory = feeder.place.directory
-    with running_cluster(directory / f"cluster-{name}", workers) as cluster, ThreadPoolExecutor(1) as beside:
+    with Cluster(directory / f"cluster-{name}", workers) as cluster, ThreadPoolExecutor(1) as beside:
         case = DriverCase(cluster.url, tuple(worker.pid for worker in cluster.workers), directory, batch_size, name)
         rate = beside.submit(feeder.feed, case.pid)
         driven = harness.in_fresh_process(run_driver, case)
         return driven, rate.result()
 
 
-def check_lines(documents: int, batches: list[_Ints], lines: Path) -> int:
+def check_lines(documents: int, batches: list[Ints], lines: Path) -> int:
     """Returns the number of outputs of measured batches."""
     wanted = expected_rows(documents, batches)
-    found: set[ClusterRow] = set()
-    later = 0
     with lines.open("rb") as file:
-        for told in map(json.loads, file):
-            row: ClusterRow = (told["query"], *told["documents"])
-            if int(row[2][1:]) >= documents:
-                later += 1
-                found.add(row)
-    assert found == wanted and later == len(wanted), f"{later:,} outputs instead of {len(wanted):,}"
-    return later
+        rows = ((told["query"], *told["documents"]) for told in map(json.loads, file))
+        later = [row for row in rows if int(row[2][1:]) >= documents]
+    assert set(later) == wanted and len(later) == len(wanted), f"{len(later):,} outputs instead of {len(wanted):,}"
+    return len(later)
 
 
 def _line(documents: int, workers: int, sizes: Sequence[int], driven: DriverRun, rate: float, state: Path) -> Line:

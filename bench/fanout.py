@@ -1,12 +1,7 @@
 """What many queries over the same matches cost, beside one of them alone and beside writing the same lines.
 
-Pairs of documents match for all queries of a kind: queries whose names differ (`same`), whose windows differ, too
-(`windows`), with one of 100 different SELECTs (`selects`), for a word in the text (`keywords`), of three blocks
-(`chains`). Each case runs in a process of its own. Before a time is reported, some of the queries are run alone, and
-must get the same outputs. Times are seconds of CPU.
+Pairs of documents match for all queries of a kind. Each case has its own process. A sample is also run alone.
 """
-
-from __future__ import annotations
 
 import tempfile
 import time

@@ -1,17 +1,13 @@
 """From feeds to item documents: entries per second on one core, and the share of feedparser, nh3, lxml and our code.
 
-The feeds are generated from `bench.workload`, with 20 entries each, in every format that we read. With --documents,
-they are those of a crawl. The floor is lxml parsing the same bytes (for JSON, the json module). Times are medians of
-rounds. Before a time is reported, the documents of all formats are compared: they have the same entries. With `--engine
-spark`, Spark's executors parse the same feeds from a drop directory. Their documents are compared with those of this
-process.
+The feeds are generated from `bench.workload`, or those of a crawl. On Spark, its executors parse the same feeds from a
+drop directory. The documents of all formats and ways are compared.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import format_datetime
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -32,7 +28,8 @@ import nh3
 from lxml import etree
 
 import feeds.feed
-from bench.harness import ENGINES, Line, bare_parser, columns, print_table, ratio, seconds_of, with_progress, write_json
+from bench import harness
+from bench.harness import ENGINES, Line, charged, columns, ratio, seconds_of
 from bench.workload import START, WORDS, items
 from feeds.documents import EPOCH, Document, SourceError, iso_utc
 from feeds.feed import read_entries
@@ -171,8 +168,8 @@ def measure_feeds(case: dict[str, str | int], files: Sequence[bytes], rounds: in
         whole.append(seconds_of(lambda: read_feeds(files)))
         with accounted() as account:
             apart.append(seconds_of(lambda: read_feeds(files)))
-        for name, seconds in account.items():
-            spent[name].append(seconds)
+        for name, calls in account.items():
+            spent[name].append(sum(calls))
     shares = {name: ratio(spent[name], apart) for name in LIBRARIES}
     shares["ours"] = 1 - sum(shares.values())
     seconds = median(whole)
@@ -182,11 +179,9 @@ def measure_feeds(case: dict[str, str | int], files: Sequence[bytes], rounds: in
 
 def read_feeds(files: Sequence[bytes]) -> list[bytes | str]:
     history = History()
-    documents: list[bytes | str] = []
-    for number, data in enumerate(files):
-        for item in history.settle(read_entries(data, Origin(f"{number}", 0, f"https://{number}.example/"))):
-            documents.append(getattr(item, "xml", b""))
-    return documents
+    origins = (Origin(f"{number}", 0, f"https://{number}.example/") for number in count())
+    read = map(read_entries, files, origins)
+    return [getattr(item, "xml", b"") for entries in read for item in history.settle(entries)]
 
 
 def feed_floor(files: Sequence[bytes]) -> None:
@@ -200,20 +195,9 @@ def feed_floor(files: Sequence[bytes]) -> None:
 
 
 @contextmanager
-def accounted() -> Iterator[dict[str, float]]:
-    """Adds up, while in the block, the seconds in which the functions of LIBRARIES run. Feeds are parsed in this
-    process, not in a separate one, so that the time can be measured."""
-    account: dict[str, float] = dict.fromkeys(LIBRARIES, 0.0)
-
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            begin = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                account[name] += time.perf_counter() - begin
-
-        return call
+def accounted() -> Iterator[dict[str, list[float]]]:
+    """Lists, in the block, the seconds of each call of the functions of LIBRARIES. Feeds are parsed in this process."""
+    account: dict[str, list[float]] = {name: [] for name in LIBRARIES}
 
     def here(work: Callable[..., Any], *arguments: Any, size: int) -> Any:
         return work(*arguments)
@@ -222,7 +206,8 @@ def accounted() -> Iterator[dict[str, float]]:
         patches.enter_context(patch.object(feeds.feed, "confined", here))
         for name, functions in LIBRARIES.items():
             for owner, attribute in functions:
-                patches.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
+                function = charged(getattr(owner, attribute), account[name].append)
+                patches.enter_context(patch.object(owner, attribute, function))
         yield account
 
 
@@ -240,8 +225,7 @@ SPARK_ENTRIES, SPARK_ROUNDS = 5_000, 3
 
 
 def measure_feeds_on_spark(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Line:
-    """Measures how long the feeds of some files, each a feed of its own, take to become rows that go nowhere, on all
-    cores of this machine, beside one core here."""
+    """Measures how long feeds, one a file, take to become rows that go nowhere, on all cores, beside one core here."""
     from feeds.spark.sources import FILES, entries
     from join_stage.store.spark.session import spark_session
 
@@ -288,7 +272,7 @@ SPARK_COLUMNS = columns(f"{_COMMON}over one core = speedup")
 
 
 def bench_feeds() -> None:
-    parser = bare_parser("feeds", (__doc__ or "").partition("\n")[0])
+    parser = harness.bare_parser("feeds", (__doc__ or "").partition("\n")[0])
     parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="spark: Spark's executors parse the feeds")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
@@ -304,9 +288,9 @@ def bench_feeds() -> None:
         contents = CONTENT[1:2] if options.quick else CONTENT
         check_formats(200, contents[0])
         cases = [(format, content) for content in contents for format in FORMATS]
-        for format, content in with_progress(cases, lambda case: f"{case[0]}, content of {case[1]}"):
+        for format, content in harness.with_progress(cases, lambda case: f"{case[0]}, content of {case[1]}"):
             case: dict[str, str | int] = {"format": format, "entries": entries, "content": content}
             lines.append(measure(case, feed_files(format, entries, content), rounds))
-    print_table(lines, "feeds to documents", SPARK_COLUMNS if on_spark else FEED_COLUMNS)
+    harness.print_table(lines, "feeds to documents", SPARK_COLUMNS if on_spark else FEED_COLUMNS)
     if options.json:
-        write_json(lines, options.json)
+        harness.write_json(lines, options.json)

@@ -1,7 +1,5 @@
 """What all benchmarks share: lines of results, tables, files, options, timing in turns, and fresh processes."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import ctypes
@@ -21,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from traceback import format_exc
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lxml import etree
 from rich import box
@@ -34,6 +32,7 @@ ENGINES = ("duckdb", "spark")
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 COMMON = (
@@ -257,6 +256,21 @@ def seconds_of(work: Way, clock: Callable[[], float] = time.perf_counter) -> flo
     return timed(work, clock)[0]
 
 
+def charged(
+    function: Callable[..., Any], charge: Callable[[float], object], clock: Callable[[], float] = time.perf_counter
+) -> Callable[..., Any]:
+    """The function, which also tells `charge` the seconds of each call."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        begin = clock()
+        try:
+            return function(*arguments, **options)
+        finally:
+            charge(clock() - begin)
+
+    return call
+
+
 def in_turns(ways: Mapping[str, Way], rounds: int, patience: float = 2.0) -> dict[str, list[float]]:
     """The seconds of each way in each round. A way that has taken more than `patience` seconds skips later rounds."""
     gc.collect()
@@ -285,20 +299,29 @@ def medians(ways: Mapping[str, Callable[[], float]], rounds: int, patience: floa
     return {name: statistics.median(seconds) for name, seconds in _turns(ways, rounds, patience).items()}
 
 
+def turns_of(
+    ways: Mapping[_Key, Callable[[], tuple[float, _T]]], turns: int
+) -> tuple[dict[_Key, list[float]], dict[_Key, _T]]:
+    """The seconds of each way in each turn, and the results of the last turn."""
+    taken: dict[_Key, list[float]] = {name: [] for name in ways}
+    found: dict[_Key, _T] = {}
+    for _ in range(turns):
+        for name, work in ways.items():
+            seconds, found[name] = work()
+            taken[name].append(seconds)
+    return taken, found
+
+
 def compared_turns(
     ways: Mapping[str, Callable[[], tuple[float, _T]]], turns: int, case: object, difference: str
 ) -> tuple[dict[str, list[float]], _T]:
     """The seconds of each way in each turn, and the result that all have in common. Raises AssertionError, which names
     the case, if a result differs from that of the first way."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    first: list[_T] = []
-    for _ in range(turns):
-        for name, work in ways.items():
-            seconds, result = work()
-            taken[name].append(seconds)
-            first = first or [result]
-            assert result == first[0], f"{name} has other {difference} in {case}"
-    return taken, first[0]
+    taken, found = turns_of(ways, turns)
+    first = next(iter(found.values()))
+    for name, result in found.items():
+        assert result == first, f"{name} has other {difference} in {case}"
+    return taken, first
 
 
 def ratio(taken: Sequence[float], baseline: Sequence[float]) -> float:
@@ -314,8 +337,7 @@ def parse_floor(texts: Iterable[bytes]) -> None:
 
 
 def resident_memory() -> int | None:
-    """Bytes of this process in memory, after garbage collection and with freed memory given back, if the system says
-    it."""
+    """Bytes of this process in memory after garbage collection, freed memory given back; None if unknown."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return None
@@ -327,8 +349,7 @@ def resident_memory() -> int | None:
 
 def in_fresh_process(work: Callable[[_Item], _T], item: _Item) -> _T:
     """Returns `work(item)`, computed in a new process, and raises its errors. `work` is a function of a module. The
-    process is spawned: a forked one would start with the heap of this one. A `ProcessPoolExecutor` is not used, because
-    it may wait for ever after Ctrl-C."""
+    process is spawned, as a forked one would have this heap. A `ProcessPoolExecutor` may wait for ever after Ctrl-C."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, work, item), daemon=True)

@@ -9,12 +9,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from bench.harness import timed
 from bench.workload import SECOND
+from common.arrays import Ints
 from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import PLANS, RESULT, JoinEngine, JoinScope, TemplateTable
 from join_stage.store.protocol import whole_batch
@@ -37,7 +38,6 @@ from xscl.algebra.trees import PatternNode, Test
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_Ints = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 ROOT = "item"
@@ -138,8 +138,7 @@ def register_queries(schema: DocumentSchema, queries: list[LeafPairs], streams: 
     catalog = Catalog()
     conjuncts = {pairs: _conjunct(schema, pairs, streams) for pairs in dict.fromkeys(queries)}
     placements: dict[LeafPairs, Placement] = {}
-    edges: set[StepEdge] = set()
-    values: set[int] = set()
+    edges, values = set[StepEdge](), set[int]()
     rows: dict[int, TemplateRow] = {}
     for pairs in queries:
         placements[pairs], change = catalog.add(conjuncts[pairs], INFINITE, True)
@@ -165,19 +164,15 @@ def mirrored(shape: Shape) -> Shape:
         return node + right if node < shape.left else node - shape.left
 
     parents = tuple(None if parent is None else moved(parent) for parent in shape.parents)
-    return Shape(
-        right,
-        (*parents[shape.left :], *parents[: shape.left]),
-        tuple(sorted((moved(b), moved(a)) for a, b in shape.joins)),
-    )
+    swapped = (*parents[shape.left :], *parents[: shape.left])
+    return Shape(right, swapped, tuple(sorted((moved(b), moved(a)) for a, b in shape.joins)))
 
 
 def schema_witnesses(
     registered: RegisteredQueries, stream: str, leaves: Sequence[pa.Array], first_docid: int, *, groups: bool = True
 ) -> Witnesses:
-    """The witnesses of documents that arrive a second apart, which stage 1 would find, too: `leaves[i]` has the string
-    values of leaf i. A group holds the edges between two nodes; `groups` tells to name them, as the first batch of a
-    stream has to."""
+    """The witnesses of documents that arrive a second apart, as stage 1 finds them: `leaves[i]` has the string values
+    of leaf i. `groups`: groups, which hold the edges between two nodes, are named, as in a stream's first batch."""
     count = len(leaves[0])
     docids = np.arange(first_docid, first_docid + count, dtype=np.int64)
     by_nodes = _edges_by_nodes(registered, stream)
@@ -228,8 +223,7 @@ _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 
 @dataclass(frozen=True)
 class RowsDigest:
-    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and almost
-    never for others."""
+    """The number of rows and two 64-bit hashes of them: equal for equal multisets, and almost never for others."""
 
     rows: int
     sums: tuple[int, int]
@@ -243,7 +237,7 @@ def rows_digest(result: pa.Table) -> RowsDigest:
     return RowsDigest(result.num_rows, (sums[0], sums[1]))
 
 
-def columns_digest(columns: Sequence[_Ints]) -> RowsDigest:
+def columns_digest(columns: Sequence[Ints]) -> RowsDigest:
     sums = []
     for seed in _SEEDS:
         hashed = np.full(len(columns[0]), seed, np.uint64)
@@ -283,8 +277,7 @@ def _mixed(words: _Words) -> _Words:
 def query_digests(
     result: pa.Table, registered: RegisteredQueries, sample: Iterable[LeafPairs]
 ) -> dict[LeafPairs, RowsDigest]:
-    """The results of each query of a sample, expanded from the shared rows: its documents and the nodes of its leaves,
-    pair by pair."""
+    """The results of each query of a sample, from the shared rows: documents, and nodes of leaves pair by pair."""
     expanded: dict[LeafPairs, RowsDigest] = {}
     for pairs in dict.fromkeys(sample):
         placement = registered.placements[pairs]
@@ -334,13 +327,10 @@ def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEn
 
 @contextmanager
 def opened_engine(engine: str, plan: str, registered: RegisteredQueries | None = None) -> Iterator[JoinEngine]:
-    store = open_engine(engine, plan)
-    try:
+    with closing(open_engine(engine, plan)) as store:
         if registered:
             put_rows(store, registered)
         yield store
-    finally:
-        store.close()
 
 
 def put_rows(store: JoinEngine, registered: RegisteredQueries) -> None:
@@ -383,17 +373,6 @@ def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
     return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")]
 
 
-class Sql(Protocol):
-    def load(self, name: str, table: pa.Table) -> None: ...
-
-    def materialize(self, name: str, statement: str) -> None:
-        """Keeps the rows of a statement as a table."""
-
-    def answer(self, statement: str) -> pa.Table: ...
-
-    def close(self) -> None: ...
-
-
 class DuckDBSql:
     def __init__(self) -> None:
         self._connection = duckdb.connect()
@@ -405,6 +384,7 @@ class DuckDBSql:
         self._connection.unregister("loaded")
 
     def materialize(self, name: str, statement: str) -> None:
+        """Keeps the rows of a statement as a table."""
         self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS {statement}")
 
     def answer(self, statement: str) -> pa.Table:
@@ -446,12 +426,14 @@ class SparkSql:
             frame.unpersist()
 
 
+Sql = DuckDBSql | SparkSql
+
+
 @contextmanager
 def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witnesses, pa.Table]) -> Iterator[Sql]:
     """A database with the tables of both sides, each given as witnesses and as columns (docid, and one for each leaf).
     The tables of the right side have the suffix _w."""
-    sql: Sql = DuckDBSql() if engine == "duckdb" else SparkSql()
-    try:
+    with closing[Sql](DuckDBSql() if engine == "duckdb" else SparkSql()) as sql:
         for suffix, (witnesses, columns) in (("", left), ("_w", right)):
             sql.load("grouped", witnesses.r_bin)
             sql.load("edges", witnesses.r_group)
@@ -467,8 +449,6 @@ def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witne
                 f"JOIN r_doc{suffix} d ON d.docid = b.docid AND d.node = b.node2",
             )
         yield sql
-    finally:
-        sql.close()
 
 
 LAYOUTS = ("relations", "values", "columns")
@@ -480,12 +460,9 @@ PATIENCE = 2.0  # A form that takes longer for one query, in seconds, is not tri
 
 @dataclass(frozen=True)
 class Sequential:
-    """The seconds that all queries would take one after the other, by form, and the results of the sample.
-
-    Each query is a statement of its own with its constants, made without code of the engine, so that it also checks it.
-    A form is a layout of the data and, on DuckDB, whether statements were prepared before they are timed.
-    `extrapolated` says that the sample does not have all queries.
-    """
+    """The seconds that all queries would take one after the other, by form, and the results of the sample. Each is a
+    statement with its constants, made without code of the engine, so that it also checks it. A form is a layout of the
+    data and, on DuckDB, whether statements were prepared. `extrapolated`: the sample does not have all queries."""
 
     seconds: Mapping[str, float]
     fastest: str
@@ -558,9 +535,8 @@ def sequential_statement(registered: RegisteredQueries, pairs: LeafPairs, layout
         return f"{selected} FROM items a JOIN items_w b ON a.docid < b.docid{equal}"
     tables: list[str] = []
     where = ["l1.docid < r1.docid"]
-    for side, (name, suffix) in enumerate((("l", ""), ("r", "_w"))):
-        part = _SideStatement(registered, registered.streams[side], name, suffix, layout)
-        part.add([pair[side] for pair in pairs])
+    for side in (0, 1):
+        part = _SideStatement(registered, side, [pair[side] for pair in pairs], layout)
         tables += part.tables
         where += part.where
     value = "" if layout == "values" else "d"
@@ -573,29 +549,25 @@ def sequential_statement(registered: RegisteredQueries, pairs: LeafPairs, layout
 
 
 class _SideStatement:
-    def __init__(self, registered: RegisteredQueries, stream: str, name: str, suffix: str, layout: str) -> None:
-        self._registered, self._stream = registered, stream
-        self._name, self._suffix, self._layout = name, suffix, layout
+    def __init__(self, registered: RegisteredQueries, side: int, leaves: Sequence[int], layout: str) -> None:
+        self._registered, self._stream, schema = registered, registered.streams[side], registered.schema
         self._place: dict[str, str] = {}
-        self.tables: list[str] = []
-        self.where: list[str] = []
-
-    def add(self, leaves: Sequence[int]) -> None:
-        schema = self._registered.schema
+        self.tables, self.where = list[str](), list[str]()
+        name, suffix = ("l", "r")[side], ("", "_w")[side]
         below = Counter(schema.above(leaf) for leaf in leaves)
         for i, leaf in enumerate(leaves, 1):
             part = schema.above(leaf)
             common = part if len(below) == 1 or below[part] > 1 else ROOT
             top = schema.leaf(leaf) if len(leaves) == 1 else common
-            alias, table = f"{self._name}{i}", "leaves" if self._layout == "values" else "r_bin"
-            self._edge(alias, f"{table}{self._suffix}", top, schema.leaf(leaf))
-            if self._layout == "relations":
-                self.tables.append(f"r_doc{self._suffix} d{alias}")
+            alias, table = f"{name}{i}", "leaves" if layout == "values" else "r_bin"
+            self._edge(alias, f"{table}{suffix}", top, schema.leaf(leaf))
+            if layout == "relations":
+                self.tables.append(f"r_doc{suffix} d{alias}")
                 self.where += [f"d{alias}.docid = {alias}.docid", f"d{alias}.node = {alias}.node2"]
         if len(below) > 1:
             for part, count in below.items():
                 if count > 1 and part != ROOT:
-                    self._edge(f"{self._name}{part}", f"r_bin{self._suffix}", ROOT, part)
+                    self._edge(f"{name}{part}", f"r_bin{suffix}", ROOT, part)
 
     def _edge(self, alias: str, table: str, above: str, tag: str) -> None:
         self.tables.append(f"{table} {alias}")
@@ -612,7 +584,7 @@ class _SideStatement:
 LEAF_BITS = 8
 _MEMORY = Path("/dev/shm")
 
-Postings = tuple[_Ints, _Ints]  # interned values, and the postings that have them: document and leaf as one integer
+Postings = tuple[Ints, Ints]  # interned values, and the postings that have them: document and leaf as one integer
 
 
 def postings(first_docid: int, matrix: npt.NDArray[np.integer]) -> Postings:
@@ -624,10 +596,9 @@ def postings(first_docid: int, matrix: npt.NDArray[np.integer]) -> Postings:
 class JoinFloor(AbstractContextManager["JoinFloor"]):
     """The floor of stage 2: what joining a batch by value must cost on this machine.
 
-    Strings are interned beforehand. Postings are kept in runs sorted by value. A batch is sorted, looked up in each run
-    and in itself by binary search, and the pairs of postings with equal values, those of the older document left, are
-    written to memory-backed files as two arrays of 64-bit integers. The pairs are not processed further: the floor does
-    not decide which query they are for, nor which belong together.
+    Strings are interned beforehand, and postings kept in runs sorted by value. A batch is sorted, looked up in each run
+    and in itself, and the pairs of postings with equal values, the older document's left, are written to memory-backed
+    files. The floor decides neither which query they are for nor which belong together.
     """
 
     def __init__(self) -> None:
@@ -638,13 +609,12 @@ class JoinFloor(AbstractContextManager["JoinFloor"]):
     def __exit__(self, *_: object) -> None:
         self._directory.cleanup()
 
-    def keep(self, values: _Ints, arrived: _Ints) -> None:
+    def keep(self, values: Ints, arrived: Ints) -> None:
         order = np.argsort(values, kind="stable")
         self._add(values[order], arrived[order])
 
-    def join(self, values: _Ints, arrived: _Ints) -> int:
-        """Writes the pairs of a batch with the state and within itself, and adds it to the state. Returns their
-        number."""
+    def join(self, values: Ints, arrived: Ints) -> int:
+        """Writes the pairs of a batch with the state and within itself, which becomes state; returns their number."""
         order = np.argsort(values, kind="stable")
         values, arrived = values[order], arrived[order]
         count = 0
@@ -660,7 +630,7 @@ class JoinFloor(AbstractContextManager["JoinFloor"]):
         self._add(values, arrived)
         return count
 
-    def _add(self, values: _Ints, arrived: _Ints) -> None:
+    def _add(self, values: Ints, arrived: Ints) -> None:
         """Keeps a sorted run; as long as the last run is not much shorter than the one before, they become one."""
         self._runs.append((values, arrived))
         while len(self._runs) > 1 and 2 * len(self._runs[-1][0]) > len(self._runs[-2][0]):
@@ -670,7 +640,7 @@ class JoinFloor(AbstractContextManager["JoinFloor"]):
             self._runs[-2:] = [(merged[order], np.concatenate([arrived1, arrived2])[order])]
 
 
-def _equal_pairs(of_left: _Ints, left: _Ints, of_right: _Ints, right: _Ints) -> tuple[_Ints, _Ints]:
+def _equal_pairs(of_left: Ints, left: Ints, of_right: Ints, right: Ints) -> tuple[Ints, Ints]:
     """The pairs of postings with equal values: the left ones sorted by `of_left`."""
     low, high = (np.searchsorted(of_left, of_right, side) for side in ("left", "right"))
     counts = high - low

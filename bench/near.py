@@ -1,13 +1,8 @@
 """Near-equal headlines: queries with near() beside the same queries with equality.
 
-Query n joins headlines that come up to 48 hours and n seconds one after the other. The headlines are those of a file,
-or generated. More of them are near than equal, and to tell them takes time, too. So near() also stands beside equality
-over headlines of which those that are near were made equal. Before a time is reported, the pairs of the first query
-must be those that sets of words give, compared each with each. Each case runs in a process of its own. Times are
-seconds of CPU.
+Query n joins headlines up to 48 hours and n seconds apart. More are near than equal, and telling them takes time: so
+near() also stands beside equality over headlines of which near ones were made equal. Each case has its process.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -53,12 +48,9 @@ class Headline(NamedTuple):
 
 def read_headlines(path: Path, most: int) -> list[Headline]:
     """The first headlines of a file with lines of seconds since 1970, a tab, and a headline, in the order of time."""
-    found = []
     with path.open(encoding="utf-8") as lines:
-        for line in islice(lines, most):
-            seconds, _, text = line.rstrip("\n").partition("\t")
-            found.append(Headline(text, int(seconds) * SECOND))
-    return found
+        rows = (line.rstrip("\n").partition("\t") for line in islice(lines, most))
+        return [Headline(text, int(seconds) * SECOND) for seconds, _, text in rows]
 
 
 def made_headlines(count: int, seed: int = 1) -> list[Headline]:
@@ -102,8 +94,7 @@ HeadlinePairs = set[tuple[int, int]]
 
 @dataclass(frozen=True)
 class NearCase:
-    """Queries with a threshold, or EQUALITY, over `count` headlines, of a file if one is given. Those that are near by
-    the threshold `alike` are made equal before."""
+    """Queries over `count` headlines, of a file if one is given. Those near by the threshold `alike` are made equal."""
 
     condition: str
     queries: int
@@ -145,8 +136,7 @@ def measure_near(case: NearCase) -> Line:
 
 
 def expected_pairs(headlines: Sequence[Headline], condition: str) -> HeadlinePairs:
-    """The pairs of headlines that come within the window and are near, or equal but for case: each compared with all
-    before it that are not too old."""
+    """The pairs within the window that are near, or equal but for case: each headline compared with all before it."""
     found: HeadlinePairs = set()
     equal = condition == EQUALITY
     threshold = Fraction(1 if equal else condition)
@@ -208,8 +198,7 @@ def _compared(texts: NumberedTexts, numbers: Sequence[int], pairs: Sequence[tupl
 
 
 def beside_equality(lines: Sequence[Line]) -> list[Line]:
-    """The lines, those with near() beside as many queries with equality, and beside those where what is near was made
-    equal."""
+    """The lines with near() beside those of as many queries with equality, also where what is near was made equal."""
     alike = {(line.case["queries"], line.case["alike"]): line.seconds for line in lines if "alike" in line.case}
 
     compared = []

@@ -4,8 +4,6 @@ Beside statements that run together stand one statement at a time, for a sample 
 and a floor. Before a time is reported, the results are compared.
 """
 
-from __future__ import annotations
-
 from bench import patterns_peers, patterns_sequences, patterns_streams, patterns_synthetic, patterns_windows
 from bench.harness import benchmark_parser, parse_options, report
 from bench.patterns_kernel import PatternOptions

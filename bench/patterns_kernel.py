@@ -1,7 +1,5 @@
 """What the benchmarks of event patterns share: events as columns, statements from texts, and runs of a kernel."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -266,10 +264,7 @@ def sample_lines(
     statement's results without a kernel. Raises AssertionError if a statement of the sample has other results."""
     first, queries = sets[0], int(case["queries"])
     runs: dict[str, list[KernelRun]] = {one.plan: [] for one in sets}
-    alone: list[float] = []
-    hand: list[float] = []
-    floors: list[float] = []
-    rows = 0
+    alone, hand, floors, rows = list[float](), list[float](), list[float](), 0
     for _ in range(turns):
         for one in sets:
             runs[one.plan].append(one.run(sample))

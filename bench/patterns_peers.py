@@ -1,12 +1,11 @@
 """Event patterns beside what else one would take, and where they are answered.
 
 `peers` compares with Flink's MATCH_RECOGNIZE, one for each statement, and with an expert's SQL on DuckDB, one query
-over a table of parameters. All have the same events of 200 keys, a second apart. Beside Flink, both are processes of
-their own, from a CSV file to a file of rows, the start included. Beside the expert, both are in this process and get
-all events in memory at once.
+over a table of parameters, over the same events of 200 keys, a second apart. Beside Flink, both are processes, from a
+CSV file to a file of rows; beside the expert, both are in this process and get all events in memory at once.
 
-`places` compares the places that answer event queries: the driver, executors of Spark, and SQL on DuckDB and Spark, for
-events that come at once, as in a finite run, or in intervals, as in a service.
+`places` compares the driver, executors of Spark, and SQL on DuckDB and Spark, for events that come at once, as in a
+finite run, or in intervals, as in a service.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ SQL_FORMS: dict[str, dict[str, str]] = {
             FROM steps
             WINDOW rest AS (PARTITION BY k ORDER BY t ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
         ) SELECT n, id, latest, following FROM runs {_PARAMETERS}
-        WHERE rises AND following IS NOT NULL AND end_t - t <= 86400""",
+        WHERE rises AND following IS NOT NULL AND end_t - t <= 86400"""
     },
 }
 """The forms of a template that we could think of, by name. Numbers of events ascend as their times do."""
@@ -192,7 +191,8 @@ def peer_events(case: PatternPeersCase) -> pa.Table:
     return pa.table(dict(zip(peer_protocol.EVENT_COLUMNS, (numbers, numbers, kinds, keys, values), strict=True)))
 
 
-_RowsWay = Callable[[], tuple[float, set[tuple[int, ...]]]]  # returns CPU seconds and rows
+_TimedRows = tuple[float, set[tuple[int, ...]]]  # CPU seconds and rows
+_RowsWay = Callable[[], _TimedRows]
 
 
 def measure_pattern_peers(case: PatternPeersCase, python: str, turns: int) -> Iterator[Line]:
@@ -200,10 +200,9 @@ def measure_pattern_peers(case: PatternPeersCase, python: str, turns: int) -> It
     with TemporaryDirectory(prefix="mmqjp-patterns-") as directory:
         if case.beside == "flink":
             turns = 1  # a process of Flink takes half a minute and more
-            programs = ((OURS, sys.executable), (FLINK, python))
             ways: dict[str, _RowsWay] = {
                 system.name: partial(_run_task, system, path, task, events, Path(directory))
-                for system, path in programs
+                for system, path in ((OURS, sys.executable), (FLINK, python))
             }
         else:
             ways = _in_this_process(case, task, events)
@@ -218,28 +217,27 @@ def _in_this_process(case: PatternPeersCase, task: peer_protocol.PatternTask, ev
     statements = kit.lower_texts(task_statements(task), _STREAMS)
     database = task_database(events, task)
 
-    def clocked(work: Callable[[], Ints]) -> tuple[float, set[tuple[int, ...]]]:
+    def clocked(work: Callable[[], Ints]) -> _TimedRows:
         seconds, rows = timed(work, time.process_time)
         return seconds, set(map(tuple, rows.tolist()))
 
-    def ours() -> tuple[float, set[tuple[int, ...]]]:
-        return clocked(partial(kernel_rows, ready_kernel(statements, streams), case.events + 2))
-
     forms = {f"SQL, {form}": partial(sql_rows, database, case.template, form) for form in SQL_FORMS[case.template]}
-    return {"mmqjp": ours, **{name: partial(clocked, work) for name, work in forms.items()}}
+    return {
+        "mmqjp": lambda: clocked(partial(kernel_rows, ready_kernel(statements, streams), case.events + 2)),
+        **{name: partial(clocked, work) for name, work in forms.items()},
+    }
 
 
 def _run_task(
     system: PeerSystem, python: str, task: peer_protocol.PatternTask, events: pa.Table, directory: Path
-) -> tuple[float, set[tuple[int, ...]]]:
+) -> _TimedRows:
     with TemporaryDirectory(dir=directory) as name:
         place = Path(name)
         task.write(place)
-        with (place / "events.csv").open("w", encoding="utf-8") as out:
-            for row in zip(*(column.to_pylist() for column in events.columns), strict=True):
-                out.write(",".join(map(str, row)) + "\n")
+        rows = zip(*(column.to_pylist() for column in events.columns), strict=True)
+        peer_protocol.write_table(place / "events.csv", (), rows)
         report, _ = run_program(system, place, python, PROCESS_SECONDS)
-        return report["processor"], set(peer_protocol.read_task_rows(place))
+        return report["processor"], peer_protocol.read_task_rows(place)
 
 
 def measure_all_peers(cases: Sequence[PatternPeersCase], options: kit.PatternOptions) -> Iterator[Line]:

@@ -1,20 +1,18 @@
 """PATTERN statements: runs of any length (SASE+, section 6), missing letters, and what a BUDGET leaves.
 
-`kleene` has the experiments of SASE+ over prices of stocks. E1 is about six patterns at one window, E2 about larger
-windows, E3 about the paper's baseline, backtracking, E4 about NON OVERLAPPING, E5 about runs that are merged because
-they remember the same, and E6 about these without the time to tell matches. `many` is about many patterns that differ
-in a constant, beside a sample of them one at a time. `errors` compares PATTERN with missing letters with the exact
-pattern under `skip_till_any_match`, and measures the share of matches that a BUDGET leaves.
+`kleene` has the experiments of SASE+ over prices of stocks: E1 six patterns at one window, E2 larger windows, E3
+backtracking, the paper's baseline, E4 NON OVERLAPPING, E5 runs that are merged because they remember the same, E6 these
+without the time to tell matches. `many` has many patterns beside a sample of them one at a time. `errors` compares
+missing letters with the exact pattern, and measures the share of matches that a BUDGET leaves.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Literal, cast, get_args
 from unittest.mock import patch
@@ -22,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 
 from bench import patterns_kernel as kit
-from bench.harness import Line, columns, ratio
+from bench.harness import Line, charged, columns, ratio, turns_of
 from common.arrays import Ints
 from pattern_stage.columns import Columns, Floats, whole
 from pattern_stage.definition import inputs, pattern_template
@@ -48,11 +46,7 @@ SYMBOLS, ROUND, LOW = 2, 500, 150
 TOP = 1000  # the number of prices, and of volumes
 PER_WINDOW = 40  # the length of a stream in windows; 200 in the paper
 
-_PREDICATES = {
-    "p1": "",
-    "p2": " AND a[i].price > a[i-1].price",
-    "p3": " AND a[i].price > min(a[..i-1].price)",
-}
+_PREDICATES = {"p1": "", "p2": " AND a[i].price > a[i-1].price", "p3": " AND a[i].price > min(a[..i-1].price)"}
 _STRATEGIES = {"s2": "partition_contiguity", "s3": "skip_till_next_match"}
 
 
@@ -92,17 +86,14 @@ class KleeneCase:
 
     def texts(self) -> list[str]:
         lows = [LOW * (place + 1) / self.queries for place in range(self.queries)]
-        return [self._text(f"b.volume < {low:g}") for low in lows]
-
-    def _text(self, low: str) -> str:
         components, between = "Stock+ a[], Stock b", ""
         if self.three:
             components += ", Stock c"
             between = " AND a[1].price < c.price AND c.price < a[a.LEN].price"
-        where = f"[symbol] AND a[1].price % {ROUND} = 0{_PREDICATES[self.predicate]} AND {low}{between}"
-        ending = " NON OVERLAPPING" if self.apart else ""
-        strategy = _STRATEGIES[self.strategy]
-        return f"PATTERN SEQ({components}) WHERE {strategy} {{{where}}} WITHIN {self.window * SYMBOLS} s{ending}"
+        start = f"[symbol] AND a[1].price % {ROUND} = 0{_PREDICATES[self.predicate]}"
+        pattern = f"PATTERN SEQ({components}) WHERE {_STRATEGIES[self.strategy]} {{{start}"
+        end = f"{between}}} WITHIN {self.window * SYMBOLS} s{' NON OVERLAPPING' * self.apart}"
+        return [f"{pattern} AND b.volume < {low:g}{end}" for low in lows]
 
 
 MatchPath = list[tuple[int, int]]  # the events of a match: the number of each, and its variable
@@ -111,9 +102,8 @@ _Path = tuple[int, int, Any]  # the last event of a run, its variable, and the p
 
 
 class Backtracking:
-    """The algorithm that SASE+ is compared with in its paper: one run at a time, depth first, event by event. A run
-    goes through the events behind its first one. Where it may go on in several ways, the others wait on a stack.
-    Patterns have no SET, negation, HAVING or output modes; their events do not overlap."""
+    """What SASE+ is compared with in its paper: one run at a time, depth first; where it may go on in several ways, the
+    others wait on a stack. Patterns have no SET, negation, HAVING or output modes; their events do not overlap."""
 
     def __init__(self, pattern: Pattern, texts: Texts) -> None:
         assert pattern.within is not None and not pattern.kills and not pattern.apart and not pattern.maximal
@@ -201,8 +191,8 @@ MatchHash = int  # A hash of the numbers of the events of each variable
 
 @dataclass
 class KleeneRun:
-    """CPU seconds of all intervals, and of these the seconds to tell matches; the number of matches; and of patterns of
-    a sample the number of events in their matches, and the matches."""
+    """CPU seconds, and of these those to tell matches; how many matches; of patterns of a sample, the number of events
+    in matches, and the matches."""
 
     seconds: float = 0.0
     telling: float = 0.0
@@ -226,28 +216,14 @@ def run_kleene(
             run.length += sum(map(len, match))
             found[place].add(hash(match))
 
-    with _telling(run):
-        streams = {STOCK_STREAM: events.encoded(kernel.texts)}
-        run.seconds = kit.feed(kernel, streams, INTERVAL * kit.SECOND, take, tracked)
-    return run
-
-
-@contextmanager
-def _telling(run: KleeneRun) -> Iterator[None]:
-    """Adds up the time to tell matches: a few calls for an interval, as each look at the clock takes long."""
-
-    def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            start = time.thread_time()
-            found = function(*args, **named)
-            run.telling += time.thread_time() - start
-            return found
-
-        return call
-
+    telling: list[float] = []  # of a few calls for an interval, as each look at the clock takes long
+    clocked = partial(charged, charge=telling.append, clock=time.thread_time)
     bundles = patch.object(running, "expand_bundles", clocked(expand_bundles))
     with bundles, patch.object(RunMatching, "_results", clocked(RunMatching._results)):
-        yield
+        streams = {STOCK_STREAM: events.encoded(kernel.texts)}
+        run.seconds = kit.feed(kernel, streams, INTERVAL * kit.SECOND, take, tracked)
+    run.telling = sum(telling)
+    return run
 
 
 def run_backtracking(statement: Statement, events: kit.StreamEvents) -> KleeneRun:
@@ -269,8 +245,7 @@ def run_backtracking(statement: Statement, events: kit.StreamEvents) -> KleeneRu
 def measure_kleene(
     case: KleeneCase, quick: bool = False, turns: int | None = None, sample: int | None = None
 ) -> Iterator[Line]:
-    """Lines of a case: medians over turns; each turn runs all ways over all events; the last way is the
-    baseline."""
+    """Lines of a case: medians over turns, each of which runs all ways. The last way is the baseline."""
     patterns = kit.lower_texts(case.texts(), {STOCK_STREAM: STOCK_SCHEMA})
     events = stock_events(case.events, case.rises)
     chosen = kit.choose_sample(case.queries, sample or (2 if quick else 5))
@@ -406,26 +381,19 @@ def run_errors(text: str, events: KeyedEvents) -> tuple[float, MatchSet]:
 def measure_errors(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
     """The lines of cases over the same events. The exact pattern, which is the baseline, is run once in each turn."""
     events = keyed_events(cases[0].events)
-    taken: dict[ErrorsCase, list[float]] = {case: [] for case in cases}
-    exact: list[float] = []
-    found: dict[ErrorsCase, MatchSet] = {}
-    for _ in range(turns):
-        seconds, right = run_errors(EXACT, events)
-        exact.append(seconds)
-        for case in cases:
-            seconds, found[case] = run_errors(case.text(), events)
-            taken[case].append(seconds)
-            assert right <= found[case] or case.budget, f"{case}: an exact match is missing"
-            assert found[case] == right or case.errors, f"{case}: other matches than {EXACT}"
+    ways = {case: partial(run_errors, case.text() if case else EXACT, events) for case in (None, *cases)}
+    taken, found = turns_of(ways, turns)
     every = {case.errors: found[case] for case in cases if not case.budget}
     for case in cases:
+        assert found[None] <= found[case] or case.budget, f"{case}: an exact match is missing"
+        assert found[case] == found[None] or case.errors, f"{case}: other matches than {EXACT}"
         recall = None
         if case.budget:
             if case.errors not in every:
                 _, every[case.errors] = run_errors(replace(case, budget=0).text(), events)
             assert found[case] <= every[case.errors], f"{case}: a match that there is not"
             recall = len(found[case]) / len(every[case.errors])
-        seconds, times = median(taken[case]), ratio(exact, taken[case])
+        seconds, times = median(taken[case]), ratio(taken[None], taken[case])
         details = {"events_a_second": case.events / seconds, "recall": recall}
         rows = len(found[case])
         yield Line("patterns", asdict(case), None, "errors", seconds, rows, "exact", times, details=details)
@@ -488,31 +456,26 @@ def bundles(found: MatchSet, events: KeyedEvents) -> list[set[int]]:
     for match in found:
         ends.setdefault(int(events.keys[match[-1] - 1]), set()).add(match[-1])
     grouped: list[set[int]] = []
-    for some in ends.values():
-        last = None
-        for end in sorted(some):
-            if last is None or end - last > DRIFT_WITHIN:
-                grouped.append(set())
-            grouped[-1].add(end)
-            last = end
+    for some in map(sorted, ends.values()):
+        breaks = [at for at, (one, other) in enumerate(pairwise(some), 1) if other - one > DRIFT_WITHIN]
+        grouped += [set(some[low:high]) for low, high in pairwise([0, *breaks, len(some)])]
     return grouped
 
 
 def measure_budgets(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
-    """The lines of budgets in the stream that drifts, one for each way to choose partial matches to keep.
-    `recall` is the share of bundles with a match found; `over_rank` is how much longer a way takes than keeping
-    by rank, which is what the history costs."""
+    """The lines of budgets in the stream that drifts, for each way to choose partial matches to keep. `recall` is the
+    share of bundles with a match found, `over_rank` the time over that of keeping by rank: what the history costs."""
     events = drifting_events(cases[0].events)
     _, exact = run_errors(replace(cases[0], budget=0).text(), events)
     every = bundles(exact, events)
+
+    def run(case: ErrorsCase, history: type[NearHistory]) -> tuple[float, MatchSet]:
+        with patch("pattern_stage.pattern.near.NearHistory", history):
+            return run_errors(case.text(), events)
+
     for case in cases:
-        seconds: dict[str, list[float]] = {}
-        found: dict[str, MatchSet] = {}
-        for _ in range(turns):
-            for name, history in (("history", NearHistory), ("rank", ByRank), ("random", ByHash)):
-                with patch("pattern_stage.pattern.near.NearHistory", history):
-                    taken, found[name] = run_errors(case.text(), events)
-                seconds.setdefault(name, []).append(taken)
+        histories = {"history": NearHistory, "rank": ByRank, "random": ByHash}
+        seconds, found = turns_of({name: partial(run, case, each) for name, each in histories.items()}, turns)
         for name, some in found.items():
             assert some <= exact, f"{case}: a match that there is not"
             ends = {match[-1] for match in some}

@@ -5,8 +5,6 @@ together, with and without channels, and a sample of them one at a time. `aggreg
 with and without the rule s_α, by the number of simultaneous events. `double-top` is Figure 4.17.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

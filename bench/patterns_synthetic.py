@@ -4,11 +4,8 @@
 4.14: parts of the optimiser switched off. `memory` registers statements in a process for each case.
 
 An event has four discrete attributes, of 100 values by default, and four continuous ones, all uniform. A step asks for
-two discrete attributes with given values, the primary one of which is the same in all steps, and for two continuous
-ones within ranges.
+values of two discrete ones, first the primary one, the same in all steps, and for ranges of two continuous ones.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
@@ -26,26 +23,7 @@ from pattern_stage.columns import Floats, Mask
 from pattern_stage.kernel import Kernel
 from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
-from xscl.algebra.events import (
-    ALWAYS,
-    AllOf,
-    Arithmetic,
-    Atom,
-    Attribute,
-    Comparison,
-    Constant,
-    EventCondition,
-    Events,
-    Filter,
-    Fold,
-    Kind,
-    Next,
-    Part,
-    Schema,
-    Select,
-    Stream,
-    Value,
-)
+from xscl.algebra import events as ev
 from xscl.algebra.values import CompareOp
 
 SyntheticTemplate = Literal["LinearStat", "LinearDyn", "Filter", "NonDeterministic", "NonDeterministicAgg"]
@@ -57,7 +35,7 @@ INTERVAL = 1000  # events of an interval
 SAMPLE, QUICK_SAMPLE = 30, 10
 
 STREAM = "S"
-SYNTHETIC_SCHEMA: Schema = (
+SYNTHETIC_SCHEMA: ev.Schema = (
     *((f"d{place}", "string") for place in range(DISCRETE)),
     *((f"c{place}", "number") for place in range(CONTINUOUS)),
 )
@@ -150,78 +128,81 @@ def _column_of_steps(
     ]
 
 
-_BASE = Events(STREAM, SYNTHETIC_SCHEMA)
+_BASE = ev.Events(STREAM, SYNTHETIC_SCHEMA)
 
 
-def template_stream(template: SyntheticTemplate, steps: StepTriple) -> Stream:
-    first = Filter(_BASE, _condition(steps[0]))
+def template_stream(template: SyntheticTemplate, steps: StepTriple) -> ev.Stream:
+    first = ev.Filter(_BASE, _condition(steps[0]))
     summed = template == "NonDeterministicAgg"
-    stream: Stream = first
+    stream: ev.Stream = first
     for number, step in enumerate(steps[1:]):
         condition = _condition(step)
         match template:
             case "LinearStat":
-                stream = Filter(_next(stream), condition)
+                stream = ev.Filter(_next(stream), condition)
             case "LinearDyn":
-                stream = Filter(_next(stream), AllOf((condition, _rises(step))))
+                stream = ev.Filter(_next(stream), ev.AllOf((condition, _rises(step))))
             case "Filter":
-                stream = Filter(_next(stream, _primary(step), WITHIN_SECONDS * kit.SECOND), condition)
+                stream = ev.Filter(_next(stream, _primary(step), WITHIN_SECONDS * kit.SECOND), condition)
             case "NonDeterministic" | "NonDeterministicAgg":
-                total = Attribute("left", "total" if number else "c0", "number") if summed else None
+                total = ev.Attribute("left", "total" if number else "c0", "number") if summed else None
                 start = _latest(stream, total) if number or summed else stream
-                stream = Filter(_fold(start, _primary(step), summed), condition)
+                stream = ev.Filter(_fold(start, _primary(step), summed), condition)
     return stream
 
 
-def chain_of(conditions: Sequence[EventCondition]) -> Stream:
-    stream: Stream = Filter(_BASE, conditions[0])
+def chain_of(conditions: Sequence[ev.EventCondition]) -> ev.Stream:
+    stream: ev.Stream = ev.Filter(_BASE, conditions[0])
     for condition in conditions[1:]:
-        stream = Filter(_next(stream), condition)
+        stream = ev.Filter(_next(stream), condition)
     return stream
 
 
-def _condition(step: PatternStep) -> EventCondition:
-    atoms: list[Atom] = [
-        Comparison("=", Attribute("left", f"d{place}", "string"), Constant(f"v{value}")) for place, value in step.equal
+def _condition(step: PatternStep) -> ev.EventCondition:
+    atoms: list[ev.Atom] = [
+        ev.Comparison("=", ev.Attribute("left", f"d{place}", "string"), ev.Constant(f"v{value}"))
+        for place, value in step.equal
     ]
     for place, low, high in step.ranges:
-        value = Attribute("left", f"c{place}", "number")
-        atoms += [Comparison(">=", value, Constant(low)), Comparison("<=", value, Constant(high))]
-    return AllOf(tuple(atoms))
+        value = ev.Attribute("left", f"c{place}", "number")
+        atoms += [ev.Comparison(">=", value, ev.Constant(low)), ev.Comparison("<=", value, ev.Constant(high))]
+    return ev.AllOf(tuple(atoms))
 
 
-def _primary(step: PatternStep) -> EventCondition:
+def _primary(step: PatternStep) -> ev.EventCondition:
     (place, value), _ = step.equal
-    return Comparison("=", Attribute("right", f"d{place}", "string"), Constant(f"v{value}"))
+    return ev.Comparison("=", ev.Attribute("right", f"d{place}", "string"), ev.Constant(f"v{value}"))
 
 
-def _rises(step: PatternStep) -> EventCondition:
+def _rises(step: PatternStep) -> ev.EventCondition:
     name = f"c{step.ranges[0][0]}"
-    return Comparison(">", Attribute("left", name, "number"), Attribute("left", f"{name}_1", "number"))
+    return ev.Comparison(">", ev.Attribute("left", name, "number"), ev.Attribute("left", f"{name}_1", "number"))
 
 
-def _renamed(left: Stream, later: Part, schema: Schema) -> tuple[tuple[tuple[Part, str], ...], Schema]:
-    names: tuple[tuple[Part, str], ...] = (
+def _renamed(left: ev.Stream, later: ev.Part, schema: ev.Schema) -> tuple[tuple[tuple[ev.Part, str], ...], ev.Schema]:
+    names: tuple[tuple[ev.Part, str], ...] = (
         *(("left", name) for name, _ in left.schema),
         *((later, name) for name, _ in schema),
     )
     return names, (*((f"{name}_1", kind) for name, kind in left.schema), *schema)
 
 
-def _next(left: Stream, condition: EventCondition = ALWAYS, within: int | None = None) -> Stream:
-    return Next(left, _BASE, condition, within, *_renamed(left, "right", SYNTHETIC_SCHEMA))
+def _next(left: ev.Stream, condition: ev.EventCondition = ev.ALWAYS, within: int | None = None) -> ev.Stream:
+    return ev.Next(left, _BASE, condition, within, *_renamed(left, "right", SYNTHETIC_SCHEMA))
 
 
-def _fold(left: Stream, chooses: EventCondition, summed: bool) -> Stream:
-    total = Arithmetic("+", Attribute("latest", "total", "number"), Attribute("right", "c0", "number"))
-    sets: tuple[tuple[str, Value], ...] = (("total", total),) if summed else ()
-    return Fold(left, _BASE, chooses, ALWAYS, sets, WITHIN_SECONDS * kit.SECOND, *_renamed(left, "latest", left.schema))
+def _fold(left: ev.Stream, chooses: ev.EventCondition, summed: bool) -> ev.Stream:
+    total = ev.Arithmetic("+", ev.Attribute("latest", "total", "number"), ev.Attribute("right", "c0", "number"))
+    sets: tuple[tuple[str, ev.Value], ...] = (("total", total),) if summed else ()
+    return ev.Fold(
+        left, _BASE, chooses, ev.ALWAYS, sets, WITHIN_SECONDS * kit.SECOND, *_renamed(left, "latest", left.schema)
+    )
 
 
-def _latest(source: Stream, total: Value | None) -> Stream:
-    items: list[tuple[str, Value]] = [(name, Attribute("left", name, kind)) for name, kind in SYNTHETIC_SCHEMA]
-    added: tuple[tuple[str, Kind], ...] = () if total is None else (("total", "number"),)
-    return Select(source, (*items, *([] if total is None else [("total", total)])), (*SYNTHETIC_SCHEMA, *added))
+def _latest(source: ev.Stream, total: ev.Value | None) -> ev.Stream:
+    items: list[tuple[str, ev.Value]] = [(name, ev.Attribute("left", name, kind)) for name, kind in SYNTHETIC_SCHEMA]
+    added: tuple[tuple[str, ev.Kind], ...] = () if total is None else (("total", "number"),)
+    return ev.Select(source, (*items, *([] if total is None else [("total", total)])), (*SYNTHETIC_SCHEMA, *added))
 
 
 Triples = set[tuple[int, ...]]  # results, by the numbers of the events of the three steps
@@ -340,22 +321,22 @@ def measure_registration(case: MemoryCase, quick: bool = False) -> Iterator[Line
 MEMORY_COLUMNS = columns("kind | statements = queries | registered/s = registered | bytes of each = bytes")
 
 
-def memory_statements(case: MemoryCase) -> Iterator[Stream]:
+def memory_statements(case: MemoryCase) -> Iterator[ev.Stream]:
     if case.kind == "LinearStat":
         return (template_stream("LinearStat", steps) for steps in random_steps(case.queries))
     chance = Random(1)
     return (chain_of([_random_condition(chance) for _ in range(3)]) for _ in range(case.queries))
 
 
-def _random_condition(chance: Random) -> EventCondition:
-    atoms: list[Atom] = []
+def _random_condition(chance: Random) -> ev.EventCondition:
+    atoms: list[ev.Atom] = []
     for name, kind in SYNTHETIC_SCHEMA:
         if chance.random() < 0.5:
             continue
         ways: tuple[CompareOp, ...] = ("=", "!=") if kind == "string" else ("<", "<=", ">", ">=")
         value = f"v{chance.randrange(100)}" if kind == "string" else round(chance.random(), 2)
-        atoms.append(Comparison(chance.choice(ways), Attribute("left", name, kind), Constant(value)))
-    return AllOf(tuple(atoms))
+        atoms.append(ev.Comparison(chance.choice(ways), ev.Attribute("left", name, kind), ev.Constant(value)))
+    return ev.AllOf(tuple(atoms))
 
 
 def _registered(case: MemoryCase) -> tuple[float, float | None]:

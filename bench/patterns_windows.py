@@ -1,38 +1,25 @@
 """Match windows (section 6 of its paper): what making windows small, or skipping them, saves.
 
 The paper's matcher runs window by window: without pruning, on filtered windows (f), on windows partitioned by patient
-(fp), and where, besides, the necessary conditions hold (fpc); trades are not partitioned (f, fc). Beside it stand this
-project's replay, which finds windows by SQL and matches in them in the kernel, and the kernel alone, which prunes as it
-goes. All matches are compared event by event with those found without pruning.
+(fp; trades are not), and where, besides, the necessary conditions hold (fpc). Beside it stand our replay, which finds
+windows by SQL, and the kernel alone. All matches are compared with those found without pruning.
 
-`Pseq` and `Pset` are patterns of more and more variables, two of each size drawn at random (ten in the paper); `Ponco`
-and `Pnyse` have longer windows; `Pnyse, events` more events.
+`Pseq` and `Pset` have more and more variables, two patterns of each size drawn at random (ten in the paper); `Ponco`
+and `Pnyse` longer windows; `Pnyse, events` more events.
 """
-
-from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from bench import patterns_kernel as kit
 from bench.harness import Line, columns, compared_turns, timed
-from bench.patterns_kernel import (
-    SECOND,
-    PatternBenchmark,
-    PatternOptions,
-    StreamEvents,
-    TrackedLineage,
-    each_case,
-    lower_texts,
-    turn_lines,
-    zipf_weights,
-)
 from pattern_stage.in_sql.kernel import DuckDBDatabase, ReplayKernel
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
@@ -45,8 +32,8 @@ WINDOW_STREAM = "Event"
 WINDOW_SCHEMA: Schema = (("of", "string"), ("kind", "string"), ("value", "number"))
 """The patient; a drug, a blood count or a symbol; and a dose, a count or a price."""
 
-DAY = 86_400 * SECOND
-MILLISECOND = SECOND // 1000
+DAY = 86_400 * kit.SECOND
+MILLISECOND = kit.SECOND // 1000
 
 DRUGS = ("c", "d", "p", "r", "b", "h")
 ONCO_KINDS = (*DRUGS, *(f"x{number}" for number in range(34)))
@@ -59,19 +46,16 @@ CYCLES, CYCLE_DAYS, PATIENTS_PER_YEAR, OTHERS_PER_CYCLE = 6, 21, 160, 25
 TRADED = 500  # the number of symbols
 
 
-def window_events(data: WindowData, count: int, seed: int = 1) -> StreamEvents:
-    """Events like those of chemotherapies, or like trades of shares.
-
-    The paper's data are not public. It says that treatments follow a protocol and are shifted in time: here each
-    patient has six cycles of three weeks, in which the events of the protocol come in their order, among events of
-    other kinds. Of its trades it says nothing: here one comes every millisecond, symbols follow Zipf's law, and prices
-    are random walks.
-    """
+def window_events(data: WindowData, count: int, seed: int = 1) -> kit.StreamEvents:
+    """Events like those of chemotherapies, or trades of shares; the paper's data are not public. It says that
+    treatments follow a protocol, shifted in time: here each patient has six cycles of three weeks, with the protocol's
+    events in order, among others. Trades come every millisecond here, their symbols follow Zipf's law, and prices are
+    random walks."""
     chance = np.random.default_rng(seed)
     return _chemotherapies(count, chance) if data == "onco" else _trades(count, chance)
 
 
-def _chemotherapies(count: int, chance: np.random.Generator) -> StreamEvents:
+def _chemotherapies(count: int, chance: np.random.Generator) -> kit.StreamEvents:
     patients = count // (CYCLES * (len(PROTOCOL) + OTHERS_PER_CYCLE)) + 200
     begins = np.cumsum(chance.exponential(365 / PATIENTS_PER_YEAR, patients)) * DAY
     drugs = [ONCO_KINDS.index(name) for name, _ in PROTOCOL]
@@ -94,18 +78,19 @@ def _chemotherapies(count: int, chance: np.random.Generator) -> StreamEvents:
     distinct = np.maximum.accumulate(np.round(at[settled]).astype(np.int64) - places) + places
     values = chance.integers(1, 1000, count).astype(np.float64)
     names = np.array(ONCO_KINDS)[np.concatenate(kinds)[settled]]
-    return StreamEvents(WINDOW_SCHEMA, distinct, places, (np.concatenate(owners)[settled], names, values))
+    return kit.StreamEvents(WINDOW_SCHEMA, distinct, places, (np.concatenate(owners)[settled], names, values))
 
 
-def _trades(count: int, chance: np.random.Generator) -> StreamEvents:
-    kinds = chance.choice(TRADED, count, p=zipf_weights(TRADED, 1.0))
+def _trades(count: int, chance: np.random.Generator) -> kit.StreamEvents:
+    kinds = chance.choice(TRADED, count, p=kit.zipf_weights(TRADED, 1.0))
     prices = np.zeros(count)
     for symbol in range(TRADED):
         own = np.flatnonzero(kinds == symbol)
         prices[own] = 100 + np.cumsum(chance.choice((-1.0, 1.0), len(own)))
     names = np.array([f"s{symbol}" for symbol in range(TRADED)])[kinds]
     numbers = np.arange(count)
-    return StreamEvents(WINDOW_SCHEMA, (numbers + 1) * MILLISECOND, numbers, (np.zeros(count, np.int64), names, prices))
+    attributes = (np.zeros(count, np.int64), names, prices)
+    return kit.StreamEvents(WINDOW_SCHEMA, (numbers + 1) * MILLISECOND, numbers, attributes)
 
 
 @dataclass(frozen=True)
@@ -139,7 +124,7 @@ class WindowPattern:
                 tests.append(f"{one.name}[i].value {'>' if one.rises else '<'} {one.name}[i-1].value")
         return (
             f"PATTERN SEQ({', '.join(written)}) WHERE {{{' AND '.join(tests)}}} "
-            f"WITHIN {self.window / SECOND:.10g} s EARLIEST MAXIMAL"
+            f"WITHIN {self.window / kit.SECOND:.10g} s EARLIEST MAXIMAL"
         )
 
 
@@ -181,15 +166,14 @@ WindowMatch = tuple[tuple[int, ...], ...]  # their numbers
 
 
 class AutomatonInstance(NamedTuple):
-    """The progress of an instance: its set, its bindings, and whether it has passed over what would have closed its set
-    since it took an event last."""
+    """Its set, its bindings, and whether it has passed over what would have closed its set since its last event."""
 
     place: int
     bound: Bindings
     passed: bool
 
 
-def single_events(events: StreamEvents) -> list[WindowEvent]:
+def single_events(events: kit.StreamEvents) -> list[WindowEvent]:
     rows = zip(events.times.tolist(), *(column.tolist() for column in events.columns), strict=True)
     return [WindowEvent(number, *row) for number, row in enumerate(rows)]
 
@@ -197,11 +181,10 @@ def single_events(events: StreamEvents) -> list[WindowEvent]:
 class SetAutomaton:
     """The paper's automaton, whose states are the sets of variables that have events.
 
-    It runs for each window, from its first event on, and each further event meets all its instances. Where an instance
-    goes on in several ways, it becomes several. Where conditions are about single events only, an instance takes all
-    that it can: what it left out would make it neither earliest nor maximal. Only an event that closes a set with `+`
-    may be passed over, if that set goes on later. Otherwise an instance may also leave out what it could take; matches
-    that could be earlier or longer are dropped at the end.
+    Each event of a window meets all instances; one that goes on in several ways becomes several. Where conditions are
+    about single events only, an instance takes all that it can, as it would otherwise be neither earliest nor maximal;
+    only what closes a set with `+` may be passed over, if the set goes on later. Else an instance may leave out what it
+    could take, and matches that could be earlier or longer are dropped at the end.
     """
 
     def __init__(self, pattern: WindowPattern, *, partitioned: bool) -> None:
@@ -223,9 +206,7 @@ class SetAutomaton:
         ]
         complete = [one for one in live if self._is_complete(one)]
         live = [one for one in live if not self._is_over(one)]
-        for event in window:
-            if event is first:
-                continue
+        for event in islice(window, 1, None):
             if not live:
                 break
             steps = [(one, step) for one in live for step in self._steps(one, event, first)]
@@ -264,11 +245,11 @@ class SetAutomaton:
         return [one]
 
     def _chosen(self, complete: list[Bindings], window: Sequence[WindowEvent]) -> list[Bindings]:
-        if self._is_free:
-            if not self._goes_on[-1]:
-                return complete
-            return [one for one in complete if not any(_is_part(one, other) for other in complete)]
-        return [one for one in complete if not any(map(self._is_valid, self._changed(one, window)))]
+        if not self._is_free:
+            return [one for one in complete if not any(map(self._is_valid, self._changed(one, window)))]
+        if not self._goes_on[-1]:
+            return complete
+        return [one for one in complete if not any(_is_part(one, other) for other in complete)]
 
     def _changed(self, bound: Bindings, window: Sequence[WindowEvent]) -> Iterator[Bindings]:
         used = {event.number for some in bound for event in some}
@@ -283,9 +264,9 @@ class SetAutomaton:
                     yield (*bound[:at], more, *bound[at + 1 :])
 
     def _is_valid(self, bound: Bindings) -> bool:
-        for variable, some in zip(self._variables, bound, strict=True):
-            if any(not _takes(variable, (one,), other) for one, other in pairwise(some)):
-                return False
+        of_variables = zip(self._variables, bound, strict=True)
+        if not all(_takes(variable, (one,), other) for variable, some in of_variables for one, other in pairwise(some)):
+            return False
         if self._together and len({event.of for some in bound for event in some}) > 1:
             return False
         return all(
@@ -315,21 +296,19 @@ def _is_part(one: Bindings, other: Bindings) -> bool:
 
 
 def window_matches(pattern: WindowPattern, events: Sequence[WindowEvent], pruned: str) -> set[WindowMatch]:
-    """The matches of a pattern, found window by window: the paper's Algorithm 1, with its two faults mended.
-
-    At the end, windows that cannot have a match are skipped, instead of ending all; and whether variables have
-    candidates, in order, is asked of the window as it is. `pruned` has `f` for filtered windows, `p` for partitioned
-    ones, and `c` if the necessary conditions are checked before a window is matched.
-    """
+    """The matches of a pattern, window by window: the paper's Algorithm 1, with two faults mended. At the end, windows
+    that cannot match are skipped, instead of ending all; and candidates in order are looked for in the window as it is.
+    `pruned` has `f` for filtered windows, `p` for partitioned ones, and `c` if the necessary conditions are checked."""
     filtered, partitioned, checked = "f" in pruned, "p" in pruned and pattern.together, "c" in pruned
     automaton = SetAutomaton(pattern, partitioned=partitioned)
     sets = [[one.kind for one in some] for some in pattern.sets]
     kinds = {kind for some in sets for kind in some}
     found: set[WindowMatch] = set()
 
-    def match(window: deque[WindowEvent]) -> None:
+    def match_first(window: deque[WindowEvent]) -> None:
         if not checked or _may_match(window, sets, len(kinds)):
             found.update(automaton.matches(window))
+        window.popleft()
 
     windows: dict[int, deque[WindowEvent]] = defaultdict(deque)
     for event in events:
@@ -337,21 +316,18 @@ def window_matches(pattern: WindowPattern, events: Sequence[WindowEvent], pruned
             continue
         window = windows[event.of if partitioned else 0]
         while window and event.time - window[0].time > pattern.window:
-            match(window)
-            window.popleft()
+            match_first(window)
         window.append(event)
     for window in windows.values():
         while window:
-            match(window)
-            window.popleft()
+            match_first(window)
     return found
 
 
 def _may_match(window: deque[WindowEvent], sets: Sequence[Sequence[str]], count: int) -> bool:
     if len(window) < count or window[0].kind not in sets[0]:
         return False
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
+    first, last = dict[str, int](), dict[str, int]()
     for event in window:
         first.setdefault(event.kind, event.time)
         last[event.kind] = event.time
@@ -387,19 +363,19 @@ class WindowsCase:
 WindowRun = tuple[float, list[set[WindowMatch]]]  # CPU seconds, and the matches of each pattern
 
 
-def run_matcher(patterns: Sequence[WindowPattern], events: StreamEvents, pruned: str) -> WindowRun:
+def run_matcher(patterns: Sequence[WindowPattern], events: kit.StreamEvents, pruned: str) -> WindowRun:
     singles = single_events(events)
     return timed(lambda: [window_matches(one, singles, pruned) for one in patterns], time.process_time)
 
 
-def run_window_kernel(patterns: Sequence[WindowPattern], events: StreamEvents, replayed: bool) -> WindowRun:
-    statements = lower_texts([one.text() for one in patterns], {WINDOW_STREAM: WINDOW_SCHEMA})
+def run_window_kernel(patterns: Sequence[WindowPattern], events: kit.StreamEvents, replayed: bool) -> WindowRun:
+    statements = kit.lower_texts([one.text() for one in patterns], {WINDOW_STREAM: WINDOW_SCHEMA})
     runs = [_run_statement(statement, events, replayed) for statement in statements]
     return sum(seconds for seconds, _ in runs), [found for _, found in runs]
 
 
-def _run_statement(statement: Statement, events: StreamEvents, replayed: bool) -> tuple[float, set[WindowMatch]]:
-    texts, tracked = Texts(), TrackedLineage()
+def _run_statement(statement: Statement, events: kit.StreamEvents, replayed: bool) -> tuple[float, set[WindowMatch]]:
+    texts, tracked = Texts(), kit.TrackedLineage()
     lineage = tracked.lineage
     registered = tracked.register({WINDOW_STREAM: events.encoded(texts)})
     kernel: Kernel | ReplayKernel = Kernel(texts, lineage)
@@ -424,17 +400,17 @@ def measure_windows(case: WindowsCase, quick: bool = False, turns: int = 1) -> I
     ways["SQL, then kernel"] = partial(run_window_kernel, patterns, events, True)
     ways["kernel"] = partial(run_window_kernel, patterns, events, False)
     taken, found = compared_turns(ways, turns, case, "matches")
-    yield from turn_lines(asdict(case), taken, sum(map(len, found)), case.events * case.questions, UNPRUNED)
+    yield from kit.turn_lines(asdict(case), taken, sum(map(len, found)), case.events * case.questions, UNPRUNED)
 
 
-def windows_cases(options: PatternOptions) -> list[WindowsCase]:
+def windows_cases(options: kit.PatternOptions) -> list[WindowsCase]:
     quick = options.quick
     onco, nyse = (options.events or (6_000 if quick else full) for full in (20_000, 50_000))
+    questions = 1 if quick else 2
+    streams: tuple[tuple[WindowData, int], ...] = (("onco", onco), ("nyse", nyse))
     cases = [
-        WindowsCase(
-            f"{shape}, {data}", shape, data, onco if data == "onco" else nyse, size, questions=1 if quick else 2
-        )
-        for data in ("onco", "nyse")
+        WindowsCase(f"{shape}, {data}", shape, data, events, size, questions=questions)
+        for data, events in streams
         for shape in ("Pseq", "Pset")
         for size in ((1, 4, 10) if quick else range(1, 11))
     ]
@@ -453,4 +429,4 @@ WINDOWS_COLUMNS = columns(
     window=lambda line: line.case["window"] or None,
 )
 
-WINDOW_BENCHMARKS = {"windows": PatternBenchmark(windows_cases, each_case(measure_windows), WINDOWS_COLUMNS)}
+WINDOW_BENCHMARKS = {"windows": kit.PatternBenchmark(windows_cases, kit.each_case(measure_windows), WINDOWS_COLUMNS)}

@@ -1,9 +1,8 @@
-"""The work of a peer, and the process that runs one. Uses the standard library only: a peer may have an interpreter of
-its own.
+"""The work of a peer, and its process. Uses the standard library only: a peer may have an interpreter of its own.
 
-The directory of a case holds `case.json`, and for each batch a directory with the items shredded into three CSV files:
-`items`, `authors`, and `links`. The process writes `rows.csv` and, last, `report.json` there. The directory of a task
-of event patterns holds `task.json` and `events.csv`.
+The directory of a case holds `case.json`, and for each batch a directory with the items as CSV files: `items`,
+`authors`, and `links`. That of a task of event patterns holds `task.json` and `events.csv`. The process writes
+`rows.csv` and, last, `report.json` there.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ _PARENT, _USER, _SYSTEM = 1, 11, 12  # where the fields of /proc/PID/stat are, c
 def resident_bytes(root: int) -> int:
     """Bytes in memory of a process and its descendants; shared pages count for each of them. 0 if unknown."""
     size = 0
-    for pid in _tree(root):
-        fields = _read(_PROC / str(pid) / "statm").split()
+    for pid in process_tree(root):
+        fields = process_file(pid, "statm").split()
         size += int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
     return size
 
 
 def processor_seconds(root: int) -> float:
     """Seconds of all processors of a process and its descendants, without those that have ended. 0 if unknown."""
-    ticks = sum(int(fields[_USER]) + int(fields[_SYSTEM]) for pid in _tree(root) if (fields := _stat(pid)))
+    ticks = sum(int(fields[_USER]) + int(fields[_SYSTEM]) for pid in process_tree(root) if (fields := _stat(pid)))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _tree(root: int) -> Iterator[int]:
+def process_tree(root: int) -> Iterator[int]:
     if not _PROC.is_dir():
         return
     children: dict[int, list[int]] = {}
@@ -53,14 +52,13 @@ def _tree(root: int) -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    # The name, which comes before, may contain anything.
-    return _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
+    return process_file(pid, "stat").rpartition(")")[2].split()  # the name, which comes before, may contain anything
 
 
-def _read(path: Path) -> str:
-    """The text of a file; "" if the process has ended meanwhile."""
+def process_file(pid: int, name: str) -> str:
+    """What /proc says of a process; "" if it has ended meanwhile."""
     try:
-        return path.read_text("utf-8", errors="replace")
+        return (_PROC / str(pid) / name).read_text("utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -114,6 +112,9 @@ class PeerWork:
         wanted = {wish.kind for wish in self.wishes}
         return [kind for kind in JOINS if kind in wanted]
 
+    def write(self, directory: Path) -> None:
+        (directory / "case.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+
 
 @dataclass
 class PeerReport:
@@ -140,8 +141,7 @@ class Peer(Protocol):
         """Takes in the batch. Returns the seconds from its shredded rows to the last of its result rows."""
 
     def add(self, wish: Wish) -> bool:
-        """Adds a wish. Returns whether its rows over earlier items are out now; otherwise it gets those that the next
-        batch completes."""
+        """Adds a wish. Returns whether its rows over earlier items are out; else it gets those of the next batch."""
 
     def rows(self) -> Iterable[WishRow]:
         """All rows that were found. They may repeat."""
@@ -176,10 +176,6 @@ def measure_peer(peer: Peer, work: PeerWork, directory: Path) -> PeerReport:
     with (directory / "rows.csv").open("w", newline="", encoding="utf-8") as out:
         csv.writer(out).writerows(peer.rows())
     return report
-
-
-def write_work(work: PeerWork, directory: Path) -> None:
-    (directory / "case.json").write_text(json.dumps(asdict(work)), encoding="utf-8")
 
 
 def read_work(directory: Path) -> PeerWork:
@@ -239,9 +235,8 @@ def mark_wishes(kinds: Sequence[str]) -> list[Wish]:
 
 
 class WatchedDirectories:
-    """The directories that a peer watches, one for each table, and one for wishes. To tell that all rows of a batch are
-    out, two items that match come at the end of each batch, for each kind of wish: marks, which get a row from a wish
-    of their own."""
+    """The directories that a peer watches, for tables and for wishes. Marks, two items that match for each kind of
+    wish, end each batch: they get a row from a wish of their own, which tells that all rows of the batch are out."""
 
     def __init__(self, root: Path, *, header: bool) -> None:
         self._root, self._header, self._number = root, header, 0
@@ -292,8 +287,7 @@ class GrowingRows:
         self._path, self._read, self._rest = path, 0, b""
 
     def wait(self, *texts: str) -> float:
-        """Waits until each of the texts was written and the file does not grow. Returns when it grew last, as
-        `time.perf_counter` does. Raises RowsMissing after a long time."""
+        """Waits for all texts, and until the file no longer grows. Returns when it last grew. Raises RowsMissing."""
         missing = {text.encode() for text in texts}
         begin = grown = time.perf_counter()
         while missing or time.perf_counter() - grown < QUIET:
@@ -321,8 +315,6 @@ class GrowingRows:
 TASK_TEMPLATES = ("first after", "rising runs")
 EVENT_COLUMNS = ("id", "t", "kind", "k", "x")
 """Of an event: its number, its time in seconds, A or B, its key, and its value."""
-
-TaskRow = tuple[int, int, int, int]  # A statement and the numbers of its events, 0 where there is none
 
 
 @dataclass(frozen=True)
@@ -354,6 +346,7 @@ def finish_task(directory: Path, rows: Iterable[Sequence[object]]) -> None:
     _write_report(directory, {"processor": processor_seconds(os.getpid())})
 
 
-def read_task_rows(directory: Path) -> set[TaskRow]:
+def read_task_rows(directory: Path) -> set[tuple[int, ...]]:
+    """The rows of a task: of each a statement and the numbers of its events, 0 where there is none."""
     with (directory / "rows.csv").open(newline="", encoding="utf-8") as lines:
-        return {(int(n), int(a), int(b), int(c)) for n, a, b, c in csv.reader(lines)}
+        return {tuple(map(int, row)) for row in csv.reader(lines)}

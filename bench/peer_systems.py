@@ -1,9 +1,8 @@
 """The programs of the peers, each of which runs in a process of its own: `python -m bench.peer_systems NAME DIR`.
 
-Uses the standard library only, and in each program what that needs: Flink and Pathway may have interpreters of their
-own. `joined` is the form of an expert: for each kind, an interval join of the items with the longest window, whose
-pairs are joined with the wishes. The wishes are a stream too, so one can be added while it runs. `each` has a join for
-each wish, with its constants. All keep their state in memory and take no checkpoints.
+Uses the standard library, and in each program what that needs. `joined` is the form of an expert: for each kind, an
+interval join with the longest window, whose pairs are joined with the wishes, a stream too, so one can be added. `each`
+has a join for each wish, with its constants. All keep their state in memory and take no checkpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +95,22 @@ def _parameters(wish: protocol.Wish) -> Any:
 class _FilePeer:
     """A peer that reads items and wishes from directories and writes rows to a file, all by its own connectors."""
 
+    _NAMED = "{}"  # how its rows have the name of a wish
+
     def __init__(self, work: protocol.PeerWork, directory: Path, name: str, *, header: bool) -> None:
         self._work, self._found = work, directory / "found.csv"
+        self._kinds = work.kinds
         self._wishes = [*work.wishes, *protocol.mark_wishes(work.kinds)]
         self._in = protocol.WatchedDirectories(directory / name, header=header)
         self._out = protocol.GrowingRows(self._found)
 
     def _begin(self) -> None:
         self._in.put_wishes("first", self._wishes)
-        self._in.prepare(None, self._work.kinds, self._work.begins)
+        self._in.prepare(None, self._kinds, self._work.begins)
         self.feed()
 
     def prepare(self, batch: Path) -> None:
-        self._in.prepare(batch, self._work.kinds, self._work.begins)
+        self._in.prepare(batch, self._kinds, self._work.begins)
 
     def feed(self) -> float:
         begin = time.perf_counter()
@@ -115,7 +118,7 @@ class _FilePeer:
 
     def add(self, wish: protocol.Wish) -> bool:
         self._in.put_wishes("added", [wish])
-        self._out.wait(wish.name)
+        self._out.wait(self._NAMED.format(wish.name))
         return True
 
     def details(self) -> dict[str, float]:
@@ -123,8 +126,7 @@ class _FilePeer:
 
 
 def _flink_tables(printed: Path) -> Any:
-    """An environment for SQL. The connector `print` writes to the standard output of the JVM, which is that of this
-    process, and goes to a file from now on."""
+    """An environment for SQL. What its connector `print` writes, to this process's standard output, goes to a file."""
     os.dup2(os.open(printed, os.O_CREAT | os.O_WRONLY), 1)
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
@@ -136,11 +138,11 @@ def _flink_tables(printed: Path) -> Any:
 
 
 class FlinkPeer(_FilePeer):
-    """Apache Flink: a job in SQL, submitted through PyFlink to a cluster in its own process, which looks into the
-    directories every 20 ms."""
+    """Apache Flink: a job in SQL on a cluster in its own process, which looks into the directories every 20 ms."""
 
     # Without the second, an item of the very millisecond that the watermark has reached would not be kept.
     _TIME = "ts AS TO_TIMESTAMP_LTZ(t / 1000, 3), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND"
+    _NAMED = "[{},"
     _PRINTED = re.compile(r"\+I\[(.*), (\d+), (\d+)\]$")
 
     def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
@@ -156,11 +158,6 @@ class FlinkPeer(_FilePeer):
         selects = self._joined() if self._work.form == "joined" else self._each()
         self._job = tables.execute_sql(f"INSERT INTO found {' UNION ALL '.join(selects)}").get_job_client()
         self._begin()
-
-    def add(self, wish: protocol.Wish) -> bool:
-        self._in.put_wishes("added", [wish])
-        self._out.wait(f"[{wish.name},")
-        return True
 
     def rows(self) -> Iterator[protocol.WishRow]:
         with self._found.open(encoding="utf-8") as lines:
@@ -204,9 +201,8 @@ class FlinkPeer(_FilePeer):
 
 
 class PathwayPeer(_FilePeer):
-    """Pathway: a dataflow in its Python framework, which runs on its Rust engine in this process. Nothing is forgotten:
-    what is late is told by the newest time of either side, and the files of items and links are read one after the
-    other, so links would be lost."""
+    """Pathway: its Rust engine in this process. Nothing is forgotten: what is late is told by the newest time of either
+    side, and files of items and links are read one after the other, so links would be lost."""
 
     def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
         super().__init__(work, directory, "pathway", header=True)
@@ -220,10 +216,8 @@ class PathwayPeer(_FilePeer):
         self._pathway = pathway
         for name, columns in {**protocol.TABLES, "wishes": protocol.WISHES}.items():
             types = {column: int if column in protocol.NUMERIC else str for column in columns}
-            schema = pathway.schema_from_types(**types)
-            self._tables[name] = pathway.io.csv.read(
-                self._in.path(name), schema=schema, mode="streaming", autocommit_duration_ms=20
-            )
+            reading = {"schema": pathway.schema_from_types(**types), "mode": "streaming", "autocommit_duration_ms": 20}
+            self._tables[name] = pathway.io.csv.read(self._in.path(name), **reading)
         found = list(self._joined() if self._work.form == "joined" else self._each())
         pathway.io.csv.write(pathway.Table.concat_reindex(*found), self._found)
         run = threading.Thread(target=pathway.run, kwargs={"monitoring_level": pathway.MonitoringLevel.NONE})
@@ -266,7 +260,7 @@ class PathwayPeer(_FilePeer):
         return joined.select(channel=left.channel, l=left.doc, r=right.doc, d=right.t - left.t)
 
 
-class SparkPeer:
+class SparkPeer(_FilePeer):
     """Spark Structured Streaming, with our session, in this process. `joined` is one streaming query with a
     stream-stream join for each kind. Its pairs are joined with the wishes in `foreachBatch`; an added wish gets the
     pairs that are completed from then on. `each` has a streaming query for each wish."""
@@ -274,14 +268,13 @@ class SparkPeer:
     _TASKS = 2  # partitions of a join. Each costs the same for every trigger, whether it has rows or not
 
     def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
-        self._work, self._directory = work, directory
-        self._wishes = list(work.wishes)
-        self._in = protocol.WatchedDirectories(directory / "spark", header=True)
+        super().__init__(work, directory, "spark", header=True)
+        self._directory, self._kinds, self._wishes = directory, [], list(work.wishes)  # it needs no marks
         self._session: Any = None
         self._wanted: Any = None
         self._queries: list[Any] = []
-        self._found: list[Any] = []
-        self._out = (directory / "found.csv").open("wb")
+        self._tables: list[Any] = []
+        self._lines = self._found.open("wb")
 
     def start(self) -> None:
         from pyspark.sql.functions import lit
@@ -292,20 +285,15 @@ class SparkPeer:
         self._session.conf.set("spark.sql.shuffle.partitions", str(self._TASKS))
         if self._work.form == "joined":
             self._publish_wishes()
-            union, *others = (self._pairs(kind, self._work.longest[kind]) for kind in self._work.kinds)
-            for other in others:
-                union = union.unionAll(other)
-            self._run(union)
+            pairs = (self._pairs(kind, self._work.longest[kind]) for kind in self._work.kinds)
+            self._run(reduce(lambda one, other: one.unionAll(other), pairs))
         else:
             for wish in self._wishes:
                 where = f"l.channel = '{wish.channel}' AND r.t - l.t <= {wish.width}"
                 pairs = self._pairs(wish.kind, -(-wish.width // protocol.WISH_HOUR), where)
                 self._run(pairs.withColumn("name", lit(wish.name)))
-        self._in.prepare(None, [], self._work.begins)
+        self._in.prepare(None, self._kinds, self._work.begins)
         self.feed()
-
-    def prepare(self, batch: Path) -> None:
-        self._in.prepare(batch, [], self._work.begins)
 
     def feed(self) -> float:
         begin = time.perf_counter()
@@ -320,16 +308,13 @@ class SparkPeer:
         return False
 
     def rows(self) -> Iterator[protocol.WishRow]:
-        for table in self._found:
+        for table in self._tables:
             yield from zip(*(table[name].to_pylist() for name in ("name", "l", "r")), strict=True)
-
-    def details(self) -> dict[str, float]:
-        return {}
 
     def stop(self) -> None:
         for query in self._queries:
             query.stop()
-        self._out.close()
+        self._lines.close()
         if self._session is not None:
             self._session.stop()
 
@@ -353,9 +338,8 @@ class SparkPeer:
     def _stream(self, table: str) -> Any:
         from pyspark.sql.functions import expr
 
-        schema = ", ".join(
-            f"{name} {'LONG' if name in protocol.NUMERIC else 'STRING'}" for name in protocol.TABLES[table]
-        )
+        columns = protocol.TABLES[table]
+        schema = ", ".join(f"{name} {'LONG' if name in protocol.NUMERIC else 'STRING'}" for name in columns)
         read = self._session.readStream.schema(schema).option("header", "true").csv(str(self._in.path(table)))
         return read.withColumn("at", expr("timestamp_micros(t)")).withWatermark("at", "0 seconds")
 
@@ -372,8 +356,8 @@ class SparkPeer:
 
             rows = rows.join(broadcast(self._wanted), ["kind", "channel"]).where("d <= width")
         found = rows.select("name", "l", "r").toArrow()
-        write_csv(found, self._out, WriteOptions(include_header=False))
-        self._found.append(found)
+        write_csv(found, self._lines, WriteOptions(include_header=False))
+        self._tables.append(found)
 
 
 def run_flink_task(directory: Path) -> None:
@@ -415,18 +399,12 @@ def _match_recognize(task: protocol.PatternTask) -> Iterator[str]:
         )
 
 
-def _run_mmqjp_task(directory: Path) -> None:
-    from bench.patterns_peers import run_mmqjp_task
-
-    run_mmqjp_task(directory)
-
-
 PROGRAMS: dict[str, Callable[[Path], None]] = {
     "mmqjp": partial(protocol.serve_peer, MmqjpPeer),
     "flink": partial(protocol.serve_peer, FlinkPeer),
     "pathway": partial(protocol.serve_peer, PathwayPeer),
     "spark": partial(protocol.serve_peer, SparkPeer),
-    "mmqjp-patterns": _run_mmqjp_task,
+    "mmqjp-patterns": lambda directory: import_module("bench.patterns_peers").run_mmqjp_task(directory),
     "flink-patterns": run_flink_task,
 }
 

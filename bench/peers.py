@@ -1,13 +1,8 @@
 """Beside what a user would pick instead: our engine on DuckDB, and systems that join streams, over the same items.
 
-The queries are subscriptions to one channel with a window each (`bench.workload.parameters`). The peers get the items
-already shredded into rows; our engine gets their XML. Each runs in a process of its own, in turns. The rows are
-compared before a time is reported.
+The peers get items already shredded into rows; our engine gets their XML. Each runs in a process of its own, in turns.
 """
 
-from __future__ import annotations
-
-import argparse
 import csv
 import json
 import os
@@ -28,17 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.harness import Line, benchmark_parser, columns, parse_options, report, with_progress
-from bench.peer_protocol import (
-    FORMS,
-    TABLES,
-    PeerReport,
-    PeerWork,
-    Wish,
-    WishRow,
-    resident_bytes,
-    write_table,
-    write_work,
-)
+from bench.peer_protocol import FORMS, TABLES, PeerReport, PeerWork, Wish, WishRow, resident_bytes, write_table
 from bench.plots import COLOURS, Panel, PlotSeries, by_plan, draw_panels, grouped
 from bench.workload import HOUR, LONGEST_WINDOWS, field_tables, items, parameters, write_documents
 from feeds.documents import Document
@@ -85,13 +70,10 @@ class PeerSystem:
 
 
 SYSTEMS = {
-    system.name: system
-    for system in (
-        PeerSystem("mmqjp", "mmqjp", "mmqjp", uses_ours=True),
-        PeerSystem("flink", "flink", "pyflink", java=True),
-        PeerSystem("pathway", "pathway", "pathway"),
-        PeerSystem("spark", "spark", "pyspark", java=True, uses_ours=True),
-    )
+    "mmqjp": PeerSystem("mmqjp", "mmqjp", "mmqjp", uses_ours=True),
+    "flink": PeerSystem("flink", "flink", "pyflink", java=True),
+    "pathway": PeerSystem("pathway", "pathway", "pathway"),
+    "spark": PeerSystem("spark", "spark", "pyspark", java=True, uses_ours=True),
 }
 
 
@@ -109,7 +91,7 @@ def run_peer(
         directory = Path(name)
         for batch in work.batches:
             (directory / batch).symlink_to(batches / batch, target_is_directory=True)
-        write_work(replace(work, launched=time.time()), directory)
+        replace(work, launched=time.time()).write(directory)
         told, resident = run_program(system, directory, python, seconds)
         with (directory / "rows.csv").open(newline="", encoding="utf-8") as lines:
             rows = frozenset((name, int(left), int(right)) for name, left, right in csv.reader(lines))
@@ -149,9 +131,8 @@ def _watch(process: subprocess.Popen[bytes], seconds: float) -> int:
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        pass  # The report is missing, which says it.
+        with suppress(subprocess.TimeoutExpired):  # The report is missing, which says it.
+            process.wait(seconds)
     finally:
         ended.set()
         watcher.join()
@@ -210,11 +191,10 @@ class Contender:
 def prepare_peers(case: PeersCase, directory: Path) -> PeerWork:
     documents = list(items(case.items + case.last))
     starts = [*range(0, case.items, case.batch), case.items, len(documents)]
-    names = []
-    for number, (first, end) in enumerate(pairwise(starts)):
-        names.append(f"batch{number:04}")
-        (directory / names[-1]).mkdir()
-        shred_items(documents[first:end], first, directory / names[-1])
+    names = [f"batch{number:04}" for number in range(len(starts) - 1)]
+    for name, (first, end) in zip(names, pairwise(starts), strict=True):
+        (directory / name).mkdir()
+        shred_items(documents[first:end], first, directory / name)
     wishes = [Wish(one.name, one.kind, one.channel, one.hours * HOUR) for one in parameters(case.queries)]
     added = Wish(ADDED, "title", _channel_to_add(documents, case.items), LONGEST_WINDOWS["title"] * HOUR)
     return PeerWork(wishes, LONGEST_WINDOWS, documents[0].t0 - HOUR, names, "joined", added, 0.0)
@@ -256,7 +236,7 @@ def compare_rows(expected: Collection[WishRow], found: Collection[WishRow], name
 
 def contenders(queries: int, names: Sequence[str]) -> list[Contender]:
     joined = [Contender(name, FORMS[0]) for name in names]
-    return joined + [Contender(one.name, FORMS[1]) for one in joined if one.name != OURS and queries <= EACH]
+    return joined + [Contender(name, FORMS[1]) for name in names if name != OURS and queries <= EACH]
 
 
 def measure_peers(case: PeersCase, pythons: dict[str, str]) -> list[Line]:
@@ -266,11 +246,10 @@ def measure_peers(case: PeersCase, pythons: dict[str, str]) -> list[Line]:
         work = prepare_peers(case, directory)
         for _ in range(case.rounds):
             for one in systems:
-                added = work.added if one.form == FORMS[0] else None
-                given = replace(work, form=one.form, added=added)
+                given = replace(work, form=one.form, added=work.added if one.form == FORMS[0] else None)
                 run = run_peer(SYSTEMS[one.name], given, directory, pythons[one.name])
                 expected = (systems[0].runs or [run])[0].rows
-                wanted = expected if added else {row for row in expected if row[0] != ADDED}
+                wanted = expected if given.added else {row for row in expected if row[0] != ADDED}
                 compare_rows(wanted, run.rows, one.name, case.items)
                 one.runs.append(run)
     return [_line(case, one, systems[0].seconds()) for one in systems]
@@ -335,7 +314,7 @@ def installed_peers(pythons: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _options() -> argparse.Namespace:
+def bench_peers() -> None:
     parser = benchmark_parser("peers", "beside Apache Flink, Pathway and Spark's stream-stream joins")
     parser.add_argument("--items", type=int, metavar="N", help=f"how many items; default: {ITEMS:,}")
     parser.add_argument("--rounds", type=int, metavar="N", help=f"how often each is run; default: {ROUNDS}")
@@ -344,11 +323,7 @@ def _options() -> argparse.Namespace:
         if not system.uses_ours:
             text = f"the interpreter that has {system.needs}; default: this one"
             parser.add_argument(f"--{system.name}-python", default=sys.executable, metavar="PATH", help=text)
-    return parse_options(parser)
-
-
-def bench_peers() -> None:
-    options = _options()
+    options = parse_options(parser)
     names = [OURS, *(options.peer or [*SYSTEMS][1:])]
     pythons = installed_peers({name: getattr(options, f"{name}_python", sys.executable) for name in names})
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)

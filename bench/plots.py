@@ -1,7 +1,5 @@
 """Draws lines of results with matplotlib, which only the benchmarks need: panels of curves, as SVG and as PNG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

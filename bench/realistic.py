@@ -1,18 +1,17 @@
 """Lifelike subscriptions with windows of hours to days: stage 2 alone, and the whole path from bytes to outputs.
 
-The whole path is reported as a ratio to parsing the same documents with lxml and reading their tags, and by stage.
-Stage 2 is measured by repeating its calls on a new engine, as a ratio to the floor over the documents that are still
-kept. Both are compared with programs that do not use mmqjp: one statement per subscription; on Spark, a streaming join
-for each of a few; a dictionary in Python for one. Before a time is reported, the results of all of them are compared.
+Stage 2 is measured by repeating its calls on a new engine, as a ratio to the floor over the documents that are kept.
+Both stand beside programs without mmqjp: a statement per subscription, joins of Spark, a dictionary in Python.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -20,25 +19,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from lxml import etree
 
-from bench import harness, workload
+from bench import harness, joins, workload
 from bench.harness import Line, columns, timed
-from bench.joins import (
-    LEAF_BITS,
-    Postings,
-    check_equal,
-    floor_seconds,
-    opened_engine,
-    plans_of,
-    rows_digest,
-    timed_join,
-)
 from bench.plots import new_figure, save_figure, stack_bars
 from bench.workload import channel, items
+from common.arrays import Ints
 from feeds.documents import Document
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.output import Output
@@ -78,8 +67,7 @@ def by_statements(
     found: list[ItemPairs] = [set() for _ in queries]
     inserting = joining = 0.0
     database = workload.FieldDatabase()
-    connection = database.connection
-    try:
+    with closing(database.connection) as connection:
         for batch in batches:
             begin = time.perf_counter()
             first = database.insert(batch)
@@ -91,38 +79,26 @@ def by_statements(
                 pairs.update(connection.execute(one.sql.replace("$new", str(first))).fetchall())
             joining += time.perf_counter() - between
             inserting += between - begin
-    finally:
-        connection.close()
     return inserting, joining, found
 
 
-class SameTitle:
-    def __init__(self, first: str, second: str, hours: int) -> None:
-        self._first, self._second, self._window = first, second, hours * workload.HOUR
-        self._seen: dict[str, list[tuple[int, int]]] = {}
-
-    def run(self, batches: ItemBatches) -> ItemPairs:
-        found: ItemPairs = set()
-        number = 0
-        for batch in batches:
-            for document in batch:
-                self._arrived(number, document, found)
-                number += 1
-            self._forget(batch[-1].t0 - self._window)
-        return found
-
-    def _arrived(self, number: int, document: Document, found: ItemPairs) -> None:
-        root = etree.fromstring(document.xml_bytes())
-        channel, title = root.findtext("channel_url"), (root.findtext("title") or "").lower()
-        if channel == self._second:
-            for earlier, when in self._seen.get(title, ()):
-                if when < document.t0 <= when + self._window:
-                    found.add((earlier, number))
-        if channel == self._first:
-            self._seen.setdefault(title, []).append((number, document.t0))
-
-    def _forget(self, before: int) -> None:
-        self._seen = {title: live for title, of in self._seen.items() if (live := [x for x in of if x[1] >= before])}
+def by_dictionary(batches: ItemBatches, first: str, second: str, hours: int) -> ItemPairs:
+    """In Python, the pairs of one subscription: items of two channels that have the same title."""
+    found: ItemPairs = set()
+    seen: dict[str, list[tuple[int, int]]] = {}
+    window, numbers = hours * workload.HOUR, count()
+    for batch in batches:
+        for document in batch:
+            number, root = next(numbers), etree.fromstring(document.xml_bytes())
+            channel_url, title = root.findtext("channel_url"), (root.findtext("title") or "").lower()
+            if channel_url == second:
+                earlier = seen.get(title, ())
+                found.update((one, number) for one, when in earlier if when < document.t0 <= when + window)
+            if channel_url == first:
+                seen.setdefault(title, []).append((number, document.t0))
+        before = batch[-1].t0 - window
+        seen = {title: live for title, of in seen.items() if (live := [one for one in of if one[1] >= before])}
+    return found
 
 
 def by_stream_join(
@@ -179,9 +155,8 @@ class PartTimes:
     """The seconds of each part of an engine, without those of the parts inside it; observed by wrapping its methods."""
 
     def __init__(self, engine: Session) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
         self._inside = ["rest"]
-        self._since = time.perf_counter()
+        self.reset()
         # The engine's parts are its own business; only a benchmark looks behind them.
         components, store = engine._components, engine._store
         self._wrap(components.admission, "admission and parse", "admit")
@@ -275,7 +250,7 @@ def replay_calls(store: JoinEngine, calls: Iterable[StoreCall], keep: bool) -> t
     for name, arguments in calls:
         if name == "join":
             batch, first, scope = arguments
-            joined = timed_join(store, batch, first, scope, keep)
+            joined = joins.timed_join(store, batch, first, scope, keep)
             seconds += joined.seconds
             tables.append(joined.table)
         else:
@@ -285,8 +260,7 @@ def replay_calls(store: JoinEngine, calls: Iterable[StoreCall], keep: bool) -> t
 
 @dataclass(frozen=True)
 class PathRun:
-    """The seconds of registration and of all batches, the latter also by stage, the outputs, and the calls of stage
-    2."""
+    """Seconds of registration and of all batches, the latter also by stage; the outputs; the calls of stage 2."""
 
     registering: float
     seconds: float
@@ -329,8 +303,8 @@ def check_pairs(name: str, found: Sequence[ItemPairs], expected: Sequence[ItemPa
 
 @dataclass(frozen=True)
 class FloorInput:
-    kept: Postings
-    joined: Postings
+    kept: joins.Postings
+    joined: joins.Postings
     documents: int
 
 
@@ -353,22 +327,22 @@ def floor_inputs(calls: Sequence[StoreCall]) -> Iterator[FloorInput]:
             yield FloorInput((values, arrived), new, len(starts))
             starts.update(zip(batch.r_docts["docid"].to_pylist(), batch.r_docts["t0"].to_pylist(), strict=True))
             values, arrived = np.concatenate([values, new[0]]), np.concatenate([arrived, new[1]])
-            docids = arrived >> LEAF_BITS
+            docids = arrived >> joins.LEAF_BITS
 
 
-def _interned(r_doc: pa.Table, known: dict[str, int]) -> Postings:
+def _interned(r_doc: pa.Table, known: dict[str, int]) -> joins.Postings:
     texts = r_doc["strval"].to_pylist()
-    values: npt.NDArray[np.int64] = np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+    values: Ints = np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
     docids = r_doc["docid"].to_numpy()
     order = np.argsort(docids, kind="stable")
     values, docids = values[order], docids[order]
     place = np.arange(len(docids)) - np.searchsorted(docids, docids)
-    assert len(place) == 0 or place.max() < 1 << LEAF_BITS
-    return values, docids << LEAF_BITS | place
+    assert len(place) == 0 or place.max() < 1 << joins.LEAF_BITS
+    return values, docids << joins.LEAF_BITS | place
 
 
 def _replay(engine: str, plan: str, calls: Sequence[StoreCall], tables: dict[str, pa.Table]) -> float:
-    with opened_engine(engine, plan) as store:
+    with joins.opened_engine(engine, plan) as store:
         seconds, rows = replay_calls(store, calls, plan not in tables)
     tables.setdefault(plan, rows)
     return seconds
@@ -390,12 +364,12 @@ def measure_realistic(
 
     inputs = list(floor_inputs(first.calls))
     tables: dict[str, pa.Table] = {}
-    joins: dict[str, Callable[[], float]] = {
-        "floor": lambda: sum(floor_seconds([one.kept], None, one.joined)[0] for one in inputs)
+    joining: dict[str, Callable[[], float]] = {
+        "floor": lambda: sum(joins.floor_seconds([one.kept], None, one.joined)[0] for one in inputs)
     }
-    joins |= {plan: partial(_replay, engine, plan, first.calls, tables) for plan in plans}
-    stage2 = harness.medians(joins, rounds)
-    check_equal({plan: rows_digest(table) for plan, table in tables.items()})
+    joining |= {plan: partial(_replay, engine, plan, first.calls, tables) for plan in plans}
+    stage2 = harness.medians(joining, rounds)
+    joins.check_equal({plan: joins.rows_digest(table) for plan, table in tables.items()})
 
     without = list(_without_us(case, engine, batches, queries, first, sample))
     baseline = without[0]
@@ -454,7 +428,7 @@ def _without_us(
     check_pairs("a statement on DuckDB", found, output_pairs(ours.outputs, batches, places))
     scaled = inserting + joining / len(places) * case.queries
     yield line("statements", "duckdb", scaled, found, case.queries, len(places) < case.queries)
-    alone, pairs = timed(partial(SameTitle(*wanted[0]).run, batches))
+    alone, pairs = timed(partial(by_dictionary, batches, *wanted[0]))
     check_pairs("the program in Python", [pairs], expected[:1])
     yield line("Python, one query", "python", alone, [pairs], 1, False)
 
@@ -462,8 +436,7 @@ def _without_us(
 _NAMES = {"realistic": "stage 2", "realistic-path": "whole path", "realistic-without": "without us"}
 REALISTIC_COLUMNS = columns(
     "= name | plan | queries | items | state | seconds | items/s = rate | rows | floor, s = floor | "
-    "over floor = over_floor | "
-    "times faster = marked | than = baseline",
+    "over floor = over_floor | times faster = marked | than = baseline",
     name=lambda line: _NAMES[line.bench],
     rate=lambda line: line.number("items") / line.seconds,
 )
@@ -488,11 +461,9 @@ def draw_parts(lines: Sequence[Line], prefix: Path) -> None:
 def bench_realistic() -> None:
     parser = harness.engine_parser("realistic", "lifelike subscriptions with windows: stage 2, and the whole path")
     options = harness.parse_options(parser)
-    plans = plans_of(options.engine, options.plan, quick=options.quick)
-    cases = [
-        RealisticCase(number, QUICK_ITEMS if options.quick else ITEMS)
-        for number in options.queries or ([10_000] if options.quick else NUMBERS)
-    ]
+    plans = joins.plans_of(options.engine, options.plan, quick=options.quick)
+    numbers = options.queries or ([10_000] if options.quick else NUMBERS)
+    cases = [RealisticCase(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
     lines = [
         line for case in harness.with_progress(cases) for line in measure_realistic(case, options.engine, plans, ROUNDS)
     ]

@@ -1,13 +1,8 @@
 """How long it takes to register queries: as scripts of many kinds, as files of commands, and their patterns in stage 1.
 
-For each kind of queries, a script is registered in an engine on DuckDB in memory, in a process of its own, and `check`
-and `run` read it as a file. Before a time is reported, some of the queries are registered one by one in a second
-engine, which must give the same outputs for a few documents. Without --quick, patterns are also given to the catalog
-and to stage 1 as the engine does; texts to an engine that has seen no similar ones; and a store with very many
-different texts is closed and opened again.
+Without --quick, patterns are also given to the catalog and to stage 1 as the engine does; texts to an engine that has
+seen no similar ones; and a store with very many different texts is closed and opened again.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -79,8 +74,7 @@ def named_script(kind: str, number: int) -> str:
 
 
 def matching_pairs(number: int) -> list[Document]:
-    """Pairs of documents that match for `names`, `windows` and some of `keywords`, and that a few of `different`
-    match."""
+    """Pairs of documents that match for `names`, `windows`, some of `keywords` and a few of `different`."""
     rng, pairs = Random(9), []
     for n in range(number):
         text = f"<w>word{n * 3 % 1_000:03}. and more</w>"

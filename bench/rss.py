@@ -1,12 +1,8 @@
 """The benchmark of the thesis on feeds (6.6.3, Figure 6.16): items are joined with all earlier ones, batch by batch.
 
 The feed is synthetic and the window infinite. Each round opens an engine, gives it `state` items (the last of them
-joined like any batch) and measures the next batch, until it has listed (pair of documents, row of R_T). The floor does
-the same in the same process, in turns. Sequential runs a sample of the queries one by one. Before a time is reported,
-the rows of all plans are compared, and the results of the sample's queries with what each gets when it runs alone.
+joined like any batch) and measures the next batch. The floor does the same in the same process, in turns.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +12,6 @@ from random import Random
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from bench import harness, joins
@@ -24,6 +19,7 @@ from bench.harness import Line, columns
 from bench.joins import timed_join
 from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.technical import STYLES, plan_series, varied_panels
+from common.arrays import Ints
 from templates.witness import Witnesses
 
 LEAVES = ("item_url", "channel_url", "title", "timestamp", "description")
@@ -36,19 +32,16 @@ _KIND = 32
 _TEXT = "stream join event query template witness node value path feed book author title data window time graph "
 
 
-def feed_values(count: int, seed: int = 7) -> npt.NDArray[np.int64]:
-    """The interned values of `count` items like those of the thesis (section 6.6.3), a row for each, in order of time.
-
-    Channels are Zipf distributed. Now and then an item repeats the url, the title or the description of the one before
-    it in its channel, is described by its title, has its channel's url, or is called Untitled, as items of real feeds
-    do.
-    """
+def feed_values(count: int, seed: int = 7) -> Ints:
+    """The interned values of `count` items like those of the thesis (6.6.3), a row for each, in order of time. Channels
+    are Zipf distributed. Now and then an item repeats the url, the title or the description of its channel's last one,
+    is described by its title, has its channel's url, or is called Untitled, as real items do."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, FEED_CHANNELS + 1) ** 0.8
     channels = rng.choice(FEED_CHANNELS, count, p=weights / weights.sum())
     fresh = np.arange(count)
     numbers = np.stack([fresh, channels, fresh, rng.integers(0, 5 * count + 10, count), fresh], axis=1)
-    values: npt.NDArray[np.int64] = numbers + (np.arange(len(LEAVES), dtype=np.int64) << _KIND)
+    values: Ints = numbers + (np.arange(len(LEAVES), dtype=np.int64) << _KIND)
     chance = rng.random((count, 6))
     last: dict[int, int] = {}
     for i, channel in enumerate(channels.tolist()):
@@ -67,7 +60,7 @@ def feed_values(count: int, seed: int = 7) -> npt.NDArray[np.int64]:
     return values
 
 
-def feed_strings(values: npt.NDArray[np.int64]) -> list[pa.Array]:
+def feed_strings(values: Ints) -> list[pa.Array]:
     return [pa.array([_string(value) for value in column.tolist()]) for column in values.T]
 
 
@@ -88,7 +81,7 @@ def register_feed_queries(count: int) -> joins.RegisteredQueries:
     return joins.register_queries(FEED, joins.draw_queries(FEED, count, len(FEED.paths), 0.8), ("S", "S"))
 
 
-def feed_batch(registered: joins.RegisteredQueries, values: npt.NDArray[np.int64], first: int, end: int) -> Witnesses:
+def feed_batch(registered: joins.RegisteredQueries, values: Ints, first: int, end: int) -> Witnesses:
     return joins.schema_witnesses(registered, "S", feed_strings(values[first:end]), first, groups=first == 0)
 
 
@@ -128,7 +121,7 @@ class FeedWorkload:
     joined to warm up, and those measured, each with the id of their first document."""
 
     registered: joins.RegisteredQueries
-    items: npt.NDArray[np.int64]
+    items: Ints
     kept: list[tuple[int, Witnesses]]
     warm: tuple[int, Witnesses]
     measured: tuple[int, Witnesses]

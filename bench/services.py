@@ -1,18 +1,7 @@
 """Running services: from the appearance of a file to its output line, and what visitors of the page cost the engine.
 
-`latency` runs `mmqjp stream` in a process of its own, over subscriptions to one channel each. Documents are files that
-are renamed into its directory. Its throughput is measured first: many files at once. Then files come one by one, and
-then at random, at half that rate. The latency of a document is the time from just before the rename until its last line
-can be read. The lines must be those that `mmqjp run` writes for the same files, each once.
-
-`serve` runs `mmqjp serve` over subscriptions that have a million outputs. Documents come in files, each as soon as the
-one before is processed: in turns nobody visits, and 50 pages a second are asked for. What visitors cost is the time of
-the files with them over that of those without, the median over pairs of turns. The outputs must be those of an engine
-that nobody visits, and each page must show what the store has. Visitors are a thread of the benchmark, which takes part
-of the processors, too. Times are of the clock.
+Visitors are a thread of the benchmark, which takes part of the processors, too. Times are of the clock.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -141,14 +130,12 @@ class _Threaded(AbstractContextManager[Any]):
 
 
 class LineTimes(_Threaded):
-    """Inside the context, a thread notes when each part of a growing file arrives. It keeps no line: they may be more
-    than fit in memory."""
+    """Inside the context, a thread notes when each part of a growing file arrives, but keeps no lines."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(self._work)
         self._path = path
-        self._times: list[float] = []
-        self._ends: list[int] = []
+        self._times, self._ends = list[float](), list[int]()
 
     def is_at_end(self) -> bool:
         size = self._path.stat().st_size if self._path.exists() else 0
@@ -409,8 +396,7 @@ class Pages:
             assert total == len(kept[name]), f"/q/{name} counts {total} outputs of {len(kept[name])}"
 
     def requests(self) -> Iterator[PageRequest]:
-        """Asks for the addresses of matches and feeds, and returns requests without an end: each kind of page in turn,
-        some more often."""
+        """Asks for addresses of matches and feeds. Returns requests without end: each kind in turn, some more often."""
         pages = [self._get(f"/q/{name}").text for name in self._sample]
         matches = [unescape(found) for page in pages for found in re.findall(r'"(/o/[^"]+)"', page)]
         feeds = [urlsplit(self._get(f"/api/v1/queries/{name}/feed").json()["url"]).path for name in self._sample]
@@ -454,9 +440,8 @@ class ServeCase:
 
 
 def measure_serve(case: ServeCase, kept: Path | None = None) -> list[Line]:
-    """A line for the engine and one for each kind of page. Raises AssertionError if visitors change what comes out, or
-    if a page does not show what the store has; ServiceFailed. The store that is filled is `kept` in a directory for the
-    next time, which begins with it."""
+    """A line for the engine and one for each kind of page. Raises AssertionError if visitors change what comes out or a
+    page shows something else; ServiceFailed. The filled store is `kept` in a directory for the next time."""
     with TemporaryDirectory(prefix="mmqjp-serve-") as directory:
         place, waiting = ServiceFiles(Path(directory)), Path(directory) / "waiting"
         place.drops.mkdir()

@@ -1,17 +1,10 @@
 """Stage 1 alone, from bytes to witness relations, as a ratio to parsing the same documents with lxml.
 
-Each case runs in its own process. The floor is `lxml.etree.fromstring` and a walk that reads the tags. Measured in
-turns with it are the evaluator with and without its shape cache; lxml with one compiled XPath per path, which gives the
-bindings; Saxon with the same XPaths, if it is installed; and elementpath. The last three are measured for few patterns
-only, on some of the documents. Before a time is reported, a sample of the patterns is checked against exact matching,
-and the witnesses with the shape cache against those without.
-
-`adversarial` has documents designed to be slow, when they are new and when they are repeated, with the default limits
-and with small ones. On any documents, the evaluator with its shape cache should take at most three times as long as
-without.
+Each case runs in its own process: the evaluator with and without its shape cache, whose witnesses are compared; and,
+for few patterns and documents, lxml with one XPath per path, Saxon with the same, if it is installed, and elementpath.
+A sample of the patterns is checked against exact matching. `adversarial` has documents designed to be slow, when they
+are new and when they are repeated.
 """
-
-from __future__ import annotations
 
 import gc
 import resource
@@ -50,8 +43,7 @@ _SAMPLE, _FEW = 25, 20
 
 @dataclass(frozen=True)
 class Stage1Case:
-    """`kind` of documents, distinct patterns, the shares of them with an existential filter and with a value filter or
-    an attribute."""
+    """A kind of documents, distinct patterns, and the shares of existential filters and of values or attributes."""
 
     kind: str
     patterns: int
@@ -115,8 +107,7 @@ def measure_stage1(case: Stage1Case, texts: Sequence[bytes] = (), rounds: int = 
 def _load(case: Stage1Case) -> _Loaded:
     conjuncts = patterns(made.VOCABULARIES[case.kind], case.patterns, case.filters, case.values)
     catalog, cached, uncached = Catalog(), XPathStage(), XPathStage(limits=Limits(shapes=0))
-    placed: list[tuple[Conjunct, Placement]] = []
-    changes: list[Change] = []
+    placed, changes = list[tuple[Conjunct, Placement]](), list[Change]()
 
     def register() -> None:
         for conjunct in conjuncts:
@@ -178,25 +169,17 @@ Library = Callable[[Sequence[str], dict[str, str]], Callable[[bytes], None]]
 
 
 def _lxml_xpath(paths: Sequence[str], namespaces: dict[str, str]) -> Callable[[bytes], None]:
-    compiled = [etree.XPath(path, namespaces=namespaces) for path in paths]
-
-    def run(text: bytes) -> None:
-        root = etree.fromstring(text, _PARSER)
-        for path in compiled:
-            path(root)
-
-    return run
+    return partial(_evaluated, [etree.XPath(path, namespaces=namespaces) for path in paths])
 
 
 def _elementpath(paths: Sequence[str], namespaces: dict[str, str]) -> Callable[[bytes], None]:
-    selectors = [elementpath.Selector(path, namespaces=namespaces) for path in paths]
+    return partial(_evaluated, [elementpath.Selector(path, namespaces=namespaces).select for path in paths])
 
-    def run(text: bytes) -> None:
-        tree = etree.fromstring(text, _PARSER).getroottree()
-        for selector in selectors:
-            selector.select(tree)
 
-    return run
+def _evaluated(evaluators: Sequence[Callable[[Any], object]], text: bytes) -> None:
+    tree = etree.fromstring(text, _PARSER).getroottree()
+    for evaluate in evaluators:
+        evaluate(tree)
 
 
 def _saxon(paths: Sequence[str], namespaces: dict[str, str]) -> Callable[[bytes], None]:

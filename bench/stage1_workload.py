@@ -1,7 +1,5 @@
 """Documents and tree patterns for the benchmarks of stage 1, and exact matching as the reference for it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -133,11 +131,7 @@ def _auction(rng: Random) -> str:
     )
 
 
-_RECORDS: dict[str, Callable[[Random], str]] = {
-    "regions": _region_item,
-    "people": _person,
-    "open_auctions": _auction,
-}
+_RECORDS: dict[str, Callable[[Random], str]] = {"regions": _region_item, "people": _person, "open_auctions": _auction}
 
 
 def _words(rng: Random, number: int) -> str:
@@ -195,9 +189,8 @@ DOCUMENT_KINDS = tuple(VOCABULARIES)
 
 
 def patterns(vocabulary: TagNames, number: int, filtered: float, valued: float = 0.0, seed: int = 7) -> list[Conjunct]:
-    """`number` distinct patterns, each joined with itself over its leaves: one to four under a root. `filtered` is the
-    share with an existential filter, `valued` that with a value filter or an attribute. Where the vocabulary is used
-    up, leaves are added that no document has."""
+    """`number` distinct patterns, each joined with itself over its one to four leaves. `filtered` is the share with an
+    existential filter, `valued` with a value filter or an attribute. At need, leaves are added that no document has."""
     rng = Random(seed)
     found: dict[str, PatternNode] = {}
     absent, tries = count(), 0
@@ -307,8 +300,7 @@ def rows_of(batch: Witnesses, groups: dict[int, frozenset[StepEdge]]) -> Witness
 def check_side(
     catalog: Catalog, conjunct: Conjunct, placement: Placement, side: int, document: StreamDocument, found: WitnessSets
 ) -> int:
-    """Checks one pattern in one document: the join of the witnesses is the projection of the matches on the minor.
-    Returns the number of matches."""
+    """Checks that the witnesses of a pattern join to its matches in a document. Returns the number of matches."""
     minor, stream = placement.minors[side], conjunct.sides()[side].stream
     if stream != document.stream:
         return 0

@@ -1,15 +1,8 @@
-"""What a large join state costs on DuckDB, and whether a long run stays small.
-
-`state`: documents have four joined values each, Zipf distributed, and the window is infinite. One process fills a
-store, and waits until nothing is left to merge; another one opens it, answers batches of 5,000 documents, and evicts a
-thirtieth of all. Before a time is reported, the rows of each batch are compared with those that follow from the values.
+"""What a large join state costs on DuckDB (`state`, docs/benchmarks.md), and whether a long run stays small.
 
 `flat-state`: feed items, one per second of their own time, are joined in windows of ten minutes and kept for an hour,
-with a state directory. At regular intervals a line shows the sizes. The last tenth of the run must not be larger than
-the third tenth by half or more.
+with a state directory. The last tenth of the run must not be larger than the third tenth by half or more.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -22,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +26,10 @@ from bench import harness, joins
 from bench.harness import Line, columns, in_fresh_process
 from bench.plots import Panel, PlotSeries, draw_panels, new_figure, save_figure
 from bench.workload import HOUR, SECOND
+from common.arrays import Ints
 from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.state.choice import directory_bytes
-
-_Ints = npt.NDArray[np.int64]
 
 LEAVES = 4
 STATE_SCHEMA = joins.DocumentSchema(tuple((f"leaf{i}",) for i in range(LEAVES)))
@@ -58,23 +51,25 @@ def state_queries() -> joins.RegisteredQueries:
     return joins.register_queries(STATE_SCHEMA, QUERIES, ("S", "S"))
 
 
-def kept_ranks(count: int, first: int, end: int) -> _Ints:
-    """The ranks of the values of documents from `first` to `end`, of `count` that are kept: a row for each document.
-    Rank r is drawn with a probability of about 1 / (r ln count). `first` is a multiple of CHUNK."""
+def drawn_chunks(
+    count: int, first: int, end: int, draw: Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[Any]]
+) -> Ints:
+    """The values of documents from `first`, a multiple of CHUNK, to `end`, of `count`: a row for each."""
     chunks = [np.zeros((0, LEAVES), np.int64)]
     for start in range(first, end, CHUNK):
-        rng = np.random.default_rng((count, start))
-        chunks.append((count ** rng.random((min(CHUNK, end - start), LEAVES))).astype(np.int64))
+        chunks.append(draw(np.random.default_rng((count, start)), (min(CHUNK, end - start), LEAVES)).astype(np.int64))
     return np.concatenate(chunks)
 
 
-def batch_ranks(count: int, number: int, size: int) -> _Ints:
-    """The ranks of the values of the documents of a measured batch.
+def kept_ranks(count: int, first: int, end: int) -> Ints:
+    """The ranks of values. Rank r is drawn with a probability of about 1 / (r ln count)."""
+    return drawn_chunks(count, first, end, lambda rng, shape: count ** rng.random(shape))
 
-    They repeat values that as many documents have, however many are kept, so that batches have about as many pairs: a
-    fifth of the documents repeat two or more values of one of REPEATED documents that are kept. Of all other values, a
-    quarter are of REPEATED ranks, and the rest are new.
-    """
+
+def batch_ranks(count: int, number: int, size: int) -> Ints:
+    """The ranks of the values of a measured batch. They repeat values that as many documents have, however many are
+    kept, so that batches have about as many pairs: a fifth of the documents repeat two or more values of one of
+    REPEATED kept ones. Of all other values, a quarter are of REPEATED ranks, and the rest are new."""
     rng = np.random.default_rng((count, 1, number))
     commonest = count / (SHARED * np.log(count))
     ranks = (commonest * SHARED ** (rng.integers(0, REPEATED, (size, LEAVES)) / REPEATED)).astype(np.int64)
@@ -88,7 +83,7 @@ def batch_ranks(count: int, number: int, size: int) -> _Ints:
     return np.where(again, originals[of], ranks)
 
 
-def rank_strings(ranks: _Ints) -> list[pa.Array]:
+def rank_strings(ranks: Ints) -> list[pa.Array]:
     return [
         pc.binary_join_element_wise(f"what leaf {leaf} says, number", pa.array(ranks[:, leaf]).cast(pa.string()), " ")
         for leaf in range(LEAVES)
@@ -101,8 +96,7 @@ def kept_chunks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def expected_digests(work: joins.RegisteredQueries, count: int, batches: int, size: int) -> list[joins.RowsDigest]:
-    """The rows (row of R_T, earlier document, later document) that each measured batch must find, from the values
-    alone."""
+    """The rows (row of R_T, earlier document, later document) that each batch must find, from the values alone."""
     later = np.concatenate([batch_ranks(count, number, size) for number in range(batches)])
     rows: list[list[tuple[int, int, int]]] = [[] for _ in range(batches)]
     masks = [(work.placements[query].row, sum(1 << leaf for leaf, _ in query)) for query in QUERIES]
@@ -112,7 +106,7 @@ def expected_digests(work: joins.RegisteredQueries, count: int, batches: int, si
     return [joins.columns_digest(list(np.array(of, np.int64).reshape(-1, 3).T.copy())) for of in rows]
 
 
-def shared_leaves(count: int, later: _Ints, kept: Callable[[int, int, int], _Ints]) -> dict[tuple[int, int], int]:
+def shared_leaves(count: int, later: Ints, kept: Callable[[int, int, int], Ints]) -> dict[tuple[int, int], int]:
     """The pairs of an earlier document and a later one that have values in common: of which leaves, as bits. Values of
     documents that are kept are those of `kept(count, first, end)`."""
     pairs: dict[tuple[int, int], int] = {}
@@ -184,8 +178,7 @@ def use_state(case: StateCase) -> tuple[list[float], list[joins.RowsDigest], Fig
 
     evict(0)  # nothing goes, but the postings are there from now on
     opened = time.perf_counter() - begin
-    seconds: list[float] = []
-    found: list[joins.RowsDigest] = []
+    seconds, found = list[float](), list[joins.RowsDigest]()
     for number, batch in enumerate(batches):
         store.begin()
         joined = joins.timed_join(store, batch, count + number * SIZE, work.scope, keep=True)
@@ -272,8 +265,7 @@ same_title/match->m[.//title->t] FOLLOWED BY {t = u, 5 min} S//item->c[./title->
 
 @dataclass(frozen=True, slots=True)
 class StateSample:
-    """The sizes after a number of documents: seconds per batch, resident bytes, bytes of the state directory, documents
-    kept, documents in the join state, outputs kept."""
+    """After some documents: seconds per batch, bytes resident and on disk, documents kept and joined, outputs kept."""
 
     documents: int
     seconds: float

@@ -1,14 +1,8 @@
 """The technical benchmark of the thesis (6.6.1, 6.6.2): many queries over two fixed documents, Figures 6.8 to 6.15.
 
-Each plan joins one document, which is the state, with the other, and lists (pair of documents, row of R_T). The time to
-expand these to queries has its own column. Sequential is one statement per query, in the fastest form that we found;
-for many queries it is measured on a sample and scaled up. Before a time is reported, the rows of all plans are
-compared, and the results of the sample's queries with what each gets when it runs alone.
-
-Figures 6.14 and 6.15 tell where the time goes with and without views, in the SQL of the thesis, not in our plans.
+Each plan joins one document, which is the state, with the other, and lists (pair of documents, row of R_T); to expand
+these to queries has its own column. Figures 6.14 and 6.15 tell what views save, in the thesis' SQL, not our plans.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -185,8 +179,7 @@ PlanSeconds = dict[str, float]
 
 def split_times(sql: joins.Sql, registered: joins.RegisteredQueries) -> tuple[PlanSeconds, PlanSeconds, int]:
     """Runs the conjunctive query of each template over R_doc, R_docW, R_bin, R_binW and R_T; then over R_L and R_R,
-    which are materialized with R_vj. An edge between two inner nodes of a template has no string value, so it
-    is read from R_bin either way. Raises AssertionError if the two ways differ in a row."""
+    materialized with R_vj, where edges have string values. Raises AssertionError if the two ways differ in a row."""
     for template, rows in registered.tables:
         constants = zip(*((row.id, *row.variables, row.window) for row in rows), strict=True)
         sql.load(template.name, pa.table([pa.array(column) for column in constants], names=template.columns[:-1]))
@@ -261,8 +254,7 @@ _FIGURES = (
 
 
 def draw_technical(lines: Sequence[Line], prefix: Path) -> None:
-    """Draws Figures 6.8 to 6.13, as far as they were measured. Where nothing varies, the points of Figures 6.8 and
-    6.11."""
+    """Draws Figures 6.8 to 6.13, as far as they were measured: at least the points of Figures 6.8 and 6.11."""
     panels = []
     for number, schema, key, label, log in _FIGURES:
         of = _of_figure(lines, schema, key)

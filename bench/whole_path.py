@@ -1,14 +1,8 @@
 """From bytes to outputs: all queries at once beside one query at a time, and beside a program written by hand.
 
-`whole-path` has the items and queries of `bench.workload`. The floor is to parse the same documents with lxml and read
-every tag. Sequential runs each of a sample of the queries alone over the same documents, scaled up to all of them.
-
-`expert` has subscriptions to one channel each. The engine and the program that an expert would write by hand for these
-kinds of subscription take the same batches in the same process, in turns, and write a line with an XML body for each
-match. Times are seconds of CPU, of all threads. Both compare the outputs before a time is reported.
+`whole-path` has the items and queries of `bench.workload`; Sequential runs a sample of the queries alone, scaled up to
+all. `expert` has subscriptions to one channel each, in turns with the program that an expert would write for them.
 """
-
-from __future__ import annotations
 
 import json
 import statistics
@@ -155,8 +149,7 @@ class Expert:
         rows = [asdict(one) | {"width": one.hours * HOUR} for one in subscriptions]
         self._database.connection.register("given", pa.Table.from_pylist(rows))
         self._database.connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
-        self._documents: list[Document] = []
-        self._bodies: list[str] = []
+        self._documents, self._bodies = list[Document](), list[str]()
         self._lines = lines.open("wb")
 
     def process(self, batch: Sequence[Document]) -> None:
@@ -206,9 +199,7 @@ def run_engine(
 
 
 def _clocked(
-    process: Callable[[Sequence[Document]], object],
-    batches: Sequence[Sequence[Document]],
-    singles: Sequence[Document],
+    process: Callable[[Sequence[Document]], object], batches: Sequence[Sequence[Document]], singles: Sequence[Document]
 ) -> tuple[float, list[float]]:
     def seconds(batch: Sequence[Document]) -> float:
         return harness.seconds_of(partial(process, batch), time.process_time)
@@ -233,9 +224,7 @@ def measure_expert(
     documents = list(items(case.items + case.singles))
     batches = [documents[start : min(start + case.batch, case.items)] for start in range(0, case.items, case.batch)]
     singles, subscriptions = documents[case.items :], parameters(case.queries)
-    ours: list[ExpertRun] = []
-    experts: list[ExpertRun] = []
-    rows = 0
+    ours, experts, rows = list[ExpertRun](), list[ExpertRun](), 0
     with TemporaryDirectory(prefix="mmqjp-expert-") as directory:
         for number in range(rounds):
             mine, other = Path(directory) / f"ours{number}", Path(directory) / f"expert{number}"

@@ -157,9 +157,8 @@ POPULAR = ((1, 0, 96), (0, 22, 96), (0, 1, 96))
 
 @dataclass(frozen=True)
 class RealisticQuery:
-    """One subscription: as `xscl`, and as `sql` over `field_tables`. `$new` is the first item of a batch. It joins two
-    items within hours or days and names the channels, the author or the category that it is about, so that few items
-    complete a match."""
+    """One subscription: as `xscl`, and as `sql` over `field_tables`, where `$new` is the first item of a batch. It is
+    about channels, an author or a category, so few items complete a match, within hours or days."""
 
     kind: str
     xscl: str
@@ -227,10 +226,8 @@ def _author(rng: Random) -> RealisticQuery:
 def _retitled(rng: Random) -> RealisticQuery:
     here, about, hours = _random_channel(rng), category(rng.randrange(CATEGORIES)), rng.randint(6, LONGEST_HOURS)
     left = f'[./channel_url = "{here}"][./category = "{about}"][./guid->g][./title->t]'
-    tables, where = (
-        "items r ON r.guid = l.guid AND r.title <> l.title",
-        f"l.channel = '{here}' AND {_in_category(about)}",
-    )
+    tables = "items r ON r.guid = l.guid AND r.title <> l.title"
+    where = f"l.channel = '{here}' AND {_in_category(about)}"
     return _subscription("retitled", left, "g = g' AND t != t'", hours, "[./guid->g'][./title->t']", tables, where)
 
 
@@ -314,8 +311,7 @@ _XSCL = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """A subscription: an item of `channel`, and then one that has the same title or author, or links to it, within a
-    window in hours."""
+    """A subscription: an item of `channel`, then one of the same title or author, or linking to it, within `hours`."""
 
     name: str
     kind: str

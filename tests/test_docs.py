@@ -1,14 +1,17 @@
-"""README.md and the pages of docs/: each block runs, and prints what is shown."""
+"""README.md and the pages of docs/, docstrings and the notebook: each block runs, and prints what is shown."""
 
+import doctest
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests.support import tables_page
-from tests.support.docs import DOCS, GENERATED, PAGES, differences
+from tests.support import generated_pages
+from tests.support.docs import DOCS, GENERATED, PAGES, differences, printed_cells, run_notebook
 from tests.support.places import ROOT
+from tests.test_project import PACKAGES, modules
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -23,10 +26,40 @@ def test_pages_that_are_made_are_current(page: Path):
 
 
 def test_every_table_of_a_store_is_described():
-    assert tables_page.undescribed() == set(), "describe these in tests/support/table_meanings.py"
+    assert generated_pages.undescribed() == set(), "describe these in tests/data/table_meanings.toml"
 
 
 def test_the_site_has_every_page():
     settings = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))
     listed = set(re.findall(r"'([\w-]+\.md)'", str(settings["project"]["nav"])))
     assert listed == {path.name for path in DOCS.glob("*.md")}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+WITH_EXAMPLES = [path for package in PACKAGES for path in modules(package) if ">>> " in path.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("name", list(map(module_name, WITH_EXAMPLES)))
+def test_examples_give_what_they_say(name: str):
+    failed, attempted = doctest.testmod(import_module(name))
+    assert attempted and not failed
+
+
+MEASURED = re.compile(r"\d+(?:\.\d+)? m?s\b")
+
+
+def pages(notebook):
+    """What cells show in place of text, without what was measured."""
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    found = [html for output in outputs if (html := output.get("data", {}).get("text/html"))]
+    return [MEASURED.sub("TIME", html) for html in found]
+
+
+@pytest.mark.soak
+def test_the_first_hour_prints_what_it_shows():
+    shown, ran = run_notebook()
+    assert printed_cells(shown) == printed_cells(ran), "python -m tests.support.docs --write writes what is printed"
+    assert pages(shown) == pages(ran) and len(pages(ran)) == 3

@@ -7,20 +7,7 @@ import re
 
 import pytest
 
-from tests.support.house import (
-    PRODUCT,
-    classes_and_aliases,
-    entered_by_a_join,
-    entered_by_a_page,
-    files_of,
-    functions,
-    line_count,
-    longest_chain,
-    repeated_module_names,
-    spread_classes,
-    standing_twice,
-    unimported_modules,
-)
+from tests.support import house
 from tests.support.places import ROOT
 
 PROTOCOLS = {
@@ -42,20 +29,20 @@ BOUND_TO_BACKENDS = {
 
 
 def test_a_public_class_or_type_alias_stands_in_one_module():
-    assert standing_twice(classes_and_aliases) == {}
+    assert house.standing_twice(house.classes_and_aliases) == {}
 
 
 def test_a_public_function_stands_in_one_module():
-    assert standing_twice(functions).keys() == PROTOCOLS.keys()
+    assert house.standing_twice(house.functions).keys() == PROTOCOLS.keys()
 
 
 def test_names_of_modules_seldom_repeat():
     """Many are of the same part, such as `spark` and `engine`. The number may only shrink."""
-    assert len(repeated_module_names()) <= 34, repeated_module_names()
+    assert len(house.repeated_module_names()) <= 34, house.repeated_module_names()
 
 
 def test_a_class_does_not_span_files():
-    found = {line.partition(" is half of ")[0] for line in spread_classes()}
+    found = {line.partition(" is half of ")[0] for line in house.spread_classes()}
     assert found - BOUND_TO_BACKENDS == {"join_stage.store.duckdb:DuckDBStore"}, (
         "a store that the engine of joins extends"
     )
@@ -63,14 +50,14 @@ def test_a_class_does_not_span_files():
 
 def test_every_module_is_used():
     """Pages are found by their folder, and Spark is given the path of its job."""
-    assert [name for name in unimported_modules() if not re.match(r"mmqjp\.(web\.areas\.|spark_job)", name)] == []
+    assert [name for name in house.unimported_modules() if not re.match(r"mmqjp\.(web\.areas\.|spark_job)", name)] == []
 
 
 def test_imports_have_no_circle_and_short_chains():
-    assert len(longest_chain()) <= 38, " -> ".join(longest_chain())
+    assert len(house.longest_chain()) <= 38, " -> ".join(house.longest_chain())
 
 
-@pytest.mark.parametrize(("entered", "most"), [(entered_by_a_join, 46), (entered_by_a_page, 55)])
+@pytest.mark.parametrize(("entered", "most"), [(house.entered_by_a_join, 46), (house.entered_by_a_page, 55)])
 def test_few_files_take_part(entered, most):
     files = entered()
     assert len(files) <= most, sorted(files)
@@ -79,10 +66,10 @@ def test_few_files_take_part(entered, most):
 def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
-        "modules of the product": (len(files_of(*PRODUCT)), 280),
-        "lines of the product": (line_count(*PRODUCT), 95_000),
-        "modules of bench": (len(files_of("bench")), 30),
-        "lines of bench": (line_count("bench"), 10_500),
+        "modules of the product": (len(house.files_of(*house.PRODUCT)), 280),
+        "lines of the product": (house.line_count(*house.PRODUCT), 95_000),
+        "modules of bench": (len(house.files_of("bench")), 30),
+        "lines of bench": (house.line_count("bench"), 10_000),
     }
     assert {what: size for what, (size, most) in sizes.items() if size > most} == {}
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.generate.documents import SECOND
 from tests.oracle.cases import docs
-from tests.oracle.once import evaluate_in_steps
-from tests.support.doc_blocks import Block, blocks
+from tests.oracle.query_answers import evaluate_in_steps
+from tests.support.docs import Block, blocks
 from tests.support.places import ROOT
 from xscl.parser import parse_script
 

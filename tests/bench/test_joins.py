@@ -1,16 +1,26 @@
+import csv
+import json
+import sys
 from collections import Counter
+from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import joins as stage2
-from join_stage.protocol import RESULT
+from bench import cluster, joins, realistic, rss, state, technical
+from bench.spark_cluster import SETTINGS
+from join_stage.protocol import PLANS, RESULT
+from join_stage.signature import join
 from templates.catalog import Change
 from templates.graph import canonical_shape
 from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
 
+soak = pytest.mark.soak
+
+TWO, THREE = joins.two_level(6), joins.three_level()
 STREAMS = ("S", "T")
 ROWS = [(1, 2, 3, [4, 5]), (1, 2, 3, [4, 5]), (1, 2, None, [4]), (7, 2, 3, [5, 4])]
 
@@ -19,38 +29,34 @@ def result(rows):
     return pa.Table.from_pylist([dict(zip(RESULT.names, row, strict=True)) for row in rows], schema=RESULT)
 
 
-@pytest.mark.parametrize(
-    ("schema", "joins", "expected"),
-    [(stage2.three_level(), 2, 2), (stage2.three_level(), 3, 6), (stage2.two_level(6), 6, 6)],
-)
-def test_the_templates_that_the_thesis_counts_are_ours_without_mirror_images(schema, joins, expected):
-    shapes = stage2.register_queries(schema, stage2.draw_queries(schema, 1000, joins, 0.8), STREAMS).catalog.templates
-    assert stage2.without_mirrors(shapes) == expected
+def registered(schema, number, most):
+    return joins.register_queries(schema, joins.draw_queries(schema, number, most, 0.8), STREAMS)
 
 
-def test_a_mirror_image_of_a_mirror_image_is_the_template():
-    schema = stage2.three_level()
-    shapes = stage2.register_queries(schema, stage2.draw_queries(schema, 200, 4, 0.8), STREAMS).catalog.templates
-    assert [stage2.mirrored(stage2.mirrored(shape)) for shape in shapes] == shapes
-    assert any(canonical_shape(stage2.mirrored(shape)).key != canonical_shape(shape).key for shape in shapes)
+@pytest.mark.parametrize(("schema", "most", "expected"), [(THREE, 2, 2), (THREE, 3, 6), (TWO, 6, 6)])
+def test_the_templates_that_the_thesis_counts_are_ours_without_mirror_images(schema, most, expected):
+    shapes = registered(schema, 1000, most).catalog.templates
+    assert joins.without_mirrors(shapes) == expected
+    assert [joins.mirrored(joins.mirrored(shape)) for shape in shapes] == shapes
+    if most == 3:
+        assert any(canonical_shape(joins.mirrored(shape)).key != canonical_shape(shape).key for shape in shapes)
 
 
 def test_queries_differ_in_size_as_the_zipf_parameter_says():
-    few, even = (Counter(map(len, stage2.draw_queries(stage2.two_level(6), 3000, 6, zipf))) for zipf in (1.6, 0.0))
+    few, even = (Counter(map(len, joins.draw_queries(TWO, 3000, 6, zipf))) for zipf in (1.6, 0.0))
     assert few[1] > 3 * even[1] > 3 * few[6] > 0
-    for query in stage2.draw_queries(stage2.two_level(6), 50, 6, 0.0):
+    for query in joins.draw_queries(TWO, 50, 6, 0.0):
         assert len(query) == len({left for left, _ in query}) == len({right for _, right in query})
 
 
-@pytest.mark.parametrize("schema", [stage2.two_level(5), stage2.three_level()])
+@pytest.mark.parametrize("schema", [joins.two_level(5), THREE])
 def test_the_witnesses_are_those_of_stage_1(schema):
-    registered = stage2.register_queries(schema, stage2.draw_queries(schema, 60, 4, 0.8), STREAMS)
-    catalog, stage = registered.catalog, XPathStage()
-    rows = tuple(row for _, of in registered.tables for row in of)
-    stage.add(Change(tuple(catalog.steps.values()), tuple(registered.edges), tuple(registered.values), rows))
+    drawn, stage = registered(schema, 60, 4), XPathStage()
+    rows = tuple(row for _, of in drawn.tables for row in of)
+    stage.add(Change(tuple(drawn.catalog.steps.values()), tuple(drawn.edges), tuple(drawn.values), rows))
     values = [[f"v{leaf}-{docid % 2}" for docid in range(3)] for leaf in range(len(schema.paths))]
     for stream in STREAMS:
-        made = stage2.schema_witnesses(registered, stream, [pa.array(column) for column in values], 10)
+        made = joins.schema_witnesses(drawn, stream, [pa.array(column) for column in values], 10)
         trees = [parse_document(document(schema, [column[i] for column in values])) for i in range(3)]
         times = made.r_docts.to_pylist()
         found = stage.evaluate(
@@ -66,8 +72,8 @@ def document(schema, values):
     parts: dict[str, list[str]] = {}
     for i, value in enumerate(values):
         parts.setdefault(schema.above(i), []).append(f"<{schema.leaf(i)}>{value}</{schema.leaf(i)}>")
-    inner = "".join("".join(of) if tag == stage2.ROOT else f"<{tag}>{''.join(of)}</{tag}>" for tag, of in parts.items())
-    return f"<{stage2.ROOT}>{inner}</{stage2.ROOT}>".encode()
+    inner = "".join("".join(of) if tag == joins.ROOT else f"<{tag}>{''.join(of)}</{tag}>" for tag, of in parts.items())
+    return f"<{joins.ROOT}>{inner}</{joins.ROOT}>".encode()
 
 
 def rows_of(table):
@@ -80,10 +86,10 @@ def flat(of):
 
 
 def test_a_digest_does_not_depend_on_order_or_chunks(monkeypatch):
-    whole = stage2.rows_digest(result(ROWS))
-    assert whole == stage2.rows_digest(result([ROWS[i] for i in (3, 1, 2, 0)]))
+    whole = joins.rows_digest(result(ROWS))
+    assert whole == joins.rows_digest(result([ROWS[i] for i in (3, 1, 2, 0)]))
     monkeypatch.setattr("bench.joins.CHUNK", 1)
-    assert stage2.rows_digest(result(ROWS)) == whole
+    assert joins.rows_digest(result(ROWS)) == whole
 
 
 @pytest.mark.parametrize(
@@ -100,32 +106,24 @@ def test_a_digest_does_not_depend_on_order_or_chunks(monkeypatch):
 )
 def test_other_rows_have_another_digest(changed):
     with pytest.raises(AssertionError, match="views gave other rows than basic"):
-        stage2.check_equal({"basic": stage2.rows_digest(result(ROWS)), "views": stage2.rows_digest(result(changed))})
-
-
-@pytest.mark.parametrize("layout", stage2.LAYOUTS)
-def test_sequential_says_what_a_query_means_in_each_layout(layout):
-    registered = stage2.register_queries(stage2.two_level(3), [((0, 1), (2, 0))], STREAMS)
-    text = stage2.sequential_statement(registered, registered.queries[0], layout)
-    assert text.startswith("SELECT ")
-    assert ("r_doc_w" in text) == (layout == "relations") and ("items_w" in text) == (layout == "columns")
+        joins.check_equal({"basic": joins.rows_digest(result(ROWS)), "views": joins.rows_digest(result(changed))})
 
 
 @pytest.mark.parametrize("sizes", [[30, 10], [5, 5, 5, 40, 1], [1], [0, 12]])
 def test_the_floor_writes_the_pairs_that_brute_force_finds(sizes):
     matrix = np.random.default_rng(len(sizes)).integers(0, 20, (sum(sizes), 3))
     first = 0
-    with stage2.JoinFloor() as floor:
+    with joins.JoinFloor() as floor:
         for place, size in enumerate(sizes):
             end = first + size
-            arrived = stage2.postings(first, matrix[first:end])
+            arrived = joins.postings(first, matrix[first:end])
             if place == 0:
                 floor.keep(*arrived)
             else:
                 count = floor.join(*arrived)
                 left, right = (np.fromfile(file, np.int64) for file in floor.files)
                 expected = {
-                    (a << stage2.LEAF_BITS | i, b << stage2.LEAF_BITS | j)
+                    (a << joins.LEAF_BITS | i, b << joins.LEAF_BITS | j)
                     for b in range(first, end)
                     for a in range(b)
                     for i, value in enumerate(matrix[a])
@@ -135,3 +133,254 @@ def test_the_floor_writes_the_pairs_that_brute_force_finds(sizes):
                 assert set(zip(left.tolist(), right.tolist(), strict=True)) == expected
                 assert count == len(left) == len(right) == len(expected)
             first = end
+
+
+TINY = [replace(technical.TWO_LEVEL, queries=30), replace(technical.THREE_LEVEL, queries=30)]
+
+
+@pytest.fixture(scope="module", params=TINY, ids=lambda case: case.schema)
+def joined(request):
+    """A tiny case: what it works on, and what the engine gives."""
+    work = technical.technical_workload(request.param)
+    with joins.opened_engine("duckdb", PLANS[0], work.registered) as store:
+        joins.become_state(store, [(0, work.left[0])])
+        store.begin()
+        found = joins.timed_join(store, work.right[0], 1, work.registered.scope, keep=True).table
+        store.rollback()
+    return work.registered, found
+
+
+def test_queries_get_what_brute_force_says(joined):
+    drawn, found = joined
+    got = joins.query_digests(found, drawn, drawn.queries)
+    node_of, leaf = drawn.schema.node_of, drawn.schema.leaf
+    for pairs, rows in got.items():
+        nodes = (node_of[leaf(number)] for pair in pairs for number in pair)
+        expected = [(0, 1, *nodes)] if all(a == b for a, b in pairs) else []
+        columns = [np.array([row[i] for row in expected], np.int64) for i in range(2 + 2 * len(pairs))]
+        assert rows == joins.columns_digest(columns)
+    assert joins.expanded_count(found, drawn) == sum(got[pairs].rows for pairs in drawn.queries) > 0
+    places, queries = technical.expand(found, drawn)
+    assert Counter(zip(places.tolist(), queries.tolist(), strict=True)) == Counter(
+        (place, number)
+        for place, qid in enumerate(found["qid"].to_pylist())
+        for number, query in enumerate(drawn.queries)
+        if drawn.placements[query].row == qid
+    )
+
+
+def test_a_row_lost_or_changed_fails_the_sample(joined):
+    drawn, found = joined
+    right = joins.query_digests(found, drawn, drawn.queries)
+    joins.check_sample(right, right)
+    for wrong in (found.slice(1), pa.concat_tables([found, found.slice(0, 1)])):
+        with pytest.raises(AssertionError, match="gets other rows than it does alone"):
+            joins.check_sample(joins.query_digests(wrong, drawn, drawn.queries), right)
+
+
+@pytest.mark.parametrize(
+    ("module", "plans", "lost", "message"),
+    [
+        (technical, PLANS[:1], lambda number: 1, "gets other rows than it does alone"),
+        pytest.param(technical, ["basic", "other"], lambda number: number - 1, "other gave other rows", marks=soak),
+        pytest.param(rss, ["basic"], lambda number: 1, "gets other rows than it does alone", marks=soak),
+    ],
+)
+def test_measuring_stops_at_rows_that_differ(module, plans, lost, message, monkeypatch):
+    """A join loses the first `lost(n)` rows of its n-th result."""
+    calls = []
+
+    def losing(*arguments, **keywords):
+        found = joins.timed_join(*arguments, **keywords)
+        calls.append(found)
+        return replace(found, table=found.table.slice(lost(len(calls))))
+
+    monkeypatch.setattr(module, "timed_join", losing)
+    monkeypatch.setattr(
+        technical, "opened_engine", lambda engine, plan, rows: joins.opened_engine(engine, PLANS[0], rows)
+    )
+    measure = {
+        technical: lambda: technical.measure_technical(TINY[0], "duckdb", plans, rounds=1),
+        rss: lambda: rss.measure_rss(FEED, "duckdb", plans, 1, FEED.queries),
+    }
+    with pytest.raises(AssertionError, match=message):
+        measure[module]()
+
+
+def test_lines_and_plots_of_two_documents(tmp_path):
+    lines = technical.measure_technical(TINY[0], "duckdb", PLANS, rounds=1, sample=12)
+    first, *_, sequential = lines
+    assert first.case == {"schema": "two-level", "queries": 30, "leaves": 6, "max_joins": 6, "zipf": 0.8}
+    assert first.extrapolated and first.over_floor is None and first.baseline == "sequential"
+    assert first.speedup == pytest.approx(sequential.seconds / first.seconds)
+    assert sequential.speedup is None and sequential.rows == first.details["expanded"]
+    assert {f"sequential {layout}" for layout in joins.LAYOUTS} <= sequential.details.keys()
+    more = [replace(line, case={**line.case, "queries": 1000}) for line in lines]
+    technical.draw_technical(lines, tmp_path / "one")
+    technical.draw_technical([*lines, *more], tmp_path / "two")
+    technical.draw_split(technical.measure_split(TINY[0], "duckdb", 1), tmp_path / "split")
+    for name in ("one", "two", "split"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert ("6.14" if name == "split" else "6.8") + ": two-level" in (tmp_path / f"{name}.svg").read_text()
+
+
+def test_each_default_is_in_its_sweeps():
+    swept = technical.technical_cases([10, 1000], sweeps=True)
+    assert len(swept) == len(set(swept)) == 2 * 2 + 4 + 3 + 2 * 4
+    assert set(technical.technical_cases([10, 1000], sweeps=False)) < set(swept)
+    assert rss.rss_cases([10], sweeps=False) == [rss.RssCase(20_000, 5_000, 10)]
+    feed = rss.rss_cases(rss.NUMBERS, sweeps=True)
+    assert len(feed) == len(set(feed)) and max(case.state + case.batch for case in feed) == 225_000
+
+
+@soak
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # they run more than once here
+@pytest.mark.parametrize("name", ["technical", "rss", "realistic"])
+def test_what_a_run_leaves(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(technical, "ROUNDS", {"duckdb": 1})
+    for module, attribute, size in ((rss, "STATE", 60), (rss, "BATCH", 20), (realistic, "ITEMS", 300)):
+        monkeypatch.setattr(module, attribute, size)
+    monkeypatch.setattr(realistic, "ROUNDS", 1)
+    prefix = tmp_path / name
+    kept = [f"--csv={prefix}.csv", f"--json={prefix}.json", f"--plot={prefix}"]
+    monkeypatch.setattr(sys, "argv", ["bench", "--queries=12,20", "--plan=basic", *kept])
+    {"technical": technical.bench_technical, "rss": rss.bench_rss, "realistic": realistic.bench_realistic}[name]()
+    lines = [json.loads(line) for line in prefix.with_suffix(".json").read_text("utf-8").splitlines()]
+    rows = list(csv.DictReader(prefix.with_suffix(".csv").open(encoding="utf-8")))
+    assert len(lines) == len(rows) > 0
+    assert {line["case"]["queries"] for line in lines} >= {12, 20}
+    assert "basic" in capsys.readouterr().out
+    assert all(prefix.with_suffix(f".{kind}").stat().st_size for kind in ("svg", "png"))
+
+
+FEED = rss.RssCase(60, 20, 40)
+
+
+def test_values_of_the_feed_are_equal_where_their_numbers_are():
+    values = rss.feed_values(400)
+    texts = [text for row in zip(*(c.to_pylist() for c in rss.feed_strings(values)), strict=True) for text in row]
+    numbers = values.ravel().tolist()
+    assert len(set(texts)) == len(set(numbers)) == len(set(zip(numbers, texts, strict=True)))
+    assert len(set(numbers)) < len(numbers) - 200  # some channels are met again
+    work = rss.rss_workload(FEED)
+    assert [first for first, _ in (*work.kept, work.warm, work.measured)] == [0, 40, 60]
+    assert work.registered.schema == rss.FEED
+    assert work.kept[0][1].r_group.num_rows and not work.measured[1].r_group.num_rows
+
+
+def test_a_feed_repeats_urls_titles_and_descriptions_within_a_channel_and_titles_as_descriptions():
+    url, channel, title, _, description = rss.feed_values(5000).T
+    for leaf in (url, title, description):
+        assert len(np.unique(leaf)) < len(leaf)
+    assert (url == channel).any() and (title == description).any()
+    assert 350 < len(np.unique(channel)) <= 418
+
+
+@soak
+def test_lines_and_plots_of_a_feed(tmp_path):
+    lines = rss.measure_rss(FEED, "duckdb", PLANS, 2, 12)
+    first, *_, sequential = lines
+    values = rss.feed_values(80)
+    pairs = sum(int((values[a][:, None] == values[b][None, :]).sum()) for b in range(60, 80) for a in range(b))
+    assert first.details["value_pairs"] == pairs > 0
+    assert first.case == {"state": 60, "batch": 20, "queries": 40, "items": 80}
+    assert first.speedup == pytest.approx(sequential.seconds / first.seconds)
+    assert (first.baseline, sequential.baseline, first.extrapolated) == ("sequential", None, True)
+    assert sequential.rows == first.number("expanded") > 0
+    rss.draw_rates(lines, tmp_path / "one")
+    rss.draw_rates([*lines, *(replace(line, case={**line.case, "state": 100}) for line in lines)], tmp_path / "two")
+    assert (tmp_path / "one.png").exists() and "items in the state" in (tmp_path / "two.svg").read_text()
+    without = rss.measure_rss(FEED, "duckdb", PLANS, 1, 0)
+    assert [(line.plan, line.baseline) for line in without] == [(p, None if p == "basic" else "basic") for p in PLANS]
+    (memory,) = rss.memory_lines(["basic"], 200, 400)
+    assert memory.details["state_bytes"] is None or isinstance(memory.details["state_bytes"], float)
+
+
+def test_documents_of_a_large_state_are_made_again_from_their_numbers():
+    whole = state.kept_ranks(60_000, 0, 60_000)
+    assert (state.kept_ranks(60_000, 25_000, 30_000) == whole[25_000:30_000]).all()
+    assert (whole >= 1).all()
+    assert (state.batch_ranks(1_000, 3, 50) == state.batch_ranks(1_000, 3, 50)).all()
+
+
+def test_expected_rows_of_a_state_are_those_of_all_pairs(monkeypatch):
+    monkeypatch.setattr(state, "REPEATED", 20)
+    count, batches, size = 300, 3, 25
+    ranks = np.concatenate(
+        [state.kept_ranks(count, 0, count), *(state.batch_ranks(count, n, size) for n in range(batches))]
+    )
+    for number, digest in enumerate(state.expected_digests(state.state_queries(), count, batches, size)):
+        end = count + (number + 1) * size
+        equal = [(ranks[:later] == ranks[later]).astype(int) for later in range(end - size, end)]
+        rows = sum(
+            int(same[:, [leaf for leaf, _ in query]].all(axis=1).sum()) for same in equal for query in state.QUERIES
+        )
+        assert digest.rows == rows > 0
+
+
+@soak
+def test_a_small_state_on_disk(tmp_path, monkeypatch, capsys):
+    """Rows of a store with several runs are compared; the processes are replaced by calls."""
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", 2_000)
+    monkeypatch.setattr(state, "CHUNK", 500)
+    monkeypatch.setattr(state, "SIZE", 200)
+    monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
+    out = tmp_path / "state.json"
+    arguments = ["mmqjp bench state", "--documents", "1000,3000", "--json", str(out), "--plot", str(tmp_path / "state")]
+    monkeypatch.setattr("sys.argv", arguments)
+    state.bench_state()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["case"]["documents"] for line in lines] == [1000, 3000]
+    assert all(line["rows"] > 0 and line["disk"] > 3_000 * state.LEAVES for line in lines)
+    assert lines[0]["ratio"] == 1
+    assert "batches of 200 documents" in capsys.readouterr().out
+    assert (tmp_path / "state.png").stat().st_size > 1_000
+
+
+def test_a_wrong_row_of_a_state_is_told(monkeypatch):
+    monkeypatch.setattr(state, "SIZE", 100)
+    monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
+    right = state.expected_digests
+    monkeypatch.setattr(state, "expected_digests", lambda work, count, *rest: right(work, count + 1, *rest))
+    with pytest.raises(AssertionError, match="other rows"):
+        state.measure_state(500)
+
+
+def test_a_run_that_grows_is_told():
+    samples = [state.StateSample(n, 1.0, 100, 100, n, 100, 100) for n in range(1, 41)]
+    assert state.grown_figures(samples) == ["kept"]
+
+
+def test_lines_of_a_cluster_are_those_of_each_pair_of_documents_and_others_are_an_error(tmp_path):
+    count = 300
+    batches = [cluster.batch_values(count, number, 40, 0.5) for number in range(2)]
+    rows = [*cluster.kept_values(count, 0, count).tolist(), *(row for batch in batches for row in batch.tolist())]
+    wanted = {
+        (cluster.query_name(leaves), f"d{one}", f"d{other}")
+        for one, other in combinations(range(len(rows)), 2)
+        if other >= count
+        for leaves in cluster.SETS
+        if all(rows[one][leaf] == rows[other][leaf] for leaf in leaves)
+    }
+    assert cluster.expected_rows(count, batches) == wanted and len(wanted) > 300
+    assert len(cluster.SETS) == 2**state.LEAVES - state.LEAVES - 1
+    lines = [json.dumps({"query": query, "documents": pair}) + "\n" for query, *pair in wanted]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(lines))
+    assert cluster.check_lines(count, batches, path) == len(lines)
+    for wrong in (lines[1:], [*lines, lines[0]]):
+        path.write_text("".join(wrong))
+        with pytest.raises(AssertionError, match="instead of"):
+            cluster.check_lines(count, batches, path)
+
+
+@pytest.mark.spark
+@soak  # it starts two clusters, one after the other
+def test_a_small_case_is_measured_on_a_cluster(monkeypatch):
+    """Two workers join a batch of a state, and the driver another one; the lines of both are those of the values."""
+    monkeypatch.setattr("bench.cluster.QUIET", cluster.QUIET / 4)
+    (line,) = cluster.measure_cluster(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
+    assert line.rows > 5_000
+    assert 0 < line.number("share") < 1 and line.number("executors") > 0 and line.number("driver") > 0
+    heap = int(SETTINGS["spark.driver.memory"].removesuffix("m")) << 20
+    assert 0 < line.number("jvm") < 2 * heap

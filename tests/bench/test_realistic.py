@@ -27,12 +27,16 @@ def measured():
 
 
 @pytest.mark.soak
-def test_statements_find_what_the_engine_finds(ran):
+def test_programs_find_what_the_engine_finds(ran):
     batches, asked, of = ran
     _, _, found = realistic.by_statements(batches, asked)
     expected = realistic.output_pairs(of.outputs, batches, range(len(asked)))
     realistic.check_pairs("statements", found, expected)
     assert {one.kind for one, pairs in zip(asked, found, strict=True) if pairs} >= {"title"}
+    expected = realistic.output_pairs(of.outputs, batches, range(len(POPULAR)))
+    for (one, other, hours), pairs in zip(POPULAR, expected, strict=True):
+        assert realistic.by_dictionary(batches, channel(one), channel(other), hours) == pairs
+    assert any(expected)
 
 
 @pytest.mark.soak  # each registers hundreds of queries
@@ -58,15 +62,6 @@ def test_statements_of_each_kind_find_what_the_engine_finds(kind):
     assert len(outputs) > 0
 
 
-@pytest.mark.soak
-def test_a_program_in_python_finds_what_the_engine_finds(ran):
-    batches, _, of = ran
-    expected = realistic.output_pairs(of.outputs, batches, range(len(POPULAR)))
-    for (one, other, hours), pairs in zip(POPULAR, expected, strict=True):
-        assert realistic.SameTitle(channel(one), channel(other), hours).run(batches) == pairs
-    assert any(expected)
-
-
 def test_other_pairs_are_refused():
     realistic.check_pairs("it", [{(1, 2)}], [{(1, 2)}])
     for wrong in (set(), {(1, 2), (1, 3)}, {(2, 1)}):
@@ -88,7 +83,7 @@ def test_measuring_stops_at_a_difference(what, monkeypatch):
         monkeypatch.setattr(realistic, "run_path", loses_an_output)
         plans += ["other"]
     else:
-        monkeypatch.setattr(realistic.SameTitle, "run", lambda self, batches: {(0, 1)})
+        monkeypatch.setattr(realistic, "by_dictionary", lambda batches, *rest: {(0, 1)})
     with pytest.raises(AssertionError, match=what):
         realistic.measure_realistic(SMALLER, "duckdb", plans, 1, 5)
 
@@ -107,7 +102,7 @@ def test_replayed_calls_give_the_same_rows(ran):
 
 
 @pytest.mark.soak
-def test_documents_past_all_windows_are_evicted(ran):
+def test_documents_past_all_windows_are_evicted_and_the_floor_joins_the_values_that_the_engine_joins(ran):
     batches, asked, of = ran
     inputs = list(realistic.floor_inputs(of.calls))
     hours = [int(found[1]) for one in asked if (found := re.search(r", (\d+) h}", one.xscl))]
@@ -115,14 +110,8 @@ def test_documents_past_all_windows_are_evicted(ran):
     oldest = batches[0][-1].t0 - HOUR - max(hours) * HOUR
     assert [one.documents for one in inputs] == [0, sum(document.t0 >= oldest for document in batches[0])]
     assert 0 < inputs[1].documents < len(batches[0])
-
-
-@pytest.mark.soak
-def test_the_floor_joins_the_values_that_the_engine_joins(ran):
-    _, _, of = ran
     (first, second) = (arguments[0] for name, arguments in of.calls if name == "join")
-    inputs = list(realistic.floor_inputs(of.calls))[1]
-    new, kept = set(second.r_docts["docid"].to_pylist()), set((inputs.kept[1] >> 8).tolist())
+    new, kept = set(second.r_docts["docid"].to_pylist()), set((inputs[1].kept[1] >> 8).tolist())
     by_text: dict[str, list[int]] = {}
     for batch in (first, second):
         for docid, text in zip(batch.r_doc["docid"].to_pylist(), batch.r_doc["strval"].to_pylist(), strict=True):
@@ -130,8 +119,8 @@ def test_the_floor_joins_the_values_that_the_engine_joins(ran):
                 by_text.setdefault(text, []).append(docid)
     expected = sum(a != b and (a in new or b in new) for docids in by_text.values() for a, b in combinations(docids, 2))
     with JoinFloor() as floor:
-        floor.keep(*inputs.kept)
-        assert floor.join(*inputs.joined) == expected > 0
+        floor.keep(*inputs[1].kept)
+        assert floor.join(*inputs[1].joined) == expected > 0
 
 
 @pytest.mark.soak

@@ -1,7 +1,5 @@
 """One browser for all tests of pages. A page that says anything on its console or asks elsewhere fails its test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -52,7 +50,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
 
 @pytest.fixture(scope="package")
 def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site with the example feeds and those that try to break pages. Tests must not change it."""
+    """A site with the example feeds and those that try to break pages. Tests leave it as it was."""
     directory = tmp_path_factory.mktemp("site")
     options = write_story_state(directory)
     with served_site(browser, directory / "state", *options) as site:

@@ -1,7 +1,5 @@
 """Sites for browsers: states that are written for them, and `mmqjp serve` over one, where the browser is logged in."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +29,6 @@ class Site:
         return self.served.url
 
     def api(self, path: str, **parameters: str | int) -> Any:
-        """What the API gives."""
         with self.served.client() as client:
             return client.get(f"/api/v1{path}", params=parameters).raise_for_status().json()
 

@@ -1,34 +1,21 @@
 """Every form works without script, by keyboard too, and says what came of it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.site import OPTIONS, Site, served_site, write_story_state
+from tests.browser.site import Site
 from tests.browser.test_pages import serves_everybody
-from tests.support.browser import NAMES_OF_LOOPBACK, violations
-from tests.support.feed_server import closed_port
+from tests.support.browser import violations
 
 QUERY = "FROM S//item->a[./title->t][contains(./title, 'Seagrass')] PUBLISH seagrass"
 
 
-@pytest.fixture(scope="module")
-def own_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("forms")
-    options = write_story_state(directory)
-    with served_site(browser, directory / "state", *options) as site:
-        yield site
-
-
 @pytest.fixture(params=[pytest.param(True, marks=pytest.mark.soak), False], ids=["script", "no script"])
-def page(request: pytest.FixtureRequest, visit: Visit, own_site: Site) -> Page:
-    """The page of queries, with script and without."""
-    return own_site.enter(visit, "/", java_script_enabled=request.param, allowed=("400 (Bad Request)",))
+def page(request: pytest.FixtureRequest, visit: Visit, site: Site) -> Page:
+    return site.enter(visit, "/", java_script_enabled=request.param, allowed=("400 (Bad Request)",))
 
 
 def state_of(page: Page, name: str) -> str:
@@ -121,39 +108,26 @@ def test_a_sink_is_added_paused_tested_and_removed(page):
     expect(page.get_by_role("rowheader")).to_have_count(0)
 
 
-def test_logging_out_and_in_with_the_token(visit, own_site: Site):
-    page = own_site.enter(visit, "/", java_script_enabled=False, allowed=("401 (Unauthorized)",))
+def test_logging_out_and_in_with_the_token(visit, site: Site):
+    page = site.enter(visit, "/", java_script_enabled=False, allowed=("401 (Unauthorized)",))
     page.get_by_role("button", name="Log out").click()
-    page.goto(f"{own_site.url}/feeds")
+    page.goto(f"{site.url}/feeds")
     page.get_by_label("Token").fill("not the token, though long enough")
     page.keyboard.press("Enter")
     expect(page.get_by_text("That is not the token.")).to_be_visible()
-    page.get_by_label("Token").fill((own_site.served.state / "secrets" / "token").read_text().strip())
+    page.get_by_label("Token").fill((site.served.state / "secrets" / "token").read_text().strip())
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{own_site.url}/feeds")
+    expect(page).to_have_url(f"{site.url}/feeds")
 
 
-def test_forms_are_taken_over_plain_http_where_browsers_tell_less(visit, browser: Browser, tmp_path: Path):
-    port = closed_port()
-    place = ("--address", f"127.0.0.1:{port}", "--public-url", f"http://page{NAMES_OF_LOOPBACK}:{port}")
-    with served_site(browser, tmp_path / "state", *OPTIONS, *place) as site:
-        page = site.enter(visit, "/", allowed=("Cross-Origin-Opener-Policy",))  # which is for TLS and loopback alone
-        assert not page.evaluate("isSecureContext")  # so there is no Sec-Fetch-Site
-        page.get_by_role("button", name="Log out").click()
-        expect(page).to_have_url(f"{site.url}/login")
-        page.get_by_label("Token").fill((site.served.state / "secrets" / "token").read_text().strip())
-        page.keyboard.press("Enter")
-        expect(page).to_have_url(f"{site.url}/")
-
-
-def test_sinks_and_errors_serve_everybody(visit, own_site: Site):
+def test_sinks_and_errors_serve_everybody(visit, site: Site):
     table = {"kind": "webhook", "url": f"https://hooks.invalid/{'long' * 60}", "queries": ["same_*", "x" * 100]}
-    with own_site.served.client() as client:
+    with site.served.client() as client:
         client.post("/api/v1/sinks", json={"name": "chat", "table": table}).raise_for_status()
         for path in ("/sinks", "/sinks/chat"):
-            serves_everybody(own_site.enter(visit, path))
+            serves_everybody(site.enter(visit, path))
         client.delete("/api/v1/sinks/chat").raise_for_status()
-    page = own_site.enter(visit, "/new", allowed=("400",))
+    page = site.enter(visit, "/new", allowed=("400",))
     page.get_by_label("Text in XSCL").fill("FROM")
     page.get_by_role("button", name="Subscribe").click()
     expect(page.get_by_role("alert").or_(page.locator(".problems")).first).to_be_visible()

@@ -1,7 +1,5 @@
 """From `mmqjp serve` to a match in a feed reader, without a terminal: the whole way in a browser."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -53,7 +51,6 @@ def channel(name: str, *titles: str) -> str:
 
 
 def add_feeds(page: Page, server: FeedServer, directory: Path) -> None:
-    """Adds a feed by the list that a feed reader exports, and another one by the address of a page that has it."""
     page.get_by_role("link", name="Feeds").first.click()
     opml = directory / "subscriptions.opml"
     opml.write_bytes(write_opml([ListedFeed(server.url("/one.xml"), "One", "news")]))

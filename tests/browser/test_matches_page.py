@@ -1,9 +1,5 @@
 """`mmqjp matches --format html`: the page of one file, in a browser."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -16,30 +12,24 @@ from tests.support.places import ROOT
 
 
 @pytest.fixture(scope="module")
-def stories(tmp_path_factory: pytest.TempPathFactory) -> str:
-    directory = tmp_path_factory.mktemp("stories")
-    return written_page(directory, ROOT / "examples" / "stories.xscl", ROOT / "examples" / "feeds")
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    directory = tmp_path_factory.mktemp("hostile")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    directory = tmp_path_factory.mktemp("pages")
     write_hostile_feeds(directory / "feeds")
-    queries = directory / "queries.xscl"
-    queries.write_text(QUERY, "utf-8")
-    return written_page(directory, queries, directory / "feeds")
-
-
-def written_page(directory: Path, queries: Path, feeds: Path) -> str:
-    """Answers queries over feeds and returns the address of the page of their matches."""
-    state, page = directory / "state", directory / "matches.html"
-    arguments = ("--queries", queries, "--documents", feeds, "--feeds", "--engine", "duckdb", "--lateness", "INF")
-    for result in (
-        mmqjp("run", *arguments, "--state", state, "--output", directory / "lines.jsonl"),
-        mmqjp("matches", "--state", state, "--format", "html", "--utc", "--output", page),
+    (directory / "queries.xscl").write_text(QUERY, "utf-8")
+    examples, found = ROOT / "examples", {}
+    for name, queries, feeds in (
+        ("stories", examples / "stories.xscl", examples / "feeds"),
+        ("hostile", directory / "queries.xscl", directory / "feeds"),
     ):
-        assert result.exit_code == 0, result.stderr
-    return page.as_uri()
+        state, page = directory / name, directory / f"{name}.html"
+        arguments = ("--queries", queries, "--documents", feeds, "--feeds", "--engine", "duckdb", "--lateness", "INF")
+        for result in (
+            mmqjp("run", *arguments, "--state", state, "--output", directory / "lines.jsonl"),
+            mmqjp("matches", "--state", state, "--format", "html", "--utc", "--output", page),
+        ):
+            assert result.exit_code == 0, result.stderr
+        found[name] = page.as_uri()
+    return found
 
 
 def shown(visit: Visit, address: str, **options: object) -> Page:
@@ -49,8 +39,8 @@ def shown(visit: Visit, address: str, **options: object) -> Page:
 
 
 @pytest.mark.parametrize("feeds", ["hostile", pytest.param("stories", marks=pytest.mark.soak)])
-def test_it_serves_everybody(visit, request, feeds):
-    page = shown(visit, request.getfixturevalue(feeds))
+def test_it_serves_everybody(visit, pages, feeds):
+    page = shown(visit, pages[feeds])
     for viewport in (DESK, PHONE, ZOOMED):
         page.set_viewport_size(viewport)
         assert overflow(page) == 0, viewport
@@ -60,16 +50,16 @@ def test_it_serves_everybody(visit, request, feeds):
                 assert violations(page) == [], (viewport, scheme)
 
 
-def test_hostile_titles_are_text(visit, hostile):
-    page = shown(visit, hostile)
+def test_hostile_titles_are_text(visit, pages):
+    page = shown(visit, pages["hostile"])
     assert page.title() != "broken"
     assert page.locator("script, img, [onclick]").count() == 0
     for name in ("markup", "template", "hebrew"):
         expect(page.locator(".title").filter(has_text=TITLES[name]).first).to_be_visible()
 
 
-def test_it_is_read_by_keyboard(visit, stories):
-    page = shown(visit, stories)
+def test_it_is_read_by_keyboard(visit, pages):
+    page = shown(visit, pages["stories"])
     names = page.locator("nav a")
     for number in range(names.count()):
         page.keyboard.press("Tab")

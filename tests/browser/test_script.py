@@ -1,7 +1,5 @@
 """What script adds: checking as one types, outputs as they come, keys. And the keyboard alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -118,7 +116,6 @@ def test_everything_is_reached_by_keyboard(visit, living):
 
 
 def focused(page: Page) -> str:
-    """The position of the focused element in the document."""
     script = "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
     return str(page.evaluate(script))
 

@@ -1,5 +1,3 @@
-"""Entries met again and again: versions, their times, feeds that never rest, and fetches that crash in between."""
-
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
@@ -33,7 +31,6 @@ def fetched(hours: int) -> Origin:
 
 
 def seen(origin: Origin, *entries: Entry) -> list[Sighting | EndOfFetch]:
-    """What a fetch shows."""
     fetch = Fetch(origin.source or origin.name, origin.name, origin.modified, origin.fetched)
     return list(sightings(entries, [item_xml(entry).decode() for entry in entries], fetch))
 
@@ -45,7 +42,6 @@ def met(history: History, hours: int, *entries: Entry) -> list[tuple[int, int]]:
 
 
 def again(history: History, **options: Any) -> History:
-    """A history that was kept and loaded."""
     loaded = History(**options)
     loaded.load(history.changed())
     return loaded
@@ -168,9 +164,6 @@ def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
     assert result.stderr.startswith("mmqjp: 2 feed entries dated after the fetch, given the time of the fetch; 2 from ")
     assert result.stderr.endswith(f" {SOURCE}\n")
     assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
-
-
-# ---------------------------------------------------------------- any fetches, with crashes in between
 
 
 STEPS = st.lists(

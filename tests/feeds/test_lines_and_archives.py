@@ -1,5 +1,3 @@
-"""JSON lines and WARC archives: which documents they give, and what is rejected, cut short or no archive."""
-
 import gzip
 import json
 import os
@@ -109,9 +107,6 @@ def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
         assert "cannot be read further" in reject.reason
 
 
-# ---------------------------------------------------------------- WARC
-
-
 @pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
 def test_warc_responses_and_resources(tmp_path, name):
     path = warc(tmp_path / name, name.endswith("gz"))
@@ -143,11 +138,6 @@ def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path)
         ]
         rejects += any(isinstance(item, Reject) for item in found)
     assert rejects > 0
-
-
-# ---------------------------------------------------------------- XML files
-
-# ---------------------------------------------------------------- XML
 
 
 def test_a_file_and_a_directory_of_xml(tmp_path):
@@ -214,9 +204,6 @@ def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch, feeds):
     assert "larger than" in reject.reason
 
 
-# ---------------------------------------------------------------- feeds
-
-
 def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
     versions = (("1", "old", "2026-05-07T00:00:00+00:00"), ("2", "old", "2026-05-08"), ("3", "new", 5))
     for version, title, fetched in versions:
@@ -262,9 +249,6 @@ def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
     assert [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")] == [*names, "d1"]
     lines.unlink()
     assert all(etree.fromstring(d.xml).findtext("channel_title") == "C" for d in read(tmp_path, feeds="raw"))
-
-
-# ---------------------------------------------------------------- what cannot be read at all
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,3 @@
-"""No address that does more than lead somewhere comes out of a feed, however it is spelled."""
-
-from __future__ import annotations
-
 import json
 from itertools import product
 from random import Random
@@ -67,7 +63,6 @@ def json_feed(address: str) -> str:
 
 
 def addresses(feed: str, origin: Origin = HERE) -> list[str]:
-    """All addresses of the only entry."""
     (document,) = History().settle(read_entries(feed.encode(), origin))
     assert isinstance(document, Document), document
     item = etree.fromstring(document.xml_bytes())

@@ -1,18 +1,11 @@
-"""One directory of everything gives the same documents, of the same times, in the same order, to whoever reads it."""
-
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import random
-from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
 
 from feeds.documents import Document, Reject
 from feeds.feed import EntryForm
@@ -20,6 +13,7 @@ from feeds.history import History
 from feeds.tail import Tail, judged, read_documents, read_waiting, waiting_files
 from mmqjp.spark.source import ROWS, FileReader, FileSource, PlanFiles, PlanPartition, SourcePath, decode_items
 from tests.generate.seeds import seeds
+from tests.support.files import archive
 from tests.support.in_turn import in_turn
 
 Sequence = list[tuple[str, str, int | None]]
@@ -77,15 +71,9 @@ class Crawl:
         (folder / f"{name}.xml").write_text(self._rng.choice([self._feed(), "<a>v</a>", "<broken"]))
 
     def archive(self, folder: Path, name: str) -> None:
-        out = BytesIO()
-        packed = self._rng.random() < 0.5
-        writer = WARCWriter(out, gzip=packed)
-        for _ in range(self._rng.randint(0, 3)):
-            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
-            date = {"WARC-Date": f"2026-03-{self._day():02d}T12:00:00Z"}
-            made = {"payload": BytesIO(self._feed().encode()), "http_headers": headers, "warc_headers_dict": date}
-            writer.write_record(writer.create_warc_record(self._address(), "response", **made))
-        (folder / f"{name}.warc{'.gz' * packed}").write_bytes(out.getvalue())
+        packed, count = self._rng.random() < 0.5, self._rng.randint(0, 3)
+        feeds = ((self._address(), self._feed(), f"2026-03-{self._day():02d}T12:00:00Z") for _ in range(count))
+        archive(folder / f"{name}.warc{'.gz' * packed}", *feeds)
 
     def lines(self, folder: Path, name: str) -> None:
         times: list[object] = [None, self._rng.randint(0, 9), f"2026-03-{self._day():02d}", 1_700_000_000]

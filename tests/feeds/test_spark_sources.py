@@ -59,7 +59,6 @@ def rows_of(reader: Any, partitions: Iterable[Any]) -> list[Row]:
 
 
 def read(source: WarcSource | FeedSource) -> list[Row]:
-    """What `spark.read` gives."""
     reader = source.reader(None)
     return rows_of(reader, reader.partitions())
 
@@ -90,9 +89,6 @@ class Query:
 
     def rows(self) -> list[Row]:
         return [row for batch in self.batches for row in batch]
-
-
-# ---------------------------------------------------------------- WARC
 
 
 @pytest.fixture
@@ -160,9 +156,6 @@ def test_what_is_no_crawl_is_said():
     assert local_path("file:///a%20b") == Path("/a b")
 
 
-# ---------------------------------------------------------------- drops
-
-
 def test_documents_of_drops_are_those_that_are_read_here(server, tmp_path):
     fetching = Fetching(tmp_path / "100% & drops")
     publish(server, fetching, "a", "b")
@@ -172,9 +165,6 @@ def test_documents_of_drops_are_those_that_are_read_here(server, tmp_path):
     (fetching.directory / "x.xml").unlink()
     assert documents(rows) == here(fetching.directory)
     assert [row["reason"][:6] for row in rows if row["xml"] is None] == ["x.xml:"]
-
-
-# ---------------------------------------------------------------- live feeds
 
 
 @pytest.fixture
@@ -188,7 +178,6 @@ def live(server: FeedServer, tmp_path: Path) -> dict[str, str]:
 
 
 def due(live: dict[str, str]) -> None:
-    """Makes all feeds due again."""
     with FetchStore(Path(live["state"]) / "drops" / STATE_FILE, write=True) as store:
         for feed in store.feeds():
             store.commit(replace(feed, next_check=0))
@@ -247,9 +236,6 @@ def test_what_cannot_be_fetched_is_said(live):
             FeedSource(live | options).reader(None)
 
 
-# ---------------------------------------------------------------- in Spark
-
-
 def test_spark_reads_what_is_read_here(spark: SparkSession, server, archives, live, tmp_path):
     session = spark.newSession()
     register(session)
@@ -270,9 +256,6 @@ def test_spark_reads_what_is_read_here(spark: SparkSession, server, archives, li
     assert rows(session.table("found")) == by_id(here(fetching.directory))
 
 
-# ---------------------------------------------------------------- rows, and a use of them
-
-
 def test_a_document_in_another_encoding_is_text_in_its_row():
     """And what is no document has the reason."""
     items: list[Document | Reject] = [
@@ -288,6 +271,7 @@ def test_a_document_in_another_encoding_is_text_in_its_row():
     assert batch.column("t1").to_pylist() == [1, 2, 3, None]
 
 
+@pytest.mark.soak
 def test_the_programs_of_the_documentation_work(spark, server, live, archives, tmp_path, monkeypatch):
     """The feeds of the test in place of the page's, on loopback, and a stream that ends when all is read."""
     monkeypatch.chdir(tmp_path)

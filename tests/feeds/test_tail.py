@@ -1,22 +1,29 @@
-"""Sources that grow: what is new, where reading goes on, in which order files are read, and what is left out unread."""
-
 import gzip
 import json
 import os
-from io import BytesIO
+import random
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
 
 from feeds import readers
 from feeds.documents import Document, Reject, SourceError
 from feeds.files import files_below
 from feeds.history import History
 from feeds.readers import ALL_READ, Offset
-from feeds.tail import Listing, Tail, judged, read_waiting, waiting_files
+from feeds.tail import RACY, Listing, Tail, judged, read_waiting, waiting_files
+from mmqjp.engine import Session
+from mmqjp.tables.schema import CommitMetadata
+from tests.generate.seeds import seeds
+from tests.mmqjp.spark.test_streaming_plans import Driver
+from tests.support.files import archive
+from tests.support.in_turn import in_turn
+from tests.support.rotating import Rotating
+from tests.support.service import Directory, Events, StopAfter
 from tests.support.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
@@ -26,25 +33,15 @@ def line(id: str) -> str:
     return json.dumps({"id": id, "time": 1, "xml": "<a/>"})
 
 
-def archive(path: Path, *titles: str) -> None:
-    """A WARC file with a feed for each title."""
-    out = BytesIO()
-    writer = WARCWriter(out, gzip=False)
-    headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
-    date = {"WARC-Date": "2026-01-01T18:00:00Z"}
-    for title in titles:
-        body, url = BytesIO(FEED.format(title).encode()), f"http://{title}/"
-        record = writer.create_warc_record(url, "response", payload=body, http_headers=headers, warc_headers_dict=date)
-        writer.write_record(record)
-    path.write_bytes(out.getvalue())
+def archive_of(path: Path, *titles: str) -> None:
+    archive(path, *((f"http://{title}/", FEED.format(title), "2026-01-01T18:00:00Z") for title in titles))
 
 
 class Reader:
     """Reads a source as a service does, remembering positions, and what could not be read."""
 
-    def __init__(self, *tails: Tail) -> None:
-        self.tails = tails
-        self.positions: dict[tuple[str, str], Offset] = {}
+    def __init__(self, *tails: Tail, positions: dict[tuple[str, str], Offset] | None = None) -> None:
+        self.tails, self.positions = tails, {} if positions is None else positions
         self.failed: dict[str, str] = {}
         self.history = History()
 
@@ -116,14 +113,14 @@ def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
     feed(first / "20260102T000000Z-0123456789abcdef.xml", 9_000_000_000)  # by its name
     feed(second / "20260101T120000500000Z-0123456789abcdef.xml", 1)
     feed(second / "m.xml", 1_000_000_000)  # by its time
-    archive(second / "x.warc", "warc")
+    archive_of(second / "x.warc", "warc")
     reader = Reader(Tail(first, feeds="item"), Tail(second, feeds="item"))
     got = [id.split()[1] for id in reader.ids()]
     assert got == ["m", "z", "20260101T120000500000Z-0123456789abcdef", "warc", "20260102T000000Z-0123456789abcdef"]
 
 
 def test_an_offset_that_did_not_count_the_ends_of_fetches_repeats_no_entry(tmp_path: Path):
-    archive(tmp_path / "x.warc", *"abc")
+    archive_of(tmp_path / "x.warc", *"abc")
     reader = Reader(Tail(tmp_path, feeds="item"))
     assert [id.split()[1] for id in reader.ids(2)] == ["a", "b"]
     source = str(tmp_path)
@@ -248,9 +245,6 @@ def test_what_is_no_source_is_refused(tmp_path: Path):
             Tail(tmp_path / name, **options)
 
 
-# ---------------------------------------------------------------- listings
-
-
 def names(listed: Listing, *known: str) -> list[str]:
     return [file.name for file in listed.files(known.__contains__)]
 
@@ -272,3 +266,175 @@ def test_a_sidecar_is_read_once_as_long_as_it_is_there(tmp_path: Path, monkeypat
     assert names(listed) == ["a.rss"]
     (tmp_path / "a.json").write_text('{"version": "https://jsonfeed.org/version/1.1", "items": []}')
     assert names(listed) == ["a.json", "a.rss"], "it is a feed now"
+
+
+# ---------------------------------------------------------------- files that are moved, copied, cut and made anew
+
+SOON = 20_000_000
+"""Nanoseconds after which the times of a file do show that it has changed: what was seen counts while a test runs."""
+
+
+def line_of(item: Document | Reject) -> str:
+    """What was written, in short."""
+    if isinstance(item, Document):
+        return item.id
+    return str(item.raw).partition('"id": ')[2].partition('"')[2].partition('"')[0]
+
+
+def written(program: Rotating) -> Counter[str]:
+    """The lines that a program wrote, in short."""
+    return Counter(f"d{number}" for number in range(len(program.lines)))
+
+
+@pytest.mark.parametrize(("seed", "single"), in_turn(seeds(2, 200), [False, True]))
+def test_each_line_is_read_once_whatever_becomes_of_its_file(
+    seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rng = random.Random(seed)
+    monkeypatch.setattr("feeds.tail.RACY", rng.choice([RACY, SOON]))
+    found: Counter[str] = Counter()
+    path = tmp_path / "x.jsonl"
+    path.touch()
+    reader = Reader(Tail(path if single else tmp_path))
+
+    def look(most: int = 10**6) -> None:
+        """A service that was killed is begun again, and may be killed again."""
+        nonlocal reader
+        if rng.random() < 0.3 and path.exists():
+            reader = Reader(Tail(path if single else tmp_path), positions=reader.positions)
+        found.update(map(line_of, reader.read(most)))
+
+    writer = Rotating(tmp_path, rng, look, long=bool(seed % 2), kinds=not single)
+    for _ in range(40):
+        writer.act()
+        if rng.random() < 0.4:
+            with shut(*writer.to_shut()):
+                look(rng.choice([1, 2, 5, 10**6]))
+        if rng.random() < 0.3:
+            look(rng.choice([1, 3, 10**6]))
+    look()
+    look()
+    assert found == written(writer)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 200))
+def test_each_line_is_read_once_by_micro_batches_that_are_repeated(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rng = random.Random(seed)
+    monkeypatch.setattr("feeds.tail.RACY", rng.choice([RACY, SOON]))
+    driver = Driver(tmp_path, most=rng.choice([2, 5, 100]), grain=rng.choice([1, 100, 10_000]), tasks=3)
+    found: Counter[str] = Counter()
+
+    def commit(rows: pa.Table) -> None:
+        driver.commit(rows)
+        for row in rows.to_pylist():
+            if row["id"] is not None:
+                raw = row["raw"] and row["raw"].decode()
+                found[line_of(Reject("", "S", None, "", raw) if raw else Document(row["id"], "", time=0))] += 1
+
+    def micro_batch(change: bool = False) -> None:
+        """A micro-batch, if there is one, which may come again, in part done, also after Spark was begun again."""
+        tasks = driver.planned()
+        if driver.end == driver.start:
+            return
+        while rng.random() < 0.3:
+            if change:
+                writer.act_unseen()
+            rows = driver.read(tasks)
+            if rng.random() < 0.5:
+                commit(rows.slice(0, rng.randint(0, len(rows))))
+            if rng.random() < 0.5:
+                driver.restart()
+                tasks = driver.tasks()
+        if change and rng.random() < 0.3:
+            writer.act_unseen()
+        commit(driver.read(tasks))
+        driver.start = driver.end
+
+    def look() -> None:
+        for _ in range(40):
+            micro_batch()
+
+    writer = Rotating(driver.drops, rng, look, long=bool(seed % 2))
+    for _ in range(20):
+        writer.act()
+        if rng.random() < 0.2:
+            with shut(*writer.to_shut()):
+                micro_batch()
+        if rng.random() < 0.6:
+            micro_batch(change=True)
+    look()
+    assert found == written(writer)
+
+
+def test_what_cannot_be_read_is_told_once_by_a_service_and_read_by_it_later(tmp_path: Path):
+    place, events = Directory(tmp_path), Events()
+    place.drop("1.jsonl", range(3))
+    place.drop("2.jsonl", range(3, 6))
+
+    class Opening(StopAfter):
+        """After three looks, the file can be opened."""
+
+        def is_set(self) -> bool:
+            if self.left == 20:
+                closed.close()
+            return super().is_set()
+
+    with ExitStack() as closed, Session("duckdb", state=place.state) as engine:
+        closed.enter_context(shut(place.drops / "1.jsonl"))
+        engine.subscribe("S/a PUBLISH all")
+        place.service(engine, events).run(0.0, Opening(30))
+        kept = [row["id"] for row in engine.sql("SELECT id FROM documents ORDER BY docid").to_pylist()]
+    assert kept == ["d3", "d4", "d5", "d0", "d1", "d2"]
+    assert [name for name, _ in events if "readable" in name] == ["unreadable", "readable"]
+    (told,) = events.named("unreadable")
+    assert told == {"file": "1.jsonl", "reason": "cannot be read: Permission denied"}
+    assert not list(events.named("dead-letter"))
+
+
+def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
+    place = Directory(tmp_path)
+    place.drop("1.jsonl", range(3))
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe("S/a PUBLISH all")
+        size = (place.drops / "1.jsonl").stat().st_size
+        engine.commit_metadata(CommitMetadata((Offset(str(place.drops), "1.jsonl", size),)))
+    place.drop("1.jsonl", range(5))
+    place.run()
+    assert [json.loads(line)["documents"] for line in place.output.read_text().splitlines()] == [["d3"], ["d4"]]
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tail, dict[tuple[str, str], Offset]]:
+    """A directory whose only line was read, and is not listed again, and what is known of it."""
+    monkeypatch.setattr("feeds.tail.RACY", -(10**12))
+    (tmp_path / "1.jsonl").write_text(f"{line('d0')}\n")
+    reader = Reader(Tail(tmp_path))
+    assert reader.ids() == ["d0"]
+    return reader.tails[0], reader.positions
+
+
+def test_what_could_not_be_looked_into_is_looked_into_again(seen, tmp_path: Path):
+    path, copied = tmp_path / "1.jsonl", tmp_path / "1.jsonl.old"
+    copied.write_text(f"{path.read_text()}{line('d1')}\n")
+    path.unlink()
+    tail, known = seen
+    with shut(copied):
+        assert not list(tail.waiting(known))
+    assert [waiting.file for waiting in tail.waiting(known)] == ["1.jsonl.old", "1.jsonl.old"]
+
+
+def test_what_was_found_elsewhere_is_found_until_it_is_noted(seen, tmp_path: Path):
+    moved, copied = (tmp_path / f"1.jsonl.{number}" for number in (1, 2))
+    (tmp_path / "1.jsonl").rename(moved)
+    copied.touch()
+    with moved.open("a") as file:
+        file.write(f"{line('d1')}\n")
+    tail, known = seen
+    for _ in range(3):
+        found = [(w.file, w.reads, w.start.position > 0) for w in tail.waiting(known)]
+        assert found == [("1.jsonl.1", False, True), ("1.jsonl.1", True, True)]
+    with copied.open("ab") as file:  # the copy is done later
+        file.write(moved.read_bytes())
+    assert {w.file for w in tail.waiting(known)} == {"1.jsonl.1", "1.jsonl.2"}

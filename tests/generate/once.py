@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from tests.generate.comparisons import derived
+from tests.generate.blocks import derived
 from tests.generate.documents import SECOND, chance
 from tests.generate.queries import DERIVED
 from xscl.algebra.values import Expr, NameTest, Step, VarPath

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.generate.event_conditions import variants
-from tests.generate.events import StatementMaker, events, schemas
+from tests.generate.events import StatementMaker, events, schemas, variants
 from tests.generate.patterns import PatternMaker
 from tests.oracle.pattern_syntax import Statement
 from tests.oracle.pattern_world import PatternWorld, pattern_schema

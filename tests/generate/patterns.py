@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from tests.generate.documents import chance
-from tests.generate.event_conditions import NUMBERS, TEXTS
-from tests.generate.events import is_exact
-from tests.oracle.event_schemas import Kind, Schema
+from tests.generate.events import NUMBERS, TEXTS, is_exact
 from tests.oracle.event_syntax import (
     Both,
     Cmp,
@@ -17,6 +15,7 @@ from tests.oracle.event_syntax import (
     Fn,
     IsNull,
     Item,
+    Kind,
     Len,
     Not,
     Num,
@@ -25,6 +24,7 @@ from tests.oracle.event_syntax import (
     Place,
     Ref,
     Relation,
+    Schema,
     Str,
     Test,
     Window,

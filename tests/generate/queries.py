@@ -7,8 +7,19 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from feeds.documents import Document
-from tests.generate.blocks import BlockMaker, Name, flat_and, flat_or
-from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, alike, comparison, derived, kind_of, string_test
+from tests.generate.blocks import (
+    LITERALS,
+    TEXT_FUNCTIONS,
+    BlockMaker,
+    Name,
+    alike,
+    comparison,
+    derived,
+    flat_and,
+    flat_or,
+    kind_of,
+    string_test,
+)
 from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
 from tests.oracle.evaluation import evaluate
 from xscl.algebra import values

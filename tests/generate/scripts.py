@@ -10,10 +10,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.generate.absences import with_absences
-from tests.generate.comparisons import NUMBERS
+from tests.generate.blocks import NUMBERS
 from tests.generate.documents import TIMES, chance, document_set
 from tests.generate.once import with_once
 from tests.generate.queries import random_script
+from tests.oracle.walk import walk
 from xscl.algebra.values import Call, ElementConstructor, Hole, NameTest, Number, Span, Step, String, VarPath
 from xscl.check_expressions import visible_names
 from xscl.syntax import Block, Join, Once, Query, Script, SelectItem, Window
@@ -131,15 +132,10 @@ class _Speller:
         return tuple((self._text() or "-") if isinstance(part, str) else self._spelt(part) for part in parts)
 
 
-def _names(node: object) -> Iterator[tuple[str, bool]]:
+def _names(query: Query) -> Iterator[tuple[str, bool]]:
     """The names that a query binds, and those that it gives to items of SELECT."""
-    if isinstance(node, Step) and node.var is not None:
-        yield node.var, True
-    if isinstance(node, SelectItem) and not isinstance(node.operand, VarPath):
-        yield node.name, False
-    if isinstance(node, tuple):
-        for part in node:
-            yield from _names(part)
-    elif is_dataclass(node):
-        for field in fields(node):
-            yield from _names(getattr(node, field.name))
+    for node in walk(query):
+        if isinstance(node, Step) and node.var is not None:
+            yield node.var, True
+        if isinstance(node, SelectItem) and not isinstance(node.operand, VarPath):
+            yield node.name, False

@@ -190,6 +190,7 @@ def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path
     monkeypatch.setattr(join, "MOST_IN_MEMORY", rng.choice([0, 0, 40, 200]))
     monkeypatch.setattr(disk, "PIECE", 16)
     monkeypatch.setattr(duckdb, "STALE_ROWS", rng.choice([1, duckdb.STALE_ROWS]))
+    monkeypatch.setattr("join_stage.store.duckdb.MAX_STATEMENTS", rng.choice([3, 200]))
     batches = rng.choice([4, 8])
     case = random_join_case(seed, templates=3, batches=batches, documents=rng.choice([3, 4]), in_order=seed % 3 == 0)
     steps = [random_steps(rng) for _ in range(batches)]
@@ -212,6 +213,7 @@ def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tm
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(disk, "PIECE", 16)
     monkeypatch.setattr(tasks, "LEAST_DOCUMENTS", rng.choice([1, 1, 100]))
+    monkeypatch.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)  # in small parts edges come in another order
     case = random_join_case(seed, templates=3, batches=5, documents=4, in_order=seed % 2 == 0)
     twins = Twins(opener, tmp_path, case, plan, rng.choice((10_000, CACHE_BYTES)))
     twins.run([random_steps(rng) for _ in case.batches])
@@ -219,7 +221,7 @@ def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tm
     assert not (tmp_path / "view_cache").exists(), "the files went with the engine"
 
 
-@pytest.mark.parametrize("bound", [0, 1_000, CACHE_BYTES])
+@pytest.mark.parametrize("bound", [0, CACHE_BYTES])
 def test_hits_and_evictions_of_the_view_cache(bound: int, tmp_path: Path):
     case = random_join_case(11, templates=4, batches=5)
     twins = Twins(open_duckdb, tmp_path, case, "views", bound)
@@ -229,5 +231,4 @@ def test_hits_and_evictions_of_the_view_cache(bound: int, tmp_path: Path):
     if bound == CACHE_BYTES:
         assert counted["hits"] > 0 and counted["evictions"] == 0 and 0 < counted["misses"] <= counted["values"]
     else:
-        assert counted["evictions"] > 0
-        assert bound or (counted["hits"], counted["values"]) == (0, 0)
+        assert counted["evictions"] > 0 and (counted["hits"], counted["values"]) == (0, 0)

@@ -1,10 +1,5 @@
-"""The keys of texts: whatever is near has one in common, in whatever order of words; and SQL makes the same ones."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -15,7 +10,6 @@ import pytest
 from join_stage import near
 from join_stage.near import (
     IN_DUCKDB,
-    IN_SPARK,
     LONGEST_FIRST,
     OneOfEach,
     WordOrder,
@@ -31,9 +25,6 @@ from templates.witness import MANY, R_DOC
 from tests.generate.near import THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
 from xscl.algebra.words import encode_words, join_threshold
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def _rows(texts: Sequence[str], threshold: str) -> pa.Table:
@@ -95,31 +86,15 @@ def test_an_order_is_learnt_from_frequencies() -> None:
     assert order.frequent.tolist() == [numbers["hits"].item(), numbers["the"].item()]
 
 
-def _of_sql(rows: pa.Table) -> tuple[pa.Table, list[tuple[object, ...]]]:
-    expected = keyed(rows, LONGEST_FIRST)
-    return rows, sorted(zip(*(column.to_pylist() for column in expected.columns), strict=True))
-
-
-def _many_rows() -> pa.Table:
+def test_sql_makes_the_same_keys() -> None:
     rng = Random(8)
     texts = [" ".join(rng.choices(WORDS, k=rng.randrange(12))) for _ in range(300)]
-    return pa.concat_tables([_rows(texts, threshold) for threshold in ("0.5", "0.6", "0.7", "0.8", "0.9", "1.0")])
-
-
-def test_sql_makes_the_same_keys() -> None:
-    rows, expected = _of_sql(_many_rows())
+    rows = pa.concat_tables([_rows(texts, threshold) for threshold in ("0.5", "0.6", "0.7", "0.8", "0.9", "1.0")])
+    expected = zip(*(column.to_pylist() for column in keyed(rows, LONGEST_FIRST).columns), strict=True)
     connection = duckdb.connect()
     connection.register("found", rows)
-    assert sorted(connection.sql(keyed_statement("found", IN_DUCKDB)).fetchall()) == expected
+    assert sorted(connection.sql(keyed_statement("found", IN_DUCKDB)).fetchall()) == sorted(expected)
 
-
-def test_sql_makes_the_same_keys_on_spark(spark: SparkSession) -> None:
-    rows, expected = _of_sql(_many_rows())
-    found = spark.sql(keyed_statement("{some}", IN_SPARK), some=spark.createDataFrame(rows))
-    assert sorted(tuple(row) for row in found.collect()) == expected
-
-
-# ---------------------------------------------------------------- sets of words
 
 NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 << 44 | 3}
 

@@ -1,14 +1,8 @@
-"""The signature plan against the basic one on random witnesses, and what it does about pairs that very many share."""
-
-from __future__ import annotations
-
 import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from join_stage import arrays
 from join_stage.arrays import dictionary_encode
@@ -22,7 +16,7 @@ from templates.catalog import INFINITE, TemplateRow
 from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
-from tests.generate.seeds import examples, seeds
+from tests.generate.seeds import seeds
 
 S = JoinScope(INFINITE, frozenset({("S", "S")}))
 
@@ -32,13 +26,6 @@ def by_plan(case: JoinCase, plan: str) -> list[Result]:
     results = run_case(engine, case)
     engine.close()
     return results
-
-
-@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 5))
-@examples(8, 1_000)
-def test_random_witnesses(seed: int, templates: int, batches: int):
-    case = random_join_case(seed, templates=templates, batches=batches, in_order=seed % 2 == 0)
-    assert by_plan(case, "signature") == by_plan(case, "basic")
 
 
 def test_more_than_64_edges_between_two_documents():
@@ -67,9 +54,6 @@ def test_matches_are_written_out_in_small_parts(monkeypatch: pytest.MonkeyPatch)
     expected = by_plan(case, "basic")
     monkeypatch.setattr(join, "CHUNK", 7)
     assert by_plan(case, "signature") == expected
-
-
-# ---------------------------------------------------------------- values that very many documents share
 
 
 def crowd(count: int, first: int, titles: int) -> Witnesses:
@@ -134,9 +118,6 @@ def test_what_is_kept_is_counted_and_goes():
     assert joined.counters()["documents"] == 50
     _, found = pairs_formed([CHANNEL_AND_TITLE], joined, crowd(10, 1250, 1000))
     assert [row[1:3] for row in found] == [(d, d + 1000) for d in range(250, 260)]
-
-
-# ---------------------------------------------------------------- shortcuts for few values
 
 
 @pytest.mark.parametrize("seed", seeds(2, 500))

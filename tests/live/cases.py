@@ -11,6 +11,7 @@ from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.near import near_case
 from tests.generate.once import with_once
 from tests.generate.strategies import random_case
+from tests.live.model import has_inner_absence
 from tests.live.operations import (
     Batch,
     Broken,
@@ -27,7 +28,6 @@ from tests.live.operations import (
     Subscribe,
     Unsubscribe,
 )
-from tests.live.standing import has_inner_absence
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Join, Query, Script, Window

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmqjp.sinks.deliverer import OUTPUT_SINK
-from tests.live.model import Expected, LiveModel, parsed
+from tests.live.model import Expected, LiveModel, Refused, kept_texts, parsed
 from tests.live.operations import (
     Batch,
     Broken,
@@ -29,7 +29,6 @@ from tests.live.operations import (
     Subscribe,
     Unsubscribe,
 )
-from tests.live.standing import Refused, kept_texts
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row

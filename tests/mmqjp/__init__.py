@@ -1,1 +1,0 @@
-"""Tests of the system as a whole; its rooms have folders."""

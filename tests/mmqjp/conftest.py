@@ -1,5 +1,3 @@
-"""What tests of the engine share."""
-
 import pytest
 
 from tests.support.faults import FaultySession

@@ -1,6 +1,9 @@
-"""The engine against the oracle on random scripts and documents, whatever the batches and the order of arrival."""
+"""The engine against the oracle on random scripts and documents, whatever the plan, the batches and the order of
+arrival: joins, ONCE PER, near() and absences. With near() over restarts: `test_live_model`."""
 
 import random
+from collections.abc import Callable, Sequence
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -8,49 +11,119 @@ from hypothesis import strategies as st
 
 from bench.workload import items, queries
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage import near
+from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.views import CACHE_BYTES
 from mmqjp.engine import Session
+from tests.generate.absences import with_absences
+from tests.generate.documents import SECOND
+from tests.generate.near import near_case
 from tests.generate.once import with_once
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
+from tests.oracle.bindings import OutputRow
 from tests.oracle.cases import docs
-from tests.support.agreement import Delivery, assert_agrees
+from tests.oracle.evaluation import comparable, evaluate
+from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.in_process import run_in_process
 from tests.support.in_turn import in_turn
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
 BOUNDS = (CACHE_BYTES, 2_000, 20_000)
 """Of the cache of the plan views."""
-QUERIES = 20
 DOCUMENTS = 12
 
+Case = tuple[Script, list[Document]]
 
-def _delivery(seed: int) -> Delivery:
+
+@pytest.fixture(autouse=True)
+def learning(monkeypatch):
+    """The order of words is learnt from a few texts, so that it changes in the middle."""
+    monkeypatch.setattr(near, "ENOUGH", 5)
+    monkeypatch.setattr(near, "AGAIN", 2)
+
+
+def once(seed: int, count: int) -> Case:
+    script, documents = random_case(seed, count, DOCUMENTS)
+    return with_once(random.Random(seed), script), documents
+
+
+KINDS: dict[str, Callable[[int], Case]] = {
+    "any": lambda seed: random_case(seed, 20, DOCUMENTS),
+    "once": lambda seed: once(seed, 20),
+    "once, few": lambda seed: once(seed, 8),
+    "near": lambda seed: near_case(seed, documents=16),
+    "near, few": lambda seed: near_case(seed, queries=4, documents=12),
+}
+
+
+def some(**numbers: range) -> list[tuple[str, int]]:
+    return [(kind.replace("_", ", "), seed) for kind, some in numbers.items() for seed in some]
+
+
+def delivery(seed: int, batches: Sequence[int] = (1, 2, 3, 5, 100)) -> Delivery:
     rng = random.Random(seed)
-    return Delivery(rng.choice([None, seed]), rng.choice([1, 2, 3, 5, 100]))
+    return Delivery(rng.choice([None, seed]), rng.choice(batches))
 
 
-@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(6, 1_100), PLANS))
-def test_duckdb_agrees_with_the_oracle(seed: int, plan: str):
-    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+ON_DUCKDB = some(any=seeds(6, 1_100), once=seeds(2, 300), near=seeds(2, 60))
+ON_SPARK = some(any=seeds(1, 110, 5000), once_few=seeds(1, 30, 7000))
+
+
+@pytest.mark.parametrize(("case", "plan"), in_turn(ON_DUCKDB, PLANS), ids=str)
+def test_duckdb_agrees_with_the_oracle(case, plan):
+    kind, seed = case
     with Session("duckdb", plan=plan, cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
-        assert_agrees(engine, script, documents, _delivery(seed))
+        assert_agrees(engine, *KINDS[kind](seed), delivery(seed))
 
 
-@pytest.mark.parametrize("seed", seeds(2, 300))
-def test_what_is_told_once_agrees_with_the_oracle(seed: int):
-    script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Session("duckdb", plan=PLANS[seed % len(PLANS)]) as engine:
-        assert_agrees(engine, with_once(random.Random(seed), script), documents, _delivery(seed))
+@pytest.mark.parametrize(
+    ("case", "plan"),
+    [
+        *in_turn(ON_SPARK, (DEFAULT_PLAN, "basic", "views")),
+        *(pytest.param(("near, few", 11), plan, marks=pytest.mark.soak) for plan in PLANS),
+    ],
+    ids=str,
+)
+def test_spark_agrees_with_the_oracle(case, plan, spark):
+    kind, seed = case
+    with Session(spark, plan=plan) as engine:
+        assert_agrees(engine, *KINDS[kind](seed), delivery(seed, (5, 7, 100)))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 100))
+def test_executors_find_what_is_near(seed, spark, tmp_path, monkeypatch):
+    context = run_in_process(monkeypatch, cores=3, seed=seed)
+    monkeypatch.setattr(near, "MOST_HELD", 50)
+    script, documents = near_case(seed, queries=8, documents=16)
+    with Session(spark, state=tmp_path) as engine:
+        assert assert_agrees(engine, script, documents, delivery(seed, (3, 5)))
+    assert context.jobs
+
+
+def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark, tmp_path):
+    script, documents = random_case(3, 8, 12)
+    with Session("duckdb") as engine:
+        engine.ensure(script)
+        whole = [as_row(output) for output in engine.process(documents)]
+    halves = []
+    for half in (documents[:6], documents[6:]):
+        with Session(spark, state=tmp_path) as engine:
+            engine.ensure(script)
+            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in undelivered(engine))
+            halves += [as_row(output) for output in undelivered(engine)]
+            mark_delivered(engine)
+    assert comparable(halves) == comparable(whole)
 
 
 @given(cases(max_queries=3, max_documents=6), st.integers(0, 99))
 @examples(8, 20)
-def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case: tuple[Script, list[Document]], seed: int):
+def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case, seed):
     script, documents = case
     with Session("duckdb") as engine:
-        assert_agrees(engine, script, documents, _delivery(seed))
+        assert_agrees(engine, script, documents, delivery(seed))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +141,7 @@ def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case: tuple[Script, 
         ),
     ],
 )
-def test_examples_agree_with_the_oracle(text: str, given: str, count: int):
+def test_examples_agree_with_the_oracle(text, given, count):
     with Session("duckdb") as engine:
         assert assert_agrees(engine, parse_script(text), docs(given), Delivery(None, 2)) == count
 
@@ -79,3 +152,53 @@ def test_the_lifelike_workload_agrees_with_the_oracle():
     for plan in PLANS:
         with Session("duckdb", plan=plan) as engine:
             assert assert_agrees(engine, script, documents, Delivery(5, 40)) > 5
+
+
+# ---------------------------------------------------------------- absences
+
+
+def absent(seed: int) -> tuple[Script, list[Document], list[list[Document]]]:
+    script, documents = (near_case if seed % 4 == 3 else random_case)(seed, 12, DOCUMENTS)
+    return with_absences(random.Random(seed), script), documents, arranged(documents, delivery(seed))
+
+
+def at_the_end(engine: Session, script: Script, batches: list[list[Document]]) -> list[OutputRow]:
+    engine.ensure(script)
+    got = [as_row(output) for batch in batches for output in engine.process(batch)]
+    got += [as_row(output) for output in engine.finish()]
+    assert not list(engine.finish())
+    return got
+
+
+@pytest.mark.parametrize("seed", seeds(2, 400))
+def test_all_is_decided_at_the_end_of_a_run(seed):
+    script, documents, batches = absent(seed)
+    with Session("duckdb", plan=PLANS[seed % 3]) as engine:
+        assert comparable(at_the_end(engine, script, batches)) == comparable(evaluate(script, documents))
+
+
+@pytest.mark.parametrize("seed", seeds(2, 400))
+def test_what_the_last_watermark_decides_depends_on_no_batch_or_restart(seed, tmp_path):
+    script, _, batches = absent(seed)
+    rng = random.Random(-seed)
+    lateness = {"*": rng.choice((0, 2, 5)) * SECOND, "T": rng.choice((1, 4, 30)) * SECOND}
+    got: list[OutputRow] = []
+    arrived: list[Document] = []
+    while batches:
+        with Session("duckdb", state=tmp_path, plan=rng.choice(PLANS), lateness=lateness, quiet=True) as engine:
+            engine.ensure(script)
+            for _ in range(rng.choice((1, 2, 9))):
+                if batches:
+                    got += map(as_row, engine.process(batches[0]))
+                    late = {(letter["stream"], letter["id"]) for letter in engine.last_dead_letters()}
+                    arrived += [one for one in batches.pop(0) if (one.stream, one.id) not in late]
+            got += map(as_row, engine.finish())
+    assert comparable(got) == comparable(evaluate(script, arrived, watermark(arrived, lateness)))
+
+
+def watermark(arrived: Sequence[Document], lateness: dict[str, int]) -> Callable[[str], float]:
+    def watermark(stream: str) -> float:
+        greatest = max((one.t1 for one in arrived if one.stream == stream), default=-inf)
+        return greatest - lateness.get(stream, lateness["*"])
+
+    return watermark

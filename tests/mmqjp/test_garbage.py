@@ -1,9 +1,6 @@
-"""Garbage collection is paused during batches, and garbage goes nevertheless."""
-
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 
@@ -19,7 +16,7 @@ class Circle:
 
 
 @pytest.fixture(autouse=True)
-def _small_heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_heap(monkeypatch):
     monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
     monkeypatch.setattr(process, "_HEAP", process._Heap())
     yield
@@ -27,14 +24,13 @@ def _small_heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has a number for each scan that would be."""
+def scans(monkeypatch):
     found: list[int] = []
     monkeypatch.setattr(gc, "collect", lambda: found.append(1))
     return found
 
 
-def test_collection_is_paused_and_goes_on():
+def test_collection_is_paused_and_nothing_stays_frozen():
     with gc_paused():
         assert not gc.isenabled()
         with gc_paused():
@@ -48,10 +44,19 @@ def test_collection_is_paused_and_goes_on():
         assert not gc.isenabled(), "who disabled it may enable it"
     finally:
         gc.enable()
+    with gc_frozen():
+        with gc_paused():
+            kept = Circle()
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    gone = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("frozen", [pytest.param(nullcontext, marks=pytest.mark.soak), gc_frozen])
-def test_garbage_of_many_batches_goes(frozen: Callable[[], AbstractContextManager[None]]):
+def test_garbage_of_many_batches_goes(frozen):
     alive: weakref.WeakSet[Circle] = weakref.WeakSet()
     most = 0
     with frozen():
@@ -66,19 +71,7 @@ def test_garbage_of_many_batches_goes(frozen: Callable[[], AbstractContextManage
     assert not alive
 
 
-def test_what_was_frozen_is_not_frozen_any_more_afterwards():
-    with gc_frozen():
-        with gc_paused():
-            kept = Circle()
-        assert gc.get_freeze_count() > 0
-    assert gc.get_freeze_count() == 0
-    gone = weakref.ref(kept)
-    del kept
-    gc.collect()
-    assert gone() is None
-
-
-def test_what_is_made_to_last_is_not_scanned(scans: list[int]):
+def test_what_is_made_to_last_is_not_scanned(scans):
     kept: list[Circle] = []
     for lasting in (True, False):
         with gc_paused(lasting=lasting):
@@ -86,7 +79,7 @@ def test_what_is_made_to_last_is_not_scanned(scans: list[int]):
         assert bool(scans) is not lasting
 
 
-def test_nothing_is_scanned_while_as_much_goes_as_comes(scans: list[int], monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_scanned_while_as_much_goes_as_comes(scans, monkeypatch):
     monkeypatch.setattr(process, "LEAST_GROWTH", 5_000)
     monkeypatch.setattr(process, "_HEAP", process._Heap())
     kept: list[list[object]] = []

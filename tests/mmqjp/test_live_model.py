@@ -16,7 +16,7 @@ from join_stage.signature import disk, join
 from mmqjp.documents import record
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import at_length, seeds
-from tests.live.cases import BOUNDED, FREE, SILENT, Timing, random_operations
+from tests.live.cases import BOUNDED, FREE, SILENT, random_operations
 from tests.live.operations import Batch, Doc, Operation, Prune, Reopen, Subscribe
 from tests.live.run import Live
 from tests.live.shrink import printed, shrunk
@@ -29,7 +29,7 @@ HOUR = 3600
 
 
 @pytest.fixture(autouse=True)
-def on_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_disk(request, monkeypatch):
     """In every other case, all postings of a batch are written to disk, and merged a few at a time. The order of words
     is learnt from a few texts. Memory holds only some of these, and of the ids of documents."""
     monkeypatch.setattr(near, "ENOUGH", 5)
@@ -106,22 +106,17 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe("T/b PUBLISH P"),
         Batch((doc("d5", 1, "<b>u</b>", "T"),)),
     ],
-    "4: opened again without lateness": [
-        Reopen(lateness=10 * SECOND),
-        Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
-        Batch((doc("d1", 0, "<a>u</a>"),)),
-        Batch((doc("d2", 100, "<a>v</a>"),)),
-        Reopen(),
-        Batch((doc("d3", 2, "<b>u</b>"),)),
-    ],
-    "4: opened again with more lateness": [
-        Reopen(lateness=10 * SECOND),
-        Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
-        Batch((doc("d1", 0, "<a>u</a>"),)),
-        Batch((doc("d2", 100, "<a>v</a>"),)),
-        Reopen(lateness=1000 * SECOND),
-        Batch((doc("d3", 2, "<b>u</b>"),)),
-    ],
+    **{
+        f"4: opened again with {name} lateness": [
+            Reopen(lateness=10 * SECOND),
+            Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
+            Batch((doc("d1", 0, "<a>u</a>"),)),
+            Batch((doc("d2", 100, "<a>v</a>"),)),
+            Reopen(lateness=lateness),
+            Batch((doc("d3", 2, "<b>u</b>"),)),
+        ]
+        for name, lateness in {"no": None, "more": 1000 * SECOND}.items()
+    },
     "4: a prune that drops nothing": [
         Reopen(lateness=4 * SECOND),
         Subscribe("S/a->x JOIN {x = y, INF} S/b->y"),
@@ -187,7 +182,7 @@ WRONG: dict[str, list[Operation]] = {
 
 
 @pytest.mark.parametrize(("cause", "plan"), in_turn(WRONG, PLANS))
-def test_what_went_wrong_once(cause: str, plan: str, tmp_path: Path):
+def test_what_went_wrong_once(cause, plan, tmp_path):
     operations = [replace(o, plan=plan) if isinstance(o, Reopen) else o for o in WRONG[cause]]
     Live("duckdb", tmp_path, START).run(operations)
 
@@ -198,14 +193,14 @@ LIVES = [(FREE, False), (BOUNDED, False), (SILENT, False), (BOUNDED, True), (SIL
 
 @pytest.mark.parametrize(("timing", "inner"), LIVES)
 @pytest.mark.parametrize("seed", seeds(2, 1_000, first=9))
-def test_live_use_gives_what_the_model_expects(seed: int, timing: Timing, inner: bool, tmp_path: Path):
+def test_live_use_gives_what_the_model_expects(seed, timing, inner, tmp_path):
     length = 14 if inner else 18 if at_length() else 12
     lived("duckdb", random_operations(Random(seed), timing, length, inner=inner), tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [5, 6])
-def test_live_use_on_spark_gives_what_the_model_expects(seed: int, spark: SparkSession, tmp_path: Path):
+def test_live_use_on_spark_gives_what_the_model_expects(seed, spark, tmp_path):
     live = Live(spark, tmp_path, START)
     live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long
     assert live.outputs > 0

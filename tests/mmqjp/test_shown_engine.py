@@ -1,7 +1,4 @@
-"""What the engine returns as notebooks show it: outputs, why there is one, and how queries are run."""
-
 import re
-from importlib.resources import files
 
 import pytest
 from lxml import etree, html
@@ -52,9 +49,17 @@ def test_outputs_are_shown_with_their_documents(engine):
     assert repr(engine.outputs()) == repr(list(found)) == repr(found)
 
 
-def test_there_is_nothing_to_show(engine):
+def test_there_is_nothing_to_show_or_only_text(engine):
     assert "No outputs." in parsed(engine.process([])._repr_html_()).text_content()
     assert repr(engine.outputs()) == "[]"
+    with mmqjp.Engine("duckdb") as closed:
+        closed.subscribe("FROM S//item->x PUBLISH every")
+        found = closed.process([document(1, "A")])
+    assert found._repr_html_() is None and "Output(" in repr(found)
+    # Services have no use for more.
+    with Session("duckdb") as session:
+        session.subscribe("FROM S//item->x PUBLISH every")
+        assert session.process([document(1, "A")])._repr_html_() is None
 
 
 def test_texts_of_documents_are_no_markup(engine):
@@ -76,7 +81,7 @@ def test_only_the_first_outputs_are_shown(engine):
     assert "more" not in parsed(engine.outputs(after=30)._repr_html_()).text_content()
 
 
-def test_why(engine):
+def test_why_and_explain(engine):
     (output,) = engine.process([document(1, "Old <b>pier"), document(2, "Old <b>pier", 3)])
     for asked in (output.id, output.id[:8], output.seq, str(output.seq)):
         found = engine.why(asked)
@@ -84,45 +89,10 @@ def test_why(engine):
         assert "same title" in parsed(found._repr_html_()).text_content()
     with pytest.raises(mmqjp.NoOutput):
         engine.why("ffff")
-
-
-def test_explain(engine):
-    found = engine.explain("pairs")
-    assert repr(found).startswith("query pairs\n") and "R_vj" in str(found)
-    root = parsed(found._repr_html_())
+    explained = engine.explain("pairs")
+    assert repr(explained).startswith("query pairs\n") and "R_vj" in str(explained)
+    root = parsed(explained._repr_html_())
     assert len(list(root.iter("svg"))) == 1
-    assert root.find(".//pre").text_content() == str(found)
+    assert root.find(".//pre").text_content() == str(explained)
     with pytest.raises(mmqjp.UnknownQuery):
         engine.explain("other")
-
-
-def test_a_closed_engine_shows_text():
-    with mmqjp.Engine("duckdb") as engine:
-        engine.subscribe("FROM S//item->x PUBLISH every")
-        found = engine.process([document(1, "A")])
-    assert found._repr_html_() is None and "Output(" in repr(found)
-
-
-def test_outputs_of_a_session_show_text():
-    """Services have no use for more."""
-    with Session("duckdb") as engine:
-        engine.subscribe("FROM S//item->x PUBLISH every")
-        assert engine.process([document(1, "A")])._repr_html_() is None
-
-
-def test_the_table_of_a_notebook_is_that_of_the_page():
-    """There is one place in the code for what is shown of a match."""
-    for name in ("notebook_matches.html", "notebook_why.html"):
-        text = files("mmqjp.present").joinpath(f"templates/{name}").read_text("utf-8")
-        assert 'import "parts.html"' in text and "parts.items(" in text and "parts.reasons(" in text
-
-
-@pytest.mark.soak
-@pytest.mark.spark
-def test_on_spark(spark):
-    with mmqjp.Engine(spark) as engine:
-        engine.subscribe(PAIRS)
-        (output,) = engine.process([document(1, "Old pier"), document(2, "Old pier", 3)])
-        assert "same title" in parsed(engine.outputs()._repr_html_()).text_content()
-        assert "same title" in parsed(engine.why(output.id)._repr_html_()).text_content()
-        assert "R_vj" in str(engine.explain("pairs"))

@@ -16,6 +16,9 @@ from xscl.parser import parse_script
 Gap = tuple[int, int | None]
 """The first arrival that is not seen, and the next one that is; None if there is none yet."""
 
+Counted = tuple[dict[tuple[str, int], list[OutputRow]], dict[tuple[str, int], int]]
+"""The outputs, and the number of tuples of the inner join, for each query and arrival."""
+
 
 @dataclass
 class Watched:
@@ -86,8 +89,8 @@ class Model:
             for query in self.queries:
                 query.outputs = query.tuples = 0
         while True:
-            outputs, tuples = self._counted([arrival])
-            over = [query for query in self.queries if self._is_over(query, outputs, tuples, arrival)]
+            counted = self._counted([arrival])
+            over = [query for query in self.queries if self._is_over(query, counted, arrival)]
             names = {query.name for query in over}
             first = [query for query in over if not names & set(self._upstream.get(query.name, ()))]
             for query in first:
@@ -95,24 +98,20 @@ class Model:
             if not first:
                 break
         for query in self.queries:
-            self.given += outputs[query.name, arrival]
-            query.outputs += len(outputs[query.name, arrival])
-            query.tuples += tuples[query.name, arrival]
+            self._give(query, counted, arrival)
 
     def backfill(self, query: Watched) -> None:
         """Adds a query whose outputs nobody reads, and shows it all earlier documents."""
         self.queries.append(query)
         arrivals = range(len(self._documents))
-        outputs, tuples = self._counted(arrivals)
+        counted = self._counted(arrivals)
         for arrival in arrivals:
             if arrival % self._block == 0:
                 query.outputs = query.tuples = 0
-            if self._is_over(query, outputs, tuples, arrival):
+            if self._is_over(query, counted, arrival):
                 query.pause(arrival)
                 return
-            self.given += outputs[query.name, arrival]
-            query.outputs += len(outputs[query.name, arrival])
-            query.tuples += tuples[query.name, arrival]
+            self._give(query, counted, arrival)
 
     def named(self, name: str) -> Watched:
         return next(query for query in self.queries if query.name == name)
@@ -121,24 +120,23 @@ class Model:
     def arrivals(self) -> int:
         return len(self._documents)
 
-    def _is_over(
-        self,
-        query: Watched,
-        outputs: Mapping[tuple[str, int], list[OutputRow]],
-        tuples: Mapping[tuple[str, int], int],
-        arrival: int,
-    ) -> bool:
+    def _give(self, query: Watched, counted: Counted, arrival: int) -> None:
+        outputs, tuples = counted
+        self.given += outputs[query.name, arrival]
+        query.outputs += len(outputs[query.name, arrival])
+        query.tuples += tuples[query.name, arrival]
+
+    def _is_over(self, query: Watched, counted: Counted, arrival: int) -> bool:
+        outputs, tuples = counted
         found, inner = len(outputs[query.name, arrival]), tuples[query.name, arrival]
         if max(found, inner) > self._matches:
             return True
         return query.outputs + found > self._in_all or query.tuples + inner > self._in_all
 
-    def _counted(
-        self, arrivals: Collection[int]
-    ) -> tuple[dict[tuple[str, int], list[OutputRow]], dict[tuple[str, int], int]]:
-        """The outputs, and the number of tuples of the inner join, for each query and arrival."""
-        texts = [query.text for query in self.queries] + [query.inner for query in self.queries if query.inner]
-        owners = [*self.queries, *(query for query in self.queries if query.inner)]
+    def _counted(self, arrivals: Collection[int]) -> Counted:
+        joining = [query for query in self.queries if query.inner]
+        texts = [query.text for query in self.queries] + [str(query.inner) for query in joining]
+        owners = [*self.queries, *joining]
         seen = _Seen(texts, [query.gaps for query in owners], self._documents)
         outputs: dict[tuple[str, int], list[OutputRow]] = {(q.name, a): [] for q in self.queries for a in arrivals}
         tuples = dict.fromkeys(outputs, 0)

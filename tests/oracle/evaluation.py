@@ -5,22 +5,23 @@ It shares the syntax tree with the engine and nothing else. Its values are its o
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Protocol, cast
 
 from lxml import etree
 
 from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value, choice_of
-from tests.oracle.construct import append, as_element, construct, hole_key, holes_of
 from tests.oracle.match import Matcher
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
+from tests.oracle.walk import walk
 from xscl.algebra.joins import NEGATED
-from xscl.algebra.values import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
+from xscl.algebra.values import And, Call, Compare, ElementConstructor, Expr, Hole, Number, Or, String, VarPath
 from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, Query, Script, SelectClause, SelectItems, SelectStar, SubQuery
 
@@ -313,16 +314,11 @@ class Evaluation:
 
 def mentioned(part: object) -> Iterator[str]:
     """The variables that a part of a query mentions; also ROOTS if it says or means `SELECT *`."""
-    if (isinstance(part, Query) and part.select is None) or isinstance(part, SelectStar):
-        yield ROOTS
-    if isinstance(part, VarPath):
-        yield part.var
-    if isinstance(part, tuple):
-        for item in part:
-            yield from mentioned(item)
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from mentioned(getattr(part, field.name))
+    for one in walk(part):
+        if isinstance(one, SelectStar) or (isinstance(one, Query) and one.select is None):
+            yield ROOTS
+        elif isinstance(one, VarPath):
+            yield one.var
 
 
 def _without_mirrors(source: Input, answers: Collection[Answer]) -> list[Answer]:
@@ -345,3 +341,72 @@ def _is_told(pair: tuple[Stored, ...], pairs: Collection[tuple[Stored, ...]]) ->
     (t1, stream, id) does."""
     places = [(document.t1, document.stream, document.id) for document in pair]
     return len(pair) == 2 and pair[::-1] in pairs and places[1] < places[0]
+
+
+def hole_key(hole: Hole) -> str:
+    """The key of a hole in `nodes`: the variable, else the text inside the braces. A constant has a key too, but no
+    node."""
+    operand = hole.operand
+    return operand.var if isinstance(operand, VarPath) and not operand.steps else hole.text
+
+
+def holes_of(constructor: ElementConstructor) -> Iterator[Hole]:
+    """The holes of a constructor, first in its attributes, then in its content."""
+    for _, parts in constructor.attributes:
+        yield from (part for part in parts if isinstance(part, Hole))
+    for child in constructor.children:
+        if isinstance(child, Hole):
+            yield child
+        elif isinstance(child, ElementConstructor):
+            yield from holes_of(child)
+
+
+def as_element(value: Value) -> etree._Element:
+    """A copy of an element; for an attribute, an element of its name with its text."""
+    assert value.document is not None and value.node is not None
+    tree, node = value.document.tree, value.node
+    if node.attribute is not None:
+        element = etree.Element(node.attribute)
+        element.text = tree.text(node)
+        return element
+    element = copy.deepcopy(tree.elements[node.element])
+    element.tail = None
+    return element
+
+
+def append(parent: etree._Element, value: Value) -> None:
+    """Appends a copy of an element, or the text of anything else."""
+    if value.derived is None and value.node is not None and value.node.attribute is None:
+        parent.append(as_element(value))
+    else:
+        _append_text(parent, value.text)
+
+
+def _append_text(parent: etree._Element, text: str) -> None:
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
+
+
+def construct(
+    constructor: ElementConstructor, values: Mapping[str, Value], namespaces: Mapping[str, str]
+) -> etree._Element:
+    """The element of a constructor. `values` fills its holes, by key."""
+    element = etree.Element(_clark(constructor.name, namespaces))
+    for name, parts in constructor.attributes:
+        texts = (part if isinstance(part, str) else values[hole_key(part)].text for part in parts)
+        element.set(_clark(name, namespaces), "".join(texts))
+    for child in constructor.children:
+        if isinstance(child, str):
+            _append_text(element, child)
+        elif isinstance(child, Hole):
+            append(element, values[hole_key(child)])
+        else:
+            element.append(construct(child, values, namespaces))
+    return element
+
+
+def _clark(name: str, namespaces: Mapping[str, str]) -> str:
+    prefix, colon, local = name.rpartition(":")
+    return f"{{{namespaces[prefix]}}}{local}" if colon else local

@@ -33,21 +33,14 @@ from tests.oracle.event_syntax import (
     Time,
     Window,
 )
-from tests.oracle.values import STRING_TESTS, apply, number, text_of
+from tests.oracle.values import ORDER, STRING_TESTS, apply, number, text_of
+from tests.oracle.walk import walk
 
 Value = str | float | None
 Values = Mapping[str, Value]
 
 AGGREGATES = ("count", "sum", "avg", "min", "max", "argmax")
 _SECOND = 10**6
-_COMPARE: dict[str, Callable[..., bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
     "+": operator.add,
@@ -95,24 +88,12 @@ class Bound:
 
     def group(self, call: Fn) -> tuple[Scope, ...]:
         """The events that an aggregate is of."""
-        (variable, place), *more = {(of.variable, of.place) for of in of_items(call)}
+        (variable, place), *more = {(of.variable, of.place) for of in walk(call) if isinstance(of, Of)}
         assert not more and place in ("[]", "..i-1"), "an aggregate is of one v[], or of one v[..i-1]"
         count = len(self.events[variable]) if place == "[]" else self.chosen[variable]
         return tuple(
             Scope({}, 0, bound=Bound(self.events, {**self.chosen, variable: number})) for number in range(count)
         )
-
-
-def of_items(expr: Expr) -> list[Of]:
-    """The attributes of a pattern's events in an expression, those in aggregates included."""
-    match expr:
-        case Of():
-            return [expr]
-        case Op():
-            return of_items(expr.left) + of_items(expr.right)
-        case Fn():
-            return [of for arg in expr.args for of in of_items(arg)]
-    return []
 
 
 def finite(value: float) -> float | None:
@@ -251,4 +232,4 @@ def _compare(op: str, left: Expr, right: Expr, scope: Scope) -> bool:
     one, other = evaluate(left, scope), evaluate(right, scope)
     if not (op in ("=", "!=") and isinstance(one, str) and isinstance(other, str)):
         one, other = as_number(one), as_number(other)
-    return one is not None and other is not None and _COMPARE[op](one, other)
+    return one is not None and other is not None and ORDER[op](one, other)

@@ -15,8 +15,21 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tests.oracle.event_schemas import Schema, changing_names, items_of, left_names, schema_of
-from tests.oracle.event_syntax import Aggregate, Cel, Filter, Fold, Name, Next, Stream, Union
+from tests.oracle.event_syntax import (
+    Aggregate,
+    Cel,
+    Filter,
+    Fold,
+    Name,
+    Next,
+    Schema,
+    Stream,
+    Union,
+    changing_names,
+    items_of,
+    left_names,
+    schema_of,
+)
 from tests.oracle.event_values import Scope, Value, Values, evaluate, holds
 
 

@@ -1,6 +1,10 @@
 """The oracle's matches of PATTERN without ERRORS: runs and sets (docs/semantics.md, sections 23 to 25).
 
 In particular:
+- `v[].x` outside aggregates means every event of v, and `v[i].x`, `v[i-1].x`, `v[..i-1]` every event but the first: a
+  conjunct holds if it does for all of them, for all combinations if it mentions several variables so. One that is
+  tested as its variable gets events is tested with the new one.
+- A condition is cut into conjuncts after NOT has been pushed to the atoms.
 - Of several events, as those of a SET, the first is the least by `order`. A span is the greatest t1 less the least t0.
 - A negated component beside a SET is between all its events and all of the other neighbour.
 """
@@ -9,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal
 
+from tests.oracle.event_syntax import Both, Cond, Fn, Len, Not, Of
+from tests.oracle.event_values import AGGREGATES, Bound, Scope, Values, holds
 from tests.oracle.events import Event, before
-from tests.oracle.pattern_conditions import Conjunct, conjuncts
 from tests.oracle.pattern_syntax import Absent, Many, Pattern
+from tests.oracle.walk import children, walk
 
 Order = Callable[[Event], Any]
 """Orders events: by t1, and those of one t1 in any way that does not depend on when they came."""
@@ -258,3 +266,90 @@ class Matcher:
                 if isinstance(self._positive[at], Many):
                     more = tuple(sorted((*some, one), key=self._order))
                     yield (*events[:at], more, *events[at + 1 :])
+
+
+Phase = Literal[0, 1, 2]
+"""Of a unit: the first event of a variable, or its only one; a further one; all of them."""
+
+FURTHER = ("i", "i-1", "..i-1")
+"""The places of further events than the first."""
+
+Events = Mapping[str, Sequence[Event]]
+"""The events of each variable."""
+
+
+@dataclass(frozen=True)
+class Conjunct:
+    """A conjunct, or, `negated`, that it does not hold, as NOT is pushed to its atoms."""
+
+    cond: Cond
+    negated: bool = False
+
+    @cached_property
+    def _mentions(self) -> list[tuple[Of | Len, bool]]:
+        """What it mentions of variables, each with whether an aggregate is of it."""
+        return [(one, one is not leaf) for leaf in leaves(self.cond) for one in walk(leaf) if isinstance(one, Of | Len)]
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        return frozenset(one.variable for one, _ in self._mentions)
+
+    def last(self, order: Sequence[str]) -> tuple[int, Phase] | None:
+        """The last unit that it mentions, where `order` has the variables in their order."""
+        return max(((order.index(one.variable), _phase(one, inside)) for one, inside in self._mentions), default=None)
+
+    def is_of_further(self, variable: str) -> bool:
+        """Whether it is about the second and later events of a variable only."""
+        return any(
+            isinstance(one, Of) and one.variable == variable and one.place in FURTHER for one, _ in self._mentions
+        )
+
+    def holds(self, events: Events, new: str | None = None) -> bool:
+        """Whether it holds for the events of the variables, for all that it may mean; `new` is the variable of which it
+        means the last event only."""
+        ranges: dict[str, range] = {}
+        for one, inside in self._mentions:
+            count = len(events.get(one.variable, ()))
+            if isinstance(one, Len):
+                continue
+            if one.variable == new:
+                ranges[one.variable] = range(count - 1, count)
+            elif one.place in FURTHER:
+                ranges[one.variable] = range(1, count)
+            elif one.place == "[]" and not inside:
+                ranges[one.variable] = range(count)
+        values: dict[str, tuple[Values, ...]] = {
+            variable: tuple(one.values for one in found) for variable, found in events.items()
+        }
+        for places in product(*ranges.values()):
+            scope = Scope({}, 0, bound=Bound(values, dict(zip(ranges, places, strict=True))))
+            if not holds(Not(self.cond) if self.negated else self.cond, scope):
+                return False
+        return True
+
+
+def conjuncts(cond: Cond | None, *, negated: bool = False) -> list[Conjunct]:
+    """The conjuncts of a condition."""
+    match cond:
+        case None:
+            return []
+        case Not():
+            return conjuncts(cond.arg, negated=not negated)
+        case Both() if (cond.word == "AND") is not negated:
+            return [one for arg in cond.args for one in conjuncts(arg, negated=negated)]
+    return [Conjunct(cond, negated)]
+
+
+def leaves(node: object) -> Iterator[Of | Len | Fn]:
+    """The references and aggregates in a condition or an expression."""
+    if isinstance(node, Of | Len) or (isinstance(node, Fn) and node.name in AGGREGATES):
+        yield node
+    else:
+        for child in children(node):
+            yield from leaves(child)
+
+
+def _phase(one: Of | Len, inside: bool) -> Phase:
+    if isinstance(one, Of) and one.place in ("", "1"):
+        return 1 if inside else 0
+    return 2 if isinstance(one, Len) or one.place == ("[]" if inside else "LEN") else 1

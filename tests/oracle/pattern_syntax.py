@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.oracle.event_syntax import Cel, Cond, Item, Name, Stream, Window
+from tests.oracle.event_syntax import Cel, Cond, Item, Window
+from tests.oracle.walk import walk
 
 Strategy = Literal["strict_contiguity", "partition_contiguity", "skip_till_next_match", "skip_till_any_match"]
 STRATEGIES: tuple[Strategy, ...] = (
@@ -110,10 +111,6 @@ class Pattern:
     def streams(self) -> frozenset[str]:
         return frozenset(one.stream for one in self.positive) | {one.stream for _, one in self.absent}
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return tuple(Name(name) for name in sorted(self.streams))
-
 
 # ---------------------------------------------------------------- ERRORS
 
@@ -176,25 +173,10 @@ class Near:
 
     @property
     def streams(self) -> frozenset[str]:
-        return frozenset(letter.stream for part in self.word for letter in letters_of(part))
-
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return tuple(Name(name) for name in sorted(self.streams))
+        return frozenset(letter.stream for letter in walk(self.word) if isinstance(letter, Letter))
 
 
 Statement = Cel | Pattern | Near
-
-
-def letters_of(part: Letters) -> list[Letter]:
-    """The letters of a part."""
-    match part:
-        case Letter():
-            return [part]
-        case Times():
-            return letters_of(part.part)
-        case OneOf():
-            return [letter for word in part.words for one in word for letter in letters_of(one)]
 
 
 def _word(word: tuple[Letters, ...]) -> str:

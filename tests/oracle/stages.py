@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tests.oracle.bindings import Match, Stored
-from tests.oracle.construct import hole_key, holes_of
-from tests.oracle.evaluation import Evaluation, mentioned
+from tests.oracle.evaluation import Evaluation, hole_key, holes_of, mentioned
 from tests.oracle.times import moment
 from tests.oracle.values import number, text_of
 from xscl.algebra.values import And, Call, Compare, ElementConstructor, Expr, Or, String, VarPath

@@ -9,7 +9,7 @@ import math
 import operator
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -24,7 +24,7 @@ import regex
 from tests.oracle import regex as oracle_regex
 from tests.oracle.times import Moment, moment
 
-_ORDER: dict[str, Callable[..., bool]] = {
+ORDER: dict[str, Callable[..., bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -79,12 +79,12 @@ def compare(op: str, left: Typed, right: Typed) -> bool:
         op not in ("=", "!=") and says_time and not any(isinstance(value, float) for value in both)
     ):
         a, b = (moment(text_of(value)).at for value in both)
-        return op == "!=" if a is None or b is None else _ORDER[op](a, b)
+        return op == "!=" if a is None or b is None else ORDER[op](a, b)
     assert not isinstance(left, Moment) and not isinstance(right, Moment)
     if isinstance(left, str) and isinstance(right, str) and op in ("=", "!="):
         return ([*map(ord, left)] == [*map(ord, right)]) == (op == "=")
     one, other = (number(value) if isinstance(value, str) else value for value in (left, right))
-    return _ORDER[op](one, other)
+    return ORDER[op](one, other)
 
 
 STRING_TESTS: dict[str, Callable[..., bool]] = {
@@ -97,16 +97,6 @@ STRING_TESTS: dict[str, Callable[..., bool]] = {
 
 
 # ---------------------------------------------------------------- derived values
-
-
-def normalize_space(text: str) -> str:
-    """XPath's normalize-space(). White space is XML's four characters."""
-    return " ".join(word for word in re.split("[\x20\x09\x0d\x0a]", text) if word)
-
-
-def upper_case(text: str) -> str:
-    """The full mapping of each character. None depends on its neighbours."""
-    return "".join(char.upper() for char in text)
 
 
 def lower_case(text: str) -> str:
@@ -199,11 +189,6 @@ def _rules(last: str) -> list[list[str]]:
     return _all_rules().get(last, [])
 
 
-def year_month(text: str) -> str:
-    """The first seven characters of the time of a text."""
-    return moment(text).text()[:7]
-
-
 _UNSPACED = regex.compile(r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Thai}\p{scx=Laoo}\p{scx=Khmr}\p{scx=Mymr}]")
 _EUROPEAN = "\u02bc\u0303\u0305\u0323\u0331"
 
@@ -253,16 +238,6 @@ def near(text: str, other: str, threshold: str) -> bool:
 STRING_TESTS["near"] = near
 
 
-def substring_before(text: str, part: str) -> str:
-    """XPath 1.0, 4.2."""
-    return next((text[:at] for at in range(len(text)) if text[at:].startswith(part)), "")
-
-
-def substring_after(text: str, part: str) -> str:
-    """XPath 1.0, 4.2."""
-    return next((text[at + len(part) :] for at in range(len(text)) if text[at:].startswith(part)), "")
-
-
 def _tracks(parameter: str) -> bool:
     name = unquote(parameter.split("=")[0]).lower()
     return name[:4] == "utm_" or name in _TRACKING
@@ -280,23 +255,28 @@ def _encoded(part: str) -> str:
 
 
 DERIVED: dict[str, Callable[[str], str]] = {
-    "normalize-space": normalize_space,
+    # White space is XML's four characters.
+    "normalize-space": lambda text: " ".join(word for word in re.split("[\x20\x09\x0d\x0a]", text) if word),
     "lower-case": lower_case,
-    "upper-case": upper_case,
+    # The full mapping of each character. None depends on its neighbours.
+    "upper-case": lambda text: "".join(char.upper() for char in text),
     "canonical-url": canonical_url,
     "host": host,
     "domain": domain,
     "words": words,
-    "year-month": year_month,
+    "year-month": lambda text: moment(text).text()[:7],
 }
 """The functions that derive a text."""
 
-
 OF_TWO: dict[str, Callable[[str, str], str]] = {
-    "substring-before": substring_before,
-    "substring-after": substring_after,
+    "substring-before": lambda text, part: next((text[:at] for at in _places(text, part)), ""),
+    "substring-after": lambda text, part: next((text[at + len(part) :] for at in _places(text, part)), ""),
 }
-"""The functions that derive a text from two."""
+"""The functions that derive a text from two (XPath 1.0, 4.2)."""
+
+
+def _places(text: str, part: str) -> Iterator[int]:
+    return (at for at in range(len(text)) if text[at:].startswith(part))
 
 
 def apply(name: str, value: Typed, *more: str) -> Typed:

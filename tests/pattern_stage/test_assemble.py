@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage import assemble as module
 from pattern_stage.assemble import Witnessed, assemble_events, document_order, event_chains, nodes_of, told_apart
 from pattern_stage.values import Texts
 from templates.catalog import Catalog
@@ -18,11 +17,14 @@ from tests.generate.definitions import random_definition
 from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
+from tests.oracle.cases import cases
+from tests.oracle.values import text_of
 from tests.pattern_stage.defined import Defined, defined_events
 from tests.support.conjuncts import conjuncts_of
 from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
 from xscl.event_lower import lower_definition
+from xscl.parser import parse_script
 from xscl.syntax import EventDefinition
 
 
@@ -82,6 +84,14 @@ def check(definitions: Sequence[EventDefinition], xmls: Sequence[bytes], stage: 
     return count
 
 
+@pytest.mark.parametrize(("definition", "xml", "expected"), cases("definitions"))
+def test_events_of_one_document(definition: str, xml: str, expected: list[str]) -> None:
+    (made,) = parse_script(f"DEFINE EVENT E FROM {definition}").definitions
+    assert check([made], [xml.encode()]) == len(expected)
+    found = [["-" if one is None else text_of(one) for one in values] for _, values in defined_events(made, xml)]
+    assert sorted(map(" ".join, found)) == [line or "-" for line in expected]
+
+
 @pytest.mark.parametrize("seed", seeds(5, 60))
 def test_events_are_those_of_every_match(seed: int) -> None:
     rng = Random(seed)
@@ -133,21 +143,15 @@ def test_a_definition_that_goes_leaves_nothing() -> None:
 
 
 def test_a_document_with_too_many_events_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xscl.algebra.values import NameTest, Step, VarPath
-    from xscl.parser import parse_script
-    from xscl.syntax import DefinedAttribute
-
-    block = parse_script("SELECT x FROM S/a->x").queries[0].source
-    each = VarPath("x", (Step("/", NameTest("element", "b")),))
-    attributes = tuple(DefinedAttribute(name, each, False, True) for name in "pqr")
     stage = Stage()
-    placement = stage.add(EventDefinition("E", block, attributes))  # type: ignore[arg-type]  # it is a block
+    (definition,) = parse_script("DEFINE EVENT E FROM S/a->x (p IN x/b, q IN x/b, r IN x/b)").definitions
+    placement = stage.add(definition)
     xmls = [b"<a>" + count * b"<b>1</b>" + b"</a>" for count in (2, 21, 3, 22, 2000)]
     _, witnessed = stage.evaluate(xmls)
     found = assemble_events(placement, witnessed, stage.texts)
     assert np.bincount(found.docids).tolist()[5:] == [8, 9261, 27]
     assert found.crowded.tolist() == [8, 9]
-    monkeypatch.setattr(module, "MOST_BINDINGS", 10)
+    monkeypatch.setattr("pattern_stage.assemble.MOST_BINDINGS", 10)
     assert assemble_events(placement, witnessed, stage.texts).crowded.tolist() == [6, 7, 8, 9]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import cast
@@ -12,12 +13,15 @@ import pytest
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import HereRunner, PartitionedKernel
+from pattern_stage.pattern.history import BUNDLES, MOST_SEEN, Extension, LevelOutcomes, NearHistory
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
-from tests.generate.events import LENGTH
+from tests.generate.events import LENGTH, events, schemas
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
-from tests.oracle.pattern_syntax import AnyOrder, Near, Pattern
+from tests.oracle.budget import Budget
+from tests.oracle.event_syntax import Schema, Window
+from tests.oracle.pattern_syntax import AnyOrder, Letter, Near, Pattern
 from tests.oracle.pattern_world import PatternWorld
 from tests.support.event_agreement import AnyKernel, Run, Runner, assert_finds, expected, random_run
 
@@ -94,3 +98,71 @@ def test_a_budget_leaves_a_part_of_the_matches_the_same_in_any_intervals(seed: i
     for place in range(len(few)):
         assert set(at_once.told[place]) <= expected(bounded, place)
         assert set(in_parts.told[place]) == set(at_once.told[place])
+
+
+@pytest.mark.parametrize("seed", seeds(12, 3_000))
+def test_a_budget_leaves_what_its_history_says(seed: int) -> None:
+    rng = Random(seed)
+    known = schemas(rng)
+    given = {name: events(rng, name, schema, 14) for name, schema in known.items()}
+    statements = [_near(rng, known) for _ in range(4)]
+    world = PatternWorld(known, given, statements)
+    runner = Runner(world, to_the_end(random_run(rng, 0, LENGTH)))
+    runner.results()
+    for place, near in enumerate(statements):
+        found = {frozenset(one for some in bound for one in some) for bound, *_ in runner.told[place]}
+        streams = {name: sorted(given[name], key=runner.order()) for name in near.streams}
+        assert found == Budget(near, streams, runner.order()).matches(), near.text()
+
+
+def test_a_large_budget_leaves_everything() -> None:
+    rng = Random(5)
+    known = schemas(rng)
+    given = {name: events(rng, name, schema, 8) for name, schema in known.items()}
+    statements = [_near(rng, known, budget=1_000) for _ in range(4)]
+    assert_finds(PatternWorld(known, given, statements), Run((END,)))
+
+
+def _near(rng: Random, known: Mapping[str, Schema], budget: int | None = None) -> Near:
+    word = tuple(Letter(rng.choice(list(known)), rng.random() < 0.15) for _ in range(rng.choice((2, 3, 3, 4))))
+    common = set.intersection(*(set(known[one.stream].items()) for one in word))
+    keys = tuple(rng.sample(sorted(name for name, _ in common), min(len(common), rng.choice((0, 1, 1)))))
+    window = Window(str(rng.choice((3, 6, 20))))
+    return Near(word, rng.randrange(1, min(len(word), 3)), window, keys, budget or rng.choice((1, 2, 3, 5, 18)))
+
+
+def test_the_latest_bundles_are_those_of_a_set() -> None:
+    rng, known, led, begun = Random(1), LevelOutcomes(()), set[int](), 0
+    for _ in range(2_000):
+        begun += rng.choice((0, 1, 1, 3, 40, BUNDLES, 2 * BUNDLES)) if rng.random() < 0.05 else rng.randrange(3)
+        if begun and rng.randrange(2):
+            led.add(bundle := max(begun - rng.randint(1, BUNDLES), 0))
+            known.lead(bundle, begun)
+        led = {one for one in led if one >= begun - BUNDLES}
+        if rng.randrange(2):
+            assert known.map(begun) == sum(1 << one % BUNDLES for one in led)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Bundles are forgotten one after the other, vectors that were not seen for long, and nodes that have ended."""
+    history = NearHistory(10, lambda key: key)
+    for turn in range(3 * BUNDLES):
+        time, key = 100 * turn, (turn,)
+        history.pass_until(time)
+        place = ((turn % 7_000, turn % 3),)
+        history.learn(time, [(key, Extension((place, turn), time, (), True))])
+        history.age(time, key)
+        history.tidy(time)
+        living = sum(len(some) for of_key in history.nodes.values() for some in of_key.values())
+        assert living == 1 and len(history.told) <= 20 and len(history.vectors) <= MOST_SEEN
+    known = history.vectors.known()
+    assert len(known) == len(history.vectors)
+    assert history.vectors.bundles == 3 * BUNDLES
+    maps = [one.map(3 * BUNDLES) for one in known]
+    assert all(one.bit_length() <= BUNDLES for one in maps)
+    assert {one.bit_count() for one in maps} >= {0, 1}
+    # What was learnt last is what is left, and what is saved is what is taken over, in this order.
+    assert {one.level[0] for one in known[-3:] if one.level[0] != "at"} == {((turn % 7_000, turn % 3),)}
+    again = NearHistory(10, lambda key: key)
+    again.remember(json.loads(json.dumps(history.remembered())))
+    assert again.remembered() == history.remembered()

@@ -16,7 +16,7 @@ from pattern_stage.columns import Floats
 from pattern_stage.measures import Merged, MergeKind, merge_rows_by_key
 from pattern_stage.plan import RULE_NAMES
 from tests.generate.seeds import seeds
-from tests.oracle.event_cases import events, schema
+from tests.oracle.cases import events, schema
 from tests.oracle.event_syntax import Aggregate, Cel, Fn, Item, Name, Next, Ref, Stream, Window
 from tests.oracle.events import World, event
 from tests.support.event_agreement import Run, Trial, assert_finds, random_run

@@ -1,38 +1,29 @@
-"""Texts as codes: what is derived and tested, and forgetting."""
+"""Texts as codes: what is derived and tested, and forgetting; conditions, cut into clauses."""
 
 import math
-import random
 
 import numpy as np
+import pytest
 
-from pattern_stage.columns import NULL_TEXT
-from pattern_stage.values import FALSE, TRUE, UNDECIDED, Texts
+from pattern_stage.clauses import MAX_CLAUSES, TooManyClauses, dnf_clauses, split_condition, static_clauses
+from pattern_stage.columns import NULL_TEXT, Columns
+from pattern_stage.values import TRUE, UNDECIDED, Pairs, Texts, compile_condition, compile_value
+from xscl.algebra.events import (
+    AllOf,
+    AnyOf,
+    Attribute,
+    Comparison,
+    Constant,
+    Duration,
+    Function,
+    NullTest,
+    Schema,
+    TextTest,
+)
 from xscl.algebra.values import DERIVED, derive
 
-SOME = [
-    "Ärger ",
-    " 1.50",
-    "http://WWW.Example.org:80/a?utm_source=x",
-    "",
-    "2026-07-16",
-    "9" * 400,
-    "ß",
-    None,
-    "-0",
-    "1",
-]
-
-
-def ints(*values: int):
-    return np.array(values, np.int64)
-
-
-def test_a_text_has_one_code_and_null_none():
-    texts = Texts()
-    codes = texts.codes(["a", None, "b", "a", ""])
-    assert codes.tolist() == [0, NULL_TEXT, 1, 0, 2] and codes.dtype == np.int64
-    assert texts.texts(codes) == ["a", None, "b", "a", ""] and len(texts) == 3
-    assert texts.code("b") == 1 and texts.text(2) == "" and texts.text(NULL_TEXT) is None
+SOME = ["Ärger ", " 1.50", "http://WWW.Example.org:80/a?utm_source=x", "", "2026-07-16", "9" * 400, None, "-0", "1"]
+N, S = Attribute("left", "n", "number"), Attribute("right", "s", "string")
 
 
 def test_derived_values_are_those_of_the_language():
@@ -47,44 +38,16 @@ def test_derived_values_are_those_of_the_language():
 def test_numbers_are_finite_or_null():
     texts = Texts()
     found = texts.numbers(texts.codes(SOME)).tolist()
-    wanted = [None, 1.5, None, None, None, None, None, None, 0.0, 1.0]
+    wanted = [None, 1.5, None, None, None, None, None, 0.0, 1.0]
     assert [None if math.isnan(number) else number for number in found] == wanted
-    assert texts.derived_numbers("string-length", texts.codes(["ßa", None])).tolist()[0] == 2
-    assert math.isnan(texts.derived_numbers("string-length", texts.codes([None]))[0])
-
-
-def test_numbers_are_written_as_xpath_does():
-    texts = Texts()
     codes = texts.written(np.array([1.0, 0.1, math.nan, -0.0, 1e21, 1.0]))
     assert texts.texts(codes) == ["1", "0.1", None, "0", "1" + "0" * 21, "1"]
-
-
-def test_texts_are_concatenated_and_tested_row_by_row():
-    chance = random.Random(1)
-    texts = Texts()
-    rows = [[chance.choice(["a", "ab", "", "b", None]) for _ in range(3)] for _ in range(200)]
-    columns = [texts.codes(column) for column in zip(*rows, strict=True)]
-    joined = texts.texts(texts.concatenated(columns))
-    assert joined == [None if None in row else "".join(map(str, row)) for row in rows]
-    outcomes = texts.tested("starts-with", columns[:2]).tolist()
-    for (text, prefix, _), outcome in zip(rows, outcomes, strict=True):
-        wanted = UNDECIDED if text is None or prefix is None else TRUE if text.startswith(prefix) else FALSE
-        assert outcome == wanted
 
 
 def test_a_regular_expression_that_is_none_or_takes_too_long_is_undecided():
     texts = Texts()
     columns = [texts.codes(["ab", "ab", "a" * 200_000]), texts.codes(["b$", "(", "(a{1,1000}b){1,2}"])]
     assert texts.tested("matches", columns).tolist() == [TRUE, UNDECIDED, UNDECIDED]
-
-
-def test_nothing_of_nothing():
-    texts = Texts()
-    none = np.zeros(0, np.int64)
-    assert texts.codes([]).dtype == np.int64
-    for found in (texts.numbers(none), texts.derived("host", none), texts.concatenated([none, none])):
-        assert len(found) == 0
-    assert len(texts.tested("contains", [none, none])) == 0 and len(texts.written(np.zeros(0))) == 0
 
 
 def test_what_is_kept_keeps_its_code_and_the_rest_is_forgotten():
@@ -106,11 +69,63 @@ def test_texts_are_crowded_when_they_have_doubled():
     texts = Texts()
     kept = texts.codes(map(str, range(20_000)))
     assert texts.crowded
-    texts.keep([kept])
-    assert not texts.crowded
-    texts.codes(f"a{number}" for number in range(30_001))
-    assert texts.crowded
-    for _ in range(20):
-        texts.codes(f"b{number}" for number in range(30_001))
+    for turn in range(4):
         texts.keep([kept])
+        assert not texts.crowded
+        texts.codes(f"{turn} {number}" for number in range(30_001))
+        assert texts.crowded
+    texts.keep([kept])
     assert len(texts) == 20_000 and texts.codes(["new"])[0] <= 80_000
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def test_costly_atoms_are_tested_only_where_it_matters(monkeypatch):
+    texts, asked, at = Texts(), list[int](), np.arange(6)
+    tested = texts.tested
+
+    def counted(name, args):
+        asked.append(len(args[0]))
+        return tested(name, args)
+
+    monkeypatch.setattr(texts, "tested", counted)
+    condition = AllOf((TextTest("contains", (S, Constant("a"))), Comparison("=", N, Constant(7.0))))
+    schema: Schema = (("s", "string"), ("n", "number"))
+    values = texts.codes(["a", "b", "xa", None, "a", "c"]), np.array([7, 7, 7, 7, 1, math.nan])
+    events = Columns(at, at, values, at.reshape(-1, 1))
+    holds = compile_condition(condition, schema, schema, texts)(Pairs(events, at, events, at, events, at, ()))
+    assert holds.tolist() == [True, False, True, False, False, False] and asked == [4]
+
+
+@pytest.mark.parametrize(("given", "number"), [("-2", -2.0), ("1e5", None), (math.inf, None)])
+def test_a_number_of_a_constant_is_finite_or_null(given: str | float, number: float | None):
+    at = np.arange(3)
+    events = Columns(at, at, (), at.reshape(-1, 1))
+    value = compile_value(Function("number", (Constant(given),), "number"), (), (), Texts())
+    found = np.broadcast_to(value(Pairs(events, at, events, at, events, at, ())), 3).tolist()
+    assert [None if math.isnan(one) else one for one in found] == [number] * 3
+
+
+def test_a_condition_is_split_by_what_tests_its_atoms():
+    static = Comparison("=", S, Constant("a"))
+    unknown = NullTest(Attribute("right", "n", "number"))
+    same = Comparison("=", S, Attribute("left", "s", "string"))
+    longer = Comparison("<", Duration(), Constant(3.0))
+    (clause,) = split_condition(AllOf((same, static, longer, AllOf((static, unknown)))))
+    assert clause.static == (static, unknown) and clause.rest == (longer,)
+    assert clause.equalities == ((same.right, same.left),)
+    both = split_condition(AllOf((static, AnyOf((same, longer, AllOf((same, longer)))))))
+    assert [(len(one.equalities), len(one.rest)) for one in both] == [(1, 0), (0, 1), (1, 1)]
+    assert static_clauses(both) == ((static,),)
+    (alone,) = split_condition(AllOf((Comparison(">", N, Constant(1.0)), longer)), "left")
+    assert len(alone.static) == 2
+    assert split_condition(AllOf()) and not split_condition(AnyOf(()))
+
+
+def test_too_many_clauses_are_an_error_and_soon():
+    either = [AnyOf((Comparison("=", N, Constant(float(i))), NullTest(S))) for i in range(40)]
+    assert len(dnf_clauses(AllOf(tuple(either[:5])))) <= MAX_CLAUSES
+    distinct = [AnyOf(tuple(Comparison("=", N, Constant(float(2 * i + j))) for j in range(2))) for i in range(40)]
+    with pytest.raises(TooManyClauses, match="more than 64 clauses"):
+        dnf_clauses(AllOf(tuple(distinct)))

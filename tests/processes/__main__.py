@@ -26,7 +26,6 @@ from xscl.parser import parse_script
 
 
 def serve() -> None:
-    """Starts what is ordered until nobody can order any more."""
     orders = socket.socket(fileno=os.dup(0))
     _warm()
     with DefaultSelector() as events:
@@ -72,14 +71,12 @@ def _tell(told: socket.socket, number: int) -> None:
 
 
 def _warm() -> None:
-    """Loads what is loaded when it is first needed."""
     without_pandas()
     for number, query in enumerate(conjuncts_of(parse_script("S//a->x JOIN {x = y, 1} S//b->y"))):
         Catalog().add(query, number, True)
 
 
 def _become(order: Order, files: list[int]) -> NoReturn:
-    """Runs the program and ends with its status."""
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

@@ -1,7 +1,5 @@
 """An engine on Spark that answers event queries on executors, and is killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

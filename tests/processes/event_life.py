@@ -1,8 +1,6 @@
 """An engine in whose life event statements come, pause, go on and see what is kept, and which is killed. Each step is
 committed together with its number, and a process goes on behind the last one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -14,14 +12,7 @@ from mmqjp.engine import Session
 from mmqjp.queries.changes import MetadataFor
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.documents import SECOND, chance
-from tests.mmqjp.answers.test_event_worlds import (
-    SETTLE,
-    batches,
-    documents,
-    in_order,
-    script,
-    some_world,
-)
+from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, in_order, script, some_world
 from tests.oracle.event_syntax import Cel, Name
 from tests.oracle.pattern_world import PatternWorld
 
@@ -30,8 +21,6 @@ DONE = "test: done"
 
 
 class Subscribe(NamedTuple):
-    """Subscribes the statements at some places."""
-
     places: tuple[int, ...]
     backfill: bool
 
@@ -43,14 +32,10 @@ class Pause(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Ends the pause of it."""
-
     nth: int
 
 
 class Process(NamedTuple):
-    """Processes documents in one batch."""
-
     documents: tuple[Document, ...]
 
 
@@ -96,7 +81,6 @@ def _everywhere(found: PatternWorld, time: int) -> tuple[Document, ...]:
 
 
 def opened(state: Path) -> Session:
-    """An engine that takes a snapshot after few batches."""
     defaults = Patterns.__init__.__kwdefaults__
     assert defaults is not None
     defaults["snapshot_every"] = 4
@@ -104,22 +88,18 @@ def opened(state: Path) -> Session:
 
 
 def done(engine: Session) -> int:
-    """How many steps are done."""
     return int(engine.setting(DONE) or 0)
 
 
 def names(engine: Session) -> list[str]:
-    """The names of all statements, in the order in which they came."""
     return [engine.registry.subscriptions[qid].name for qid in sorted(engine.registry.subscriptions)]
 
 
 def with_it(metadata: CommitMetadata) -> MetadataFor:
-    """Commits metadata with a change of queries, whatever their names."""
     return lambda _: metadata
 
 
 def live(engine: Session, seed: int) -> None:
-    """Does what is not done yet."""
     found, steps = life(seed)
     definitions = script(PatternWorld(found.schemas, found.given, []))
     for number in range(done(engine), len(steps)):
@@ -138,5 +118,4 @@ def live(engine: Session, seed: int) -> None:
 
 
 def lived(state: Path, seed: int) -> None:
-    """The program that is killed."""
     live(opened(state), seed)

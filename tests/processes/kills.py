@@ -1,7 +1,5 @@
 """Where the programs of tests are killed: before or after a call of a seam, or while a write is half done."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
@@ -25,8 +23,7 @@ from mmqjp.sinks.deliverer import Delivery
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
-from mmqjp.sinks.positions import Course
-from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver
+from mmqjp.sinks.webhook import CommandReceiver, MailReceiver
 from tests.support.faults import Point, arm, kill
 
 _CALLS: dict[Any, str] = {
@@ -41,8 +38,6 @@ _CALLS: dict[Any, str] = {
     files_module: "_cut_back",
     Delivery: "save_position",
     SinkManager: "_store noted committed",
-    Course: "acknowledged was_noted",
-    WebhookReceiver: "send",
     CommandReceiver: "send",
     MailReceiver: "send",
     ParquetSink: "prepare write",

@@ -109,7 +109,6 @@ def run(
     program: Callable[..., object], *arguments: object, kill: tuple[str, int] | None = None, most: int | None = None,
     seconds: int | None = None,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Runs a program to its end (see `start`)."""
     with TemporaryFile() as out, TemporaryFile() as err:
         with start(program, *arguments, kill=kill, most=most, seconds=seconds, out=out, err=err) as started:
             status = started.wait()

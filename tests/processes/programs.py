@@ -1,7 +1,5 @@
 """Programs that tests start in processes of their own."""
 
-from __future__ import annotations
-
 import configparser  # noqa: F401
 import encodings.idna  # noqa: F401
 import fcntl  # noqa: F401
@@ -25,7 +23,6 @@ SILENCE, ATTEMPT = 1.5, 4.0
 
 
 def command(*arguments: object) -> None:
-    """Does what `mmqjp` with these arguments does."""
     sys.argv = ["mmqjp", *map(str, arguments)]
     mmqjp.cli.main(sys.argv[1:], prog_name="mmqjp")
 

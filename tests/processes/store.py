@@ -13,7 +13,6 @@ START = 1_767_225_600_000_000
 
 
 def take(engine: CoreEngine, steps: list[tuple[str, str | list[tuple[str, str]]]]) -> None:
-    """Does what steps say."""
     for do, what in steps:
         if isinstance(what, str):
             assert do == "subscribe"

@@ -1,7 +1,5 @@
 """Compares an engine with the oracle: the same script over the same documents, row by row."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable, evaluate
-from tests.oracle.once import evaluate_in_steps
+from tests.oracle.query_answers import evaluate_in_steps
 from xscl.syntax import Script
 
 

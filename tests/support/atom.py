@@ -34,7 +34,6 @@ def validated(document: bytes) -> etree._Element:
 
 
 def link(root: etree._Element, rel: str) -> str | None:
-    """The address that a feed gives for a relation."""
     found = root.find(f"{ATOM}link[@rel='{rel}']")
     return None if found is None else found.get("href")
 

@@ -1,7 +1,5 @@
 """Back-tests without a process of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pyarrow as pa

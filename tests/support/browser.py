@@ -1,7 +1,5 @@
 """A real browser for tests: Chromium of the system, pages that report whatever goes wrong, and axe's judgement."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -66,7 +64,6 @@ class Watch:
     wrongs: list[str] = field(default_factory=list)
 
     def follow(self, page: Page) -> None:
-        """Notes from now on what goes wrong in a page."""
         page.on("console", lambda message: self._hear(message.text))
         page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
         page.on("request", self._judge)

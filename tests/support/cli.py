@@ -46,8 +46,6 @@ PROGRAM = [sys.executable, "-c", "from mmqjp.cli import main; main(prog_name='mm
 
 
 class Terminal(io.StringIO):
-    """A standard error that says that it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -1,7 +1,5 @@
 """The conjunctive queries of scripts, as the catalog takes them."""
 
-from __future__ import annotations
-
 from xscl.algebra.joins import Conjunct, Hidden
 from xscl.lower import normalize
 from xscl.parser import parse_script
@@ -25,6 +23,5 @@ def conjuncts_of(script: Script) -> list[Conjunct]:
 
 
 def conjunct(query: str) -> Conjunct:
-    """The only conjunctive query of a text."""
     (found,) = conjuncts_of(parse_script(query))
     return found

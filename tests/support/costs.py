@@ -5,8 +5,6 @@
 Processor time does not depend on what else runs, so a slow test is known as one on a busy machine too. Linux only.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import defaultdict
@@ -80,5 +78,4 @@ def spent() -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Puts the plugin in place."""
     config.pluginmanager.register(Costs())

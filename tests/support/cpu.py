@@ -1,7 +1,5 @@
 """Runs a program with a limit on its processor time, however busy the machine is."""
 
-from __future__ import annotations
-
 from tests.processes import nursery
 
 SECONDS = 20

@@ -1,7 +1,5 @@
 """Damages files as disks, crashes and people do."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

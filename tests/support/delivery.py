@@ -1,7 +1,5 @@
 """A reader of outputs in place of the sink of `--output`. Its position is kept with the state."""
 
-from __future__ import annotations
-
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output, sorted_outputs
 from mmqjp.engine import Session
@@ -15,5 +13,4 @@ def undelivered(engine: Session) -> list[Output]:
 
 
 def mark_delivered(engine: Session) -> None:
-    """Notes that the reader has all outputs so far."""
     engine.commit_metadata(CommitMetadata(settings={SINK_PREFIX + OUTPUT_SINK: Position(engine.last_seq).to_setting()}))

@@ -1,7 +1,5 @@
 """Runs the statements of a world of events in a kernel, cut into intervals, for comparison with the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -21,7 +19,7 @@ from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.oracle.event_values import Value
 from tests.oracle.events import Event, Events, World, event
-from tests.oracle.pattern_syntax import Near, Pattern
+from tests.oracle.pattern_syntax import Near
 from tests.oracle.pattern_world import PatternWorld, by_parts, returned
 from xscl.algebra.events import Schema, Statement
 from xscl.event_lower import lower_statement
@@ -58,7 +56,6 @@ class Numbers:
         self.events: dict[int, Event] = {}
 
     def of(self, stream: str, events: Sequence[Event]) -> Ints:
-        """Numbers events of a stream, each of which is one part."""
         t0, t1 = (np.array([getattr(one, name) for one in events], np.int64) for name in ("t0", "t1"))
         numbers = self.lineage.of_documents(
             stream, np.arange(len(events)), t0, t1, np.zeros((len(events), 1), np.int64)
@@ -73,15 +70,12 @@ class Numbers:
         return frozenset[Hashable]().union(*(self.events[number].parts for number in singles))
 
     def bound(self, numbers: Ints) -> Bound:
-        """The events of each variable of a pattern."""
         found = self.lineage.origins(numbers)
         variables = [found[number].parts or (number,) for number in numbers.tolist() if number >= 0]
         return tuple(tuple(sorted((self.events[part] for part in some), key=by_parts)) for some in variables)
 
 
 class Columnar:
-    """Converts the oracle's events to columns, and back."""
-
     def __init__(self, numbers: Numbers | None = None) -> None:
         self.texts, self.numbers = Texts(), numbers or Numbers()
 
@@ -128,7 +122,6 @@ class Trial(Columnar):
         self.add(0, *texts)
 
     def add(self, place: int, *texts: str, since: int = -(2**60)) -> None:
-        """Adds statements, numbered from `place` on."""
         for number, stream in enumerate(lowered_texts(texts, self.schemas)[0], place):
             self.kernel.add(number, stream, since)
         self.kernel.instances()  # which takes them into the plan
@@ -147,7 +140,6 @@ class Trial(Columnar):
         return frozenset(found)
 
     def saved(self) -> list[int]:
-        """The number of rows in each m-op's saved state."""
         return sorted(len(rows) for name, rows in self.kernel.state().items() if "/" not in name and name != "format")
 
 
@@ -178,8 +170,6 @@ def random_run(rng: Random, statements: int, last: int) -> Run:
 
 
 class AnyKernel(Protocol):
-    """What a runner asks of a kernel."""
-
     def add(self, statement: int, stream: Statement, since: int) -> None: ...
     def remove(self, statements: Sequence[int]) -> None: ...
     def begin(self, until: int) -> None: ...
@@ -206,6 +196,7 @@ class Runner:
         self._there: dict[int, int] = {}
         self._begin()
         self._found: list[set[Event]] = [set() for _ in world.statements]
+        self._tells = [statement.text().startswith("PATTERN") for statement in world.statements]
         self.told: list[list[Told]] = [[] for _ in world.statements]
         self.exceeded: dict[int, Excess] = {}
 
@@ -221,7 +212,6 @@ class Runner:
         self._kernel.restore(state)
 
     def results(self) -> list[Events]:
-        """What each statement finds."""
         begin = -SECOND
         for end in self._run.cuts:
             if begin in self._run.restarts:
@@ -273,7 +263,7 @@ class Runner:
             bounds: dict[int, Bound] = {}
             for at, place in zip(result.at.tolist(), result.statements.tolist(), strict=True):
                 one = events[at]
-                if isinstance(self._world.statements[place], Pattern | Near):
+                if self._tells[place]:
                     if at not in bounds:
                         bounds[at] = self.numbers.bound(columns.parts[at])
                     told = (bounds[at], one.t1, int(one.values.get("errors") or 0), one.attributes)
@@ -287,14 +277,12 @@ class Runner:
         return frozenset(self._found[place])
 
     def order(self) -> Any:
-        """The kernel's order of events of one t1."""
         ranks = event_order(self.numbers.lineage, self.numbers.events)
         of = {self.numbers.events[number]: rank for number, rank in ranks.items()}
         return lambda one: of.get(one, (one.t1, "", 0, (), b"", 0))
 
 
 def with_lives(world: World, run: Run) -> World:
-    """The world, as the oracle sees this run."""
     return World(world.schemas, world.given, world.statements, run.lives)
 
 

@@ -28,8 +28,6 @@ class Killed(BaseException):
 
 @dataclass
 class Clock:
-    """A clock that tests move."""
-
     time: int = START
 
     def __call__(self) -> int:
@@ -53,7 +51,6 @@ class FakeStore:
         return len(self.all) - 1
 
     def commit(self, queries: Iterable[str], metadata: CommitMetadata | None = None) -> list[Output]:
-        """Commits a batch of outputs of some queries."""
         self.committed_at = self.clock()
         found = []
         for query in queries:
@@ -229,8 +226,6 @@ class FakeJobs:
 
 @dataclass
 class Endpoints:
-    """Opens sinks: the endpoint or disk of each, by name."""
-
     known: dict[str, Endpoint | Disk]
     kill: Callable[[str], None] = lambda place: None
 
@@ -242,8 +237,6 @@ class Endpoints:
 
 
 class Events:
-    """A log that keeps its events."""
-
     def __init__(self) -> None:
         self.all: list[dict[str, object]] = []
 
@@ -264,7 +257,6 @@ def manager(
     jobs: FakeJobs | None = None,
     log: Events | None = None,
 ) -> SinkManager:
-    """The sinks of a process."""
     return SinkManager(
         cast(Session, store),
         definitions,
@@ -278,6 +270,5 @@ def manager(
 
 
 def position(store: FakeStore, name: str) -> dict[str, Any]:
-    """The stored position of a sink."""
     found: dict[str, Any] = json.loads(store.kept[f"sink:{name}"])
     return found

@@ -29,21 +29,15 @@ class Killed(BaseException):
 
 
 def fail(*given: object) -> NoReturn:
-    """Raises Injected, whatever the arguments."""
     raise Injected
 
 
 def kill() -> None:
-    """Ends this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed() -> NoReturn:
-    """Raises Killed."""
     raise Killed
-
-
-# ---------------------------------------------------------------- points
 
 
 def wrap(point: Point, before: Callable[[], object], after: Callable[[], object]) -> None:
@@ -88,7 +82,6 @@ def arm(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bo
 
 @contextmanager
 def armed(point: Point, strike: Callable[[], object], calls: int = 1, *, after: bool = False) -> Iterator[None]:
-    """Arms a point within a block (see `arm`)."""
     owner, name = point
     own = vars(owner).get(name)
     arm(point, strike, calls, after=after)
@@ -99,9 +92,6 @@ def armed(point: Point, strike: Callable[[], object], calls: int = 1, *, after: 
             delattr(owner, name)
         else:
             setattr(owner, name, own)
-
-
-# ---------------------------------------------------------------- stores
 
 
 class FaultyStore:
@@ -116,7 +106,6 @@ class FaultyStore:
 
     @contextmanager
     def instead(self, **calls: Callable[..., Any]) -> Iterator[None]:
-        """Replaces calls of the store within a block."""
         kept, self._instead = self._instead, {**self._instead, **calls}
         try:
             yield
@@ -125,14 +114,11 @@ class FaultyStore:
 
     @contextmanager
     def failing(self, *names: str, call: Callable[..., Any] = fail) -> Iterator[None]:
-        """Makes calls of these names fail within a block."""
         with self.instead(**dict.fromkeys(names, call)):
             yield
 
 
 class FaultySession(Session):
-    """A session whose store fails where a test wants it to."""
-
     store: FaultyStore
 
     def _open_store(

@@ -58,7 +58,6 @@ class FeedServer:
         return self.url(path)
 
     def validated(self, path: str, body: str, etag: str) -> str:
-        """Serves a feed with a validator, as well-kept servers do."""
 
         def answer(request: Request) -> None:
             if request.headers.get("If-None-Match") == etag:
@@ -75,7 +74,6 @@ class FeedServer:
 
 @contextmanager
 def running_server(tls: SSLContext | None = None) -> Iterator[FeedServer]:
-    """A server that runs until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -144,7 +142,6 @@ class Hours:
 
 
 async def to_loopback(host: str, port: int) -> list[str]:
-    """Every name leads to this machine."""
     return ["127.0.0.1"]
 
 
@@ -170,7 +167,6 @@ class Fetching:
     world: Mapping[str, object] = field(default_factory=dict)
 
     def run(self, *urls: str) -> FetchReport:
-        """Fetches what is due."""
         with FetchStore(self.directory / STATE_FILE, write=True) as store:
             store.add(FeedState(url, source_name(url)) for url in urls)
             archive = self.archive(self.directory, store)
@@ -197,7 +193,6 @@ class Fetching:
             return next(feed for feed in store.feeds() if feed.url == url)
 
     def bodies(self, url: str) -> list[bytes]:
-        """The versions of a feed that were kept, in order."""
         return [path.read_bytes() for path in sorted((self.directory / source_name(url)).glob("*.xml"))]
 
 
@@ -215,19 +210,16 @@ def rss(*titles: str, extra: str = "", guid: str = "") -> str:
 
 
 def closed_port() -> int:
-    """A port on loopback where nobody listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def outcomes(report: FetchReport) -> dict[str, int]:
-    """The number of visits with each outcome, by its name."""
     return {outcome.value: count for outcome, count in report.counts.items()}
 
 
 def failure(fetching: Fetching, url: str) -> str:
-    """Fetches a feed that must fail, and returns its last error."""
     (error,) = failures(fetching, url)
     return error
 

@@ -35,11 +35,21 @@ def read(*paths, **options):
 
 
 def write(path: Path, content: str | bytes, mtime: int = 1_000) -> Path:
-    """Writes a file, and sets its `mtime`, in seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     os.utime(path, (mtime, mtime))
     return path
+
+
+def archive(path: Path, *feeds: tuple[str, str, str]) -> None:
+    """An archive of responses with feeds: the address, the text and the date of each."""
+    out = io.BytesIO()
+    writer = WARCWriter(out, gzip=path.suffix == ".gz")
+    for url, text, date in feeds:
+        headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
+        made = {"payload": io.BytesIO(text.encode()), "http_headers": headers, "warc_headers_dict": {"WARC-Date": date}}
+        writer.write_record(writer.create_warc_record(url, "response", **made))
+    path.write_bytes(out.getvalue())
 
 
 def warc(path: Path, gzipped: bool) -> Path:

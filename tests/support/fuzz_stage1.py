@@ -1,7 +1,5 @@
 """Fuzzes stage 1 with mutated XML, and compares it with expat and exact matching."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +18,6 @@ ROUND = 40
 
 MAX_BYTES = 4_000
 """The largest document. Exact matching of larger ones takes long."""
-
-# ---------------------------------------------------------------- the mutator
 
 SEEDS = (
     b"<a><b>1</b><b k='1'>2</b><c>u</c><a><b>1</b><c/></a></a>",
@@ -78,7 +74,6 @@ def mutated(rng: Random) -> bytes:
 
 
 def _place(rng: Random, xml: bytes) -> int:
-    """A place in the document: anywhere, or next to markup."""
     places = [found.start() for found in re.finditer(rb"[<>&;='\"/ ]", xml)] if rng.randrange(2) else []
     return rng.choice(places) + rng.randrange(2) if places else rng.randrange(len(xml) + 1)
 
@@ -123,7 +118,6 @@ def duplicate(rng: Random, xml: bytes) -> bytes:
 
 
 def splice(rng: Random, xml: bytes) -> bytes:
-    """The head of the document and the tail of another."""
     other = rng.choice(SEEDS)
     return xml[: _place(rng, xml)] + other[_place(rng, other) :]
 
@@ -145,7 +139,6 @@ def nest(rng: Random, xml: bytes) -> bytes:
 
 
 def swell(rng: Random, xml: bytes) -> bytes:
-    """Inserts a long value, name or white space, or many attributes."""
     place = _place(rng, xml)
     long = rng.choice((b"1" * 1000, b" " * 1000, b" k='" + b"x" * 1000 + b"'"))
     many = b"".join(b" k%d='%d'" % (number, number % 3) for number in range(100))
@@ -173,8 +166,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     flip, insert, insert, insert, wrap, truncate, delete, duplicate, splice, declare, declare, nest, swell, revalue,
     revalue, recode, recode,
 )  # fmt: skip
-
-# ---------------------------------------------------------------- what expat makes of a document
 
 
 @dataclass
@@ -257,9 +248,6 @@ def decoded(xml: bytes) -> str:
     return xml.decode(encoding or "utf-8").lstrip("\ufeff")
 
 
-# ---------------------------------------------------------------- the target
-
-
 def parsed(xml: bytes) -> ParsedDocument | None:
     """The document; None if it was refused. Fails if anything else happens, or if expat refuses it."""
     try:
@@ -291,7 +279,6 @@ def compare(document: ParsedDocument, text: str) -> None:
 
 
 def read(document: ParsedDocument) -> Read:
-    """What we make of a document."""
     elements = [(str(element.tag), [(str(k), str(v)) for k, v in element.items()]) for element in document.elements]
     return Read(elements, [document.string_value(0)])
 

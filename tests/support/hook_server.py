@@ -28,20 +28,16 @@ class Received:
 
     @property
     def id(self) -> str:
-        """The id of the message."""
         return self.headers["webhook-id"]
 
     @property
     def outputs(self) -> list[str]:
-        """The ids of the outputs of the message."""
         content: dict[str, Any] = json.loads(self.body)
         return [output["id"] for output in content["outputs"]]
 
 
 @dataclass
 class Exchange:
-    """A request, and the connection to answer on."""
-
     server: HookServer
     request: Received
     connection: socket.socket
@@ -67,12 +63,10 @@ def answer(status: int, body: bytes = b"", **headers: str | int) -> Behaviour:
 
 
 def redirect(address: str, status: int = 307) -> Behaviour:
-    """Sends the client elsewhere."""
     return answer(status, Location=address)
 
 
 def reset(exchange: Exchange) -> None:
-    """Breaks the connection off."""
     exchange.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     exchange.connection.close()
 
@@ -107,12 +101,10 @@ def flood(status: int) -> Behaviour:
 
 
 def babble(exchange: Exchange) -> None:
-    """Answers something else than HTTP."""
     exchange.write(b"220 mail.example ESMTP\r\n\r\n")
 
 
 def kill(exchange: Exchange) -> None:
-    """Kills who sends, which has sent all and gets no answer."""
     exchange.server.kill()
 
 
@@ -144,7 +136,6 @@ class HookServer:
         return f"http://127.0.0.1:{self.port}/hook"
 
     def kill(self) -> None:
-        """Ends the process with SIGKILL."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -154,25 +145,20 @@ class HookServer:
             self._changed.notify_all()
 
     def note_received(self, request: Received) -> Behaviour:
-        """Notes a request and returns what to do with it."""
         with self._changed:
             self.received.append(request)
             self._changed.notify_all()
             return self.script.pop(0) if self.script else answer(200)
 
     def wait_until(self, done: Callable[[], bool]) -> None:
-        """Waits until what came is as wanted."""
         with self._changed:
             assert self._changed.wait_for(done, PATIENCE), [len(self.received), len(self.taken), len(self.script)]
 
     def taken_ids(self) -> list[str]:
-        """The ids of the outputs of all messages taken, in order."""
         return [id for request in self.taken for id in request.outputs]
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """Reads requests from a connection, one after the other."""
-
     owner: HookServer
 
     def handle(self) -> None:
@@ -198,7 +184,6 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def hook_server(*script: Behaviour, port: int = 0) -> Iterator[HookServer]:
-    """An endpoint until the end of the block."""
     server = HookServer(port, list(script))
 
     class Server(socketserver.ThreadingTCPServer):

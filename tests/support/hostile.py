@@ -1,7 +1,5 @@
 """Feeds whose entries try to break pages: markup, scripts, endless words, right-to-left text, control characters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path

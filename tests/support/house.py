@@ -24,8 +24,6 @@ PRODUCT = ("common", "feeds", "join_stage", "mmqjp", "pattern_stage", "templates
 JOIN = """FROM S//item->a[./title->t1] FOLLOWED BY {lower-case(t1) = lower-case(t2), 2 d} S//item->b[./title->t2]
 PUBLISH told_twice"""
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
 
 def files_of(*packages: str) -> list[Path]:
     return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
@@ -224,7 +222,6 @@ def entered_by_a_page() -> set[str]:
 
 
 def figures() -> dict[str, int]:
-    """The figures of `make house`, by what they count."""
     return {
         "modules of the product": len(files_of(*PRODUCT)),
         "lines of the product": line_count(*PRODUCT),

@@ -13,8 +13,6 @@ from pyspark import TaskContext, cloudpickle
 
 
 class Broadcasted:
-    """A value as other processes get it."""
-
     def __init__(self, value: Any) -> None:
         self._pickled = pickle.dumps(value)
         self._value: Any = None
@@ -117,7 +115,6 @@ class Context:
 
 
 def run_in_process(monkeypatch: pytest.MonkeyPatch, cores: int, seed: int = 0) -> Context:
-    """Has batches be joined by tasks, all of which run in this process."""
     context, attempts = Context(cores, seed), count()
 
     class Attempt:

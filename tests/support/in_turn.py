@@ -1,7 +1,5 @@
 """Parameters of tests in pairs: one by one in turn by default, each with each in the long run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

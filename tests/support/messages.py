@@ -17,7 +17,6 @@ def match(seq: int, title: str = "A title", xml: str = "<match/>", query: str = 
 
 
 def message(*matches: ShownMatch, sink: str = "alerts", more: int = 0) -> Message:
-    """A message of matches, or a test."""
     ids = [one.output.id for one in matches] or ["test"]
     numbers = [one.output.seq for one in matches] or [-1]
     return Message(ID_PREFIX + "".join(ids)[:32], sink, numbers[0], numbers[-1], matches, more, TIME)

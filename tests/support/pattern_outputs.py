@@ -1,7 +1,5 @@
 """What an engine has to tell of a random world with PATTERN statements, as outputs: their documents and nodes, too."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -56,7 +54,6 @@ def judges(found: PatternWorld) -> list[PatternWorld]:
 
 
 def told(output: Output) -> Told:
-    """What an output says."""
     root = etree.fromstring(output.xml)
     elements = tuple(map(_element, root))
     if all(re.fullmatch(r"e[0-9]+", name) for name in output.nodes):
@@ -70,8 +67,6 @@ def _element(node: Any) -> Element:
 
 
 class Standing(NamedTuple):
-    """Where a document stands in the order of time."""
-
     t1: int
     t0: int
     stream: str

@@ -1,7 +1,5 @@
 """The directory of the project, and the files that tests read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

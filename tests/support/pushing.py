@@ -1,13 +1,10 @@
 """A service that delivers to sinks, as a process that is killed and started again, with its files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +23,21 @@ SECRET = "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWU="
 QUERIES = "FROM S//a->x PUBLISH every; FROM S//a->x[. = '1'] PUBLISH odd"
 
 
-@dataclass
 class Pushing:
     """A directory with the configuration, the documents and the state of a service. `speed` is that of its clock."""
 
-    path: Path
-    speed: int = 1
-    processes: list[Program] = field(default_factory=list)
-    dropped: int = 0
-
-    def __post_init__(self) -> None:
-        (self.path / "drops").mkdir()
-        (self.path / "queries.xscl").write_text(QUERIES)
-        key = self.path / "hook.key"
+    def __init__(self, path: Path, speed: int = 1) -> None:
+        self.path, self.speed = path, speed
+        self.state, self.config = path / "state", path / "sinks.toml"
+        self.log, self.lines = path / "log.jsonl", path / "lines.jsonl"
+        self.processes: list[Program] = []
+        self.dropped = 0
+        (path / "drops").mkdir()
+        (path / "queries.xscl").write_text(QUERIES)
+        key = path / "hook.key"
         key.write_text(SECRET)
         key.chmod(0o600)
         self.configure("")
-
-    @property
-    def state(self) -> Path:
-        return self.path / "state"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "sinks.toml"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.jsonl"
-
-    @property
-    def lines(self) -> Path:
-        return self.path / "lines.jsonl"
 
     def configure(self, sinks: str) -> None:
         """Writes the configuration: sinks that may use the secret `hook`."""
@@ -72,40 +52,34 @@ class Pushing:
         file.with_suffix(".tmp").write_text("".join(json.dumps(row) + "\n" for row in rows))
         file.with_suffix(".tmp").rename(file)
 
-    def start(self, *options: object, kill: tuple[str, int] | None = None) -> Program:
-        """Starts the service, which is killed at a moment of `tests.processes.kills`, if one is given."""
+    def start(self, *options: object) -> Program:
         arguments = ["--config", self.config, "stream"]
         arguments += ["--engine", "duckdb", "--source", self.path / "drops", "--state", self.state]
         arguments += ["--queries", self.path / "queries.xscl", "--output", self.lines, "--log", "json"]
         arguments += ["--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF", "--batch-size", "5", *options]
         with self.log.open("ab") as log:
-            self.processes.append(nursery.start(hurried, self.speed, *arguments, kill=kill, err=log))
+            self.processes.append(nursery.start(hurried, self.speed, *arguments, err=log))
         return self.processes[-1]
 
     def stop(self) -> None:
-        """Asks the service to end, which it must do well."""
         process = self.processes[-1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0, self.log.read_text()
 
     def wait_for(self, is_so: Callable[[], object]) -> None:
-        """Waits until something is so, while the service runs."""
         while not is_so():
             with suppress(TimeoutError):
                 raise AssertionError(f"it ended with status {self.processes[-1].wait(0.05)}: {self.log.read_text()}")
 
     def wait_for_kill(self) -> None:
-        """Waits until the service has been killed."""
         assert self.processes[-1].wait(PATIENCE) == -signal.SIGKILL, self.log.read_text()
 
     def end(self) -> None:
-        """Kills what still runs."""
         for process in self.processes:
             process.kill()
             process.wait()
 
     def command(self, *arguments: object) -> str:
-        """What a command of mmqjp prints, which must succeed."""
         done = mmqjp("--config", self.config, *map(str, arguments), "--state", self.state)
         assert done.exit_code == 0, done.output
         return done.stdout
@@ -118,24 +92,18 @@ class Pushing:
 
     def committed(self, query: str = "%") -> list[str]:
         """The ids of the outputs in the store, in order. The service must have ended."""
-        with Session("duckdb", state=self.state) as engine:
-            sql = f"SELECT id FROM outputs WHERE query LIKE '{query}' ORDER BY seq"
-            found: list[str] = engine.sql(sql, trusted=True)["id"].to_pylist()
-            return found
+        return [row["id"] for row in self.rows(f"SELECT id FROM outputs WHERE query LIKE '{query}' ORDER BY seq")]
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """The rows of a question to the store. The service must have ended."""
         with Session("duckdb", state=self.state) as engine:
             found: list[dict[str, Any]] = engine.sql(sql, trusted=True).to_pylist()
             return found
 
     def files_with(self, secret: str) -> list[str]:
-        """The files of the state and the log that have a text, also encoded in some ways."""
         forms = {secret.encode(), secret.encode().hex().encode(), secret.encode("utf-16-le")}
         paths = [self.log, *(Path(found) / name for found, _, names in os.walk(self.state) for name in names)]
         return [str(path) for path in paths if any(form in path.read_bytes() for form in forms)]
 
 
 def first_times(ids: list[str]) -> list[str]:
-    """The ids in the order in which they first came."""
     return list(dict.fromkeys(ids))

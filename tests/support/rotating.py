@@ -1,7 +1,5 @@
 """Writes lines to files and rotates them in every usual way, and knows what it wrote."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -26,7 +24,6 @@ class Rotating:
         self._number = 0
 
     def act(self) -> None:
-        """Does something at random."""
         write, move, cut = self.write, self.move, self.copy_and_cut
         self._rng.choice([write, write, write, self.write_to_moved, move, cut, self.anew, self.date])()
 
@@ -63,7 +60,6 @@ class Rotating:
             self._move(self._shifted() if self._rng.random() < 0.7 else self.directory / f"old-{len(self.lines)}")
 
     def copy_and_cut(self) -> None:
-        """Copies the file and truncates it."""
         if self._kinds and self._rng.random() < 0.4:
             self._copy_to_new()
         elif self.path.exists():
@@ -81,7 +77,6 @@ class Rotating:
         self.write()
 
     def date(self) -> None:
-        """Gives files arbitrary times."""
         for path in self.directory.iterdir():
             moment = self._rng.randint(0, 2_000_000_000)
             os.utime(path, (moment, moment))

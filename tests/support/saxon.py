@@ -1,7 +1,5 @@
 """Saxon as a reference: an implementation of XPath that shares nothing with ours, called for many values at once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

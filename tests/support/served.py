@@ -32,11 +32,9 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         return self.link.split("/login")[0].rstrip("/")
 
     def client(self) -> httpx.Client:
-        """A script that sends the token."""
         token = (self.state / "secrets" / "token").read_text().strip()
         return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
@@ -46,7 +44,6 @@ class Served:
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
-        """Waits for its end, and returns the exit status and what was printed after the link."""
         status = self.process.wait(START_SECONDS)
         self.listener.join(START_SECONDS)
         return status, "".join(self.said)

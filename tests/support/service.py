@@ -25,8 +25,6 @@ PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
 
 class Events(list[tuple[str, dict[str, object]]]):
-    """A log that keeps its events."""
-
     def event(self, name: str, /, **fields: object) -> None:
         self.append((name, fields))
 
@@ -77,7 +75,6 @@ class Directory:
             self.service(opened, events, **options).run(None, StopAfter(10**9))
 
     def start(self, *options: object) -> Program:
-        """Starts `mmqjp stream` in a process of its own."""
         given = ["--engine", "duckdb", "--source", self.drops, "--state", self.state, "--log", "json", *options]
         return nursery.start(command, "stream", *given)
 
@@ -90,7 +87,6 @@ class Directory:
         return found
 
     def pairs(self) -> list[tuple[str, ...]]:
-        """The documents of the output lines."""
         return [tuple(json.loads(line)["documents"]) for line in self.output.read_text().splitlines()]
 
 
@@ -101,7 +97,6 @@ def events_of(process: Program | subprocess.Popen[str], name: str) -> Iterator[d
 
 
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
-    """The service on Spark over the same files."""
     from mmqjp.service.streaming import StreamingService
     from mmqjp.spark.source import FileSource, SourcePath, streaming_frame
 

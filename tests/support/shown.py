@@ -1,7 +1,5 @@
 """Holds what SQL shows of outputs against what the engine makes of answers."""
 
-from __future__ import annotations
-
 from mmqjp.answers.output import json_nodes
 from mmqjp.engine import Session
 

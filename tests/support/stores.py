@@ -1,7 +1,5 @@
 """Parquet stores and their tables, opened as the engine on Spark opens them, and made of stores on DuckDB."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,6 @@ TABLES = (FLAT_STORE | SCHEMA).tables
 
 
 def parquet_store(directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> ParquetStore:
-    """A Parquet store in a directory, or in a temporary one."""
     return ParquetStore(FLAT_STORE | SCHEMA, directory, now)
 
 

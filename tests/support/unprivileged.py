@@ -1,7 +1,5 @@
 """Runs the command line, or some code, as a user who may not write. Root may write regardless of permissions."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,6 @@ def as_nobody(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[
 
 
 def command_as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Runs the command line as the user nobody."""
     return as_nobody("mmqjp.cli.main(sys.argv[1:])", *arguments)
 
 
@@ -39,6 +36,5 @@ def give_to_all(path: Path) -> None:
 
 
 def take_back(path: Path) -> None:
-    """Lets the owner write a directory and everything in it again."""
     for found in [path, *path.rglob("*")]:
         found.chmod(0o755 if found.is_dir() else 0o644)

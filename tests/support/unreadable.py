@@ -1,7 +1,5 @@
 """Files that cannot be opened, or not read beyond some byte, even by root, whom permissions do not stop."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

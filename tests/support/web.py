@@ -29,7 +29,6 @@ _STATE = TemporaryDirectory()
 
 
 def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
-    """A site over an engine of this thread."""
     numbers = iter(range(10**9))
 
     def ask(do: str, arguments: Mapping[str, Any]) -> Any:
@@ -58,7 +57,6 @@ def browser(site: Site) -> TestClient:
 
 
 def script(site: Site) -> TestClient:
-    """A program that sends the token."""
     client = stranger(site)
     client.headers["Authorization"] = f"Bearer {TOKEN}"
     return client

@@ -1,7 +1,5 @@
 """Compares stage 1 with exact matching, by joining its witnesses over the minors of the registered patterns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from bench.stage1_workload import WitnessSets, check_side

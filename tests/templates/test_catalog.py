@@ -1,7 +1,3 @@
-"""The catalog under queries that come and go: what adding would add, what removal frees, and what both cost."""
-
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -134,43 +130,18 @@ def check_books(catalog: Catalog, books: Books, standing: list[tuple[Placement, 
     }
 
 
-def test_a_row_s_window_is_the_largest_of_those_that_are_left():
+def test_what_the_removal_of_the_largest_window_costs_does_not_grow_with_those_that_came_and_went_under_it():
     catalog, query = Catalog(), conjunct(Q1)
-    placement = catalog.add(query, 5, True)[0]
-    for window in (9, 5, 9, 7):
-        catalog.add(query, window, True)
-    seen = []
-    for window in (9, 5, 9, 7):
-        gone, changed = catalog.remove(placement.row, window, True)
-        assert gone == Change()
-        seen.append(changed.rows[0].window)
-    assert seen == [9, 9, 7, 5]
+    row = catalog.add(query, 5, True)[0].row
 
     def renew(times: int) -> int:
-        """What the removal of the largest costs after others came and went under it."""
         catalog.add(query, 100, True)
         for _ in range(times):
             catalog.add(query, 50, True)
-            catalog.remove(placement.row, 50, True)
-        return calls(lambda: catalog.remove(placement.row, 100, True))
+            catalog.remove(row, 50, True)
+        return calls(lambda: catalog.remove(row, 100, True))
 
     assert renew(1000) == renew(1)
-    gone, changed = catalog.remove(placement.row, 5, True)
-    assert [row.id for row in gone.rows] == [placement.row] and changed == Change()
-
-
-def test_known_steps_and_templates_keep_their_numbers():
-    first = Catalog()
-    kept = first.add(conjunct(Q1), 1, True)[0]
-    other = first.add(conjunct("S//a->x JOIN {x = y, 1 h} S//b->y"), 1, True)[0]
-    known = {step.key: step.id for step in first.steps.values()}
-    again = Catalog(known, first.next_step, first.templates)
-    placement = again.add(conjunct("S//a->x JOIN {x = y, 1 h} S//b->y"), 1, True)[0]
-    assert placement.template == other.template
-    assert again.variables_of(placement.row) == first.variables_of(other.row)
-    assert again.variables_of(again.add(conjunct(Q1), 1, True)[0].row) == first.variables_of(kept.row)
-    new = again.add(conjunct("S//c->x JOIN {x = y, 1 h} S//c->y"), 1, True)[0]
-    assert min(again.variables_of(new.row)) >= first.next_step
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
@@ -202,9 +173,6 @@ def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object
     assert state(again) == state(Catalog())
 
 
-# ---------------------------------------------------------------- what adding would add
-
-
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False))
 @examples(20, AT_LENGTH)
 def test_what_is_new_is_what_adding_adds(one: tuple[Script, object], other: tuple[Script, object], rng: Random):
@@ -224,20 +192,6 @@ def test_what_is_new_is_what_adding_adds(one: tuple[Script, object], other: tupl
     assert len(found.templates) == len({placement.template for placement in placements})
     assert sum(found.templates.values()) == len(catalog.templates) - templates
     assert any(found.patterns.values()) == (set(catalog.steps) != steps)
-
-
-def test_a_row_that_is_there_is_shared_whatever_its_variables_are_called():
-    catalog = Catalog()
-    catalog.add(conjunct("S//a[./k->x][./t->z] JOIN {x = y, 1 h} S//b[./m->y]"), INFINITE, False)
-    renamed = "S//a[./k->p][./t->w] JOIN {p = q, 9 h} S//b[./m->q]"
-    needs = needs_of(catalog, [conjunct(renamed)])
-    assert not any(any(kind.values()) for kind in (needs.patterns, needs.templates, needs.rows))
-    needs = needs_of(catalog, [conjunct(renamed.replace("//b", "//c"))])
-    assert sorted(needs.patterns.values()) == [False, True]
-    assert list(needs.templates.values()) == [False] and list(needs.rows.values()) == [True]
-
-
-# ---------------------------------------------------------------- cost
 
 
 def calls(action: Callable[[], object]) -> int:

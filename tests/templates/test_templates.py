@@ -1,9 +1,4 @@
-"""Minors, canonical templates, and the rows of R_T: which queries share what, and which do not."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from itertools import combinations, permutations, product
+from itertools import combinations
 from random import Random
 
 import igraph
@@ -17,7 +12,6 @@ from templates.graph import (
     canonical_row,
     canonical_shape,
     conjunctive_query,
-    count_templates,
     executable_query,
     executable_views_query,
     minor,
@@ -28,12 +22,8 @@ from tests.support.conjuncts import conjunct
 
 
 def placed(*queries: str) -> list[Placement]:
-    """Where the catalog puts the queries, one after another."""
     catalog = Catalog()
     return [catalog.add(conjunct(query), 1, True)[0] for query in queries]
-
-
-# ---------------------------------------------------------------- minors
 
 
 def minors(query: str) -> list[list[tuple[str, int | None]]]:
@@ -87,8 +77,6 @@ def minors(query: str) -> list[list[tuple[str, int | None]]]:
 def test_minors(query: str, sides: list[list[tuple[str, int | None]]]):
     assert minors(query) == sides
 
-
-# ---------------------------------------------------------------- sharing
 
 Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"
 
@@ -157,9 +145,6 @@ def test_a_self_join_has_the_same_variables_on_both_sides_and_slots_of_one_varia
     assert len(catalog.templates[one.template].parents) == 6
 
 
-# ---------------------------------------------------------------- canonical forms
-
-
 def relabelled(shape: Shape, variables: list[int], rng: Random) -> tuple[Shape, list[int], list[int]]:
     """The shape with its nodes in another pre-order, their variables, and each old node's new number."""
     order: list[int] = []
@@ -208,46 +193,6 @@ def test_no_two_of_the_enumerated_templates_are_isomorphic():
     for alike in graphs.values():
         for (one, colours1), (two, colours2) in combinations(alike, 2):
             assert not one.isomorphic_vf2(two, color1=colours1, color2=colours2)
-
-
-Nested = int | frozenset["Nested"]
-
-
-def test_the_enumeration_misses_none():
-    """Counts the templates of three joins in another way: the least image under all renamings of the leaves."""
-
-    def trees(leaves: frozenset[int]) -> Iterator[Nested]:
-        if len(leaves) == 1:
-            yield from leaves
-            return
-        first, *rest = sorted(leaves)
-        # The part that holds the first leaf, then a tree over the others: alone or spread under the same node.
-        for size in range(len(rest)):
-            for mates in combinations(rest, size):
-                others = frozenset(rest) - set(mates)
-                for one, two in product(trees(frozenset((first, *mates))), trees(others)):
-                    yield frozenset((one, two))
-                    if isinstance(two, frozenset):
-                        yield frozenset((one, *two))
-
-    def renamed(tree: Nested, names: tuple[int, ...]) -> Nested:
-        return names[tree] if isinstance(tree, int) else frozenset(renamed(child, names) for child in tree)
-
-    kinds = set()
-    for lefts, rights in product(range(1, 4), repeat=2):
-        for edges in combinations(list(product(range(lefts), range(rights))), 3):
-            if {a for a, _ in edges} != set(range(lefts)) or {b for _, b in edges} != set(range(rights)):
-                continue
-            for left, right in product(trees(frozenset(range(lefts))), trees(frozenset(range(rights)))):
-                images = {
-                    (renamed(left, p), renamed(right, q), frozenset((p[a], q[b]) for a, b in edges))
-                    for p, q in product(permutations(range(lefts)), permutations(range(rights)))
-                }
-                kinds.add(frozenset(images))
-    assert len(kinds) == count_templates(3, flat=False)
-
-
-# ---------------------------------------------------------------- conjunctive queries
 
 
 def test_a_single_node_side_is_bound_by_its_self_row():

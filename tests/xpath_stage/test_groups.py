@@ -1,14 +1,8 @@
-"""How many groups of edges are kept is bounded by the queries, whatever documents come, and by what refers to them."""
-
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 from feeds.documents import Document
@@ -17,12 +11,8 @@ from templates.catalog import StepEdge
 from tests.generate.joins import SECOND
 from tests.generate.seeds import seeds
 from tests.support.delivery import undelivered
-from tests.support.faults import FaultySession
 from xpath_stage import automaton as groups_module
 from xpath_stage.automaton import SHARE, Groups
-
-if TYPE_CHECKING:
-    pass
 
 START = 1_767_225_600_000_000
 FIELDS = 40
@@ -63,9 +53,6 @@ def rows_of_groups(engine: Session) -> int:
 def pairs(engine: Session, documents: Sequence[Document]) -> set[tuple[str, str]]:
     """The queries with the items that a batch completes."""
     return {(output.query, output.documents[0]) for output in engine.process(documents)}
-
-
-# ------------------------------------------------------------ numbers
 
 
 @pytest.mark.parametrize("seed", seeds(3, 150))
@@ -126,7 +113,6 @@ def test_groups_of_queries_that_are_gone_go_and_those_of_documents_that_were_evi
 
 
 def bound_groups(engine: Session) -> tuple[int, int]:
-    """How many groups documents have, as `counted` should say."""
     number = engine.sql("SELECT DISTINCT grp FROM bound").num_rows
     return number, number
 
@@ -148,9 +134,6 @@ def test_after_a_restart_what_was_one_group_is_so_with_its_number():
     for edge in edges:
         again.add(edge, ())
     assert again.numbers(edges) == found and not again.take()
-
-
-# ------------------------------------------------------------ documents
 
 
 @pytest.mark.parametrize("kind", [contains, has])
@@ -185,32 +168,9 @@ def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restart
     engine.close()
 
 
-# ------------------------------------------------------------ what nobody needs
-
-
 def counted(engine: Session) -> tuple[int, int]:
     """How many groups are known in memory, in both stages."""
     return engine.stage1_counters()["groups"], engine.stage2_counters()["groups"]
-
-
-def test_a_prune_that_cannot_be_committed_changes_nothing():
-    with FaultySession("duckdb") as engine:
-        engine.subscribe("; ".join(map(contains, range(4))))
-        engine.process([document(0, {0, 1}), document(1, {1, 2})])
-        engine.unsubscribe("n2")
-        before, groups = rows_of_groups(engine), engine.stage1_counters()["groups"]
-
-        def fails() -> None:
-            raise duckdb.IOException("no room")
-
-        with engine.store.failing("commit", call=fails), pytest.raises(duckdb.IOException):
-            engine.prune(None)
-        assert rows_of_groups(engine) == before and engine.stage1_counters()["groups"] == groups
-        assert pairs(engine, [other(2)]) == {("n0", "d0"), ("n1", "d0"), ("n1", "d1")}
-        before = rows_of_groups(engine)
-        engine.prune(None)
-        assert rows_of_groups(engine) == before - 1
-        assert pairs(engine, [other(3)]) == {("n0", "d0"), ("n1", "d0"), ("n1", "d1")}
 
 
 def test_queries_that_come_and_go_leave_no_groups_without_a_prune(monkeypatch: pytest.MonkeyPatch):

@@ -1,13 +1,7 @@
-"""Documents that are read by their outline are what their trees say, whatever they hold."""
-
-from __future__ import annotations
-
 from collections import defaultdict
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from lxml import etree
 
 from tests.generate.documents import document_xml
@@ -95,20 +89,6 @@ def test_documents_with_the_tags_of_others_and_mutated_ones(seed: int):
 
 
 @pytest.mark.usefixtures("at_once")
-@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=2, max_size=6))
-def test_any_texts_are_read_as_they_were(texts: list[str]):
-    def document(text: str) -> bytes:
-        top = etree.Element("a")
-        try:
-            etree.SubElement(top, "b", k=text).text = text
-        except ValueError:  # no text of XML
-            top.text = "1"
-        return etree.tostring(top)
-
-    check(parsed([document(text) for text in texts]))
-
-
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("seed", seeds(1, 4))
 def test_what_is_read_by_outlines_binds_as_before(seed: int):
     rng = Random(seed)
@@ -126,9 +106,6 @@ def test_what_is_read_by_outlines_binds_as_before(seed: int):
         for stage in stages:
             stage.remove(0)
         xmls = [rewritten(rng, xml) for xml in xmls]
-
-
-# ---------------------------------------------------------------- when there is one
 
 
 def flat(number: int, tag: str = "b") -> bytes:

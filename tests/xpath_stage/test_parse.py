@@ -1,8 +1,5 @@
-"""Reading documents: what they mean, and what is refused instead of read, fetched or blown up."""
-
-from __future__ import annotations
-
 from collections import Counter
+from encodings.aliases import aliases
 from pathlib import Path
 from random import Random
 
@@ -11,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.generate.seeds import seeds
-from tests.support.fuzz_stage1 import mutated, read
+from tests.support.fuzz_stage1 import ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from xpath_stage.documents import (
     MAX_ATTRIBUTES,
     MOST,
@@ -26,48 +23,7 @@ from xpath_stage.masks import MAX_NAMESPACES
 
 
 def text(xml: bytes) -> str:
-    """The string value of a document's root."""
     return parse_document(xml).string_value(0)
-
-
-# ---------------------------------------------------------------- what documents mean
-
-
-@pytest.mark.parametrize(
-    ("xml", "value"),
-    [
-        *((b"<a/>", ""), (b"<a></a>", ""), (b"<a> 1\n 2 </a>", " 1\n 2 "), (b"<a>1\r\n2\r3</a>", "1\n2\n3")),
-        *((b"<a>1<b>2<c/>3</b>4</a>", "1234"), (b"<!-- 0 --><a>1<!-- 2 -->3</a><!-- 4 -->", "13")),
-        *((b"<a>1<b/><!-- 2 -->3</a>", "13"), (b"<a><!-- 1 --></a>", ""), (b"<a>1<?p 2?>3</a>", "13")),
-        *((b"<a><![CDATA[<1>]]>2<![CDATA[]]>3</a>", "<1>23"), (b"<a>&lt;&#49;&#x32;&amp;</a>", "<12&")),
-        (b'<!DOCTYPE a [<!ENTITY e "1">]><a>&e;2</a>', "12"),
-        (b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>&f;"><!ENTITY f "3">]><a>0&e;4</a>', "01234"),
-        (b'<!DOCTYPE a [<!ENTITY e "<!-- 1 -->2">]><a>&e;</a>', "2"),
-    ],
-)
-def test_string_values(xml: bytes, value: str):
-    assert text(xml) == value
-
-
-def test_elements_are_numbered_in_document_order_and_attributes_found_by_their_place():
-    document = parse_document(b"<a><b><c/></b><!-- no --><d/><?no no?><e/></a>")
-    assert [element.tag for element in document.elements] == ["a", "b", "c", "d", "e"]
-    assert [document.number[element] for element in document.elements] == [0, 1, 2, 3, 4]
-    assert document.end == [5, 3, 3, 4, 5]
-    document = parse_document(b"<a m='1' xmlns:p='u:x' p:k='2'/>")
-    assert [document.attribute(0, place) for place in (1, 2)] == [("m", "1"), ("{u:x}k", "2")]
-    assert [document.string_value(0, place) for place in (1, 2)] == ["1", "2"]
-
-
-def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_spaces():
-    document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1&#38;amp;2">]><a k="&e;\n\t3&#10;4"/>')
-    assert document.attribute(0, 1) == ("k", "1&2  3\n4")
-    document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>">]><a>&e;<c>3</c></a>')
-    values = {str(element.tag): document.string_value(number) for number, element in enumerate(document.elements)}
-    assert values == {"a": "123", "b": "2", "c": "3"}
-
-
-SAMPLE = "<a>\u00e9\u20ac\U0001f600</a>"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -80,12 +36,6 @@ def test_a_doctype_s_default_of_an_attribute_is_refused(encoding: str, trusted: 
             parse_document(xml.encode(encoding), trusted=trusted)
 
 
-def test_references_to_parameter_entities_are_refused():
-    for value in ("", "<!ATTLIST a k CDATA &#39;1&#39;>"):
-        with pytest.raises(DocumentError, match="parameter entity 'p'"):
-            parse_document(f"<!DOCTYPE a [<!ENTITY % p '{value}'>%p;]><a/>".encode())
-
-
 @pytest.mark.parametrize("encoding", ["iso-2022-jp", "shift_jis", "no-such", "utf-16", "utf-7"])
 def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_for(encoding: str):
     subset = "<!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode("utf-7" if encoding == "utf-7" else "ascii")
@@ -93,34 +43,17 @@ def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_
         parse_document(f"<?xml version='1.0' encoding='{encoding}'?>".encode() + subset)
 
 
-# ---------------------------------------------------------------- encodings
-
-
-def test_encodings():
-    declared = "<?xml version='1.0' encoding='{}'?>"
-    for xml in (
-        *(SAMPLE.encode(), b"\xef\xbb\xbf" + SAMPLE.encode(), SAMPLE.encode("utf-16")),
-        (declared.format("utf-16") + SAMPLE).encode("utf-16"),
-        (declared.format("us-ascii") + "<a>&#233;&#8364;&#128512;</a>").encode(),
-    ):
-        assert text(xml) == SAMPLE[3:-4]
-    for encoding, byte, char in (("iso-8859-1", b"\xe9", "\u00e9"), ("windows-1252", b"\x80", "\u20ac")):
-        assert text(declared.format(encoding).encode() + b"<a>" + byte + b"</a>") == char
-
-
-# ---------------------------------------------------------------- what is refused
-
-
 @pytest.mark.parametrize(
     ("xml", "line", "cause"),
     [
-        *((b"", 1, "Document is empty"), (b"  \n ", 2, ""), (b"text", 1, "Start tag expected"), (b"<a>", 1, "")),
-        *((b"<a>\n</b>", 2, "mismatch"), (b"<a/>\n\n<b/>", 3, "Extra content"), (b"<a>\x00</a>", 1, "")),
-        *((b"<a>\n&#0;</a>", 2, "invalid xmlChar value 0"), (b"<a>\n\x01</a>", 2, "invalid Char value 1")),
-        *((b"<a>&nbsp;</a>", 1, "'nbsp' not defined"), (b"<a k='1' k='2'/>", 1, "redefined")),
-        *((b"<p:a/>", 1, "prefix p on a is not defined"), (b"<a>\xe9</a>", 1, ""), (b"<a>\xed\xa0\x80</a>", 1, "")),
+        *((b"", 1, "Document is empty"), (b"text", 1, "Start tag expected"), (b"<a>\n</b>", 2, "mismatch")),
+        *(
+            (b"<a/>\n\n<b/>", 3, "Extra content"),
+            (b"<a>\n\x01</a>", 2, "invalid Char value 1"),
+            (b"<a>\xe9</a>", 1, ""),
+        ),
+        *((b"<a>&nbsp;</a>", 1, "'nbsp' not defined"), (b"<p:a/>", 1, "prefix p on a is not defined")),
         (b"<?xml version='1.0' encoding='no-such'?><a/>", 1, "no-such"),
-        (b"<?xml version='1.0' encoding='us-ascii'?><a>\xe9</a>", 1, ""),
         ("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16")[:-1], 1, ""),
     ],
 )
@@ -128,14 +61,6 @@ def test_what_is_not_well_formed_is_refused_with_its_place(xml: bytes, line: int
     with pytest.raises(DocumentError, match=rf"\Aline {line}, column [0-9]+: .+\Z") as caught:
         parse_document(xml)
     assert cause in str(caught.value)
-
-
-@pytest.fixture
-def secret(tmp_path: Path) -> str:
-    """The URL of a file that must not be read."""
-    file = tmp_path / "secret.txt"
-    file.write_text("secret", encoding="utf-8")
-    return file.as_uri()
 
 
 @pytest.mark.parametrize(
@@ -180,14 +105,6 @@ def test_an_external_subset_is_not_read(tmp_path: Path):
         parse_document(f'<!DOCTYPE a SYSTEM "{file.as_uri()}"><a>&e;</a>'.encode())
 
 
-def test_x_include_is_an_element_like_any_other(secret: str):
-    xml = f'<a xmlns:xi="http://www.w3.org/2001/XInclude"><xi:include href="{secret}" parse="text"/></a>'
-    assert text(xml.encode()) == ""
-
-
-# ---------------------------------------------------------------- what would exhaust memory
-
-
 def laughs(levels: int, width: int) -> bytes:
     entities = '<!ENTITY e0 "ha">' + "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * width}">' for i in range(1, levels + 1))
     return f"<!DOCTYPE a [{entities}]><a>&e{levels};</a>".encode()
@@ -221,9 +138,6 @@ def test_a_text_node_may_have_10_megabytes():
     with pytest.raises(DocumentError):
         parse_document(too_long)
     assert len(parse_document(too_long, trusted=True).string_value(0)) == limit + 1
-
-
-# ---------------------------------------------------------------- what is counted before there is a tree
 
 
 def test_elements_and_attributes_are_counted_to_the_last():
@@ -270,7 +184,6 @@ GOOD = b"<a k='1'>1<b>2</b>3</a>"
 
 
 def outcome(document: ParsedDocument | DocumentError) -> object:
-    """What is read, or the error."""
     if isinstance(document, DocumentError):
         return str(document)
     return read(document).content(), document.size, document.xml(), document.parent
@@ -290,9 +203,6 @@ def same(*xmls: bytes, trusted: bool = False) -> list[bool]:
     return [isinstance(document, ParsedDocument) and document.top is not document.root for document in documents]
 
 
-# ---------------------------------------------------------------- what is parsed together
-
-
 @pytest.mark.parametrize(
     "xml",
     [
@@ -307,11 +217,8 @@ def test_small_documents_are_parsed_together(xml: bytes):
     assert same(xml, GOOD, trusted=True) == [True] * 2
 
 
-def test_a_document_by_itself_is_parsed_alone():
+def test_a_document_by_itself_is_parsed_alone_and_large_ones_do_not_keep_small_ones_apart():
     assert same(GOOD) == [False] and same() == []
-
-
-def test_large_documents_do_not_keep_small_ones_apart():
     large = b"<a>" + b"1" * SMALL + b"</a>"
     assert same(GOOD, large, large, GOOD, large) == [True, False, False, True, False]
     assert same(large, GOOD, large) == [False] * 3
@@ -339,17 +246,10 @@ def test_many_documents_stay_in_order(number: int):
     same(*(f"<a><b>{i}</b></a>".encode() for i in range(number)))
 
 
-# ---------------------------------------------------------------- what no document may do to another
-
-
 @pytest.mark.parametrize(
     "xmls",
     [
-        *((b"<a>", b"</a>"), (b"<a><!--", b"--></a>"), (b"<a><![CDATA[", b"]]></a>"), (b"<a k='", b"'/>")),
-        *((b"<a><?p ", b"?></a>"), (b"<a/><b/>", b""), (b"<a/><b/>", b" "), (b"<a/><b/>", b"<c/>"), (b"<", b"/>")),
-        *((b"<a/>", b"", b"<b/>"), (b"<a/>", b"<!-- -->", b"<b/><c/>"), (b"<a/><?p?>", b"<!-- --><a/>")),
-        *((b"<a/>1>",), (b"<a/>>",), (b"1<a/>",), (b"<a/>&#32;",), (b"<a/>&#32;>",), (b"<a/><![CDATA[]]>",)),
-        *((b"<![CDATA[]]><a/>",), (b"<a/><![CDATA[ ]]>",), (b"<a/><![CDATA[]]><!-- -->",), (b"</a><a>",)),
+        *((b"<a/>1>",), (b"1<a/>",), (b"<a/>&#32;",), (b"<a/>&#32;>",), (b"<a/><![CDATA[]]>",), (b"</a><a>",)),
         *((b"<a/><?xml version='1.0'?>",), (b" <?xml version='1.0'?><a/>",), (b"<?xml version='1.1'?><a/>",)),
         (b"<?xml version='1.0'?><?xml version='1.0'?><a/>",),
         (b"<?xml version='1.0' encoding='latin-1'?><a>\xe9</a>",),
@@ -405,3 +305,86 @@ def test_mutated_documents_among_others_and_together(seed: int):
 def test_pieces_of_markup(pieces: list[bytes]):
     same(*b"".join(pieces).split(b"|"))
     same(GOOD, *b"".join(pieces).split(b"|"), GOOD)
+
+
+# ---------------------------------------------------------------- fuzzing, and what it found
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_mutated_documents_are_read_as_expat_reads_them_or_refused(seed: int):
+    rng = Random(seed)
+    assert sum(parsed(mutated(rng)) is not None for _ in range(5_000)) > 500
+
+
+@pytest.mark.parametrize("seed", seeds(1, 6))
+def test_what_is_read_is_matched_exactly(seed: int):
+    rng = Random(seed)
+    assert sum(check([mutated(rng) for _ in range(ROUND)]) for _ in range(2)) > 10
+
+
+def test_the_fuzzer_starts_from_documents_that_are_read():
+    for xml in SEEDS:
+        assert (document := parsed(xml)) and read(document).content() == reference(decoded(xml)).content()
+
+
+OUTSIDE = "<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/hostname'>]>"
+
+
+def test_an_external_entity_is_refused_wherever_its_declaration_stands_and_in_all_encodings():
+    text = "<?xml version='1.0'?>\n<a k='1'>1<b>&#50;</b></a>\n"
+    for place in range(len(text) + 1):
+        for xml in (text, text[22:], text[22:].upper()):
+            refused((xml[:place] + OUTSIDE + xml[place:]).encode())
+    for encoding in sorted({*aliases.values(), "utf-16-le", "utf-32-be", "utf-8-sig"}):
+        for start in ("", "\ufeff", f"<?xml version='1.0' encoding='{encoding}'?>"):
+            for root in ("<a/>", "<a>&e;</a>"):
+                try:
+                    encoded = (start + OUTSIDE + root).encode(encoding)
+                except (LookupError, UnicodeError, AttributeError, TypeError):
+                    continue
+                refused(encoded)
+
+
+@given(st.binary(max_size=4), st.sampled_from(["", "<a>", "<A k='", "\0", "\ufeff", "<a/>", " "]), st.booleans())
+def test_an_external_entity_is_refused_whatever_is_before_it(start: bytes, more: str, wide: bool):
+    refused(start + (more + OUTSIDE + "<a/>").encode("utf-16" if wide else "utf-8"))
+
+
+def refused(xml: bytes) -> None:
+    for trusted in (False, True):
+        with pytest.raises(DocumentError):
+            parse_document(xml, trusted=trusted)
+
+
+LAST = "<c xmlns='relative'/>"
+"""libxml2 warns of the name: lxml looks at the last complaint only, and overlooks all that came before."""
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        # A prefix that is not declared, an attribute given twice, and the text of undeclared entities lost.
+        f"<a><p:b/>{LAST}</a>",
+        f"<a><b p:k='1' p:k='2'/>{LAST}</a>",
+        f"<a:b:c>{LAST}</a:b:c>",
+        f"<!DOCTYPE a SYSTEM 'x'><a>1&e;2{LAST}</a>",
+        f"<!DOCTYPE a [<!ENTITY % p '<!ENTITY e \"2\">'>%p;]><a>1&e;3{LAST}</a>",
+        "<!DOCTYPE a [<!ENTITY % p \"<!ENTITY e SYSTEM 'x'>\">%p;<!ENTITY lt 'y'>]><a/>",
+        # A brace would end the namespace in lxml's names.
+        "<a xmlns='u}x'><b>1</b></a>",
+        "<!DOCTYPE a [<!ATTLIST a xmlns CDATA 'u}x'>]><a><b>1</b></a>",
+    ],
+)
+def test_what_was_overlooked_is_refused(xml: str):
+    refused(xml.encode())
+
+
+@pytest.mark.xfail(reason="libxml2 reads an entity's elements without the namespaces of where it is used")
+def test_elements_of_an_entity_are_in_the_namespace_of_where_it_is_used():
+    document = parse_document(b"<!DOCTYPE a [<!ENTITY e '<b/>'>]><a xmlns='u:x'>&e;</a>")
+    assert document.elements[1].tag == "{u:x}b"
+
+
+@pytest.mark.xfail(reason="libxml2 takes carriage returns in entities for ends of lines")
+def test_a_carriage_return_in_an_entity_is_kept():
+    assert parse_document(b"<!DOCTYPE a [<!ENTITY e '1&#13;2'>]><a>&e;</a>").string_value(0) == "1\r2"

@@ -1,33 +1,22 @@
-"""Stage 1 on Spark's executors: its witnesses, and an engine's outputs, are those of the driver's own evaluator."""
-
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
-import mmqjp.engine
 from feeds.documents import Document
-from mmqjp.engine import Session
-from templates.catalog import Change, StepEdge, TemplateRow
+from templates.catalog import Change, StepEdge
 from templates.witness import Witnesses
 from tests.generate.strategies import random_case
-from tests.oracle.bindings import OutputRow
-from tests.oracle.cases import docs
-from tests.support.agreement import run
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
 from xpath_stage import spark as spark_module
 from xpath_stage.documents import Limits, StreamDocument, parse_document
-from xpath_stage.spark import SparkStage, evaluate_batches, spread_past
+from xpath_stage.spark import SparkStage, evaluate_batches
 from xscl.parser import parse_script
-from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +49,6 @@ def frame_of(session: SparkSession, rows: Iterable[tuple[int, bytes | None]]) ->
 
 
 def assert_same(local: Stage, spread: Stage, documents: list[StreamDocument]) -> None:
-    """That both stages, to which the same was added, find the same."""
     here, there = local.stage.evaluate(documents), spread.stage.evaluate(documents)
     assert [table.schema for table in relations(here)] == [table.schema for table in relations(there)]
     assert here.r_docts.to_pylist() == there.r_docts.to_pylist()
@@ -78,9 +66,6 @@ def edges(found: Witnesses, groups: dict[int, list[StepEdge]]) -> Counter[object
         groups.setdefault(group, []).append((edge[0], edge[1]))
     rows = zip(*found.r_bin.to_pydict().values(), strict=True)
     return Counter((docid, frozenset(groups[group]), *nodes) for docid, group, *nodes in rows)
-
-
-# ------------------------------------------------------------ witnesses
 
 
 def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: SparkSession):
@@ -109,23 +94,6 @@ def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: 
         assert not nothing.edges and not nothing.values
 
 
-@pytest.mark.soak
-def test_patterns_are_broadcast_once_a_version_and_not_for_rows_of_templates(spark: SparkSession):
-    documents = in_stream_s("<a>1</a>", "<a>2</a>")
-    with spreading(spark) as stage:
-        registered = Stage(stage)
-        registered.add(conjuncts_of(parse_script(JOIN)))
-        registered.add(conjuncts_of(parse_script("S/b->x JOIN {x = y, INF} S/b->y")))
-        assert stage.broadcasts == 0
-        for _ in range(3):
-            registered.evaluate(documents)
-        row = Change(rows=(TemplateRow(0, 0, (0, 1), 1, True),))
-        stage.add(row)
-        stage.remove(row)
-        registered.evaluate(documents)
-        assert stage.counters()["broadcasts"] == 1 and stage.counters()["spread_documents"] == 8
-
-
 def test_a_worker_process_compiles_a_version_once():
     class Sent:
         """Stands for a broadcast; counts how often its value is asked for."""
@@ -144,32 +112,6 @@ def test_a_worker_process_compiles_a_version_once():
         assert list(spark_module._workers) == [("test", version)], "only the newest is kept"
 
 
-@pytest.mark.soak
-def test_groups_have_the_same_numbers_on_both_ways_and_after_a_restart(spark: SparkSession):
-    conjuncts = conjuncts_of(parse_script("S//a[./b->x][./c->y] JOIN {x = u AND y = v, INF} S//a[./b->u][./c->v]"))
-    small, large = in_stream_s("<a><b>1</b><c>1</c></a>"), in_stream_s(*["<a><b>1</b><c>1</c><b/></a>"] * 4)
-    stage = SparkStage(spark, spread=100)
-    registered = Stage(stage)
-    registered.add(conjuncts)
-    before = edges(stage.evaluate(small), registered.groups)
-    assert stage.spread_documents == 0 and registered.groups
-    found = stage.evaluate(large)
-    assert stage.spread_documents == 4 and not found.r_group.num_rows, "the groups were met already"
-    assert edges(stage.evaluate(small), registered.groups) == before
-    stage.close()
-
-    again = SparkStage(spark, ((group, frozenset(pairs)) for group, pairs in registered.groups.items()), spread=0)
-    restarted = Stage(again)
-    restarted.add([*conjuncts, *conjuncts_of(parse_script("S//b->x JOIN {x = y, INF} S//b->y"))])
-    later = again.evaluate(large)
-    assert set(later.r_group["grp"].to_pylist()).isdisjoint(registered.groups) and later.r_group.num_rows
-    assert set(found.r_bin["grp"].to_pylist()) < set(later.r_bin["grp"].to_pylist())
-    again.close()
-
-
-# ------------------------------------------------------------ frames
-
-
 def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSession):
     entity = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
     default, many = b"<!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>", b"<a>" + b"<b/>" * 9 + b"</a>"
@@ -182,39 +124,3 @@ def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSes
     assert rows[1]["error"].startswith("line 1, column") and "from outside" in rows[2]["error"]
     assert "a default" in rows[7]["error"] and rows[8]["error"] == "more than 9 elements and attributes"
     assert [[value["strval"] for value in row["r_doc"]] for row in rows] == [["1"], *[[]] * 5, ["2"], [], []]
-
-
-# ------------------------------------------------------------ engines
-
-
-def outputs(
-    engine: str | SparkSession, script: Script, runs: Sequence[Sequence[Sequence[Document]]], state: Path
-) -> tuple[list[OutputRow], Counter[str]]:
-    """What an engine puts out that is opened anew for each run of batches, and its counters of stage 1."""
-    found: list[OutputRow] = []
-    counters: Counter[str] = Counter()
-    for batches in runs:
-        with Session(engine, state=state) as opened:
-            found += run(opened, script, batches)
-            counters.update(opened.stage1_counters())
-    return found, counters
-
-
-def test_an_engine_puts_out_the_same_whoever_evaluates_its_batches(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    script = parse_script(
-        """S/a[./b->y] FOLLOWED BY {y = z, 10} S/a[./b->z] PUBLISH pairs;
-        SELECT v FROM pairs//b->v JOIN {lower-case(v) = lower-case(w), INF} S/c->w"""
-    )
-    documents = docs(
-        "d1@0 <a><b>u</b></a> | d2@1 <a><b>u</b></a> | d3@2 <c>U</c> | d4@3 <a><b>2</b></a> | "
-        "d5@4 <a><b>2</b><b>u</b></a> | d6@5 <c>2</c>"
-    )
-    runs = [[documents[:1], documents[1:3]], [documents[3:]]]
-    expected, _ = outputs("duckdb", script, runs, tmp_path / "duckdb")
-    assert {row.query for row in expected} == {"pairs", "q2"}
-    assert spread_past(spark) == sys.maxsize, "a local master's cores are the driver's own"
-    monkeypatch.setattr(mmqjp.engine, "spread_past", lambda session: 30)
-    found, counters = outputs(spark, script, runs, tmp_path / "both")
-    assert found == expected and counters["states"] and counters["spread_documents"] and counters["broadcasts"] == 2

@@ -1,7 +1,3 @@
-"""What a person is told about each kind of mistake: a catalogue of scripts with the exact rendering."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

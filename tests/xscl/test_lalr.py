@@ -1,7 +1,3 @@
-"""Our parser over Lark's tables finds the trees that Lark finds."""
-
-from __future__ import annotations
-
 import re
 from functools import cache
 from itertools import product
@@ -16,21 +12,25 @@ from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import lalr, parser
+from xscl import event_parser, lalr, parser
+from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
-from xscl.event_parser import _definition_tables, _definitions, _queries, _query_tables
+from xscl.event_lower import KnownEventSkeletons, lower_event_query
+from xscl.event_parser import _definition_tables, _definitions, _queries, _query_tables, schemas_of
 from xscl.lalr import TableParser, Unparsable
 from xscl.parser import KnownSkeletons, _lark, _Parser, _tables, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import Problem, XsclErrors
-from xscl.syntax import Script
+from xscl.syntax import EventStreams, Script
 from xscl.text import SyntaxKind, split_script
 
 
-def outcome(text: str, *, ours: bool, reuse: bool = False) -> object:
+def tree(parser: TableParser | Lark, text: str, *, reuse: bool = False) -> object:
     """The tree with its spans, the problem, or nothing if the grammar refuses the text."""
     try:
-        return repr(_tables().parse(f"; {text};", 2, 2 + len(text), reuse=reuse) if ours else _lark().parse(text))
+        if isinstance(parser, TableParser):
+            return repr(parser.parse(f"; {text};", 2, 2 + len(text), reuse=reuse))
+        return repr(parser.parse(text))
     except Problem as problem:
         return problem.message
     except (Unparsable, UnexpectedInput):
@@ -39,7 +39,7 @@ def outcome(text: str, *, ours: bool, reuse: bool = False) -> object:
 
 @cache
 def expected(text: str) -> object:
-    return outcome(text, ours=False)
+    return tree(_lark(), text)
 
 
 def without_hole_texts(tree: object) -> str:
@@ -47,25 +47,14 @@ def without_hole_texts(tree: object) -> str:
     return re.sub(r"text='[^']*'|text=\"[^\"]*\"", "", repr(tree))
 
 
-def with_places(text: str) -> tuple[object, object]:
-    """What both find in a text that begins its script."""
-    try:
-        return repr(_tables().parse(text, 0, len(text))), repr(_lark().parse(text))
-    except (Problem, Unparsable):
-        return None, outcome(text, ours=False)
-
-
 @pytest.mark.parametrize("seed", seeds(5, 40))
 def test_both_find_the_same_tree_also_of_texts_with_parts_of_others(seed: int):
-    text = to_xscl(random_case(seed, 4, 1)[0])
-    clean, statements = split_script(text)
+    clean, statements = split_script(to_xscl(random_case(seed, 4, 1)[0]))
     for statement in statements:
         one = clean[statement.span.start : statement.span.end]
-        ours, theirs = with_places(one)
-        assert ours is not None and ours == theirs
+        assert tree(_tables(), one) == expected(one) is not None
         for _ in range(2):
-            again = _tables().parse(one, 0, len(one), reuse=True)
-            assert without_hole_texts(repr(again)) == without_hole_texts(theirs)
+            assert without_hole_texts(tree(_tables(), one, reuse=True)) == without_hole_texts(expected(one))
 
 
 @pytest.mark.parametrize("seed", seeds(5, 40))
@@ -76,7 +65,7 @@ def test_both_refuse_the_same_texts(seed: int):
     places = (rng.randrange(len(text)) for _ in range(20))
     wrong = [text[:at] + rng.choice(parts) + text[at + 1 :] for at in places]
     for one in [*wrong, "", " ", "//", "FROM", "SELECT <a> FROM S//b", "//a PUBLISH", "//a //b ;", "//a\n"]:
-        assert (outcome(one, ours=True) is None) == (outcome(one, ours=False) is None), one
+        assert (tree(_tables(), one) is None) == (expected(one) is None), one
 
 
 FILTERS = [
@@ -89,7 +78,7 @@ def test_texts_with_known_filters_are_what_they_are():
     for first, second in product(FILTERS, FILTERS):
         join = f"//a/b{second} JOIN {{x = y, INF}} //c{first}"
         for text in (f"//a{first}", f"//b{first}{second}", join, f"//a{second} x"):
-            assert outcome(text, ours=True, reuse=True) == expected(text), text
+            assert tree(_tables(), text, reuse=True) == expected(text), text
 
 
 PARTS = [
@@ -107,7 +96,7 @@ PARTS = [
 def test_texts_with_known_parts_are_what_they_are():
     for first, second in product(PARTS, PARTS):
         for text in (first, second, first):
-            ours = outcome(text, ours=True, reuse=True)
+            ours = tree(_tables(), text, reuse=True)
             assert without_hole_texts(ours) == without_hole_texts(expected(text)), text
 
 
@@ -132,13 +121,6 @@ def test_each_hole_has_its_own_text():
         assert select.children[0].text == text[text.index("{") + 1 : text.index("}")].strip()
 
 
-def test_a_mistake_behind_a_known_filter_has_its_place():
-    parse_script("//aaaaaaaaaaaa[b]")
-    with pytest.raises(XsclErrors, match="needs a name") as found:
-        parse_script("SELECT x/y[b] FROM //a->x")
-    assert found.value.errors[0].span == Span(7, 13)
-
-
 # ---------------------------------------------------------------- event statements
 
 DEFINITIONS = (
@@ -146,16 +128,6 @@ DEFINITIONS = (
     "define event A from news->n (n := number(n/b), m := string-length(n), c := 'x', d := 2)",
 )
 WRONG: list[str] = ["", " ", *"(){}$=,%'-", "$1.", "NEXT", "80%", "3 d", "AS x", "NULL", "WITHIN"]
-
-
-def tree(parser: TableParser | Lark, text: str) -> object:
-    """The tree with its spans, the problem, or nothing if the grammar refuses the text."""
-    try:
-        return repr(parser.parse(text, 0, len(text)) if isinstance(parser, TableParser) else parser.parse(text))
-    except Problem as problem:
-        return problem.message
-    except (Unparsable, UnexpectedInput):
-        return None
 
 
 def cut_at_random(text: str, rng: Random) -> str:
@@ -168,23 +140,15 @@ def test_both_find_the_same_trees_of_event_statements(seed: int):
     rng = Random(seed)
     texts = [statement.text() for statement in world(seed, most=6).statements[:2]]
     texts += [statement.text() for statement in pattern_world(seed).statements[:3]]
+    cases: list[tuple[TableParser, Lark, str]] = [(_definition_tables(), _definitions(), text) for text in DEFINITIONS]
     for text in texts:
         kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
-        assert tree(_query_tables(kind), text) == tree(_queries(kind), text) is not None
+        cases.append((_query_tables(kind), _queries(kind), text))
+    for ours, theirs, text in cases:
+        assert tree(ours, text) == tree(theirs, text) is not None
         for _ in range(10):
             wrong = cut_at_random(text, rng)
-            ours, theirs = tree(_query_tables(kind), wrong), tree(_queries(kind), wrong)
-            assert (ours is None) == (theirs is None), wrong
-
-
-@pytest.mark.parametrize("text", DEFINITIONS)
-def test_both_find_the_same_definitions(text: str):
-    rng = Random(text)
-    assert tree(_definition_tables(), text) == tree(_definitions(), text) is not None
-    for _ in range(40):
-        wrong = cut_at_random(text, rng)
-        ours, theirs = tree(_definition_tables(), wrong), tree(_definitions(), wrong)
-        assert (ours is None) == (theirs is None), wrong
+            assert (tree(ours, wrong) is None) == (tree(theirs, wrong) is None), wrong
 
 
 # ---------------------------------------------------------------- statements that differ in constants
@@ -194,6 +158,7 @@ def test_both_find_the_same_definitions(text: str):
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "_known", {})
     monkeypatch.setattr(parser, "_skeletons", KnownSkeletons(parser._in_own_place))
+    monkeypatch.setattr(event_parser, "_skeletons", KnownEventSkeletons(event_parser._in_own_place))
 
 
 def script_outcome(text: str, *, reuse: bool) -> Script | list[str]:
@@ -271,7 +236,11 @@ def test_a_known_query_knows_its_place(end: str):
         assert [text[q.span.start : q.span.end] for q in parse_script(text).queries] == statements[::-1]
 
 
-def test_a_mistake_in_the_constants_is_told_with_its_place():
+def test_a_mistake_in_the_constants_or_behind_a_known_filter_is_told_with_its_place():
+    parse_script("//aaaaaaaaaaaa[b]")
+    with pytest.raises(XsclErrors, match="needs a name") as found:
+        parse_script("SELECT x/y[b] FROM //a->x")
+    assert found.value.errors[0].span == Span(7, 13)
     parse_script(JOIN.format("'x'", 7, 5))
     with pytest.raises(XsclErrors, match="a window cannot be negative") as found:
         parse_script("//b;\n" + JOIN.format("'y'", -7, 5))
@@ -291,3 +260,95 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
         assert len(parser._known) <= 3
         parse_script(f"//b{n} PUBLISH other")
         assert len(parser._skeletons._fills) <= 2 and len(parser._skeletons._trees) <= 3
+
+
+SCHEMAS: dict[str, Schema] = {"S": (("a", "string"), ("b", "string"), ("x", "number")), "T": (("c", "string"),)}
+
+
+def event_outcome(text: str, known: EventStreams, *, reuse: bool) -> object:
+    """What the queries of a script say and mean, or what is wrong with them."""
+    try:
+        script = parse_script(text, events=known) if reuse else _Parser(text, known).script(reuse=False)
+    except XsclErrors as errors:
+        return list(map(str, errors.errors))
+    schemas = schemas_of(script, known)
+    return script, [repr(lower_event_query(query, schemas)) for query in script.event_queries]
+
+
+def check(text: str, known: EventStreams) -> None:
+    assert event_outcome(text, known, reuse=True) == event_outcome(text, known, reuse=False), text
+
+
+def event_respelled(rng: Random, text: str) -> str:
+    """The text with other constants: few, so that some are equal, and some that are refused."""
+    words = ["p", "q", "5", "", 'say ""a""', "it's", ";", "1 s", "["]
+    text = re.sub(r"""(?<!\w)("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*')""", lambda _: f'"{rng.choice(words)}"', text)
+    numbers = ["0", "1", "2", "2.0", "7", "12.5", ".5", "9" * 25] + ["9" * 400] * (rng.random() < 0.1)
+    return re.sub(r"""(?<![\w.'"$])[0-9.]+(?![\w.])""", lambda _: rng.choice(numbers), text)
+
+
+@pytest.mark.parametrize("seed", seeds(5, 3_000))
+def test_other_constants_of_event_queries_mean_what_they_mean(seed: int):
+    made, rng = world(seed), Random(seed)
+    known = EventStreams({name: tuple(schema.items()) for name, schema in made.schemas.items()})
+    for statement in made.statements:
+        if statement.publish is not None:
+            continue
+        text = statement.text()
+        for variant in [text, *(event_respelled(rng, text) for _ in range(4))]:
+            check(rng.choice(("", "FROM T;\n")) + variant, known)
+
+
+STRINGS = """
+    FROM FILTER{{a = {} OR a = {}}} S
+    FROM FILTER{{a = {} AND (x > 5 OR NOT b != {})}} S
+    FROM FILTER{{matches(a, {})}} S
+    FROM FILTER{{x = {} OR x < {}}} S
+    FROM FILTER{{a < {}}} S
+    FROM FILTER{{contains(a, {}) AND a IS NOT NULL}} S
+    FROM FILTER{{a = concat({}, b) OR {} = {}}} S
+    FROM S NEXT{{$1.a = $2.c AND c = {}}} T
+    SELECT a, coalesce(b, {}) AS y FROM S PUBLISH out
+    SELECT {} AS a, {} AS b FROM S
+    FROM AGGREGATE{{count(coalesce(a, {})) AS n, count(coalesce(a, {})) AS m BY b OVER 5 s}} S
+"""
+NUMBERS = """
+    FROM S NEXT T WITHIN {} s
+    FROM (FROM S NEXT T WITHIN {} s) WITHIN {} min
+    FROM S NEXT{{DUR < {} s}} T WITHIN {} h
+    FROM S NEXT{{DUR = {}}} T WITHIN {} d
+    FROM S NEXT{{GAP > {} ms AND DUR >= {}}} T
+    FROM FILTER{{x > -{} OR x > - {} OR x>5-{}}} S
+    FROM FILTER{{x > {}% AND x > {}}} S
+    FROM FILTER{{x % {} = {}}} S
+    FROM FILTER{{x * {} + {} > x / {}}} S
+    FROM FILTER{{x > {} * {}}} S
+    FROM FILTER{{NOT (x > {} AND x > {})}} FILTER{{x > {}}} S
+    FROM FILTER{{y > {} AND z > {}}} (SELECT x + {} AS y, x + 1 AS z FROM S)
+    SELECT n, {} AS k FROM AGGREGATE{{count() AS n, sum(x * {}) AS s BY a OVER {} s}} S
+    FROM (SELECT *, {} AS n FROM S) FOLD{{$2.a = $.a, $2.x < $.x * {}, $.n + {} AS n}} S WITHIN 5 s
+    FROM FILTER{{a = {} OR x = {} OR abs({}) = x}} S
+"""
+
+
+@pytest.mark.parametrize(
+    ("queries", "constants"),
+    [
+        (STRINGS, ('"u"', "'u'", '"5"', '"5.0"', '"["', '"(a"', '""')),
+        (NUMBERS, ("0", "1", "1.0", "2", "7.", ".5", "1" * 20, "1" * 400)),
+    ],
+    ids=["strings", "numbers"],
+)
+def test_other_constants_of_a_kind_in_event_queries(queries: str, constants: tuple[str, ...]):
+    for query in queries.strip().splitlines():
+        rng = Random(query)
+        for _ in range(15):
+            check(query.strip().format(*rng.choices(constants, k=3)), EventStreams(SCHEMAS))
+
+
+def test_mistakes_of_event_queries_have_their_own_places():
+    known = EventStreams(SCHEMAS)
+    good = "FROM FILTER{a < '1'} S"
+    three = f"{good};\nFROM FILTER{{a < 'abc'}}   S; FROM FILTER{{y = 1}} S"
+    for text in (good, good, f"\n  {good.replace('1', 'one')}", three):
+        check(text, known)

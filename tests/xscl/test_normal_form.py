@@ -1,7 +1,3 @@
-"""The value-join normal form of queries: fixture files, one for each rule, of scripts and their normal forms."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 
@@ -106,8 +102,6 @@ def text(value: Term | str) -> str:
 def test_normal_form(script: str, expected: str):
     assert Describer().script(parse_script(script)) == expected
 
-
-# ---------------------------------------------------------------- disjunctive normal form
 
 A, B, C, D = (Compare("=", VarPath(name), String("1")) for name in "abcd")
 

@@ -1,7 +1,3 @@
-"""The words of texts, and which texts are near-equal, held against the oracle, which goes by single characters."""
-
-from __future__ import annotations
-
 import sys
 import unicodedata
 from fractions import Fraction
@@ -88,9 +84,6 @@ for text in (*texts, "é" * 1_000_000, "京" * 1_000_000):
 
 def test_hostile_texts_are_read_in_linear_time() -> None:
     assert printed(HOSTILE).split() == ["1", "1", "2", "4", "1", "1"]
-
-
-# ---------------------------------------------------------------- near-equal texts
 
 
 def test_near_is_that_of_sets() -> None:

@@ -1,5 +1,3 @@
-"""Feeds are added, removed and made due while a fetch runs, and while none does."""
-
 import asyncio
 import json
 

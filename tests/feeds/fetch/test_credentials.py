@@ -1,7 +1,3 @@
-"""Names and passwords in the addresses of feeds: they reach the host, and stand nowhere but in the fetcher's state."""
-
-from __future__ import annotations
-
 import base64
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The parts of fetching: addresses, codings, what bodies are, lists of feeds, the state, the archives."""
-
 import gzip
 import re
 import sqlite3
@@ -26,9 +24,6 @@ from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, Membership, item_xml
 from feeds.readers import Sidecar, drop_stem, read_sidecar, read_stem, sidecar_json
 from feeds.tail import read_documents
 from tests.support.feed_server import START, rss
-
-# ---------------------------------------------------------------- addresses
-
 
 PRIVATE = """
     10.0.0.1 172.16.0.1 192.168.1.1 127.0.0.1 127.9.9.9 169.254.169.254 0.0.0.0 100.64.0.1 192.0.0.1 192.0.2.1
@@ -57,9 +52,6 @@ def test_an_address_in_disguise_is_what_it_is(address):
         assert is_public(disguised) == is_public(str(address))
 
 
-# ---------------------------------------------------------------- codings
-
-
 ENCODERS = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstandard.compress}
 
 
@@ -67,8 +59,10 @@ ENCODERS = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstandard.comp
 def test_what_was_encoded_is_decoded_and_an_error_if_it_is_cut(data, cut, coding):
     encoded = ENCODERS[coding](data)
     assert decode(encoded, coding, 5000) == data
-    with pytest.raises(DecodeError):
+    with pytest.raises(DecodeError, match=f"the body is not {coding}"):
         decode(encoded[: cut % len(encoded)] or b"\x1f", coding, 5000)
+    with pytest.raises(DecodeError, match="the content coding 'rot13' is not known"):
+        decode(data, "rot13", 5000)
 
 
 @given(st.binary(max_size=500), st.sampled_from(["gzip", "deflate", "br", "zstd"]))
@@ -83,9 +77,6 @@ def test_a_body_has_many_compressed_parts_but_not_any_number(coding, compress):
     assert decode(b"".join([compress(b""), *parts]), coding, 10_000) == b"a" * (MOST_MEMBERS - 1)
     with pytest.raises(DecodeError, match="more than 1,000 compressed parts"):
         decode(compress(b"") * 20_000, coding, 10_000)
-
-
-# ---------------------------------------------------------------- what a body is
 
 
 @pytest.mark.parametrize(
@@ -124,9 +115,6 @@ def test_feeds_of_a_page_in_its_order_and_comments_last():
 def test_no_page_is_too_odd(data):
     feeds_of_page(data, "https://s.example/")
     kind_of_body(data)
-
-
-# ---------------------------------------------------------------- lists
 
 
 OPML = """<?xml version="1.0"?><opml version="1.0"><head/><body>
@@ -200,9 +188,6 @@ def test_a_feeds_name_is_a_safe_one_and_its_own(one, other):
     assert (names[0] == names[1]) == (one == other)
 
 
-# ---------------------------------------------------------------- state
-
-
 FEED = FeedState("https://a.example/", "a")
 
 
@@ -236,9 +221,6 @@ def test_states_that_are_not_ours(tmp_path):
     for name, cause in causes.items():
         with pytest.raises(SourceError, match=cause):
             FetchStore(tmp_path / name, write=True)
-
-
-# ---------------------------------------------------------------- archives
 
 
 def capture(title: str, fetched: int, source: str = "a") -> Capture:
@@ -329,8 +311,6 @@ def test_names_in_a_drop_say_when_and_what(moment, digest):
     for stem in ("", "x", "20261350T000000Z-aaaaaaaaaaaa", "20260506T120000Z-aaa", "20260506T120000Z-"):
         assert read_stem(stem) is None
 
-
-# ---------------------------------------------------------------- titles and folders
 
 TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
 

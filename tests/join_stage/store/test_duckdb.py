@@ -1,8 +1,5 @@
-"""What a batch appends is there when it is read, and after it, however much waits to be written together."""
-
-from __future__ import annotations
-
 import random
+from collections import Counter
 from pathlib import Path
 
 import duckdb
@@ -10,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from join_stage.store import duckdb as duckdb_module
+from join_stage.store import protocol
 from join_stage.store.duckdb import SMALL_BATCHES, DuckDBStore, PreparedStatements, most_threads
 from join_stage.store.protocol import StoreSchema, whole_batch
 from tests.generate.seeds import seeds
@@ -73,6 +71,7 @@ def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
 def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
     monkeypatch.setattr(duckdb_module, "MOST_ROWS", rng.choice((0, 4, 2_000)))
+    monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
     store, expected = DuckDBStore(SCHEMA, tmp_path), {table: list[int]() for table in SCHEMA.tables}
     for _ in range(12):
         expected = run_batch(store, rng, expected)
@@ -81,7 +80,7 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
         if rng.random() < 0.1:
             store.close()
             store = DuckDBStore(SCHEMA, tmp_path)
-    assert stored(store) == expected
+    assert stored(store) == expected and len(store._prepared._names) <= 3
     store.close()
 
 
@@ -125,58 +124,108 @@ def test_small_batches_have_one_thread_and_all_else_has_all():
     store.close()
 
 
-# ---------------------------------------------------------------- prepared statements
-
-INSERTS = [
-    "INSERT INTO t SELECT a FROM fresh",
-    "INSERT INTO t SELECT a + 1 FROM other",
-    "INSERT INTO t SELECT 7 FROM fresh",
-]
-SELECTS = ["SELECT t.a FROM t JOIN fresh f ON t.a = f.a", "SELECT t.a FROM t SEMI JOIN other o ON t.a = o.a"]
-
-
-def drawn(rng: random.Random) -> dict[str, pa.Table]:
-    """Rows of both names. Those of `other` may have one column more."""
-    values = [rng.randint(0, 5) for _ in range(rng.randint(0, 3))]
-    fresh = pa.table({"a": pa.array(values, pa.int64())})
-    return {"fresh": fresh, "other": fresh.append_column("b", fresh["a"]) if rng.random() < 0.3 else fresh}
-
-
-@pytest.mark.parametrize("seed", seeds(4, 500))
-def test_statements_do_the_same_when_they_are_prepared(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
-    rng = random.Random(seed)
-    with duckdb.connect() as connection, duckdb.connect() as plain:
+def test_rows_of_a_name_may_have_other_columns_than_before():
+    with duckdb.connect() as connection:
         prepared = PreparedStatements(connection)
-        for one in (connection, plain):
-            one.execute("CREATE TABLE t (a BIGINT)")
-        for _ in range(12):
-            connection.begin()
-            plain.begin()
-            for _ in range(rng.randint(0, 4)):
-                rows = drawn(rng)
-                sql = rng.choice(INSERTS + SELECTS)
-                used = {name: table for name, table in rows.items() if f" {name}" in sql}
-                for name, table in used.items():
-                    plain.register(name, table)
-                if sql in SELECTS:
-                    expected = sorted(plain.execute(sql).fetchall())
-                    assert sorted((row["a"],) for row in prepared.select(sql, used).to_pylist()) == expected
+        for columns in ({"a": [1]}, {"a": [1], "b": [2]}):
+            assert prepared.select("SELECT a FROM fresh", {"fresh": pa.table(columns)})["a"].to_pylist() == [1]
+
+
+# ---------------------------------------------------------------- what a store tells of its batches
+
+ROWS = pa.schema([("number", pa.int64()), ("text", pa.string())])
+FOLLOWED = ("followed", "too", "other")
+
+
+@pytest.fixture
+def store():
+    made = DuckDBStore(StoreSchema(dict.fromkeys(FOLLOWED, ROWS)))
+    yield made
+    made.close()
+
+
+def numbered(*numbers):
+    return pa.table({"number": numbers, "text": [f"row {number}" for number in numbers]}, ROWS)
+
+
+def content(store, table):
+    return Counter(row["number"] for row in store.select(f"FROM {table}").to_pylist())
+
+
+def change(store, rng, number):
+    """Appends some rows, or drops some. Returns the next number, and the tables of which rows were dropped."""
+    table = rng.choice(FOLLOWED)
+    if rng.random() < 0.05:
+        store.drop_before(table, "number", rng.randint(0, number))
+        return number, {table}
+    count = rng.choice([0, 1, 3, 3_000])  # so many are not written with all others at the end
+    store.append(table, numbered(*range(number, number + count)))
+    return number + count, set()
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_what_is_told_is_what_has_come(store, seed):
+    rng, number, told = random.Random(seed), 0, 0
+    follower = store.follow(FOLLOWED[:2])
+    mark, before, dropped = follower.since(-1).mark, {name: content(store, name) for name in FOLLOWED}, set()
+    for _ in range(150):
+        match rng.randrange(5):
+            case 0 | 1:
+                store.begin()
+                lost = set()
+                for _ in range(rng.randrange(4)):
+                    number, some = change(store, rng, number)
+                    lost |= some
+                if rng.random() < 0.2:
+                    store.rollback()
                 else:
-                    prepared.execute(sql, used)
-                    plain.execute(sql)
-                for name in used:
-                    plain.unregister(name)
-                assert not any(len(source.rows) for source in prepared._sources.values())
-            if rng.random() < 0.3:
-                connection.rollback()
-                prepared.forget()
-                plain.rollback()
-            else:
-                connection.commit()
-                plain.commit()
-            if rng.random() < 0.3:  # what the statements were made for has changed
-                for one in (connection, plain):
-                    one.execute("CREATE OR REPLACE VIEW v AS SELECT * FROM t")
-            assert sorted(connection.table("t").fetchall()) == sorted(plain.table("t").fetchall())
-            assert len(prepared._names) <= 3
+                    store.commit()
+                    dropped |= lost
+            case 2 if rng.random() < 0.1:
+                number, some = change(store, rng, number)
+                dropped |= some
+            case 3:
+                found = follower.since(rng.choice([mark, mark, mark, mark - 1]))
+                now = {name: content(store, name) for name in FOLLOWED}
+                if found.rows is not None:
+                    assert not dropped & set(FOLLOWED[:2])
+                    come = {name: Counter(some["number"].to_pylist()) for name, some in found.rows.items()}
+                    assert come == {
+                        name: now[name] - before[name] for name in FOLLOWED[:2] if now[name] != before[name]
+                    }
+                    told += len(come)
+                mark, before, dropped = found.mark, now, set()
+    assert told > 3
+
+
+def test_batches_are_told_from_the_first_look_on(store):
+    with_all, late = store.follow(FOLLOWED), store.follow(FOLLOWED)
+    assert with_all.since(-1) == (1, None)
+    for number in range(3):
+        store.begin()
+        store.append("followed", numbered(number))
+        store.commit()
+    assert with_all.since(1).rows["followed"] == numbered(0, 1, 2)
+    assert late.since(-1) == (1, None)
+    assert (late.since(1), with_all.since(2)) == ((2, {}), (3, {}))
+
+
+def test_a_batch_is_not_told_in_part(store):
+    store.begin()
+    store.append("followed", numbered(1))
+    follower = store.follow(FOLLOWED)
+    mark, _ = follower.since(-1)
+    store.append("followed", numbered(2))
+    store.commit()
+    assert follower.since(mark).rows is None
+
+
+def test_nothing_is_kept_that_is_too_much(store, monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_BYTES", 1_000)
+    follower = store.follow(FOLLOWED)
+    mark, _ = follower.since(-1)
+    for _ in range(2):
+        store.begin()
+        store.append("followed", numbered(*range(100)))
+        store.commit()
+    assert follower._size == 0 and follower.since(mark).rows is None

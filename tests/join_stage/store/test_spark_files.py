@@ -1,12 +1,9 @@
-"""The Spark engine's store of files: batches, merges, manifests, single rows; and a whole system that is reopened."""
-
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,9 +40,6 @@ def kept(store: ParquetStore) -> list[int]:
 
 def on_disk(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
-
-
-# ------------------------------------------------------------ batches
 
 
 @pytest.mark.parametrize(
@@ -117,9 +111,6 @@ def test_a_temporary_store_goes_when_it_is_closed():
     assert not store.directory.exists()
 
 
-# ------------------------------------------------------------ merges
-
-
 def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
     clock, batches = Hours(0), MERGE * MERGE + 3
     with closing(parquet_store(tmp_path, clock.now)) as store:
@@ -137,62 +128,23 @@ def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
         assert len(on_disk(tmp_path)) < 3 * MERGE, "merged files are gone"
 
 
-def row(schema: pa.Schema, number: int) -> pa.Table:
-    """A row with a number, or a text of it, in every column."""
-
-    def value(kind: pa.DataType) -> Any:
-        if pa.types.is_list(kind):
-            return [value(kind.value_type)]
-        return number if pa.types.is_integer(kind) else str(number).encode() if kind == pa.binary() else str(number)
-
-    return pa.table([pa.array([value(field.type)], field.type) for field in schema], schema=schema)
-
-
-def test_files_stay_few_in_every_table_and_a_query_that_was_planned_finds_its_own(tmp_path: Path):
-    clock, planned, batches = Hours(0), {}, MERGE + 4
-    readers = {name: _Reader(tmp_path, name, FLAT_STORE | SCHEMA) for name in TABLES}
-    with closing(parquet_store(tmp_path, clock.now)) as store:
-        for number in range(batches):
-            for name in TABLES:
-                store.append(name, row(TABLES[name], number))
-            store.commit()
-            clock.time += 1_000_000
-            if number == MERGE - 2:
-                planned = {name: reader.partitions() for name, reader in readers.items()}
-        assert {len(found) for found in store.files.values()} == {batches // MERGE + batches % MERGE}
-        assert {len(store.read(name)) for name in TABLES} == {batches}
-        for name, reader in readers.items():
-            found = [batch for partition in planned[name] for batch in reader.read(partition)]
-            assert sum(map(len, found)) == MERGE - 1, name
-        clock.time += GRACE
-        commit(store, 0)
-        with pytest.raises(FileNotFoundError):
-            list(readers["settings"].read(planned["settings"][0]))
-
-
 def test_superseded_files_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
-    clock = Hours(0)
+    clock, reader = Hours(0), _Reader(tmp_path, "settings", FLAT_STORE | SCHEMA)
     with closing(parquet_store(tmp_path, clock.now)) as store:
         commit(store, *range(MERGE - 1))
-        planned = store.paths("settings")
-        commit(store, MERGE - 1)
-        manifest_files = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
-        for path, count in zip(manifest_files[-2:], (MERGE - 1, 1), strict=True):
-            named = json.loads(path.read_text())["tables"]["settings"]
-            assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)
-        commit(store, *range(MERGE, 3 * MERGE))
-        assert not set(planned) & set(store.paths("settings"))
+        planned, files = reader.partitions(), store.paths("settings")
+        commit(store, *range(MERGE - 1, 3 * MERGE))
+        assert not set(files) & set(store.paths("settings"))
     with closing(parquet_store(tmp_path, clock.now)):
-        assert all(Path(path).exists() for path in planned), "also after a restart"
+        found = [batch for partition in planned for batch in reader.read(partition)]
+        assert sum(map(len, found)) == MERGE - 1, "also after a restart"
         (tmp_path / "settings" / "99-9.parquet").touch()
         clock.time = GRACE
     with closing(parquet_store(tmp_path, clock.now)) as store:
-        assert not any(Path(path).exists() for path in planned), "time goes on between restarts"
+        with pytest.raises(FileNotFoundError):  # time goes on between restarts
+            list(reader.read(planned[0]))
         commit(store, 0)
     assert not (tmp_path / "settings" / "99-9.parquet").exists(), "a file without a manifest goes at once"
-
-
-# ------------------------------------------------------------ eviction
 
 
 def add_documents(store: ParquetStore, *starts: int) -> None:
@@ -237,16 +189,11 @@ def wide_rows(first: int, end: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=TABLES["documents"])
 
 
-# ------------------------------------------------------------ with Spark
-
-
+@pytest.mark.soak
 def test_no_row_after_an_empty_chunk_is_lost(spark: SparkSession):
     empty = settings()
     rows = pa.concat_tables([empty, empty, settings(1), empty, empty, settings(2, 3)])
     assert local_frame(spark, rows).count() == 3
-
-
-# ------------------------------------------------------------ single rows
 
 
 def test_rows_are_found_in_parts_of_files(in_parts: ParquetStore, monkeypatch: pytest.MonkeyPatch):

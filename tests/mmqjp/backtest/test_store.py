@@ -1,13 +1,14 @@
-"""Back-tests over stores, with registered queries and beside a service; the process of a back-test."""
-
 import hashlib
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from random import Random
 from threading import Event
 
 import pyarrow as pa
@@ -17,24 +18,35 @@ from common.errors import InputError
 from feeds.documents import Document
 from join_stage.store.protocol import StoreError
 from mmqjp.backtest import process
-from mmqjp.backtest.process import (
-    NICE,
-    WORKER,
-    BacktestEnded,
-    BacktestFailed,
-    BacktestLimits,
-    BacktestRefused,
-    StoreBacktest,
-    run_process,
+from mmqjp.backtest import script as script_module
+from mmqjp.backtest.script import (
+    DAY_US,
+    DOCUMENTS,
+    LATEST,
+    LONGEST_XML,
+    Backtest,
+    Novelty,
+    QueryResult,
+    TrialRequest,
+    day_text,
+    read_batches,
+    summary,
+    try_script,
 )
-from mmqjp.backtest.script import DOCUMENTS, Backtest, Novelty, QueryResult, TrialRequest
 from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import ABANDONED, BACKTEST, RUN_BESIDE, QuestionRunner
+from tests.generate.event_worlds import world
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.mmqjp.answers.test_event_worlds import documents as made_of
+from tests.mmqjp.answers.test_event_worlds import script as event_script
 from tests.support.backtest import try_in_this_process
 from tests.support.cli import mmqjp, write_queries
 from tests.support.service import PAIRS, Directory, Events, StopAfter
+from xscl.printer import to_xscl
 
 READER = "FROM pairs//a->p PUBLISH seen"
 
@@ -120,24 +132,20 @@ def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_
 
 
 @pytest.mark.usefixtures("here")
-def test_a_shared_script_costs_its_outputs_only(tmp_path):
+def test_scripts_share_with_or_replace_what_is_registered(tmp_path):
     with Session("duckdb", state=tmp_path) as opened:
         opened.subscribe(PAIRS)
     for read_only in (False, True):
         with Session("duckdb", state=tmp_path, read_only=read_only) as opened:
-            assert StoreBacktest(opened, PAIRS.replace("pairs", "mine")).run().novelty.is_shared
-
-
-@pytest.mark.usefixtures("here")
-def test_what_the_script_publishes_takes_the_place_of_what_is_registered():
+            assert process.StoreBacktest(opened, PAIRS.replace("pairs", "mine")).run().novelty.is_shared
     with Session("duckdb") as opened:
         opened.subscribe(f"{PAIRS}; FROM other//x PUBLISH unread")
         opened.process(documents(3))
-        found = StoreBacktest(opened, f"FROM S//a->a PUBLISH pairs; {READER}").run()
+        found = process.StoreBacktest(opened, f"FROM S//a->a PUBLISH pairs; {READER}").run()
         assert {query.name: query.outputs for query in found.queries} == {"pairs": 3, "seen": 3}
         assert found.publishers == ()
         opened.pause("pairs")
-        found = StoreBacktest(opened, READER).run()
+        found = process.StoreBacktest(opened, READER).run()
         assert (found.outputs, found.documents, found.publishers) == (0, 0, ())
 
 
@@ -146,13 +154,13 @@ def test_the_newest_documents_are_tried_and_that_is_told():
     with Session("duckdb") as opened:
         opened.process(documents(4))
         opened.process(documents(6, 4))
-        for limits in (BacktestLimits(documents=3), BacktestLimits(characters=3 * len("<a>v</a>"))):
-            found = StoreBacktest(opened, PAIRS, limits).run()
+        for limits in (process.BacktestLimits(documents=3), process.BacktestLimits(characters=3 * len("<a>v</a>"))):
+            found = process.StoreBacktest(opened, PAIRS, limits).run()
             assert (found.documents, found.kept, found.outputs, found.since) == (3, 10, 3, 7_000_000)
             assert found.cut_short == "only the newest 3 documents are tried"
-        backtest = StoreBacktest(opened, PAIRS)
+        backtest = process.StoreBacktest(opened, PAIRS)
         backtest.interrupt()
-        with pytest.raises(BacktestEnded):
+        with pytest.raises(process.BacktestEnded):
             backtest.run()
 
 
@@ -269,15 +277,13 @@ def row_batches(count: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-def test_a_process_that_takes_too_long_is_killed_and_its_report_counts(started):
+def test_a_process_that_takes_too_long_is_killed(started):
     clock = Jumping(lambda: started and started[0]._reported)
-    found = run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
+    found = process.run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
     assert found == replace(REPORTED, cut_short="it took more than 60 s")
-
-
-def test_one_that_takes_too_long_for_any_report_has_no_result(started):
-    with pytest.raises(BacktestFailed, match="it took more than 60 s before the first documents were done"):
-        run_process(REQUEST, (), clock=Jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
+    assert started.pop()._process.returncode is not None
+    with pytest.raises(process.BacktestFailed, match="it took more than 60 s before the first documents were done"):
+        process.run_process(REQUEST, (), clock=Jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
 
 
 @pytest.mark.parametrize(
@@ -290,12 +296,12 @@ def test_one_that_takes_too_long_for_any_report_has_no_result(started):
     ],
 )  # fmt: skip
 def test_what_a_process_reported_before_it_ended_counts(after, why):
-    assert run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
+    assert process.run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
 
 
 def test_a_process_that_ends_without_a_word_has_no_result():
-    with pytest.raises(BacktestFailed, match=r"its process ended \(status 3\)"):
-        run_process(REQUEST, (), command=python("raise SystemExit(3)"))
+    with pytest.raises(process.BacktestFailed, match=r"its process ended \(status 3\)"):
+        process.run_process(REQUEST, (), command=python("raise SystemExit(3)"))
 
 
 def test_it_ends_when_nobody_waits(started):
@@ -306,37 +312,38 @@ def test_it_ends_when_nobody_waits(started):
             stop.set()
         return 0.0
 
-    with pytest.raises(BacktestEnded):
-        run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
-    with pytest.raises(BacktestEnded), process._one_at_a_time:  # so does one that waits for its turn
-        run_process(REQUEST, (), stop=stop)
+    with pytest.raises(process.BacktestEnded):
+        process.run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
+    with pytest.raises(process.BacktestEnded), process._one_at_a_time:  # so does one that waits for its turn
+        process.run_process(REQUEST, (), stop=stop)
     assert len(started) == 1
 
 
-def test_documents_that_cannot_be_read_end_it(started):
+def test_documents_that_cannot_be_read_or_an_interrupt_end_it(started):
     def damaged() -> Iterator[pa.RecordBatch]:
         yield from row_batches(1)
         raise StoreError("the store is damaged")
 
     with pytest.raises(StoreError, match="damaged"):
-        run_process(REQUEST, damaged(), command=python(REPORT + HANG))
+        process.run_process(REQUEST, damaged(), command=python(REPORT + HANG))
+    assert started.pop()._process.returncode is not None
 
-
-def test_an_interrupt_ends_it(started):
     def interrupted() -> float:
         if started and started[0]._reported:
             raise KeyboardInterrupt
         return 0.0
 
     with pytest.raises(KeyboardInterrupt):
-        run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
+        process.run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
     assert not process._one_at_a_time.locked()
 
 
 def test_a_script_that_cannot_be_registered_is_refused():
-    with pytest.raises(BacktestRefused, match="cycle of PUBLISHed names"):
-        run_process(replace(REQUEST, text="FROM p//a PUBLISH q", publishers=("FROM q//a PUBLISH p",)), row_batches(1))
-    assert issubclass(BacktestRefused, InputError)
+    with pytest.raises(process.BacktestRefused, match="cycle of PUBLISHed names"):
+        process.run_process(
+            replace(REQUEST, text="FROM p//a PUBLISH q", publishers=("FROM q//a PUBLISH p",)), row_batches(1)
+        )
+    assert issubclass(process.BacktestRefused, InputError)
 
 
 def test_it_ends_when_a_batch_needs_far_too_much_memory():
@@ -345,8 +352,10 @@ def test_it_ends_when_a_batch_needs_far_too_much_memory():
         [{"id": f"d{n}", "stream": "S", "t0": n, "t1": n, "xml": many.encode()} for n in range(1000)], DOCUMENTS
     )
     try:
-        why = run_process(replace(REQUEST, text="FROM S//a PUBLISH all", memory=1 << 20), iter([batch])).cut_short
-    except BacktestFailed as error:  # it may end before its first report
+        why = process.run_process(
+            replace(REQUEST, text="FROM S//a PUBLISH all", memory=1 << 20), iter([batch])
+        ).cut_short
+    except process.BacktestFailed as error:  # it may end before its first report
         why = str(error)
     assert "it needed more than 1 MiB of memory" in str(why)
 
@@ -354,13 +363,13 @@ def test_it_ends_when_a_batch_needs_far_too_much_memory():
 def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
     """The worker of a process that is killed gets no signal of its own."""
     code = "import os, subprocess, sys; "
-    code += f"worker = subprocess.Popen([*{WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
+    code += f"worker = subprocess.Popen([*{process.WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
     code += "print(worker.pid, flush=True); worker.wait()"
     own = os.getpriority(os.PRIO_PROCESS, os.getpid())
     with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asking:
         assert asking.stdout is not None
         pid = int(asking.stdout.readline())
-        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + NICE, 19))
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + process.NICE, 19))
         asking.kill()
         until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
 
@@ -370,3 +379,173 @@ def test_the_memory_of_whoever_started_it_does_not_count():
     command = "from mmqjp.backtest.process import _peak_memory; print(_peak_memory())"
     found = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
     assert 0 < int(found.stdout) < len(large)
+
+
+ALL_PAIRS = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs"
+
+
+def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch]:
+    streams = {document.stream for document in documents}
+    for batch in read_batches(documents, streams, lambda: None):
+        yield from (batch.slice(first, size) for first in range(0, batch.num_rows, size))
+
+
+def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple[str, ...] = ()) -> Backtest:
+    request = TrialRequest(text, publishers, 1e9, 1 << 60)
+    return list(try_script(request, batches(documents, size), lambda: 0.0, lambda: 0))[-1]
+
+
+def numbered(number: int, text: str = "v") -> list[Document]:
+    return [Document(f"d{n}", f"<a>{text}</a>", time=n * DAY_US) for n in range(number)]
+
+
+@pytest.mark.parametrize("seed", seeds(4, 400))
+def test_outputs_are_those_of_an_engine_over_the_same_documents(seed):
+    script, generated = random_case(seed, 4, 12)
+    documents = list({(document.stream, document.id): document for document in generated}.values())
+    text = to_xscl(script)
+    rng = Random(seed)
+    result = tried(text, rng.sample(documents, len(documents)), rng.randint(1, 12))
+    with Session("duckdb", plan="views") as engine:
+        engine.subscribe(text)
+        outputs = list(engine.process(documents))
+        paused, known = engine.take_paused(), engine.counters().documents
+    names = Counter(output.query for output in outputs)
+    assert {query.name: query.outputs for query in result.queries if query.outputs} == dict(names)
+    assert {query.name: query.paused for query in result.queries if query.paused} == paused
+    days = Counter(day_text(output.t1 // DAY_US) for output in outputs)
+    assert dict(result.days) == dict(days)
+    last = sorted(outputs, key=lambda output: (-output.t1, output.query, output.id))[:LATEST]
+    found = [match.output.to_dict() | {"seq": 0} for match in result.latest]
+    assert found == [output.to_dict() | {"seq": 0} for output in last]
+    assert (result.documents, result.refused, result.cut_short) == (known, 0, None)
+
+
+def test_which_queries_are_counted_and_which_are_paused():
+    result = tried("FROM pairs//a->p PUBLISH seen", numbered(3), publishers=(f"FROM {ALL_PAIRS}",))
+    assert result.queries == (QueryResult("seen", 6, None, 0.0),)
+    assert {match.output.query for match in result.latest} == {"seen"}
+    documents = [Document(f"d{n}", "<r>" + "<a>v</a>" * 400 + "</r>", time=n) for n in range(3)]
+    result = tried("FROM S//a->x JOIN {x = y, INF} S//a->y PUBLISH many", documents, 1)
+    (query,) = result.queries
+    assert query.paused is not None and "matches" in query.paused
+
+
+def test_a_document_that_cannot_be_read_is_counted_and_a_long_output_shown_without_its_document():
+    result = tried(f"FROM {ALL_PAIRS}", [*numbered(2), Document("bad", "<a", time=9)])
+    assert (result.documents, result.refused, result.outputs) == (2, 1, 1)
+    result = tried("FROM S//a", numbered(1, "x" * LONGEST_XML))
+    assert [match.output.xml for match in result.latest] == [""]
+
+
+def test_outputs_a_day():
+    result = tried("FROM S//a PUBLISH all", numbered(60))
+    assert (result.outputs, result.recent_days, result.outputs_a_day) == (60, 30, 1.0)
+    result = tried("FROM S//a PUBLISH all", [*numbered(2), *numbered(1, "w")])
+    assert (result.outputs, result.recent_days, result.outputs_a_day) == (2, 2, 1.0)
+    assert (tried("FROM S//a", []).outputs_a_day, tried("FROM S//a", []).milliseconds) == (0.0, None)
+    assert (Backtest(499, seconds=1.0).milliseconds, Backtest(500, seconds=1.0).milliseconds) == (None, 2_000.0)
+    result = tried("FROM S//a", [Document("d", "<a/>", time=-DAY_US - 1)])
+    assert result.days == (("1969-12-30", 1),)
+    days = ["0001-01-01", "1969-12-31", "1970-01-01", "9999-12-31"]
+    assert [day_text(day) for day in (-(1 << 40), -1, 0, 1 << 40)] == days
+
+
+def test_it_ends_when_its_time_is_over_or_it_needs_too_much_memory():
+    request = TrialRequest(f"FROM {ALL_PAIRS}", (), 10, 1 << 60)
+    clock = map(float, count(1)).__next__  # each time that it is asked, a second later
+    reports = list(try_script(request, batches(numbered(400), 100), clock, lambda: 0))
+    assert [report.documents for report in reports] == sorted({report.documents for report in reports})
+    assert len(reports) > 1 and reports[-1].documents < 400
+    assert [report.cut_short for report in reports] == [None] * (len(reports) - 1) + ["it took more than 10 s"]
+    used = iter((1 << 20, 3 << 20))
+    request = TrialRequest(f"FROM {ALL_PAIRS}", (), 1e9, 2 << 20)
+    (report,) = try_script(request, batches(numbered(100), 10), lambda: 0.0, lambda: next(used))
+    assert (report.documents, report.cut_short) == (20, "it needed more than 2 MiB of memory")
+
+
+class Slow:
+    """A clock by which each document takes `seconds`."""
+
+    def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.sizes = 0.0, list[int]()
+        processed = script_module._Trial.process
+
+        def noted(one: script_module._Trial, batch: pa.RecordBatch) -> None:
+            processed(one, batch)
+            self.sizes.append(batch.num_rows)
+            self.now += seconds * batch.num_rows
+
+        monkeypatch.setattr(script_module._Trial, "process", noted)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_documents_that_take_long_are_processed_few_at_a_time(monkeypatch):
+    request = TrialRequest("FROM S//a", (), 1e9, 1 << 60)
+    slow = Slow(0.1, monkeypatch)
+    *_, last = try_script(request, batches(numbered(300), 1000), slow, lambda: 0)
+    assert slow.sizes[:5] == [50, 25, 12, 6, 6] and set(slow.sizes[5:-1]) == {6}
+    assert (last.documents, last.outputs, sum(slow.sizes)) == (300, 300, 300)
+    monkeypatch.undo()
+    quick = Slow(0.0001, monkeypatch)
+    *_, last = try_script(request, batches(numbered(300), 1000), quick, lambda: 0)
+    assert quick.sizes == [50, 100, 150]
+
+
+def test_pairs_are_those_of_the_rarest_join(tmp_path):
+    documents = [Document(f"d{n}", f"<a><k>{n % 2}</k><l>same</l></a>", time=n) for n in range(10)]
+    text = "FROM S/a[./k->k][./l->l] JOIN {k = m AND l = n, INF} S/a[./k->m][./l->n] PUBLISH p"
+    (query,) = tried(text, documents).queries
+    assert query.pairs == pytest.approx(2 * 50 / 10)
+
+
+@pytest.mark.parametrize(
+    ("result", "lines"),
+    [
+        (Backtest(), ["tried on 0 documents", "0 outputs", "nothing new: registered queries have the same patterns "
+                      "and joins, and it costs only its outputs"]),
+        (
+            Backtest(500, 900, 1, 0, DAY_US, (QueryResult("q", 3),), (("1970-01-02", 3),), (), 2.5, ("p",),
+                     Novelty(3, 1, 1, 0, 2, 2), "it took more than 60 s"),
+            ["tried on 500 documents of 900, from 1970-01-01 00:00 to 1970-01-02 00:00 UTC; 1 could not be read",
+             "together with the registered queries that it reads: p",
+             "cut short: it took more than 60 s",
+             "3 outputs; 1.5 a day in the last 2 days",
+             "new: 1 of 3 patterns, 0 of 1 template, 2 of 2 rows",
+             "1,000 documents take 5,000 ms"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_result_in_words(result, lines):
+    assert list(summary(result, IN_UTC)) == lines
+    assert Backtest.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path):
+    queries = write_queries(tmp_path, "FROM S//a JOIN")
+    result = mmqjp("backtest", queries, "--documents", "examples/feeds", "--feeds")
+    assert result.exit_code == 1 and "queries.xscl:1:" in result.stderr
+    result = mmqjp("backtest", write_queries(tmp_path))
+    assert result.exit_code == 2 and "--state" in result.stderr
+
+
+@pytest.mark.parametrize("seed", seeds(1, 5))
+def test_event_queries_are_answered_at_the_end_over_all_documents(seed):
+    rng, found = Random(seed), world(seed)
+    given = [document for _, document in made_of(found)]
+    result = tried(event_script(found), rng.sample(given, len(given)), rng.randint(1, 12))
+    with Session("duckdb", settle=None) as engine:
+        engine.subscribe(event_script(found))
+        engine.process(given)
+        names = Counter(output.query for output in engine.finish())
+    assert {query.name: query.outputs for query in result.queries if query.outputs} == dict(names)
+    assert result.outputs == sum(names.values())
+
+
+def test_event_queries_are_answered_over_what_was_tried_in_time():
+    text = "DEFINE EVENT A FROM S//a->a (k := a); FROM A NEXT A PUBLISH pairs"
+    clock = iter([0.0, 0.0, 20.0]).__next__
+    (result,) = try_script(TrialRequest(text, (), 10.0, 1 << 60), batches(numbered(9)), clock, lambda: 0)
+    assert result.cut_short == "it took more than 10 s" and (result.documents, result.outputs) == (3, 2)

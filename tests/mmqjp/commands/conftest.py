@@ -31,7 +31,6 @@ def finished_story(tmp_path_factory):
 
 @pytest.fixture
 def story(tmp_path, finished_story):
-    """A state with the three matches of the small story."""
     return Path(shutil.copytree(finished_story, tmp_path / "state"))
 
 

@@ -30,7 +30,7 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
 
 
-def test_warnings_are_on_standard_error_and_fail_only_with_strict(tmp_path):
+def test_warnings_are_on_standard_error_and_fail_only_with_strict_whatever_follows_feeds(tmp_path):
     queries = write_queries(tmp_path, "S//item[./titel]; S//item[./title]")
     for more, status in (([], 0), (["--strict"], 1)):
         result = mmqjp("check", "--feeds", queries, *more)
@@ -43,9 +43,6 @@ def test_warnings_are_on_standard_error_and_fail_only_with_strict(tmp_path):
     assert mmqjp("check", "--feeds", "--strict", write_queries(tmp_path, "S//item[./title]")).exit_code == 0
     result = mmqjp("check", "--feeds", write_queries(tmp_path, ";\n".join(f"S//item[./x{n}]" for n in range(103))))
     assert result.stderr.count("warning: ") == 100 and result.stderr.endswith("and 3 more warnings\n")
-
-
-def test_the_option_feeds_takes_no_path_for_its_value(tmp_path):
     queries = write_queries(tmp_path, "S//item[./titel]")
     for option in (["--feeds"], ["--feeds=item"], ["--feeds", "item"]):
         assert "no titel" in mmqjp("check", *option, queries).stderr
@@ -69,47 +66,36 @@ def test_a_short_table_where_all_is_well(tmp_path, documents):
     assert "note" not in result.stdout
 
 
+NONE, BEFORE = "{} matched none of 4 documents of stream S", "{} matched none of 4 documents of stream S; before it, {}"
+HINT = 'the values are "Ada" (in 1), "Bob" (in 1)'
+
+
 @pytest.mark.parametrize(
-    ("query", "note"),
+    ("query", "part", "note", "hint"),
     [
-        ("S//book[./autor]",
-         "1:10: note: ./autor matched none of 4 documents of stream S; before it, //book matched 2\n"
-         "  S//book[./autor]\n           ^^^^^^\nhelp: did you mean author (in 2)?\n"),
-        ("S//book[./@author]",
-         "1:10: note: ./@author matched none of 4 documents of stream S; before it, //book matched 2\n"
-         "  S//book[./@author]\n           ^^^^^^^^\nhelp: it is an element: write author (in 2)\n"),
-        ("S/author",
-         "1:2: note: /author matched none of 4 documents of stream S\n"
-         "  S/author\n   ^^^^^^^\nhelp: it is deeper: write //author (in 4)\n"),
-        ('S//book[./author = "ada"]',
-         '1:9: note: ./author = "ada" matched none of 4 documents of stream S; before it, ./author matched 2\n'
-         '  S//book[./author = "ada"]\n          ^^^^^^^^^^^^^^^^\nhelp: the values are "Ada" (in 1), "Bob" (in 1)\n'),
-        ('S//book[contains(./autor, "A")]',
-         '1:9: note: contains(./autor, "A") matched none of 4 documents of stream S; before it, //book matched 2\n'
-         '  S//book[contains(./autor, "A")]\n          ^^^^^^^^^^^^^^^^^^^^^^\nhelp: did you mean author (in 2)?\n'),
-        ("S//book[./title]",
-         "1:10: note: ./title matched none of 4 documents of stream S; before it, //book matched 2\n"
-         "  S//book[./title]\n           ^^^^^^\nhelp: there are author\n"),
-        ("news//book",
-         "1:1: note: there is no document of stream news\n"
-         "  news//book\n  ^^^^^^^^^^\nhelp: there are documents of S (4)\n"),
-        ("S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]",
-         "1:1: note: nothing is FOLLOWED BY what it joins\n"
-         "  S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]\n"
-         "  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-         "help: JOIN would give 2 outputs: it takes equal times, and either order\n"),
-        ("S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]",
-         "1:1: note: nothing joins within the window\n"
-         "  S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]\n"
-         "  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-         "help: with INF it would give 2 outputs\n"),
+        ("S//book[./autor]", "/autor", BEFORE.format("./autor", "//book matched 2"), "did you mean author (in 2)?"),
+        ("S//book[./@author]", "/@author", BEFORE.format("./@author", "//book matched 2"),
+         "it is an element: write author (in 2)"),
+        ("S/author", "/author", NONE.format("/author"), "it is deeper: write //author (in 4)"),
+        ('S//book[./author = "ada"]', './author = "ada"',
+         BEFORE.format('./author = "ada"', "./author matched 2"), HINT),
+        ('S//book[contains(./autor, "A")]', 'contains(./autor, "A")',
+         BEFORE.format('contains(./autor, "A")', "//book matched 2"), "did you mean author (in 2)?"),
+        ("S//book[./title]", "/title", BEFORE.format("./title", "//book matched 2"), "there are author"),
+        ('S//book[./author\n  = "a  b"]', "./author", BEFORE.format('./author = "a  b"', "./author matched 2"), HINT),
+        ("news//book", "news//book", "there is no document of stream news", "there are documents of S (4)"),
+        (BACKWARDS := "S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]", BACKWARDS,
+         "nothing is FOLLOWED BY what it joins", "JOIN would give 2 outputs: it takes equal times, and either order"),
+        (SHORT := "S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]", SHORT,
+         "nothing joins within the window", "with INF it would give 2 outputs"),
     ],
 )  # fmt: skip
-def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, documents, query, note):
-    queries = write_queries(tmp_path, query)
+def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, documents, query, part, note, hint):
+    queries, at = write_queries(tmp_path, query), query.index(part)
     result = mmqjp("check", queries, "--against", documents)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.endswith(f"\n{queries}:{note}")
+    shown = f"  {query.partition(chr(10))[0]}\n  {' ' * at}{'^' * len(part)}\n"
+    assert result.stdout.endswith(f"\n{queries}:1:{at + 1}: note: {note}\n{shown}help: {hint}\n")
 
 
 PAIRS = "S//a->x JOIN {x = y, INF} S//b->y"
@@ -200,12 +186,6 @@ def test_only_the_tried_queries_and_those_behind_them_run_and_wider_joins_in_one
     assert trials[0].name == "q1" and trials[2].outputs == 0
 
 
-def test_spaces_of_a_literal_are_shown(tmp_path, documents):
-    result = mmqjp("check", write_queries(tmp_path, 'S//book[./author\n  = "a  b"]'), "--against", documents)
-    assert '  S//book[./author = "a  b"]' in result.stdout
-    assert 'note: ./author = "a  b" matched none' in result.stdout
-
-
 DEFINED = """\
 DEFINE EVENT A FROM S//a->r (k := r/@k, x := number(r/x));
 DEFINE EVENT B FROM T//b->r (l := r/@l, y := number(r/y), z := r/z);
@@ -256,9 +236,6 @@ def test_queries_of_both_kinds_are_numbered_together_and_definitions_alone_are_a
     result, path = check(tmp_path, "DEFINE EVENT A FROM S//a->r (k := r/@k)")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{path}: 0 queries, 1 event defined, no mistakes\n")
-
-
-def test_the_examples_of_feeds_have_no_warnings_but_for_events_that_nothing_reads(tmp_path):
     result, _ = check(tmp_path, EVENTS + "".join(FEED_EXAMPLES.values()))
     assert result.exit_code == 0
     assert [line for line in warnings(result) if "nothing reads" not in line] == []
@@ -305,7 +282,7 @@ def test_what_is_well_is_not_warned_of(tmp_path):
     assert check(tmp_path, ";\n".join([DEFINED, *well]))[0].stderr == ""
 
 
-def test_an_event_that_nothing_reads_and_names_that_items_do_not_have(tmp_path):
+def test_what_nothing_reads_or_there_is_not_is_told_with_its_place(tmp_path):
     definitions = "DEFINE EVENT A FROM S//item->i (t := i/titel);\nDEFINE EVENT B FROM S//item->i (t := i/title)"
     text = f'{definitions};\nFILTER{{t != ""}} B'
     result, path = check(tmp_path, text, "--feeds", "--strict")
@@ -314,9 +291,6 @@ def test_an_event_that_nothing_reads_and_names_that_items_do_not_have(tmp_path):
         f"{path}:1:14: warning: nothing reads the event A",
         f"{path}:1:40: warning: items have no titel",
     ]
-
-
-def test_mistakes_are_told_with_their_places(tmp_path):
     result, path = check(tmp_path, DEFINED + ";\nFROM A NEXT C")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"{path}:5:13: error: there are no events C\n")

@@ -204,6 +204,7 @@ def test_names_and_mistakes(tmp_path):
     assert close.exit_code == 1
     assert close.stderr == f"mmqjp: error: {queries} has no query named agian; did you mean again?\n"
     assert mmqjp("explain", queries, "--query", "zzz").stderr.endswith("it has q1, q2, q3, again, chain\n")
+    assert "no query named frist; did you mean first?" in explained(tmp_path, "--query", "frist").stderr
     result = mmqjp("explain", write_queries(tmp_path, "FROM"))
     assert (result.exit_code, result.stdout) == (1, "") and result.stderr.startswith(f"{queries}:1:")
 
@@ -218,7 +219,7 @@ q7     filter       blog  1  0  2  -
 """
 
 
-def test_check_sums_up(tmp_path):
+def test_check_sums_up_all_files(tmp_path):
     queries = write_queries(tmp_path, f"{THESIS}; FROM S//a->x[./b]; blog")
     result = mmqjp("check", queries)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -226,9 +227,6 @@ def test_check_sums_up(tmp_path):
     found = [line.split() for line in result.stdout.splitlines()]
     assert all(line.split() in found for line in TABLE.strip().splitlines())
     assert max(map(len, result.stdout.splitlines()[1:])) <= WIDTH
-
-
-def test_check_looks_at_all_files(tmp_path):
     good, bad = tmp_path / "good.xscl", tmp_path / "bad.xscl"
     good.write_text("FROM S//a")
     bad.write_text("FROM S//a[position() = 1];\nFROM S//b->x JOIN {x = y, 1 eon} S//c->y")
@@ -294,15 +292,12 @@ def test_svg_draws_the_queries_and_prints_nothing(tmp_path, explain):
         assert etree.parse(file).getroot().findtext("{*}title") == f"Join graph of {title}"
     result = mmqjp("explain", tmp_path / "queries.xscl", "--svg", tmp_path / "none" / "graph.svg")
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and "none" in result.stderr
-
-
-def test_svg_of_a_store_draws_what_is_registered_there(tmp_path):
-    queries, state, file = write_queries(tmp_path, THESIS), tmp_path / "state", tmp_path / "graph.svg"
+    queries, state = tmp_path / "queries.xscl", tmp_path / "state"
     with Engine(state=state) as engine:
         engine.subscribe(THESIS.replace("1 h", "2 h"))
     result = mmqjp("explain", queries, "--query", "again", "--state", state, "--svg", file)
     assert (result.exit_code, result.output) == (0, "")
-    assert "within 2 h" in file.read_text()
+    assert "within 2 h" in file.read_text(), "what is registered there"
 
 
 SCRIPT = """\
@@ -369,47 +364,25 @@ PATTERN SEQ(A, (B | A)+, B!) WHERE {[k]} ERRORS <= 1 WITHIN 2 d PUBLISH near
 
 AUTOMATA = {
     "runs": """\
-0 start
-begin 1 A, a[1].x > 3, static index: x in order
-1 a[], one event or more of A, equal in k
-take 1 A, a[i].x > avg(a[..i-1].x)
-ignore 1 any event that the run cannot go on with
-unless 2 B c, c.y < 2, static index: y in order
+0 start | begin 1 A, a[1].x > 3, static index: x in order
+1 a[], one event or more of A, equal in k | take 1 A, a[i].x > avg(a[..i-1].x) | \
+ignore 1 any event that the run cannot go on with | unless 2 B c, c.y < 2, static index: y in order | \
 proceed 2 B, a[a.LEN].x > 9, b.y = 5, static index: y hashed
-2 b, an event of B
-end 3 , HAVING count(a[]) > 2, NON OVERLAPPING
+2 b, an event of B | end 3 , HAVING count(a[]) > 2, NON OVERLAPPING
 3 final
 """,
     "sets": """\
-0 start
-begin 1 A a, a.x > 1, static index: x in order
-begin 1 B b
-1 a, an event of A; b[], one event or more of B, in any order
-begin 2 A c
-2 c, an event of A
-end 3 , c.x > a.x, EARLIEST MAXIMAL
+0 start | begin 1 A a, a.x > 1, static index: x in order | begin 1 B b
+1 a, an event of A; b[], one event or more of B, in any order | begin 2 A c
+2 c, an event of A | end 3 , c.x > a.x, EARLIEST MAXIMAL
 3 final
 """,
     "near": """\
-0 start
-begin 1 A
-1 an event of A, which may be left out, equal in k
-ignore 1 any event
-begin 2 B
-begin 3 A
-2 an event of B, which may be left out
-take 2 B
-ignore 2 any event
-begin 3 A
-begin 4 B
-3 an event of A, which may be left out
-take 2 B
-take 3 A
-ignore 3 any event
-begin 4 B
-4 an event of B, which is needed
-ignore 4 any event
-end 5 , at most 1 left out on the way
+0 start | begin 1 A
+1 an event of A, which may be left out, equal in k | ignore 1 any event | begin 2 B | begin 3 A
+2 an event of B, which may be left out | take 2 B | ignore 2 any event | begin 3 A | begin 4 B
+3 an event of A, which may be left out | take 2 B | take 3 A | ignore 3 any event | begin 4 B
+4 an event of B, which is needed | ignore 4 any event | end 5 , at most 1 left out on the way
 5 final
 """,
 }
@@ -420,11 +393,10 @@ def test_automata_of_patterns(tmp_path, name):
     found = json.loads(explained(tmp_path, "--json", "--query", name, text=PATTERNS).stdout)
     shown = []
     for state in found["automaton"]["states"]:
-        shown.append(f"{state['number']} {state['title']}")
-        for edge in found["automaton"]["edges"]:
-            if edge["source"] == state["number"]:
-                does = "".join(f", {one}" for one in (*edge["does"], *edge["found_by"]))
-                shown.append(f"{edge['kind']} {edge['target']} {edge['stream']}{does}".strip())
+        edges = [edge for edge in found["automaton"]["edges"] if edge["source"] == state["number"]]
+        does = [", ".join((edge["stream"], *edge["does"], *edge["found_by"])) for edge in edges]
+        ways = [f"{edge['kind']} {edge['target']} {said}".strip() for edge, said in zip(edges, does, strict=True)]
+        shown.append(" | ".join((f"{state['number']} {state['title']}", *ways)))
     assert shown == AUTOMATA[name].splitlines()
 
 
@@ -504,6 +476,8 @@ def test_the_plan_before_and_after_each_rule(tmp_path):
     _, rules, after = parts(lines(tmp_path, "--plan", "--without", "cse"))
     assert any(line.split() == ["cse", "is", "off"] for line in rules)
     assert any("FILTER of 1: 3 rows" in line for line in after)
+    many = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(1000))
+    assert len(lines(tmp_path, "--plan", text=many)) < 40
 
 
 def test_partial_aggregates_of_several_queries_are_in_the_plan(tmp_path):
@@ -521,11 +495,6 @@ def test_partial_aggregates_of_several_queries_are_in_the_plan(tmp_path):
     assert next(line.split()[-1] for line in off if line.startswith("channels ")) == "2"
 
 
-def test_many_statements_stay_a_few_lines(tmp_path):
-    text = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(1000))
-    assert len(lines(tmp_path, "--plan", text=text)) < 40
-
-
 MIXED = (
     SCRIPT
     + """;
@@ -537,7 +506,7 @@ FROM Pair NEXT{k = l} B WITHIN 1 d PUBLISH after
 )
 
 
-def test_a_plan_has_value_joins_and_event_queries(tmp_path):
+def test_a_plan_has_value_joins_and_event_queries_and_is_drawn(tmp_path):
     before, rules, after = parts(lines(tmp_path, "--plan", text=MIXED))
     assert sum(": 1 row for pairs" in line or ": 1 row for later" in line for line in before) == 2
     assert any(re.search(r"JOIN of template \d+ of \d+: 1 row for pairs, later", line) for line in after)
@@ -551,9 +520,6 @@ def test_a_plan_has_value_joins_and_event_queries(tmp_path):
     assert "query first" in found and "query later" in found
     found = lines(tmp_path, "--plan", text="FROM S//a")
     assert "0  documents S" in found and "1  FILTER of 0: 1 row for q1" in found
-
-
-def test_the_plan_is_drawn(tmp_path):
     picture = tmp_path / "plan.svg"
     result = explained(tmp_path, "--plan", "--svg", str(picture), text=MIXED)
     assert (result.exit_code, result.output) == (0, "")
@@ -561,8 +527,3 @@ def test_the_plan_is_drawn(tmp_path):
     texts = ["".join(map(str, one.itertext())) for one in drawn.iter("{*}text")]
     assert texts.index("before the rules") < texts.index("after the rules")
     assert {"documents S", "events A", "NEXT", "outputs pairs"} <= set(texts)
-
-
-def test_an_unknown_name(tmp_path):
-    result = explained(tmp_path, "--query", "frist")
-    assert result.exit_code == 1 and "no query named frist; did you mean first?" in result.stderr

@@ -1,4 +1,4 @@
-"""`--fetch` of `run` and `stream`: what is fetched is read once, whatever ends in between, and goes when it may."""
+"""`--fetch` of `run` and `stream`: what is fetched is read once, and goes when it may; where items are from."""
 
 import errno
 import json
@@ -6,10 +6,12 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lxml import etree
 
 from feeds.fetch.archive import DropArchive
 from feeds.fetch.state import STATE_FILE, FetchStore, source_name
@@ -19,7 +21,7 @@ from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
 from mmqjp.service.log import JsonLog, NullLog
 from mmqjp.service.metrics import Metrics
 from tests.support.cli import mmqjp, write_queries
-from tests.support.feed_server import START, Hours, Request, rss, running_server
+from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server
 
 QUERY = "FROM S//item->a[./title->t] JOIN { t = u, INF } S//item->b[./title->u] PUBLISH same"
 QUICK = ["--engine", "duckdb", "--allow-private", "--spacing", "0s", "--lateness", "INF"]
@@ -58,7 +60,7 @@ def lines(text: str) -> int:
 NOW = ["--trigger", "available-now"]
 
 
-@pytest.mark.parametrize("commands", [("run", "run"), ("run", "stream"), ("stream", "run")])
+@pytest.mark.parametrize("commands", [("run", "stream"), ("stream", "run")])
 def test_what_is_new_is_fetched_and_answered_once(commands, call, server, tmp_path):
     """`run` and `stream` may take turns on one state."""
     (first, *options), (second, *more) = ([one, *(NOW if one == "stream" else [])] for one in commands)
@@ -74,34 +76,7 @@ def test_what_is_new_is_fetched_and_answered_once(commands, call, server, tmp_pa
     assert listed.exit_code == 0 and "200" in listed.stdout and "304" in listed.stdout
 
 
-@pytest.mark.soak
-@pytest.mark.spark
-def test_on_spark_what_executors_read_of_feeds_is_judged_by_what_was_met(call, server, tmp_path):
-    spark = ["--engine", "spark", *NOW]
-    result = call("stream", *spark)
-    assert result.exit_code == 0, result.stderr
-    assert lines(result.stdout) == 2
-    due(tmp_path / "state")
-    server.serve("/a", rss("one", "two", "three", guid="a").replace("<title>one", "<title>two"))
-    # "three" is new, and the changed entry joins both others called "two": each as the left one and as the right one
-    assert lines(call("stream", *spark).stdout) == 6
-    assert lines(call("stream", *spark).stdout) == 0 and len(server.log) == 4
-
-
-def test_feeds_may_be_added_before_there_is_a_store(server, tmp_path):
-    state = tmp_path / "state"
-    for path in ("/a", "/b"):
-        assert mmqjp("feeds", "add", server.url(path), "--state", state).exit_code == 0
-    places = ["--queries", write_queries(tmp_path, QUERY), "--fetch", "--state", state]
-    result = mmqjp("run", *places, *QUICK)
-    assert result.exit_code == 0, result.stderr
-    assert lines(result.stdout) == 2 and server.paths() == ["/a", "/b"]
-    added = mmqjp("feeds", "add", server.url("/a"), "--state", state)
-    assert "0 new feeds, 2 feeds in all" in added.stderr
-    assert "200" in mmqjp("feeds", "list", "--state", state).stdout
-
-
-def test_the_feeds_of_a_crawl_stay_where_they_are(server, tmp_path):
+def test_something_must_be_named_to_be_read_and_a_crawl_is_not_it(server, tmp_path):
     crawl = tmp_path / "crawl"
     fetched = mmqjp("fetch", server.url("/a"), "--out", crawl, "--allow-private")
     assert fetched.exit_code == 0, fetched.stderr
@@ -109,6 +84,10 @@ def test_the_feeds_of_a_crawl_stay_where_they_are(server, tmp_path):
     result = mmqjp("run", "--queries", write_queries(tmp_path, QUERY), "--fetch", "--state", crawl, *QUICK)
     assert result.exit_code == 2 and "needs a --state with feeds" in result.stderr
     assert (crawl / STATE_FILE).read_bytes() == before
+    queries = write_queries(tmp_path, QUERY)
+    for command in ("run", "stream"):
+        result = mmqjp(command, "--engine", "duckdb", "--queries", queries, "--state", tmp_path / "state")
+        assert result.exit_code == 2 and "--fetch" in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_run_without_a_state_leaves_nothing(server, tmp_path, monkeypatch):
@@ -202,20 +181,10 @@ def test_a_feed_that_fails_is_an_event(call, server):
     server.serve("/a", b"", 500)
     (event,) = [event for event in events(call("stream", "--log", "json", *NOW), "fetch") if event["outcome"] != "new"]
     assert (event["outcome"], event["status"], event["reason"]) == ("failed", 500, "the server answered 500")
-
-
-def test_visits_are_counted_for_prometheus():
     metrics = Metrics(NullLog())
     for outcome in ("new", "failed", "new"):
         metrics.event("fetch", feed="https://x.example/", outcome=outcome)
     assert metrics.registry.get_sample_value("mmqjp_fetches_total", {"outcome": "new"}) == 2
-
-
-def test_something_must_be_named_to_be_read(tmp_path):
-    queries = write_queries(tmp_path, QUERY)
-    for command in ("run", "stream"):
-        result = mmqjp(command, "--engine", "duckdb", "--queries", queries, "--state", tmp_path / "state")
-        assert result.exit_code == 2 and "--fetch" in result.stderr and result.stderr.count("\n") == 1
 
 
 class Offsets:
@@ -257,26 +226,112 @@ def test_versions_that_are_read_go_after_a_while_but_for_the_newest(fetching, se
     assert len(fetching.bodies(url)) == 1
 
 
-def test_a_stream_removes_what_it_has_read(call, server, tmp_path):
-    for number in range(3):
-        server.serve("/a", rss(str(number)))
-        assert call("stream", *NOW, "--keep-drops", "0s").exit_code == 0
-        due(tmp_path / "state")
-    folder = tmp_path / "state" / "drops" / source_name(server.url("/a"))
-    assert len(list(folder.iterdir())) == 2
-
-
-@pytest.mark.parametrize("command", ["run", "stream"])
-def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_path, monkeypatch):
+def test_what_was_read_and_notes_that_later_ones_supersede_are_dropped(call, server, tmp_path, monkeypatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 4)
-    monkeypatch.setattr("mmqjp.commands.run.PRUNE_INTERVAL", 4)
     monkeypatch.setattr("mmqjp.state.eviction.OFFSETS_COMPACTED_AFTER", 0)
     sizes = []
     for number in range(6):
         server.serve("/a", rss(str(number)))
-        assert call(command, "--keep-drops", "0s", *(NOW if command == "stream" else [])).exit_code == 0
+        assert call("stream", *NOW, "--keep-drops", "0s").exit_code == 0
         due(tmp_path / "state")
         with Session("duckdb", state=tmp_path / "state") as engine:
             counted = engine.sql("SELECT (SELECT count(*) FROM settings) + (SELECT count(*) FROM offsets)")
         sizes.append(counted.column(0)[0].as_py())
-    assert max(sizes) < 40 and max(sizes[4:]) <= max(sizes[:5]) + 4
+    folder = tmp_path / "state" / "drops" / source_name(server.url("/a"))
+    assert len(list(folder.iterdir())) == 2 and max(sizes) < 40 and max(sizes[4:]) <= max(sizes[:5]) + 4
+
+
+PLAIN = ["--engine", "duckdb", "--lateness", "INF"]
+
+MENTIONS = """
+FROM S//item->a[./link[./@rel = "mention"]/@href->m] JOIN { m = canonical-url(u), INF } S//item->b[./item_url->u]
+PUBLISH mentions
+"""
+SECTIONS = """
+FROM S//item->a[./channel_url->c][./item_url->u][./feed_url->f]
+JOIN { c = d and u = v and f != g, INF } S//item->b[./channel_url->d][./item_url->v][./feed_url->g]
+PUBLISH sections
+"""
+WORLD = """SELECT t, f FROM S//item[./feed_title->t][./folder->f][./title = "one"] PUBLISH world"""
+
+
+def section(name: str, *items: tuple[str, str]) -> str:
+    """A section of a news site. Items have a title, which is in their addresses, and HTML."""
+    made = "".join(
+        f"<item><title>{title}</title><link>https://news.example/{title}</link>"
+        f"<description>{escape(html)}</description></item>"
+        for title, html in items
+    )
+    channel = f"<title>News: {name}</title><link>https://news.example/</link><language>en</language>"
+    return f'<rss version="2.0"><channel>{channel}{made}</channel></rss>'
+
+
+@pytest.fixture
+def news():
+    with running_server() as server:
+        link = "see <a href='http://news.example:80/one/?utm_source=rss'>one</a>"
+        server.serve("/world", section("world", ("one", "first"), ("two", link)))
+        server.serve("/sport", section("sport", ("one", "first, in another section")))
+        yield server
+
+
+def opml(server: FeedServer) -> str:
+    """A list that has the section of sports in two folders, and the other, with a title, in a folder of a folder."""
+    world, sport = server.url("/world"), server.url("/sport")
+    inner = f'<outline text="World"><outline text="My world" xmlUrl="{world}"/></outline>'
+    feed = f'<outline xmlUrl="{sport}"/>'
+    folders = f'<outline text="News">{inner}{feed}</outline><outline text="Games">{feed}</outline>'
+    return f"<opml><body>{folders}</body></opml>"
+
+
+def found(text: str, query: str) -> list[list[str]]:
+    """The titles of the documents of each match, from their ids' addresses."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    return sorted(
+        [id.split("/")[3].split()[0] + " " + id.split()[1].rpartition("/")[2] for id in line["documents"]]
+        for line in lines
+        if line["query"] == query
+    )
+
+
+WORLDS = {
+    ("My world", "News"), ("My world", "News/World"), ("News: sport", "News"), ("News: sport", "Games"),
+}  # fmt: skip
+
+
+def told(text: str) -> set[tuple[str, str]]:
+    outputs = [etree.fromstring(json.loads(line)["xml"]) for line in text.splitlines() if '"world"' in line]
+    return {(output.findtext("t/feed_title", ""), output.findtext("f/folder", "")) for output in outputs}
+
+
+@pytest.mark.parametrize("way", ["stream --fetch", "drops", "warc"])
+def test_titles_and_folders_come_from_the_list_to_the_items(news, tmp_path, way):
+    queries = write_queries(tmp_path, "; ".join([MENTIONS, SECTIONS, WORLD]))
+    (tmp_path / "feeds.opml").write_text(opml(news))
+    local = ["--allow-private", "--spacing", "0s"]
+    reading = ["--queries", queries, *PLAIN, "--state", tmp_path / "state"]
+    if way == "stream --fetch":
+        result = mmqjp("stream", *reading, "--trigger", "available-now", *local, "--fetch", tmp_path / "feeds.opml")
+    else:
+        layout = ["--warc"] if way == "warc" else []
+        assert mmqjp("fetch", tmp_path / "feeds.opml", "--out", tmp_path / "crawl", *local, *layout).exit_code == 0
+        result = mmqjp("run", *reading, "--documents", tmp_path / "crawl", "--feeds")
+    assert result.exit_code == 0, result.stderr
+    assert found(result.stdout, "mentions") == [["world two", "sport one"], ["world two", "world one"]]
+    assert found(result.stdout, "sections") == [["sport one", "world one"], ["world one", "sport one"]]
+    assert told(result.stdout) == WORLDS
+
+
+def test_a_feed_that_is_renamed_gives_its_new_title_with_what_is_new(news, tmp_path):
+    queries = write_queries(tmp_path, "SELECT i/title AS t, i/feed_title AS f FROM S//item->i PUBLISH all")
+    fetch = ["--fetch", news.url("/sport"), "--allow-private", "--spacing", "0s"]
+    run = ["run", "--queries", queries, *PLAIN, "--state", tmp_path / "state", *fetch]
+    assert "<f><feed_title>News: sport</feed_title></f>" in mmqjp(*run).stdout
+    news.serve("/sport", section("sport", ("one", "first, in another section"), ("three", "third")))
+    state = ["--state", tmp_path / "state"]
+    assert mmqjp("feeds", "rename", news.url("/sport"), "Games", *state).exit_code == 0
+    with FetchStore(tmp_path / "state" / "drops" / STATE_FILE, write=True) as store:
+        for feed in store.feeds():
+            store.commit(replace(feed, next_check=0))
+    (line,) = mmqjp(*run).stdout.splitlines()  # the entry that was there before is no new version
+    assert "<f><feed_title>Games</feed_title></f>" in line and "three" in line

@@ -5,8 +5,10 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -24,7 +26,7 @@ from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.sinks.secrets import FileSecret
 from mmqjp.state.choice import EngineChoice
-from tests.support.cli import LINES, Terminal, mmqjp, write_queries
+from tests.support.cli import Terminal, mmqjp, write_queries
 from xscl.parser import parse_script
 from xscl.problems import MOST_SHOWN, XsclErrors
 
@@ -76,12 +78,6 @@ def test_missing_options_and_unknown_commands(files):
     assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")
 
 
-def test_durations_are_written_as_in_queries(files):
-    all_of_them = ["0", "90", "1.5 h", "30min", "2w", "infinity"]
-    options = [part for n, lateness in enumerate(all_of_them) for part in ("--lateness", f"T{n}={lateness}")]
-    assert mmqjp(*files, "--engine", "duckdb", *options).stdout.splitlines() == LINES
-
-
 def test_query_file_with_mistakes_shows_each(files, tmp_path):
     queries = write_queries(tmp_path, "FROM S//a->x JOIN {y = z, 1} S//b->z;\nFROM S//a[;\n")
     result = mmqjp(*files, "--engine", "duckdb")
@@ -101,10 +97,8 @@ def test_files_that_cannot_be_read_or_written(files, tmp_path):
 
 
 def test_tracebacks_only_with_debug(files, tmp_path, monkeypatch):
-    def fail(script):
-        raise RuntimeError("first line\nsecond line")
-
-    monkeypatch.setattr("mmqjp.commands.check.summarise_script", fail)
+    fails = Mock(side_effect=RuntimeError("first line\nsecond line"))
+    monkeypatch.setattr("mmqjp.commands.check.summarise_script", fails)
     queries = tmp_path / "queries.xscl"
     plain = mmqjp("check", queries)
     expected = "mmqjp: error: unexpected RuntimeError: first line; run again with --debug to see where\n"
@@ -113,6 +107,8 @@ def test_tracebacks_only_with_debug(files, tmp_path, monkeypatch):
         shown = mmqjp(*debug, queries)
         assert shown.exit_code == 1 and "Traceback (most recent call last)" in shown.stderr
         assert shown.stderr.endswith(plain.stderr)
+    fails.side_effect = KeyboardInterrupt
+    assert mmqjp("check", queries).stderr.strip() == "mmqjp: interrupted"
     write_queries(tmp_path, "FROM")
     plain, shown = mmqjp(*files, "--engine", "duckdb"), mmqjp(*files, "--engine", "duckdb", "--debug")
     assert "Traceback" not in plain.stderr and "Traceback" in shown.stderr
@@ -121,21 +117,9 @@ def test_tracebacks_only_with_debug(files, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("error", [JavaNotFound("Spark needs Java"), OtherSession("a Spark session runs already")])
 def test_what_is_wrong_with_spark_is_said_in_one_line(files, monkeypatch, error):
-    def refuse(*arguments, **options):
-        raise error
-
-    monkeypatch.setattr("mmqjp.commands.formats.Session", refuse)
+    monkeypatch.setattr("mmqjp.commands.formats.Session", Mock(side_effect=error))
     result = mmqjp(*files, "--engine", "spark", "--master", "local[1]")
     assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {error}\n")
-
-
-def test_interrupt_outside_a_run(tmp_path, monkeypatch):
-    def interrupt(script):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mmqjp.commands.check.summarise_script", interrupt)
-    result = mmqjp("check", write_queries(tmp_path))
-    assert (result.exit_code, result.stderr.strip()) == (130, "mmqjp: interrupted")
 
 
 def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tmp_path, files):
@@ -156,6 +140,9 @@ def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tm
     [
         ([], "", None),
         (["1s"], "", 1_000_000),
+        (["0"], "", 0),
+        (["90", "A=1.5 h", "B=30min", "C=2w", "D=infinity"], "",
+         {"*": 90_000_000, "A": 5_400_000_000, "B": 1_800_000_000, "C": 1_209_600_000_000, "D": None}),
         (["T=2s"], "", {"*": None, "T": 2_000_000}),
         (["T=INF", "1s", "news=of=1ms"], "", {"*": 1_000_000, "T": None, "news=of": 1_000}),
         ([], 'lateness = "1s"', 1_000_000),
@@ -164,7 +151,7 @@ def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tm
         ([], '[run.lateness]\nT = "2s"', {"*": None, "T": 2_000_000}),
         (["3s"], 'lateness = { T = "2s" }', 3_000_000),
     ],
-)
+)  # fmt: skip
 def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, arguments, configured, lateness):
     (tmp_path / "mmqjp.toml").write_text(configured)
     seen = []
@@ -196,7 +183,7 @@ def engine(files, monkeypatch):
     return chosen
 
 
-def test_which_engine_is_used(engine, tmp_path, monkeypatch):
+def test_which_engine_is_used(engine, files, tmp_path, monkeypatch):
     """The command line goes before the environment, then comes the file here, then that of the user."""
     with monkeypatch.context() as patched:
         patched.setattr("mmqjp.commands.formats.choose_engine", lambda name, *given: EngineChoice(f"chosen for {name}"))
@@ -212,9 +199,6 @@ def test_which_engine_is_used(engine, tmp_path, monkeypatch):
     monkeypatch.setenv("MMQJP_ENGINE", "duckdb")
     assert engine() == "duckdb"
     assert engine("--engine", "spark") == "spark"
-
-
-def test_environment_with_an_unknown_engine(files, monkeypatch):
     monkeypatch.setenv("MMQJP_ENGINE", "mysql")
     result = mmqjp(*files)
     assert result.exit_code == 2 and ("MMQJP_ENGINE" in result.stderr or "'--engine'" in result.stderr)
@@ -243,6 +227,7 @@ path = "out.jsonl"
         ('engine = { T = "1s" }', "write a string"),
         ('motor = "duckdb"', 'unknown setting "motor"; the known ones are "'),
         ('enigne = "duckdb"', 'unknown setting "enigne"; did you mean "engine"?'),
+        ("[feeds.list]\noutput = 'x'", 'unknown setting "feeds.list.output"; the known ones are "feeds.list.debug"'),
         ("[stream]\nkep = '1d'", 'unknown setting "stream.kep"; did you mean "stream.keep"?'),
         ("[strem]\nkeep = '1d'", 'unknown setting "strem"; did you mean "stream"?'),
         ("[run]\ncheckpoint = 'x'", 'has an unknown setting "run.checkpoint"; the known ones are "run.allow-private"'),
@@ -269,54 +254,38 @@ def test_a_bad_configuration_is_named_in_one_line(files, tmp_path, text, message
     assert len(result.stderr.splitlines()) == 1
 
 
-CONFIGURATION = """
-engine = "duckdb"
-lateness = "1h"
+CONFIGURATIONS: list[tuple[str, dict[str, dict[str, object]]]] = [
+    (
+        'engine = "duckdb"\nlateness = "1h"\n[run]\ndocuments = ["one", "two"]\nbatch-size = 7\nlateness = "2h"\n'
+        "[subscribe]\nadd = true",
+        {
+            "run": {"engine": "duckdb", "lateness": ["2h"], "paths": ["one", "two"], "batch_size": "7"},
+            "stream": {"engine": "duckdb", "lateness": ["1h"]},
+            "subscribe": {"engine": "duckdb", "add": True},
+            "list": {},
+        },
+    ),
+    ('feeds = "raw"', {"run": {"feeds": "raw"}, "stream": {"feeds": "raw"}, "fetch": {}}),
+    ('[run]\nfeeds = "item"\n[fetch]\nlists = ["list.opml"]\nwatch = true',
+     {"run": {"feeds": "item"}, "fetch": {"lists": ["list.opml"], "once": False}, "stream": {}}),
+    ('[feeds]\nstate = "crawl/"\n[feeds.export]\noutput = "feeds.opml"\n[feeds.list]\nstate = "other/"',
+     {"feeds list": {"state": "other/"}, "feeds retry": {"state": "crawl/"}, "run": {},
+      "feeds export": {"state": "crawl/", "output": "feeds.opml"}}),
+]  # fmt: skip
 
-[run]
-documents = ["one.jsonl", "two.jsonl"]
-batch-size = 7
-lateness = "2h"
 
-[subscribe]
-add = true
-"""
+def given_to(command: str, path: Path) -> Any:
+    found: Any = configured(main, path)
+    for name in command.split():
+        found = found[name]
+    return found
 
 
-def test_every_option_may_be_configured(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("text", "expected"), CONFIGURATIONS)
+def test_what_a_configuration_gives_to_each_command(tmp_path, text, expected):
     path = tmp_path / "other.toml"
-    path.write_text(CONFIGURATION)
-    found = configured(main, path)
-    assert found["run"] == {
-        "engine": "duckdb", "lateness": ["2h"], "paths": ["one.jsonl", "two.jsonl"], "batch_size": "7"
-    }  # fmt: skip
-    assert found["stream"] == {"engine": "duckdb", "lateness": ["1h"]}
-    assert found["subscribe"] == {"engine": "duckdb", "add": True} and found["list"] == {}
-
-
-def test_a_setting_for_all_is_for_the_commands_that_take_it(files, tmp_path):
-    path = tmp_path / "mmqjp.toml"
-    path.write_text('feeds = "raw"\nengine = "duckdb"')
-    found = configured(main, path)
-    assert found["run"]["feeds"] == found["stream"]["feeds"] == "raw" and "lists" not in found["fetch"]
-    assert mmqjp(*files).exit_code == 0
-    path.write_text('[run]\nfeeds = "item"\n[fetch]\nlists = ["list.opml"]\nwatch = true')
-    found = configured(main, path)
-    assert found["fetch"] == {"lists": ["list.opml"], "once": False} and "feeds" not in found["stream"]
-    assert found["run"] == {"feeds": "item"}
-
-
-def test_a_group_has_a_table_with_tables(tmp_path):
-    path = tmp_path / "mmqjp.toml"
-    path.write_text('[feeds]\nstate = "crawl/"\n[feeds.export]\noutput = "feeds.opml"\n[feeds.list]\nstate = "other/"')
-    found = configured(main, path)
-    assert found["feeds"]["list"] == {"state": "other/"} and found["feeds"]["retry"] == {"state": "crawl/"}
-    assert found["feeds"]["export"] == {"state": "crawl/", "output": "feeds.opml"} and found["run"] == {}
-    path.write_text('[feeds.list]\noutput = "x"')
-    with pytest.raises(
-        click.UsageError, match=r'unknown setting "feeds\.list\.output"; the known ones are "feeds\.list\.debug"'
-    ):
-        configured(main, path)
+    path.write_text(text)
+    assert {command: given_to(command, path) for command in expected} == expected
 
 
 def options_of(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, bool]]:
@@ -357,9 +326,7 @@ def test_each_option_of_each_command_stands_in_a_configuration(tmp_path, names):
                 continue
             written = "true" if value is None else f'["{value}"]' if option.multiple else f'"{value}"'
             path.write_text(f"[{'.'.join(names)}]\n{key} = {written}")
-            found = configured(main, path)
-            for name in names:
-                found = found[name]
+            found = given_to(" ".join(names), path)
             assert option.type_cast_value(context, found[option.name]) == expected, key
             agreed += 1
         assert agreed, key
@@ -379,38 +346,22 @@ def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(f
     assert "none.toml cannot be read" in mmqjp("--config", tmp_path / "none.toml", *files).stderr
 
 
-def test_sinks_and_secrets_stand_beside_options(files, tmp_path):
+def test_sinks_and_secrets_stand_beside_options_and_an_earlier_file_takes_precedence(files, tmp_path, monkeypatch):
     (tmp_path / "mmqjp.toml").write_text('engine = "duckdb"\n' + SINKS)
     assert configured(main, None)["run"]["engine"] == "duckdb"
     found = sinks_of(None)
     assert sorted(found.sinks) == ["alerts", "list"] and found.secrets == {"hook": FileSecret(Path("hook.key"))}
-    assert found.sinks["alerts"].file == "mmqjp.toml"
-
-
-def test_an_earlier_file_takes_precedence_for_a_sink_too(files, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     (tmp_path / "home" / "mmqjp").mkdir(parents=True)
     (tmp_path / "home" / "mmqjp" / "mmqjp.toml").write_text(SINKS.replace("alerts", "more").replace("hook.key", "b"))
-    (tmp_path / "mmqjp.toml").write_text(SINKS)
     found = sinks_of(None)
     assert sorted(found.sinks) == ["alerts", "list", "more"]
     assert found.sinks["list"].file == "mmqjp.toml" and found.secrets == {"hook": FileSecret(Path("hook.key"))}
 
 
-class Clock:
-    """Moves on by a step whenever it is read."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
-
-
 def drawn(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, step: float) -> str:
     monkeypatch.setattr(sys, "stderr", stream)
-    with progress_shown(Clock(step)):
+    with progress_shown(count(step, step).__next__):
         assert list(track_progress("parsing", range(5 * EVERY))) == list(range(5 * EVERY))
     return stream.getvalue()
 

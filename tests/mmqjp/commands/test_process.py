@@ -25,7 +25,7 @@ import os, signal, sys
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == "{module}":
+        if name == "mmqjp.commands.serve":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
@@ -42,9 +42,10 @@ def python(*arguments: str, **environment: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-@pytest.mark.parametrize("module", ["mmqjp.cli", "mmqjp.commands.serve"])
-def test_ctrl_c_while_modules_load_is_one_line(module):
-    assert python("-c", INTERRUPTED_WHILE_LOADING.format(module=module)) == (130, "", "mmqjp: interrupted\n")
+def test_what_prints_only_loads_only_what_it_needs_and_ctrl_c_meanwhile_is_one_line():
+    assert python("-c", INTERRUPTED_WHILE_LOADING) == (130, "", "mmqjp: interrupted\n")
+    status, _, said = python("-c", LIGHT)
+    assert (status, said) == (0, "")
 
 
 def test_output_is_utf_8_whatever_the_locale(tmp_path):
@@ -70,11 +71,6 @@ for option in ("--version", "--help"):
 heavy = {'pyspark', 'duckdb', 'numpy', 'pyarrow', 'lxml', 'lark', 'feeds', 'xscl', 'join_stage'}
 sys.exit(repr(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)
 """
-
-
-def test_what_prints_only_loads_only_what_it_needs():
-    status, _, said = python("-c", LIGHT)
-    assert (status, said) == (0, "")
 
 
 ENDING = """
@@ -221,40 +217,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path, options, wanted):
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.soak
-@pytest.mark.spark
-def test_on_spark_the_page_reads_the_files(tmp_path, queries):
-    state, drops = tmp_path / "state", tmp_path / "drops"
-    drops.mkdir()
-    options = "--engine", "spark", "--queries", queries, "--source", drops, "--lateness", "INF"
-    with served(state, *options) as page, page.client() as client:
-        write_documents(tmp_path / "d.jsonl", DOCUMENTS).rename(drops / "d.jsonl")
-        while (found := client.get("/api/v1/queries").json())["never"]:
-            assert page.process.poll() is None
-        assert sum(row["total"] for row in found["rows"]) > 1
-        with served(state) as other, other.client() as beside:
-            assert beside.get("/api/v1/queries").json() == client.get("/api/v1/queries").json()
-            assert beside.post("/api/v1/queries/book_blog/pause").json() == {"names": ["book_blog"]}
-            assert other.stop()[0] == 0
-        assert page.stop()[0] == 0
-
-
-@pytest.fixture(scope="module")
-def shown():
-    result = mmqjp("demo", "--engine", "duckdb")
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
-
-
-def test_every_query_is_shown_with_what_it_is_for(shown):
-    assert "11 standing queries, 32 entries of 7 feeds, on duckdb." in shown
-    joins = ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain")
-    for name in (*joins, "nearly_same", "silent", "first_cut", "first_release"):
-        assert re.search(rf"^{name}  [A-Z].*", shown, re.MULTILINE)
-
-
-def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
-    ledger = """\
+LEDGER = """\
 2026-11-04 09:00  The Salt Ledger
                   Lantern Press: new and coming, lantern.example
                   https://lantern.example/books/salt-ledger
@@ -264,35 +227,35 @@ def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
          because  same author "Ines Okafor"
                   same title "The Salt Ledger"
 """
-    assert ledger in shown
-    flat = " ".join(shown.split())
-    assert '"Old observatory to reopen in spring" = "Old Observatory to Reopen in Spring" by lower-case' in flat
+
+
+def test_the_demo_shows_every_query_with_what_it_is_for_and_why_it_matched():
+    result = mmqjp("demo", "--engine", "duckdb")
+    assert (result.exit_code, result.stderr) == (0, "")
+    shown, flat = result.stdout, " ".join(result.stdout.split())
+    assert "11 standing queries, 32 entries of 7 feeds, on duckdb." in shown and LEDGER in shown
+    joins = ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain")
+    for name in (*joins, "nearly_same", "silent", "first_cut", "first_release"):
+        assert re.search(rf"^{name}  [A-Z].*", shown, re.MULTILINE)
     assert flat.count('because author = "Ines Okafor"') == 3
-
-
-def test_what_nearly_came_and_what_did_not_are_shown(shown):
-    flat = " ".join(shown.split())
-    assert 'near(title "Herring fleet lands record catch", title "Herring fleet lands a record catch", 0.7)' in flat
-    assert (
-        'nothing with channel_url = channel_url "https://tinkervale.example/" followed within 6 d, until 2026-11-11'
-        in flat
-    )
-    assert 'nothing with category = category "Price cut" preceded it within 1 w' in flat
+    for reason in (
+        '"Old observatory to reopen in spring" = "Old Observatory to Reopen in Spring" by lower-case',
+        'near(title "Herring fleet lands record catch", title "Herring fleet lands a record catch", 0.7)',
+        'nothing with channel_url = channel_url "https://tinkervale.example/" followed within 6 d, until 2026-11-11',
+        'nothing with category = category "Price cut" preceded it within 1 w',
+    ):
+        assert reason in flat
     (part,) = re.findall(r"^first_release  .*?(?=^\S+  [A-Z]|^\d+ matches)", shown, re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^2026-11-\d\d \d\d:\d\d  (.*)", part, re.MULTILINE)
-    first, second = (
-        ["Tidewatch takes any certificate", "Tidewatch 4.0.1"],
-        ["Logbook shows drafts to strangers", "Logbook 2.2"],
-    )
-    assert titles == [*first, *second]
-
-
-def test_it_is_plain_text_of_100_columns_and_ends_with_how_to_go_on(shown):
+    first = ["Tidewatch takes any certificate", "Tidewatch 4.0.1"]
+    assert titles == [*first, "Logbook shows drafts to strangers", "Logbook 2.2"]
     *_, count, how, see, serve = shown.rstrip().splitlines()
     assert count.startswith("19 matches.")
     assert how == "  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds"
     assert (see, serve) == ("See the same in a browser:", "  mmqjp demo --serve")
     assert "\x1b" not in shown and max(map(len, shown.splitlines())) <= 100
+    text = "-- of the file\n\n-- one\n-- more\nFROM S//a PUBLISH x;\n\nFROM b PUBLISH y; -- not z\nFROM c PUBLISH z"
+    assert purposes(text, parse_script(text)) == {"x": "one more", "y": "", "z": ""}
 
 
 def test_it_is_served(monkeypatch):
@@ -312,8 +275,3 @@ def test_it_is_served(monkeypatch):
     assert result.exit_code == 0, result.stderr
     assert "outputs=16" in result.stderr
     assert not seen[-1].state.exists()
-
-
-def test_purpose_is_the_comment_right_above():
-    text = "-- of the file\n\n-- one\n-- more\nFROM S//a PUBLISH x;\n\nFROM b PUBLISH y; -- not z\nFROM c PUBLISH z"
-    assert purposes(text, parse_script(text)) == {"x": "one more", "y": "", "z": ""}

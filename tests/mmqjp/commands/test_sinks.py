@@ -1,7 +1,6 @@
 """`mmqjp sinks` on a store that no service holds: what is listed, added, changed and refused, and what is told."""
 
 import json
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mmqjp.engine import Session
 from tests.support.cli import mmqjp, write_documents, write_queries
 
 HOOK = ("kind=webhook", "url=https://example.org/hook")
@@ -133,22 +131,14 @@ def test_a_test_is_sent_when_no_service_runs(configured):
     assert "writes files: only webhook, mail and command take a test" in error("test", "lines")
 
 
-def test_two_sinks_do_not_write_to_one_place(state):
+def test_mistakes_such_as_two_sinks_that_write_to_one_place(state):
     sinks("add", "lines", "kind=jsonl", "path=x")
     assert "the sinks more and lines have the same path" in error("add", "more", "kind=parquet", "path=x")
     sinks("add", "more", "kind=parquet", "path=y")
     assert "the sinks more and lines have the same path" in error("set", "more", "path=x")
-
-
-def test_a_secret_is_made_and_printed_once(state):
-    value = mmqjp("sinks", "secret", "hook", "--state", "state").stdout.strip()
-    path = state / "secrets" / "hook"
-    assert value.startswith("whsec_") and path.read_text().strip() == value
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "the secret hook exists" in error("secret", "hook")
-    sinks("add", "alerts", *HOOK, "secret=hook")
-    assert shown("alerts")["definition"]["secret"] == "hook"
-    assert "a secret's name is made of" in error("secret", "Hook!")
+    for arguments, cause, status in MISTAKES:
+        assert cause in error(*arguments, status=status)
+        assert not list((state / "spool" / "commands").glob("*"))
 
 
 MISTAKES = [
@@ -159,49 +149,10 @@ MISTAKES = [
     (("add", "x", *HOOK, "wait=1s", "wait=2s"), "wait is given twice", 2),
     (("add", "x", *HOOK, "queries=[a"), "the value of queries is no TOML", 2),
     (("add", "x", *HOOK, "--from", "later"), "the sink x: from: write now, start", 1),
-    (("add", "x", "kind=command", "command=id"), "only the configuration file may have sinks of kind command", 1),
-    (("add", "x", *HOOK, "allow_private=true"), "only a sink of the configuration file may have this key", 1),
-    (("add", "x y", *HOOK), "cannot be a sink's name", 1),
     (("add", "output", *HOOK), "reserved for --output", 1),
-    (("add", "x", "kind=jsonl", "path=../x"), "write a file name without a directory", 1),
     (("pause", "x"), "no sink is named x", 1),
     (("replay", "x", "--from", "later"), "write now, start", 1),
 ]
-
-
-def test_mistakes(state):
-    for arguments, cause, status in MISTAKES:
-        assert cause in error(*arguments, status=status)
-        assert not list((state / "spool" / "commands").glob("*"))
-
-
-def test_a_secret_that_is_given_inline_is_neither_shown_nor_written_anywhere(state):
-    keys = ["secret=s3cr3t-lower", "secret=S3CR3T-s3cr3t", 'url={secret="s3cr3t-x"}', 'secret=["s3cr3t+/="]', "s3cr3t"]
-    for key in [*keys, "url=https://me:s3cr3t@example.org/"]:
-        base = ("kind=webhook",) if key.startswith("url") else HOOK
-        error("add", "x", *base, key, status=1 if "=" in key else 2)
-    assert_nowhere(state)
-
-
-def assert_nowhere(state: Path) -> None:
-    with Session("duckdb", state=state) as engine:
-        tables = [row["name"] for row in engine.sql("SHOW TABLES", trusted=True).to_pylist()]
-        assert {"settings", "commands", "undelivered"} <= set(tables)
-        for table in tables:
-            assert "s3cr3t" not in str(engine.sql(f"SELECT * FROM {table}", trusted=True).to_pylist())
-    for path in state.rglob("*"):
-        if path.is_file():
-            assert b"s3cr3t" not in path.read_bytes(), path
-
-
-def test_a_secret_address_is_nowhere(configured):
-    sinks("add", "live", "kind=webhook", 'url={secret="slack"}', "--from", "start")
-    sinks("set", "live", "wait=1s")
-    for arguments in (("list",), ("list", "--json"), ("show", "live"), ("show", "live", "--json"), ("failed", "live")):
-        sinks(*arguments)
-    sinks("reload")
-    sinks("test", "live", status=1)
-    assert_nowhere(configured)
 
 
 def test_a_state_that_is_none(tmp_path, monkeypatch):

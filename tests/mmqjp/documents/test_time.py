@@ -19,11 +19,12 @@ from tests.generate.seeds import at_length
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered
+from tests.support.fake_sinks import Clock
 from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, StopAfter
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 NOW = 1_800_000_000 * SECOND
@@ -34,29 +35,19 @@ def doc(seconds: float, stream: str = "S", text: str = "v", id: str | None = Non
     return Document(id or f"{stream}{seconds}", f"<a>{text}</a>", stream, NOW + int(seconds * SECOND))
 
 
-class Time:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> int:
-        return self.now
-
-
 def kept(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
 
 
 def test_a_silent_stream_goes_on_with_the_clock():
-    time = Time()
+    time = Clock(NOW)
     with Session("duckdb", lateness=60 * SECOND, idle_after=HOUR, now=time) as engine:
         engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
         engine.process([doc(0), doc(0, "T")])
-        time.now += 2 * HOUR - 1
+        time.time += 2 * HOUR - 1
         engine.process([doc(7190)])
         # T is silent for longer than an hour: it has come to an hour ago, and what only it held back is let go of.
-        assert engine.watermarks()["T"] == time.now - HOUR - 60 * SECOND and kept(engine) == 1
+        assert engine.watermarks()["T"] == time.time - HOUR - 60 * SECOND and kept(engine) == 1
         late = doc(600, "T")
         assert engine.process([late]) == [] and [row["id"] for row in engine.dead_letters()] == ["T600"]
         assert len(engine.process([doc(7191, "T")])) == 1
@@ -64,24 +55,24 @@ def test_a_silent_stream_goes_on_with_the_clock():
 
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
 def test_silence_lets_go_of_state_without_a_document(engine: str, tmp_path: Path):
-    time, made = Time(), "S/a->x JOIN {x = y, 10} T/a->y PUBLISH P; P/match->p JOIN {p = q, 5} U/a->q"
+    time, made = Clock(NOW), "S/a->x JOIN {x = y, 10} T/a->y PUBLISH P; P/match->p JOIN {p = q, 5} U/a->q"
     options = {"lateness": 60 * SECOND, "idle_after": HOUR, "now": time}
     with Session(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
         opened.subscribe(made)
         opened.process([doc(0), doc(0, "T"), doc(0, "U")])
         opened.process([doc(1000)])
         batch, before = opened.batch, kept(opened)
-        time.now += HOUR - 1
+        time.time += HOUR - 1
         assert not opened.pass_time() and opened.watermarks()["S"] == NOW + 940 * SECOND
-        time.now += 2 * 60 * SECOND
+        time.time += 2 * 60 * SECOND
         # All are silent: T and U have come as far as an hour ago, and S is ahead of that.
         assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
-        assert opened.watermarks()["T"] == time.now - HOUR - 60 * SECOND
+        assert opened.watermarks()["T"] == time.time - HOUR - 60 * SECOND
         behind = opened.registry.sources("P")
-        assert opened.horizon()[0] == opened._components.watermarks.of(behind) == time.now - HOUR - 60 * SECOND
-        time.now += HOUR // 60 - 1
+        assert opened.horizon()[0] == opened._components.watermarks.of(behind) == time.time - HOUR - 60 * SECOND
+        time.time += HOUR // 60 - 1
         assert not opened.pass_time()  # nothing more to let go of
-        time.now += 2000 * SECOND
+        time.time += 2000 * SECOND
         assert opened.pass_time() and kept(opened) == 0 and not opened.pass_time()
         assert opened.process([doc(900)]) == [] and opened.counters().dead_letters == 1
     with Session(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
@@ -90,13 +81,13 @@ def test_silence_lets_go_of_state_without_a_document(engine: str, tmp_path: Path
 
 
 def test_a_service_lets_time_pass(tmp_path: Path):
-    place, time = Directory(tmp_path), Time()
+    place, time = Directory(tmp_path), Clock(NOW)
     place.drop("1.jsonl", range(NOW // SECOND, NOW // SECOND + 3))
     with Session("duckdb", state=place.state, lateness=0, idle_after=HOUR, now=time) as engine:
         engine.subscribe(PAIRS)
 
         def later(_: Session) -> None:
-            time.now += HOUR
+            time.time += HOUR
 
         place.service(engine, on_idle=later).run(0, StopAfter(12))
         assert kept(engine) == 0 and len(place.pairs()) == 3
@@ -125,7 +116,7 @@ def test_each_stream_may_have_a_lateness_of_its_own(reopened: bool, tmp_path: Pa
 
 @pytest.mark.parametrize(("lateness", "streams"), [({"*": 0, "T": None}, "ST"), (0, "S")])
 def test_a_stream_of_any_lateness_or_without_documents_holds_all_back(lateness: Lateness, streams: str):
-    with Session("duckdb", lateness=lateness, now=Time()) as engine:
+    with Session("duckdb", lateness=lateness, now=Clock(NOW)) as engine:
         engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
         for seconds in (0, 1000, 2000):
             engine.process([doc(seconds, stream) for stream in streams])
@@ -134,21 +125,13 @@ def test_a_stream_of_any_lateness_or_without_documents_holds_all_back(lateness: 
 
 
 def test_a_document_from_the_future_is_a_dead_letter_and_moves_no_watermark():
-    time = Time()
+    time = Clock(NOW)
     with Session("duckdb", lateness=SECOND, max_ahead=DAY, now=time) as engine:
         engine.subscribe(WINDOW)
         engine.process([doc(0), doc(86_401), doc(86_400 - 1, text="w")])
         (letter,) = engine.dead_letters()
         assert letter["id"] == "S86401" and letter["reason"].startswith("from the future: 86401000000 µs ahead")
         assert engine.watermarks() == {"S": NOW + DAY - 2 * SECOND}
-
-
-def test_a_published_stream_has_come_as_far_as_the_last_of_its_inputs():
-    with Session("duckdb", lateness=0) as engine:
-        engine.subscribe("S/a->x JOIN {x = y, INF} T/a->y PUBLISH P; P/match->m JOIN {m = n, 5} U/a->n")
-        engine.process([doc(0), doc(100, "T"), doc(50, "U")])
-        assert engine.horizon()[0] == NOW
-        assert engine._components.watermarks.of(engine.registry.sources("P")) == NOW
 
 
 def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
@@ -202,10 +185,7 @@ def test_the_ids_of_dropped_documents_are_known_for_a_while():
         engine.prune(SECOND)
         engine.process([doc(0)])
         assert engine.counters().dead_letters == 2  # late, no longer known
-
-
-def test_ids_stay_known_when_their_documents_are_dropped_and_then_go(tmp_path: Path):
-    with Session("duckdb", state=tmp_path, lateness=0) as engine:
+    with Session("duckdb", lateness=0) as engine:
         engine.subscribe("S//a")
         engine.process([Document("old", "<a/>", time=DAY), Document("new", "<a/>", time=10 * DAY)])
         engine.prune(0, None)
@@ -214,24 +194,6 @@ def test_ids_stay_known_when_their_documents_are_dropped_and_then_go(tmp_path: P
         engine.prune(0, 0)
         engine.process([Document("old", "<a/>", time=10 * DAY)])
         assert engine.counters().documents == 3
-
-
-@pytest.mark.soak
-def test_old_rows_go_from_files_too(spark: SparkSession, tmp_path: Path):
-    time = Time()
-    for start in range(2):
-        with Session(spark, state=tmp_path, lateness=SECOND, now=time) as engine:
-            engine.subscribe(WINDOW)
-            for seconds in range(start * 60, start * 60 + 60, 20):
-                engine.process([doc(seconds), doc(seconds + 1), Document(f"bad{seconds}", "<a>", time=NOW)])
-            mark_delivered(engine)
-            time.now += 1000 * SECOND
-            engine.prune(500 * SECOND)
-            engine.prune(10 * SECOND)
-            assert engine.sql("SELECT count(*) AS n FROM dead_letters")["n"][0].as_py() == 0
-            ids = engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY t0")["id"].to_pylist()
-            assert ids == [f"S{start * 60 + n}" for n in (40, 41)]
-            assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() == 2
 
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -266,7 +228,7 @@ def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkey
 
         monkeypatch.setattr(what, name, counting)
 
-    time, counts = Time(), Counter[str]()
+    time, counts = Clock(NOW), Counter[str]()
     with Session("duckdb", lateness=SECOND, idle_after=HOUR, now=time) as engine:
         engine.subscribe("; ".join(f"{'S' if n == 0 else f'P{n}'}//a->x PUBLISH P{n + 1}" for n in range(30)))
         engine.subscribe(WINDOW)

@@ -1,5 +1,3 @@
-"""Pictures of join graphs, of plans and of what queries share: they show what is there, and cannot harm a page."""
-
 import json
 import random
 import re
@@ -14,24 +12,7 @@ from lxml import etree
 from feeds.documents import Document
 from mmqjp import demo
 from mmqjp.engine import Session
-from mmqjp.explain import plan
-from mmqjp.explain.pictures import (
-    MOST,
-    MOST_CONDITIONS,
-    MOST_DESCRIBED,
-    MOST_FIGURES,
-    MOST_IN_COLUMN,
-    MOST_QUERIES,
-    MOST_ROWS,
-    NAMES,
-    ROWS,
-    TEMPLATES,
-    join_figures,
-    join_graph,
-    join_graphs,
-    plan_picture,
-    sharing_picture,
-)
+from mmqjp.explain import pictures, plan
 from mmqjp.explain.plan import MOST_NAMES, MOST_TEMPLATES, Operation, Sharing, summarise_sharing
 from mmqjp.explain.svg import as_file, truncate_to_width
 from mmqjp.service.commands import EXPLAIN, SHARING, CommandQueue
@@ -65,7 +46,7 @@ def queries(script):
 
 
 def drawn(text, name="q"):
-    return etree.fromstring(join_graph(text, name).encode())
+    return etree.fromstring(pictures.join_graph(text, name).encode())
 
 
 def shown(picture):
@@ -77,7 +58,7 @@ def curves(picture):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_picture_is_plain_svg(script):
+def test_pictures_are_plain_svg_with_the_joins_of_the_normal_form(script):
     for query, namespaces in queries(script):
         picture = drawn(to_xscl(Script((query,), namespaces)), query.publish or "q1")
         for element in picture.iter():
@@ -86,31 +67,39 @@ def test_a_picture_is_plain_svg(script):
         ids = [element.get("id") for element in picture.iter() if element.get("id")]
         assert ids == [picture.get("aria-labelledby"), picture.get("aria-describedby")]
         assert [element.tag for element in picture][:2] == [f"{SVG}title", f"{SVG}desc"]
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_curves_are_the_value_joins_of_the_normal_form(script):
-    for query, namespaces in queries(script):
         normal = normalize(query, dict(namespaces))
         if any(side.hidden for conjunct in normal.conjuncts for side in conjunct.sides()):
             continue  # its inner joins have other names, and the outer disjuncts repeat them
-        found = {(len(figure.curves), len(figure.sides)) for figure in join_figures(query).figures}
+        found = {(len(figure.curves), len(figure.sides)) for figure in pictures.join_figures(query).figures}
         if normal.absent:
             assert found == {(len(one.joins), 2) for one in normal.absent}
         else:
             assert found == {(len(conjunct.joins), len(conjunct.sides())) for conjunct in normal.conjuncts}
 
 
-def test_a_row_has_the_path_and_the_variable_and_a_curve_its_functions():
+def test_what_a_picture_shows():
     picture = drawn("FROM S//a/b->x[./c/@d->y][./e] JOIN {normalize-space(lower-case(y)) = z AND x/f = z, 2 d} T//g->z")
     texts = shown(picture)
     assert texts[:11] == [*("stream S", "//a/b", "x", "c/@d", "y", "e", "f"), *("stream T", "//g", "z"), "JOIN"]
     assert texts[11:] == ["within 2 d", "in any order", "normalize-space(lower-case)…", "="]
     assert curves(picture) == 2
+    picture = drawn('FROM S//a->x[./p > 3] FOLLOWED BY {x = y AND x/q != "<b>", INF} S//b->y')
+    assert shown(picture)[-1] == 'and x/q != "<b>"'
+    assert picture.find(f"{SVG}desc").text == (
+        "Left: stream S, //a as x, where ./p > 3. Right: stream S, //b as y. FOLLOWED BY with no window, the left "
+        'before the right. Joined: x = y. And x/q != "<b>".'
+    )
+    picture = drawn('FROM S//item->i[./author = "Ines Okafor"]', "by_ines")
+    assert picture.find(f"{SVG}title").text == "Pattern of by_ines"
+    assert shown(picture) == ["stream S", "//item", "i", 'author = "Ines Okafor"']
+    arms = " OR ".join(f"x/p{n} = y" for n in range(60))
+    assert f"and {60 - pictures.MOST_FIGURES} more disjuncts" in shown(
+        drawn(f"FROM S//a->x JOIN {{{arms}, 1 h}} S//b->y")
+    )
 
 
-def test_a_chain_is_a_figure_for_each_join_with_the_names_of_the_query():
-    figures = join_figures(
+def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
+    figures = pictures.join_figures(
         parse_script(
             "SELECT x FROM S//a->x[./k->k] FOLLOWED BY {k = y, 1 h} S//b->y[./m->m] FOLLOWED BY {x/t = z, 2 h} S//c->z"
         ).queries[0]
@@ -121,45 +110,24 @@ def test_a_chain_is_a_figure_for_each_join_with_the_names_of_the_query():
     assert rows == [[("//a", "x"), ("t", None)], [("//b", "y")]]
     (curve,) = figures[1].curves
     assert (curve.left, curve.right, curve.text) == ((0, 1), (0, 0), "x/t = z")
-
-
-def test_near_equal_text_is_a_curve_if_there_is_no_equality():
     query = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
-    (figure,) = join_figures(parse_script(query).queries[0]).figures
+    (figure,) = pictures.join_figures(parse_script(query).queries[0]).figures
     assert [(curve.text, curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
     assert figure.conditions == ("near(k, y, 0.5)", "k != y")
     both = query.replace("k != y", "lower-case(k) = lower-case(y)")
-    (figure,) = join_figures(parse_script(both).queries[0]).figures
+    (figure,) = pictures.join_figures(parse_script(both).queries[0]).figures
     assert [curve.label for curve in figure.curves] == ["lower-case"] and len(figure.conditions) == 2
-
-
-def test_an_inner_select_renames():
-    query = parse_script("SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y").queries[0]
-    (figure,) = join_figures(query).figures
+    renamed = "SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y"
+    (figure,) = pictures.join_figures(parse_script(renamed).queries[0]).figures
     (curve,) = figure.curves
     assert (curve.left_functions, curve.right_functions, curve.label) == (("lower-case",), (), "lower-case = as it is")
-
-
-def test_conditions_stand_below_and_in_words():
-    picture = drawn('FROM S//a->x[./p > 3] FOLLOWED BY {x = y AND x/q != "<b>", INF} S//b->y')
-    assert shown(picture)[-1] == 'and x/q != "<b>"'
-    assert picture.find(f"{SVG}desc").text == (
-        "Left: stream S, //a as x, where ./p > 3. Right: stream S, //b as y. FOLLOWED BY with no window, the left "
-        'before the right. Joined: x = y. And x/q != "<b>".'
-    )
-
-
-def test_a_filter_is_one_outline():
-    picture = drawn('FROM S//item->i[./author = "Ines Okafor"]', "by_ines")
-    assert picture.find(f"{SVG}title").text == "Pattern of by_ines"
-    assert shown(picture) == ["stream S", "//item", "i", 'author = "Ines Okafor"']
 
 
 def test_nothing_escapes_from_a_text():
     for harm in ("</text><script>alert(1)</script>", ']]> & "" \'', "\x00\x01\x1b[31m\x85\u2028", "\ud7ff\ufffe"):
         allowed = "".join(char for char in harm if char.isprintable()).replace('"', '""')
         text = f'FROM S//a->x[./b = "{allowed}"] JOIN {{x = y, 1 h}} S//c->y'
-        picture = join_graph(text, harm)
+        picture = pictures.join_graph(text, harm)
         assert {element.tag for element in etree.fromstring(picture.encode()).iter()} <= DRAWN
         assert not re.search("[\x00-\x1f\x7f-\x9f]", picture)
 
@@ -171,33 +139,25 @@ def test_a_picture_is_bounded():
     picture = drawn(f"FROM S//a{left} JOIN {{{many}, 1 h}} S//b{right}", "n" * 10_000)
     texts = shown(picture)
     assert max(map(len, texts)) < 140
-    assert len(picture.find(f"{SVG}desc").text) <= MOST_DESCRIBED
+    assert len(picture.find(f"{SVG}desc").text) <= pictures.MOST_DESCRIBED
     assert curves(picture) == 16
-    assert texts.count(f"and {201 - MOST_ROWS:,} more") == 2 and f"and {184 - MOST_CONDITIONS} more conditions" in texts
-
-
-def test_very_many_disjuncts_are_counted():
-    arms = " OR ".join(f"x/p{n} = y" for n in range(60))
-    assert f"and {60 - MOST_FIGURES} more disjuncts" in shown(drawn(f"FROM S//a->x JOIN {{{arms}, 1 h}} S//b->y"))
-
-
-def test_several_queries_stand_below_each_other_with_their_names():
-    pictures = etree.fromstring(
-        join_graphs([(f"n{number}", "FROM S//a") for number in range(MOST_QUERIES + 5)]).encode()
+    assert (
+        texts.count(f"and {201 - pictures.MOST_ROWS:,} more") == 2
+        and f"and {184 - pictures.MOST_CONDITIONS} more conditions" in texts
     )
-    texts = shown(pictures)
+
+
+def test_pictures_together_and_in_files():
+    together = etree.fromstring(
+        pictures.join_graphs([(f"n{number}", "FROM S//a") for number in range(pictures.MOST_QUERIES + 5)]).encode()
+    )
+    texts = shown(together)
     assert texts[:4] == ["n0", "stream S", "//a", "n1"] and texts[-1] == "and 5 more queries"
-
-
-def test_pictures_have_ids_of_their_own_and_the_same_each_time():
-    one, other = join_graph("FROM S//a", "a"), join_graph("FROM S//b", "b")
-    assert one == join_graph("FROM S//a", "a")
+    one, other = pictures.join_graph("FROM S//a", "a"), pictures.join_graph("FROM S//b", "b")
+    assert one == pictures.join_graph("FROM S//a", "a")
     ids = [re.findall(' id="([^"]*)"', picture) for picture in (one, other)]
     assert not set(ids[0]) & set(ids[1])
-
-
-def test_a_file_has_colours_for_light_and_dark():
-    root = etree.fromstring(as_file(join_graph("FROM S//a", "a")).encode())
+    root = etree.fromstring(as_file(pictures.join_graph("FROM S//a", "a")).encode())
     assert "prefers-color-scheme: dark" in str(root[0].text)
 
 
@@ -229,7 +189,7 @@ def random_plan(chance: random.Random, most: int) -> list[Operation]:
 
 def drawn_plan(before: list[Operation], after: list[Operation]) -> tuple[list[tuple[str, Box]], list[list[Point]]]:
     """The titles and places of boxes, in the order of the picture, and the four points of each curve."""
-    root = etree.fromstring(plan_picture(before, after))
+    root = etree.fromstring(pictures.plan_picture(before, after))
     boxes: list[tuple[str, Box]] = []
     for one in root.iter("{*}rect"):
         x, y, width, height = (float(str(one.get(name))) for name in ("x", "y", "width", "height"))
@@ -282,9 +242,11 @@ def test_lines_cross_no_box_and_lead_to_what_reads(seed):
 
 
 def test_boxes_do_not_overlap_and_a_large_plan_is_cut():
-    some_plan = random_plan(random.Random(1), 1) + [Operation(f"w {n}", f"wide {n}", (), 1) for n in range(MOST)]
+    some_plan = random_plan(random.Random(1), 1) + [
+        Operation(f"w {n}", f"wide {n}", (), 1) for n in range(pictures.MOST)
+    ]
     boxes, _ = drawn_plan(some_plan, random_plan(random.Random(2), 40))
-    assert sum(title.startswith("wide") for title, _ in boxes) == MOST_IN_COLUMN - 1
+    assert sum(title.startswith("wide") for title, _ in boxes) == pictures.MOST_IN_COLUMN - 1
     for number, (_, one) in enumerate(boxes):
         for _, other in boxes[number + 1 :]:
             assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
@@ -342,7 +304,6 @@ def test_one_more_row_costs_an_average_of_what_was_measured_together():
 
 
 def many_templates(count: int) -> str:
-    """Queries of so many templates, each with two rows."""
     joins = (" AND ".join(f"x{n} = y{n}" for n in range(number + 1)) for number in range(count))
     left = "".join(f"[./l{n}->x{n}]" for n in range(count))
     right = "".join(f"[./r{n}->y{n}]" for n in range(count))
@@ -358,10 +319,14 @@ def test_what_is_too_much_is_counted():
     assert (found.templates, found.rows, len(found.shown)) == (16, 32, min(16, MOST_TEMPLATES))
     assert all(len(one.most_shared) <= plan.MOST_ROWS for one in found.shown)
     assert all(len(row.names) <= MOST_NAMES for one in found.shown for row in one.most_shared)
-    picture = etree.fromstring(sharing_picture(found).encode())
+    picture = etree.fromstring(pictures.sharing_picture(found).encode())
     texts = [element.text for element in picture.iter(f"{SVG}text")]
-    assert {f"and {32 - NAMES} more", f"and {32 - ROWS} more", f"and {16 - TEMPLATES} more"} <= set(texts)
-    assert len(list(picture.iter(f"{SVG}path"))) == NAMES + ROWS
+    assert {
+        f"and {32 - pictures.NAMES} more",
+        f"and {32 - pictures.ROWS} more",
+        f"and {16 - pictures.TEMPLATES} more",
+    } <= set(texts)
+    assert len(list(picture.iter(f"{SVG}path"))) == pictures.NAMES + pictures.ROWS
 
 
 @pytest.mark.parametrize("text", [CHAIN, "FROM S//a PUBLISH only", many_templates(3)])
@@ -369,7 +334,7 @@ def test_a_picture_is_plain_svg_and_says_the_same_in_words(text):
     found = shared(text)
     if text == CHAIN:  # inner joins are named by the queries that read them
         assert {row.names for one in found.shown for row in one.most_shared} == {("chain",)}
-    picture = etree.fromstring(sharing_picture(found).encode())
+    picture = etree.fromstring(pictures.sharing_picture(found).encode())
     allowed = {f"{SVG}{name}" for name in ("svg", "title", "desc", "text", "rect", "path")}
     assert {element.tag for element in picture.iter()} <= allowed
     assert not [name for element in picture.iter() for name in element.attrib if name in ("style", "onload", "href")]
@@ -377,20 +342,17 @@ def test_a_picture_is_plain_svg_and_says_the_same_in_words(text):
     assert said is not None and said.startswith(f"{found.queries} quer") and f"{found.rows} row" in said
 
 
-def test_nothing_escapes_from_a_name():
+def test_nothing_escapes_from_a_name_and_an_empty_store_is_drawn():
+    with Session("duckdb") as engine:
+        empty = summarise_sharing(engine)
+    assert empty == Sharing(0, 0, 0, 0, 0, 0, ())
+    etree.fromstring(pictures.sharing_picture(empty).encode())
     found = shared("FROM S//a PUBLISH a")
     harm = '</text><script>"&\x00'
     rows = (replace(found.shown[0].most_shared[0], names=(harm * 50,)),)
-    picture = sharing_picture(replace(found, shown=(replace(found.shown[0], most_shared=rows),)))
+    picture = pictures.sharing_picture(replace(found, shown=(replace(found.shown[0], most_shared=rows),)))
     etree.fromstring(picture.encode())
     assert "<script" not in picture and "\x00" not in picture
-
-
-def test_an_empty_store_shares_nothing():
-    with Session("duckdb") as engine:
-        found = summarise_sharing(engine)
-    assert found == Sharing(0, 0, 0, 0, 0, 0, ())
-    etree.fromstring(sharing_picture(found).encode())
 
 
 def test_the_command_reads_a_store(tmp_path):

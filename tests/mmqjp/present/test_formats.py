@@ -1,5 +1,3 @@
-"""What is shown of documents, and the formats of matches, each read back by an independent reader."""
-
 import csv
 import io
 import json
@@ -16,33 +14,7 @@ from rich.console import Console
 from mmqjp.answers.output import Output
 from mmqjp.explain.join_trial import Reason
 from mmqjp.explain.terms import JoinedValue, Operand, ShownCondition
-from mmqjp.present.item import (
-    FILTERED,
-    IN_UTC,
-    UNKNOWN,
-    MatchSpool,
-    Report,
-    ShownItem,
-    ShownMatch,
-    TimeFormat,
-    fact_text,
-    is_web_address,
-    item_of,
-    marked_title,
-    missing_item,
-    reason_facts,
-    truncate,
-    values,
-)
-from mmqjp.present.terminal import (
-    escape_markdown,
-    print_report,
-    write_csv,
-    write_json,
-    write_json_lines,
-    write_markdown,
-    write_page,
-)
+from mmqjp.present import item, terminal
 
 DAY = 86_400_000_000
 
@@ -74,8 +46,8 @@ def output(query="q1", seq=0, t1=DAY, documents=("d1", "d2")):
     return Output(query, 0, t1, documents, streams, {"x": 1}, "<match/>", f"{seq:032}", seq)
 
 
-def item(title="A", number=1, time=DAY):
-    return ShownItem(f"d{number}", "S", time, "item", title, "a.example", "", f"https://a.example/{number}")
+def some_item(title="A", number=1, time=DAY):
+    return item.ShownItem(f"d{number}", "S", time, "item", title, "a.example", "", f"https://a.example/{number}")
 
 
 def joined(left, right, functions=()):
@@ -84,7 +56,7 @@ def joined(left, right, functions=()):
 
 def match(title="A", other="B", query="q1", seq=0, t1=DAY, reason=None):
     reason = reason or Reason((joined(title, other, ("lower-case",)),))
-    return ShownMatch(output(query, seq, t1), (item(title), item(other, 2)), reason, (("note", title),))
+    return item.ShownMatch(output(query, seq, t1), (some_item(title), some_item(other, 2)), reason, (("note", title),))
 
 
 HOSTILE_MATCHES = [match(text, text[::-1], seq=number) for number, text in enumerate(HOSTILE)]
@@ -101,53 +73,50 @@ def written(write, *arguments):
 
 
 def report_of(matches, **more):
-    spool = MatchSpool().add(matches)
+    spool = item.MatchSpool().add(matches)
     groups = spool.groups()
-    return Report(groups, sum(map(len, groups)), IN_UTC, **more)
+    return item.Report(groups, sum(map(len, groups)), item.IN_UTC, **more)
 
 
-def test_json_lines_are_the_output_lines_with_more():
-    lines = written(write_json_lines, HOSTILE_MATCHES).splitlines()
+def test_json_and_json_lines_are_the_output_lines_with_more():
+    lines = written(terminal.write_json_lines, HOSTILE_MATCHES).splitlines()
     for line, one in zip(lines, HOSTILE_MATCHES, strict=True):
         found = json.loads(line)
         assert json.loads(one.output.to_line()).items() <= found.items()
         assert [shown["title"] for shown in found["items"]] == [shown.title for shown in one.items]
-        assert ShownMatch.from_dict(found) == one
+        assert item.ShownMatch.from_dict(found) == one
+    for count in (0, 1, len(HOSTILE)):
+        some = HOSTILE_MATCHES[:count]
+        assert json.loads(written(terminal.write_json, some)) == [json.loads(line) for line in lines[:count]]
 
 
 def test_a_match_with_everything_is_read_back():
     operand = Operand("t", "a", (), None)
     reason = Reason((joined("a", "b"),), (ShownCondition(("contains(", operand, ', "x")')),))
-    whole = ShownMatch(output(documents=("d1",)), (ShownItem("d1", "S", title="d1"),), reason, (("a", "b"), ("a", "c")))
-    assert ShownMatch.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    whole = item.ShownMatch(
+        output(documents=("d1",)), (item.ShownItem("d1", "S", title="d1"),), reason, (("a", "b"), ("a", "c"))
+    )
+    assert item.ShownMatch.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     found = whole.to_dict()["why"]
     assert found["joined"][0]["value"] == "a" and found["conditions"][0]["text"] == 'contains(t, "x")'
 
 
-@pytest.mark.parametrize("count", [0, 1, len(HOSTILE)])
-def test_json_is_an_array_of_the_same_objects(count):
-    some = HOSTILE_MATCHES[:count]
-    lines = written(write_json_lines, some).splitlines()
-    assert json.loads(written(write_json, some)) == [json.loads(line) for line in lines]
-
-
 def test_csv_has_a_row_for_each_match_and_no_formulas():
-    text = written(lambda out: write_csv(HOSTILE_MATCHES, out, IN_UTC))
+    text = written(lambda out: terminal.write_csv(HOSTILE_MATCHES, out, item.IN_UTC))
     assert text.count("\r\n") == len(HOSTILE) + 1
     rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
     assert [row["title_1"].removeprefix("'") for row in rows] == [*HOSTILE]
     assert {row["time_2"] for row in rows} == {"1970-01-02T00:00:00Z"}
     assert not [cell for row in rows for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
-
-
-def test_csv_has_columns_for_the_match_with_most_documents():
-    long = ShownMatch(output(documents=("d1", "d2", "d3")), (item(), item("B", 2), item("C", 3)), Reason())
-    text = written(lambda out: write_csv([match(), long], out, IN_UTC))
+    long = item.ShownMatch(
+        output(documents=("d1", "d2", "d3")), (some_item(), some_item("B", 2), some_item("C", 3)), Reason()
+    )
+    text = written(lambda out: terminal.write_csv([match(), long], out, item.IN_UTC))
     assert [row["title_3"] for row in csv.DictReader(io.StringIO(text))] == ["", "C"]
 
 
 def test_markdown_shows_every_text_as_it_is():
-    text = written(lambda out: write_markdown(report_of(HOSTILE_MATCHES), out))
+    text = written(lambda out: terminal.write_markdown(report_of(HOSTILE_MATCHES), out))
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     page = parsed(parser.render(text))
     rows = page.xpath("//tbody/tr")
@@ -156,71 +125,55 @@ def test_markdown_shows_every_text_as_it_is():
     assert titles == [*reversed(HOSTILE)]
     assert {link.get("href") for link in page.iter("a")} == {"https://a.example/1", "https://a.example/2"}
     assert {element.tag for element in page.iter()} <= MARKDOWN_ELEMENTS | {"html", "body"}
-
-
-def test_markdown_tells_nobody_and_makes_no_address():
     gap = "\u2060"
-    assert escape_markdown("@ann www.a.example https://b.example/@c") == (
+    assert terminal.escape_markdown("@ann www.a.example https://b.example/@c") == (
         f"{gap}@ann www\\.a.example https\\://b.example/{gap}@c"
     )
-    assert escape_markdown("fixes #12, a/b#3, see !4, GH-5 or x@y.z; C# 7!") == (
+    assert terminal.escape_markdown("fixes #12, a/b#3, see !4, GH-5 or x@y.z; C# 7!") == (
         f"fixes {gap}#12, a/b{gap}#3, see {gap}!4, {gap}GH-5 or x{gap}@y.z; C# 7!"
     )
 
 
-@pytest.fixture(scope="module")
-def page():
-    return parsed(written(lambda out: write_page(report_of(HOSTILE_MATCHES), out)))
-
-
-def test_the_page_shows_every_text_as_it_is(page):
+def test_the_page_shows_every_text_as_it_is_and_loads_nothing():
+    page = parsed(written(lambda out: terminal.write_page(report_of(HOSTILE_MATCHES), out)))
     titles = page.find_class("title")
     assert [title.text_content().strip() for title in titles[::2]] == [*reversed(HOSTILE)]
     assert [title.get("dir") for title in titles] == ["auto"] * 2 * len(HOSTILE)
-
-
-def test_the_page_has_no_script_and_loads_nothing(page):
     assert {element.tag for element in page.iter()} <= PAGE_ELEMENTS
     attributes = {name for element in page.iter() for name in element.attrib}
     assert not [name for name in attributes if name.startswith("on") or name == "src"]
-
-
-def test_the_policy_of_the_page_allows_its_own_style_alone():
-    text = written(lambda out: write_page(report_of([match()]), out))
-    style = text.partition("<style>")[2].partition("</style>")[0]
-    digest = b64encode(sha256(style.encode()).digest()).decode()
-    policy = parsed(text).xpath("//meta[@http-equiv='Content-Security-Policy']/@content")
-    assert policy == [f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"]
-
-
-def test_links_of_the_page_lead_out_without_a_trace(page):
     outside = [link for link in page.iter("a") if not link.get("href").startswith("#query-")]
     assert {(link.get("href"), link.get("rel")) for link in outside} == {
         (f"https://a.example/{number}", "noopener noreferrer nofollow") for number in (1, 2)
     }
 
 
-def test_groups_of_the_page_have_counts_and_the_newest_first():
+def test_the_policy_of_the_page_allows_its_own_style_alone():
+    text = written(lambda out: terminal.write_page(report_of([match()]), out))
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    policy = parsed(text).xpath("//meta[@http-equiv='Content-Security-Policy']/@content")
+    assert policy == [f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"]
+
+
+def test_groups_of_the_page():
     matches = [match(title, query=title[0].lower(), t1=day * DAY) for title, day in (("A1", 1), ("B", 5), ("A2", 3))]
-    text = written(lambda out: write_page(report_of(matches, texts={"a": ["FROM x < y"]}), out))
+    text = written(lambda out: terminal.write_page(report_of(matches, texts={"a": ["FROM x < y"]}), out))
     found = parsed(text)
     assert [" ".join(one.text_content().split()) for one in found.iter("h2")] == ["a 2 matches", "b 1 match"]
     titles = [title.text_content().strip() for title in found.find_class("title")]
     assert titles[::2] == ["A2", "A1", "B"]
     assert [pre.text for pre in found.iter("pre")] == ["FROM x < y"]
     assert found.xpath("//h2/@id") == [href.removeprefix("#") for href in found.xpath("//nav//a/@href")]
-
-
-def test_a_page_without_matches_says_so():
-    text = written(lambda out: write_page(report_of([]), out))
+    text = written(lambda out: terminal.write_page(report_of([]), out))
     assert "0 matches" in text and "No query has matched anything yet." in text
 
 
 def test_the_table_keeps_links_whole_and_obeys_the_width():
-    long = ShownItem("d1", "S", DAY, "item", "word " * 30, "a.example", "", "https://a.example/" + "x" * 100)
-    one = ShownMatch(output(documents=("d1",)), (long,), Reason())
+    long = item.ShownItem("d1", "S", DAY, "item", "word " * 30, "a.example", "", "https://a.example/" + "x" * 100)
+    one = item.ShownMatch(output(documents=("d1",)), (long,), Reason())
     out = io.StringIO()
-    print_report(report_of([one, *HOSTILE_MATCHES]), Console(file=out, width=60, highlight=False, emoji=False))
+    terminal.print_report(report_of([one, *HOSTILE_MATCHES]), Console(file=out, width=60, highlight=False, emoji=False))
     lines = out.getvalue().splitlines()
     assert f"{' ' * 18}{long.link}" in lines
     assert max(len(line) for line in lines if "https://a.example/x" not in line) <= 60
@@ -234,7 +187,7 @@ HOST = ("host",)
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        (None, [UNKNOWN]),
+        (None, [item.UNKNOWN]),
         (Reason((joined("A", "a", ("lower-case",)),)), ['title "A" = "a" by lower-case']),
         (Reason((joined("A", "A", ("lower-case",)),) * 2), ['same title "A"']),
         (
@@ -246,56 +199,44 @@ HOST = ("host",)
             Reason((), (ShownCondition(("contains(", Operand("content", "x" * 500), ", ", Operand("u", "A"), ")")),)),
             ['contains(content, u "A")'],
         ),
-        (Reason(), [FILTERED]),
+        (Reason(), [item.FILTERED]),
     ],
 )
 def test_facts_say_what_made_a_match(reason, expected):
-    assert [fact_text(fact) for fact in reason_facts(ShownMatch(output(), (), reason))] == expected
+    assert [item.fact_text(fact) for fact in item.reason_facts(item.ShownMatch(output(), (), reason))] == expected
 
 
-def test_selected_values_that_stand_in_the_items_are_not_told_again():
-    one = ShownMatch(output(), (item("A"),), Reason(), (("t", "A"), ("u", "https://a.example/1"), ("w", "B")))
-    assert values(one) == [("w", "B")]
-
-
-def test_joined_values_are_marked_in_titles():
+def test_selected_and_joined_values():
+    one = item.ShownMatch(output(), (some_item("A"),), Reason(), (("t", "A"), ("u", "https://a.example/1"), ("w", "B")))
+    assert item.values(one) == [("w", "B")]
     reason = Reason((joined("B", "b"), JoinedValue(Operand("name", "wor", (), 0), Operand("name", "zz", (), 1))))
-    assert marked_title(match("A word", "b", reason=reason), 0) == [("A ", False), ("wor", True), ("d", False)]
-    assert marked_title(match("A", "b", reason=reason), 1) == [("b", True)]
+    assert item.marked_title(match("A word", "b", reason=reason), 0) == [("A ", False), ("wor", True), ("d", False)]
+    assert item.marked_title(match("A", "b", reason=reason), 1) == [("b", True)]
 
 
 def test_times_are_shown_in_the_zone_and_read_in_it():
-    there = TimeFormat(timezone(timedelta(hours=2), "THERE"))
+    there = item.TimeFormat(timezone(timedelta(hours=2), "THERE"))
     assert (there.minute(DAY), there.zone_at(DAY)) == ("1970-01-02 02:00", "THERE")
-    assert (there.iso(DAY), IN_UTC.iso(DAY)) == ("1970-01-02T02:00:00+02:00", "1970-01-02T00:00:00Z")
+    assert (there.iso(DAY), item.IN_UTC.iso(DAY)) == ("1970-01-02T02:00:00+02:00", "1970-01-02T00:00:00Z")
     assert there.read("1970-01-02") == DAY - 7_200_000_000
-    assert there.read("1970-01-02T00:00:00Z") == TimeFormat(UTC).read("1970-01-02") == DAY
-
-
-def test_times_outside_of_the_calendar_are_shown_as_numbers():
-    assert (IN_UTC.minute(10**18), TimeFormat().iso(-(10**18))) == (str(10**18), str(-(10**18)))
+    assert there.read("1970-01-02T00:00:00Z") == item.TimeFormat(UTC).read("1970-01-02") == DAY
+    assert (item.IN_UTC.minute(10**18), item.TimeFormat().iso(-(10**18))) == (str(10**18), str(-(10**18)))
 
 
 def item_from(xml):
-    return item_of("d", "S", 5, xml)
+    return item.item_of("d", "S", 5, xml)
 
 
-def test_an_item_of_a_feed_has_title_site_link_and_the_title_of_its_feed():
+def test_items_have_titles_sites_and_links():
     xml = """<item><item_url>https://www.news.example/a?b=1&amp;c=2</item_url><channel_url>https://feeds.example/x</channel_url>
 <title> A
  headline </title><feed_title>News</feed_title></item>"""
-    expected = ShownItem(
+    expected = item.ShownItem(
         "d", "S", 5, "item", "A headline", "news.example", "News", "https://www.news.example/a?b=1&c=2"
     )
     assert item_from(xml) == expected
-
-
-def test_without_a_link_the_site_is_that_of_the_feed():
     found = item_from("<item><channel_url>https://feeds.example/x</channel_url><title>A</title></item>")
     assert (found.site, found.link) == ("feeds.example", "")
-
-
-def test_entries_as_feeds_have_them_have_titles_and_links_too():
     for xml, title, link in (
         (
             '<entry xmlns="http://www.w3.org/2005/Atom"><title>A</title><link rel="self" href="https://e.example/self"/>'
@@ -309,12 +250,15 @@ def test_entries_as_feeds_have_them_have_titles_and_links_too():
         assert (item_from(xml).title, item_from(xml).link) == (title, link)
 
 
-def test_documents_without_a_title_are_shown_by_their_first_texts_or_their_id():
+def test_titles_that_are_missing_long_or_harmful():
     found = item_from('<order n="7"><by>Ada</by><p>x</p><p> y\n z</p><p>w</p></order>')
     assert (found.kind, found.title) == ("order", "7 · Ada · x · y z")
     assert item_from("<a><b/></a>").title == "d"
-    gone = missing_item("feed https://a.example/1 0f", "S")
+    gone = item.missing_item("feed https://a.example/1 0f", "S")
     assert (gone.title, gone.is_kept, gone.link) == ("feed https://a.example/1 0f", False, "")
+    assert item.truncate("abcd", 4) == "abcd" and item.truncate("abc de", 5) == "abc…"
+    assert len(item_from(f"<a><title>{'x' * 5_000}</title></a>").title) == 300
+    assert item_from("<a><title>a\u009b31m b\u202e c</title></a>").title == "a\ufffd31m b\ufffd c"
 
 
 NO_LINKS = (
@@ -325,14 +269,5 @@ NO_LINKS = (
 
 
 def test_only_whole_web_addresses_are_links():
-    assert [one for one in NO_LINKS if is_web_address(one)] == []
-    assert is_web_address("https://a.example/b?c=d#e") and is_web_address("HTTP://A.example:80/ü")
-
-
-def test_long_titles_are_cut():
-    assert truncate("abcd", 4) == "abcd" and truncate("abc de", 5) == "abc…"
-    assert len(item_from(f"<a><title>{'x' * 5_000}</title></a>").title) == 300
-
-
-def test_control_characters_do_not_reach_a_terminal():
-    assert item_from("<a><title>a\u009b31m b\u202e c</title></a>").title == "a\ufffd31m b\ufffd c"
+    assert [one for one in NO_LINKS if item.is_web_address(one)] == []
+    assert item.is_web_address("https://a.example/b?c=d#e") and item.is_web_address("HTTP://A.example:80/ü")

@@ -1,5 +1,3 @@
-"""Why there is no output: all that may be in the way, how many documents pass each stage, and absences."""
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,15 +104,7 @@ def test_what_no_pair_of_the_store_shows():
     assert (found.kind, found.message) == ("too large", "a document is too large to search, or has too many bindings")
 
 
-def test_a_match_that_is_told_the_other_way_round_is_named_either_way():
-    script = "FROM S/item->a[./title->t] JOIN UNORDERED {t = u, INF} S/item->b[./title->u] PUBLISH p"
-    documents = (("l", item(), 5), ("r", item(), 1))
-    found = [said(script, "p", asked, *documents) for asked in (["l", "r"], ["r", "l"])]
-    assert [one.kind for one in found] == ["output"] * 2 and found[0].outputs == found[1].outputs
-    assert [one.id for one in found[0].items] == ["r", "l"]
-
-
-def test_another_stream_and_the_furthest_of_several_alternatives():
+def test_other_streams_alternatives_and_mirrored_matches():
     script = 'FROM S/a->x[./k->k] JOIN {x = y OR k = y AND x != "v1", INF} T/b->y PUBLISH p'
     with Session("duckdb") as engine:
         engine.subscribe(script)
@@ -124,6 +114,11 @@ def test_another_stream_and_the_furthest_of_several_alternatives():
         engine.process([Document("r2", "<b>1</b>", "T", 2)])
         found = explain_missing_output(select_of(engine), "p", ["l", "r2"])
         assert (found.kind, found.part) == ("residual", 'x != "v1"')
+    script = "FROM S/item->a[./title->t] JOIN UNORDERED {t = u, INF} S/item->b[./title->u] PUBLISH p"
+    documents = (("l", item(), 5), ("r", item(), 1))
+    one, other = (said(script, "p", asked, *documents) for asked in (["l", "r"], ["r", "l"]))
+    assert one.kind == other.kind == "output" and one.outputs == other.outputs
+    assert [item.id for item in one.items] == ["r", "l"]
 
 
 def test_queries_that_are_unknown_removed_paused_or_newer():
@@ -206,7 +201,7 @@ def test_inner_joins_come_first_and_hidden_streams_are_looked_into():
     assert said(chain, "p", ["a", "b2", "c"], *documents[:2], ("c", "<c>v</c>", 10), documents[3]).kind == "output"
 
 
-def test_published_documents_are_named_by_the_ids_of_outputs():
+def test_ids_of_outputs_name_published_documents_and_who_told_before():
     script = "FROM S/a->x PUBLISH p; FROM p//a->l FOLLOWED BY {l = r, 5 s} S/c->r PUBLISH q"
     documents = (("a", "<a>v</a>", 0), ("c", "<c>v</c>", 9), ("d", "<c>v</c>", 4))
     with store(script, *documents) as select:
@@ -214,13 +209,10 @@ def test_published_documents_are_named_by_the_ids_of_outputs():
         assert explain_missing_output(select, "q", [id, "c"]).kind == "window"
         assert explain_missing_output(select, "q", [id, "d"]).kind == "output"
         assert explain_missing_output(select, "q", ["a", "d"]).kind == "stream"
-
-
-def test_what_was_told_before_names_the_output_that_did_among_several_of_its_time():
     script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k) WITHIN 5 s"
-    documents = [(f"a{key}", f"<a>1<k>{key}</k></a>", 0) for key in range(5)]
+    keyed = [(f"a{key}", f"<a>1<k>{key}</k></a>", 0) for key in range(5)]
     later = [(id, f"<a>{id}<k>3</k></a>", time) for id, time in (("b", 4), ("c", 9), ("d", 12))]
-    with store(script, *documents, *later) as select:
+    with store(script, *keyed, *later) as select:
         first, found, alone, last = (explain_missing_output(select, "p", [id]) for id in ("a3", "b", "c", "d"))
     assert [one.kind for one in (first, found, alone, last)] == ["output", "told", "output", "told"]
     assert found.outputs == first.outputs and last.outputs == alone.outputs
@@ -279,7 +271,7 @@ def funnel_of(engine: Session, name: str = "p", **options: int) -> QueryFunnels:
     return found
 
 
-def test_each_stage_counts_what_gets_past_it(filled):
+def test_each_stage_counts_what_gets_past_it(filled, monkeypatch):
     found = funnel_of(filled)
     (funnel,) = found.funnels
     assert [(stage.part, stage.found) for stage in funnel.stages if stage.part != "./t"] == STAGES
@@ -289,6 +281,10 @@ def test_each_stage_counts_what_gets_past_it(filled):
     assert funnel_of(filled, "tied").funnels[0].ties == filled.ties()["tied"] == 1
     union = funnel_of(filled, "u")
     assert [funnel.found for funnel in union.funnels] == [3, 5] and union.outputs == 8
+    assert funnel_of(filled, most=3).documents == 3
+    monkeypatch.setattr(query_lookup, "MOST_CHARACTERS_OF_ONE", 30)
+    found = funnel_of(filled)
+    assert (found.documents, found.left_out) == (5, 3)
 
 
 def test_the_first_stage_that_nothing_passes_is_named_with_a_hint(filled):
@@ -298,13 +294,6 @@ def test_the_first_stage_that_nothing_passes_is_named_with_a_hint(filled):
     assert [stage.found for stage in funnel.stages if stage.block == 2] == [8, 5, 5]
     assert other.failed.message == "there is no document of stream T"
     assert funnel_of(filled, "qq").message == "no query is called qq"
-
-
-def test_a_part_of_very_many_documents_or_of_large_ones_is_looked_at(filled, monkeypatch):
-    assert funnel_of(filled, most=3).documents == 3
-    monkeypatch.setattr(query_lookup, "MOST_CHARACTERS_OF_ONE", 30)
-    found = funnel_of(filled)
-    assert (found.documents, found.left_out) == (5, 3)
 
 
 def test_documents_that_a_query_does_not_see_are_counted_apart():

@@ -35,8 +35,6 @@ STREAM = ("stream", "--engine", "duckdb", "--trigger", "available-now", "--log",
 
 
 class Life:
-    """Documents that come, and processes that read them, one after the other."""
-
     seams: ClassVar[list[str]]
     last = 1
     """Processes that are not killed, in the end."""
@@ -58,7 +56,6 @@ class Life:
             self.steps += 1
 
     def step(self, kill: tuple[str, int] | None) -> None:
-        """What comes, and a process."""
         raise NotImplementedError
 
     def wrong(self) -> Iterator[str]:
@@ -81,7 +78,6 @@ class Life:
         return done
 
     def kept(self) -> list[dict[str, Any]]:
-        """The outputs of the store."""
         with Session("duckdb", state=self.path / "state") as engine:
             found: list[dict[str, Any]] = [output.to_dict() for output in engine.outputs()]
             return sorted(found, key=lambda output: int(output["seq"]))
@@ -169,7 +165,6 @@ class Lines(Life):
 
 
 def command_without_least(*arguments: object) -> None:
-    """The command line, where `every` may be as short as one likes."""
     definition.MINUTE = definition.SECOND = 0
     command(*arguments)
 
@@ -299,7 +294,6 @@ class Commands(Life):
             yield "another outcome than of services that are not killed"
 
     def outcome(self, path: Path) -> tuple[Counter[str], Counter[str], list[str], int]:
-        """The lines of the output file, the outputs in the store, the queries' names, and the dead letters."""
         place = Directory(path)
         lines = Counter(place.output.read_text().splitlines())
         with Session("duckdb", state=place.state) as engine:

@@ -1,29 +1,41 @@
-"""The service: batches with their offsets, output lines each once, a stop between batches, one holder of a store."""
+"""The service: batches, stops, one holder of a store, commands that are done once, and what it tells of itself."""
+
+from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from threading import Event
+from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
 from feeds.documents import Document
 from join_stage.store.protocol import StoreError
 from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
-from mmqjp.service.log import JsonLog, TextLog
-from mmqjp.service.loop import Service, Stop
-from mmqjp.sinks.files import GrowingFile
+from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer
+from mmqjp.service.log import JsonLog, NullLog, TextLog
+from mmqjp.service.loop import Stop
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.spool import Command, CommandResult
+from mmqjp.service.status import store_status
 from mmqjp.state.choice import InUse, is_held
+from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
-from tests.support.faults import Injected, armed, fail
+from tests.support.faults import FaultySession, Injected
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 
@@ -72,22 +84,6 @@ def test_a_run_that_waits_looks_again_at_every_trigger(place: Directory):
         place.drop("0.jsonl", [5])
         place.service(engine, events).run(1e-3, Dropping(12))
         assert engine.counters().documents == 3
-
-
-@pytest.mark.parametrize("failing", ["write", "_note_delivered", "_commit_settings"])
-def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(place: Directory, failing: str):
-    place.drop("1.jsonl", range(3))
-    place.run(PAIRS)
-    place.drop("2.jsonl", range(3, 6))
-    with Session("duckdb", state=place.state) as engine:
-        service = place.service(engine, batch_size=2)
-        broken = GrowingFile if failing == "write" else Service
-        with armed((broken, failing), fail, after=True), pytest.raises(Injected):
-            service.run(None, StopAfter(10**9))
-    half = place.output.read_bytes()
-    place.run()
-    assert place.output.read_bytes().startswith(half)
-    assert set(place.pairs()) == all_pairs(range(6)) and len(place.pairs()) == 15
 
 
 def test_a_second_engine_is_told_who_holds_the_store(tmp_path: Path):
@@ -146,23 +142,6 @@ def test_events_are_json_or_lines_for_people():
         '1970-01-01T00:00:00.000Z batch documents=12345 seconds=0.123 text="a\\nb"',
         "\r\x1b[K1970-01-01T00:00:00.000Z stopped rate=12346\n",
     ]
-
-
-def test_the_command_reads_what_is_there_and_ends(place: Directory):
-    place.drop("1.jsonl", range(3))
-    queries = place.path / "q.xscl"
-    queries.write_text(PAIRS)
-    options: list[str | Path] = ["--engine", "duckdb", "--source", place.drops, "--state", place.state]
-    options += ["--trigger", "available-now"]
-    result = mmqjp("stream", *options, "--queries", queries, "--output", place.output, "--log", "json")
-    assert result.exit_code == 0, result.output
-    assert [json.loads(line)["event"] for line in result.stderr.splitlines()] == ["started", "batch", "stopped"]
-    assert set(place.pairs()) == all_pairs(range(3))
-    place.drop("2.jsonl", range(3, 4))
-    result = mmqjp("stream", *options)  # to standard output
-    assert {tuple(json.loads(line)["documents"]) for line in result.stdout.splitlines()} == {
-        (f"d{n}", "d3") for n in range(3)
-    }
 
 
 @pytest.mark.parametrize(
@@ -249,7 +228,6 @@ class Rests(Event):
 
 
 def dropping(place: Directory, firsts: list[int], count: int) -> list[Callable[[], object]]:
-    """Steps that drop a file each, with documents from a number on."""
     return [partial(place.drop, f"{first}.jsonl", range(first, first + count)) for first in firsts]
 
 
@@ -263,20 +241,6 @@ def test_a_service_looks_when_it_is_called(place: Directory):
     assert [event["documents"] for event in events.named("batch")] == [2, 2]
     assert [event["do"] for event in events.named("command")] == ["pause"] and len(place.pairs()) == 6
     assert len(idle) == 1, "what only time calls for is left to the regular looks"
-
-
-def test_the_outputs_do_not_depend_on_the_watcher(place: Directory, tmp_path: Path):
-    stop = Event()
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        place.service(engine, watcher=Calls(stop, *dropping(place, [6, 0, 3], 3))).run(NEVER, stop)
-    polled = Directory(tmp_path / "polled")
-    for drop in dropping(polled, [6, 0, 3], 3):
-        drop()
-    with Session("duckdb", state=polled.state) as engine:
-        engine.subscribe(PAIRS)
-        polled.service(engine).run(1e-3, Rests(3))
-    assert sorted(place.pairs()) == sorted(polled.pairs()) and len(place.pairs()) == 36
 
 
 def test_a_call_in_vain_is_followed_by_a_rest(place: Directory, monkeypatch: pytest.MonkeyPatch):
@@ -305,3 +269,185 @@ def test_a_service_that_rests_runs_commands(place: Directory, monkeypatch: pytes
     with Session("duckdb", state=place.state) as engine:
         place.service(engine, events, watcher=Calls(stop, lambda: None)).run(NEVER, stop)
     assert [event["do"] for event in events.named("command")] == ["list"]
+
+
+ALL: dict[str, Any] = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}
+
+
+def client(place: Directory, wait: float = 30.0, sleep: Callable[[float], object] = lambda seconds: None) -> Client:
+    times: Iterator[int] = iter(range(10**9))
+    return Client(place.state, lambda: Session("duckdb", state=place.state), wait, lambda: float(next(times)), sleep)
+
+
+def test_a_running_service_does_commands_between_batches_in_order(place: Directory):
+    events = Events()
+    place.drop("1.jsonl", range(4))
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        asked = [
+            place.ask("subscribe", **ALL),
+            place.ask("pause", name="all_a"),
+            place.ask("list"),
+            place.ask("pause", name="none"),
+            place.ask("show", name="none"),
+            place.ask("dance"),
+            place.ask("subscribe", **ALL | {"text": "S/"}),
+        ]
+        place.service(engine, events).run(None, StopAfter(10**9))
+        answers = [place.answer(command) for command in asked]
+        assert answers[:2] == [CommandResult(["all_a"]), CommandResult(["all_a"])]
+        assert [(row["name"], row["paused"]) for row in answers[2].result] == [("pairs", None), ("all_a", "asked to")]
+        assert answers[3] == answers[4] == CommandResult(error="no query is named 'none'")
+        assert answers[5].error == "unknown command 'dance'"
+        assert answers[6].error is not None and "error" in answers[6].error
+    assert [event["do"] for event in events.named("command")] == [command.do for command in asked]
+    assert len(place.pairs()) == 6
+
+
+def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(place: Directory):
+    command = place.ask("subscribe", **ALL)
+    with FaultySession("duckdb", state=place.state) as engine:
+        with engine.store.failing("commit"), pytest.raises(Injected):
+            CommandQueue(place.spool).apply(engine, Events())
+        assert CommandQueue(place.spool).apply(engine, Events()) == 1
+    assert place.answer(command) == CommandResult(["all_a"])
+
+
+def test_a_command_without_its_arguments_is_a_mistake_and_a_fault_of_ours_is_none(
+    place: Directory, monkeypatch: pytest.MonkeyPatch
+):
+    asked = [place.ask(do, other=1) for do in ("subscribe", "unsubscribe", "pause", "resume", "show")]
+    with Session("duckdb", state=place.state) as engine:
+        CommandQueue(place.spool).apply(engine, Events())
+    assert all((place.answer(command).error or "").startswith("the command lacks its ") for command in asked)
+    place.ask("subscribe", **ALL)
+    with Session("duckdb", state=place.state) as engine:
+        for fault in (ValueError, KeyError, TypeError):
+            monkeypatch.setattr(engine.registry, "add", Mock(side_effect=fault))
+            with pytest.raises(fault):
+                CommandQueue(place.spool).apply(engine, Events())
+
+
+def test_a_free_store_is_opened_for_all_that_waits_and_what_nobody_can_open_is_not_kept(place: Directory):
+    earlier = place.ask("subscribe", **ALL)
+    assert client(place).ask("pause", {"name": "all_a"}) == ["all_a"]
+    assert place.answer(earlier) == CommandResult(["all_a"])
+    assert [row["paused"] for row in client(place).ask("show", {"name": "all_a"})] == ["asked to"]
+    with pytest.raises(CommandError, match="no query is named 'none'"):
+        client(place).ask("unsubscribe", {"name": "none"})
+
+    def fail() -> Session:
+        raise StoreError("broken")
+
+    with pytest.raises(StoreError, match="broken"):
+        Client(place.state, fail, 5).ask("subscribe", ALL)
+    assert not place.spool.waiting()
+
+
+def test_a_held_store_is_waited_for_and_what_was_asked_is_kept(place: Directory):
+    with Session("duckdb", state=place.state) as engine:
+        with pytest.raises(NoAnswer, match=r"no answer within 5 s: .*in use by process .*; the command is kept"):
+            client(place, wait=5).ask("subscribe", ALL)
+        with pytest.raises(NoAnswer, match="ask again later"):
+            client(place, wait=5).ask("list", {})
+        queue = CommandQueue(place.spool)
+        assert queue.apply(engine, Events()) == 1 and list(engine.queries()) == ["all_a"]
+        answered = client(place, sleep=lambda seconds: queue.apply(engine, Events()))
+        assert [row["name"] for row in answered.ask("list", {})] == ["all_a"]
+
+
+def test_rubbish_in_the_spool_is_answered_and_old_answers_go(place: Directory):
+    place.ask("list")
+    commands, answers = place.state / "spool" / "commands", place.state / "spool" / "answers"
+    for name, text in (("1-x.json", "rubbish"), ("2-x.json", "{}"), (".3-x.json.77", "draft"), ("4-x.txt", "")):
+        (commands / name).write_text(text)
+    assert [command.do for command in place.spool.waiting()] == ["list"]
+    assert sorted(path.name for path in answers.iterdir()) == ["1-x.json", "2-x.json"]
+    assert "is not a command" in place.answer(Command("1-x", "", {})).error  # type: ignore[operator]
+    CommandQueue(place.spool, lambda: RESULT_RETENTION + 10)
+    assert list(answers.iterdir()) == [] and not (commands / ".3-x.json.77").exists()
+    assert len(place.spool.waiting()) == 1
+
+
+def test_status_is_the_same_running_and_stopped(tmp_path: Path):
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(f"{WINDOW}; T//b->x FOLLOWED BY {{x = y, 5}} T//b->y PUBLISH other")
+        engine.pause("other")
+        engine.process([doc(0), doc(1), doc(5, "T"), Document("bad", "<a>", time=NOW)])
+        found = store_status(engine).to_dict()
+    told = json.loads(mmqjp("status", "--state", tmp_path, "--json").stdout)
+    for key in ("batches", "state_bytes"):  # a store that is closed keeps its costs, in one more
+        assert told.pop(key) and found.pop(key)
+    assert told == json.loads(json.dumps(found))
+    assert {key: told[key] for key in ("queries", "paused", "documents", "outputs", "dead_letters")} == {
+        "queries": 2, "paused": 1, "documents": 3, "outputs": 2, "dead_letters": 1
+    }  # fmt: skip
+    assert told["horizon"] == NOW + SECOND - HOUR and told["evictable_before"] == NOW - 9 * SECOND - HOUR
+    assert told["streams"][0] == {
+        "stream": "S", "documents": 2, "bytes": 16, "latest": NOW + SECOND, "watermark": NOW + SECOND - HOUR
+    }  # fmt: skip
+    text = mmqjp("status", "--state", tmp_path).stdout
+    assert "queries        2, 1 of them paused" in text and "2027-01-15T07:00:01Z" in text
+
+
+def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
+    place = Directory(tmp_path)
+    place.drop("1.jsonl", range(3))
+    events = Events()
+    metrics = Metrics(events, now=lambda: 12 * SECOND)
+    place.ask("subscribe", text=PAIRS, add=False, backfill=False)
+    with Session("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
+        service = place.service(engine, metrics, on_idle=lambda e: metrics.update(store_status(e)))
+        service.run(None, StopAfter(10**9))
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
+        text = response.read().decode()
+    for line in (
+        "mmqjp_documents_total 3.0", "mmqjp_outputs_total 3.0", "mmqjp_dead_letters_total 0.0",
+        "mmqjp_batch_seconds_count 1.0", 'mmqjp_commands_total{do="subscribe"} 1.0',
+        'mmqjp_queries{state="active"} 1.0', 'mmqjp_watermark_seconds{stream="S"} 1.0',
+        'mmqjp_kept_documents{stream="S"} 3.0', "mmqjp_evictable_before_seconds -9.0",
+        "mmqjp_lag_seconds 10.0", "mmqjp_waiting_files 0.0",
+    ):  # fmt: skip
+        assert line in text.splitlines()
+    assert re.search(r"^mmqjp_state_bytes [1-9]", text, re.M)
+    (batch,) = events.named("batch")
+    assert (batch["lag_seconds"], batch["waiting_files"]) == (3.0, 0) and batch["state_bytes"]
+    with Session("duckdb") as engine:
+        Metrics(NullLog()).update(store_status(engine))
+
+
+def test_a_batch_tells_how_many_files_wait(tmp_path: Path):
+    place, events = Directory(tmp_path), Events()
+    for name in range(3):
+        place.drop(f"{name}.jsonl", range(name * 4, name * 4 + 4))
+    place.run(PAIRS, events=events, batch_size=5)
+    assert [batch["waiting_files"] for batch in events.named("batch")] == [1, 0, 0]
+
+
+def test_status_asks_a_store_once(tmp_path: Path):
+    FaultySession("duckdb", state=tmp_path).close()
+    with FaultySession("duckdb", state=tmp_path) as engine:
+        engine.process([doc(0), doc(0, "T")])
+        asked: list[str] = []
+        select = engine.store.select
+
+        def noted(sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+            asked.append(sql)
+            return select(sql, views)
+
+        with engine.store.instead(select=noted):
+            store_status(engine)
+            assert len(asked) <= 3  # settings are read once
+            store_status(engine)
+            assert len(asked) <= 4
+
+
+def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = mmqjp("stream", "--engine", "duckdb", "--source", tmp_path, "--state", tmp_path / "state",
+                       "--metrics-port", str(port), "--trigger", "available-now")  # fmt: skip
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(f"mmqjp: error: metrics cannot be served at 127.0.0.1:{port}: ")

@@ -3,7 +3,6 @@ dropped; status and metrics tell how they are."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -21,15 +20,12 @@ from mmqjp.service.metrics import Metrics
 from mmqjp.service.spool import CommandResult, Spool
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, read_sink, read_tables
-from mmqjp.sinks.deliverer import Deliverer
-from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.secrets import Secrets
-from mmqjp.sinks.sink import Jobs, down
+from mmqjp.sinks.sink import down
 from mmqjp.tables.schema import CommitMetadata
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, definition
 from tests.support.faults import FaultySession, Injected, armed, fail
-from tests.support.service import PAIRS, Directory, Events, StopAfter
+from tests.support.service import PAIRS, Directory, Events
 from tests.support.stores import as_files
 
 EVERY = "FROM S//a->x PUBLISH every"
@@ -56,7 +52,6 @@ def read_live(name: str, table: Any) -> SinkDefinition:
 
 
 def process(engine: Session, sinks: SinkManager, found: list[Document]) -> None:
-    """A batch of a service."""
     notes = sinks.notes()
     metadata = CommitMetadata(settings=notes.values(), gaps=notes.gaps, undelivered=notes.undelivered)
     outputs = engine.process(found, metadata)
@@ -126,32 +121,6 @@ def test_gaps_that_follow_each_other_become_one_row(tmp_path: Path, monkeypatch:
         process(engine, sinks, documents(1_000))
         engine.prune(DAY, owed=sinks.owed())
         assert not engine.sql("SELECT * FROM gaps WHERE last < 20").to_pylist()
-
-
-def kinds_of(place: Directory, engine: Session, jobs: Jobs) -> SinkManager:
-    """Real sinks of files."""
-    given = [
-        read_sink("lines", {"kind": "jsonl", "path": "lines.jsonl"}, place.output.parent, file="mmqjp.toml"),
-        read_sink("some", {"kind": "jsonl", "path": "s.jsonl", "queries": ["x*"]}, place.output.parent, file="m.toml"),
-    ]
-    return SinkManager(engine, given, Kinds(Secrets()), jobs, Events(), read_live)
-
-
-def lines_of(path: Path) -> list[int]:
-    return [json.loads(line)["seq"] for line in path.read_text().splitlines()]
-
-
-def test_a_service_delivers_what_is_there_before_it_ends(tmp_path: Path):
-    place = Directory(tmp_path)
-    place.drop("1.jsonl", range(30))
-    for _ in range(2):
-        with Session("duckdb", state=place.state) as engine:
-            if not engine.registry.subscriptions:
-                engine.subscribe(PAIRS)
-            place.service(engine, sinks=kinds_of(place, engine, Deliverer()), batch_size=7).run(None, StopAfter(10**9))
-        place.drop("2.jsonl", range(30, 40))
-    assert lines_of(tmp_path / "lines.jsonl") == lines_of(place.output) != []
-    assert not (tmp_path / "s.jsonl").exists() or not lines_of(tmp_path / "s.jsonl")
 
 
 def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
@@ -238,7 +207,15 @@ def test_each_change_is_made_once_whatever_is_killed(place: Directory):
 LOOKS = [("sinks", {}), ("sinks", {"name": "old"}), ("sinks-failed", {"name": "old"}), ("sinks-secrets", {})]
 
 
-def assert_that_looking_only_reads(place: Directory) -> None:
+@pytest.mark.parametrize("files", [False, True], ids=["of DuckDB", "of Spark"])
+def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_path: Path, files: bool):
+    on_duckdb = Directory(tmp_path / "duckdb") if files else place
+    assert applied(on_duckdb, "sinks-add", {"name": "old", "table": HOOK}).error is None
+    with Session("duckdb", state=on_duckdb.state) as opened:
+        opened.commit_metadata(CommitMetadata(settings={"sink:other": ""}))  # so that it would begin
+        before = opened.settings("sink")
+    if files:
+        as_files(on_duckdb.state, place.state)
     run_sinks = partial(run_offline, place.state, partial(tables, place))
     asks = replace(client(place.state, 5, run_sinks=run_sinks), open_store=fail)
     listed, shown, failed, secrets = [asks.ask(do, arguments) for do, arguments in LOOKS]
@@ -246,20 +223,6 @@ def assert_that_looking_only_reads(place: Directory) -> None:
     assert shown["definition"] == HOOK and failed == {"undelivered": [], "gaps": []} and secrets == []
     with pytest.raises(CommandError, match="no sink is named none"):
         asks.ask("sinks", {"name": "none"})
-
-
-def test_looking_at_sinks_only_reads(place: Directory):
-    applied(place, "sinks-add", {"name": "old", "table": HOOK})
-    with Session("duckdb", state=place.state) as opened:
-        opened.commit_metadata(CommitMetadata(settings={"sink:other": ""}))  # so that it would begin
-        before = opened.settings("sink")
-    assert_that_looking_only_reads(place)
-    with Session("duckdb", state=place.state) as opened:
-        assert opened.settings("sink") == before
-
-
-def test_looking_at_sinks_of_a_spark_store_needs_no_spark(place: Directory, tmp_path: Path):
-    on_duckdb = Directory(tmp_path / "duckdb")
-    assert applied(on_duckdb, "sinks-add", {"name": "old", "table": HOOK}).error is None
-    as_files(on_duckdb.state, place.state)
-    assert_that_looking_only_reads(place)
+    if not files:
+        with Session("duckdb", state=place.state) as opened:
+            assert opened.settings("sink") == before

@@ -1,13 +1,13 @@
-"""What a sink does after each answer, how it groups, and how far it may fall behind. The clock is the tests'."""
+"""Sinks: what each does after each answer, how it groups, how far it may fall behind, and jobs in real threads."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
+from threading import Event as Flag
 from typing import cast
 
 import pytest
@@ -17,13 +17,22 @@ from mmqjp.answers.fan_out import OutputChunk
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.sinks.definition import SinkDefinition, Start, read_sink
+from mmqjp.sinks.definition import SinkDefinition, Start
 from mmqjp.sinks.deliverer import Deliverer, offer
-from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import NotASink, SinkManager
 from mmqjp.sinks.positions import Course, SinkExists, SinkState, UnknownSink
-from mmqjp.sinks.secrets import Secrets
-from mmqjp.sinks.sink import DeliveryResult, Message, Receiver, Sink, Warn, acknowledged, down, gone, refused
+from mmqjp.sinks.sink import (
+    DeliveryResult,
+    JobEvent,
+    Message,
+    Pending,
+    Receiver,
+    Sink,
+    Warn,
+    acknowledged,
+    down,
+    refused,
+)
 from tests.support.fake_sinks import (
     DAY,
     SECOND,
@@ -37,6 +46,7 @@ from tests.support.fake_sinks import (
     manager,
     position,
 )
+from tests.support.messages import match, message, output
 
 HOUR = 3_600 * SECOND
 
@@ -48,7 +58,6 @@ def shown(sinks: SinkManager, name: str = "s") -> SinkState:
 def with_sink(
     answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged(), **table: object
 ) -> tuple[FakeStore, Endpoint, SinkManager]:
-    """A store with the sink `s`."""
     store, endpoint = FakeStore(Clock()), Endpoint(answer)
     return store, endpoint, manager(store, {"s": endpoint}, [definition("s", **table)])
 
@@ -58,19 +67,16 @@ def turns(sinks: SinkManager, count: int = 6) -> None:
         sinks.turn()
 
 
+def go_on(store: FakeStore, sinks: SinkManager, queries: Sequence[str] = (), wait: int = 0, count: int = 6) -> None:
+    """Commits outputs of queries, if there are some, lets time pass, and takes turns."""
+    if queries:
+        sinks.committed(store.commit(queries))
+    store.clock.time += wait
+    turns(sinks, count)
+
+
 def ids(endpoint: Endpoint) -> list[str]:
     return [match.output.id for message, verdict in endpoint.got for match in message.matches]
-
-
-def test_each_output_is_a_message_and_only_wanted_ones_are_sent():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    store.commit(["a"])
-    sinks = manager(store, {"s": endpoint}, [definition("s", queries=["a*"])])
-    sinks.committed(store.commit(["a", "b", "ab", "b"]))
-    turns(sinks)
-    assert ids(endpoint) == ["id1", "id3"]
-    assert [message.id for message, _ in endpoint.got] == ["msg_id1", "msg_id3"]
-    assert shown(sinks).acked == 4 and shown(sinks).behind == 0 and shown(sinks).delivered == 2
 
 
 def test_a_new_sink_begins_now_or_where_it_says():
@@ -109,26 +115,10 @@ def test_a_receiver_that_is_down_is_asked_at_the_times_of_the_specification_and_
     assert position(store, "s")["state"] == "stopped" and position(store, "s")["acked"] == -1
 
 
-def test_a_stopped_sink_keeps_its_position_over_a_restart_until_it_is_resumed():
-    store, endpoint, sinks = with_sink(lambda message: gone("410"))
-    sinks.committed(store.commit(["a", "a"]))
-    turns(sinks)
-    assert shown(sinks).state == "stopped" and len(endpoint.got) == 1
-    sinks.close()
-    endpoint.answer = lambda message: acknowledged()
-    sinks = manager(store, {"s": endpoint}, [definition("s")])
-    turns(sinks)
-    assert len(endpoint.got) == 1
-    sinks.resume("s")
-    turns(sinks)
-    assert ids(endpoint) == ["id0", "id0", "id1"]
-
-
 @pytest.mark.parametrize(("asked", "waits"), [(60, 60), (1, 5.25), (3 * 86400, 86400)])
 def test_a_receiver_may_ask_for_a_wait_of_up_to_a_day(asked: int, waits: float):
     store, _, sinks = with_sink(lambda message: down("429", asked * SECOND))
-    sinks.committed(store.commit(["a"]))
-    turns(sinks)
+    go_on(store, sinks, ["a"])
     assert (shown(sinks).next or 0) - store.clock.time == waits * SECOND
 
 
@@ -158,12 +148,10 @@ def test_a_receiver_that_answers_now_this_now_that_is_not_asked_often():
 def test_a_group_is_what_was_committed_within_the_wait_and_shows_the_first_of_it():
     store, endpoint, sinks = with_sink(wait="30s", most=3)
     for _ in range(8):
-        sinks.committed(store.commit(["a", "a"]))
-        turns(sinks)
+        go_on(store, sinks, ["a", "a"])
         store.clock.time += 10 * SECOND
     turns(sinks)
-    store.clock.time += 60 * SECOND
-    turns(sinks)
+    go_on(store, sinks, wait=60 * SECOND)
     assert [(m.first, m.last, len(m.matches), m.more) for m, _ in endpoint.got] == [(0, 7, 3, 5), (8, 15, 3, 5)]
     assert shown(sinks).behind == 0 and shown(sinks).delivered == 16
 
@@ -199,9 +187,7 @@ def test_the_end_of_a_group_is_noted_before_it_is_sent():
         return down("500")
 
     sinks = manager(store, {"s": Endpoint(answer)}, [definition("s", wait="30s")])
-    sinks.committed(store.commit(["a", "a"]))
-    store.clock.time += 31 * SECOND
-    turns(sinks)
+    go_on(store, sinks, ["a", "a"], 31 * SECOND)
     assert shown(sinks).failed == 1
 
 
@@ -211,8 +197,7 @@ def test_past_its_backlog_the_oldest_outputs_are_given_up_and_told(size: int):
     sinks.pause("s")
     for start in range(0, 2_500, size):
         sinks.committed(store.commit(["a"] * min(size, 2_500 - start)))
-    store.clock.time += 61 * SECOND
-    turns(sinks, 8)
+    go_on(store, sinks, wait=61 * SECOND, count=8)
     sinks.save()
     assert sum(row.count for row in store.gaps) == 1_500
     assert store.gaps[0].first == 0 and store.gaps[-1].last == 1_499
@@ -222,13 +207,6 @@ def test_past_its_backlog_the_oldest_outputs_are_given_up_and_told(size: int):
     assert ids(endpoint) == [f"id{seq}" for seq in range(1_500, 2_500)]
 
 
-def test_many_outputs_at_once_are_no_reason_to_give_up_any():
-    store, endpoint, sinks = with_sink(backlog_outputs=1_000)
-    sinks.committed(store.commit(["a"] * 5_000))
-    turns(sinks, 100)
-    assert len(endpoint.got) == 5_000 and not store.gaps
-
-
 def test_outputs_that_are_too_old_are_given_up():
     store, endpoint, sinks = with_sink(backlog="1h")
     sinks.pause("s")
@@ -236,8 +214,7 @@ def test_outputs_that_are_too_old_are_given_up():
     store.clock.time += 40 * 60 * SECOND
     sinks.committed(store.commit(["a", "a"]))
     assert (sinks.owed() or (0, 0))[0] == 0
-    store.clock.time += 40 * 60 * SECOND
-    turns(sinks)
+    go_on(store, sinks, wait=40 * 60 * SECOND)
     assert [(row.first, row.last, row.count) for row in store.gaps] == [(0, 1, 2)]
     owed = sinks.owed()
     assert owed is not None and owed.t0 == 2
@@ -246,35 +223,14 @@ def test_outputs_that_are_too_old_are_given_up():
     assert ids(endpoint) == ["id2", "id3"] and sinks.owed() is None
 
 
-def test_what_is_asked_for_again_is_not_too_old():
+def test_neither_many_outputs_at_once_nor_those_that_are_asked_for_again_are_given_up():
     store, endpoint, sinks = with_sink(backlog="1h", backlog_outputs=1_000)
-    sinks.committed(store.commit(["a"] * 3_000))
-    turns(sinks, 60)
+    go_on(store, sinks, ["a"] * 3_000, count=60)
+    assert len(endpoint.got) == 3_000 and not store.gaps
     store.clock.time += 30 * DAY
     sinks.replay("s", Start(seq=0))
     turns(sinks, 60)
     assert len(endpoint.got) == 6_000 and not store.gaps
-
-
-def test_files_are_written_once_a_full_disk_waits_and_others_go_on():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    full = [False]
-    disk = Disk(lambda: full[0])
-    given = [definition("s"), definition("f", kind="jsonl", path="x.jsonl")]
-    sinks = manager(store, {"s": endpoint, "f": disk}, given)
-    sinks.committed(store.commit(["a", "a"]))
-    store.clock.time += 2 * SECOND
-    turns(sinks)
-    assert disk.lines == ["id0", "id1"]
-    full[0] = True
-    sinks.committed(store.commit(["a"]))
-    turns(sinks)
-    assert shown(sinks, "f").state == "waiting" and "No space" in shown(sinks, "f").reason
-    assert len(endpoint.got) == 3 and shown(sinks, "f").behind == 1
-    full[0] = False
-    store.clock.time += 6 * SECOND
-    turns(sinks)
-    assert disk.lines == ["id0", "id1", "id2"] and shown(sinks, "f").state == "running"
 
 
 def test_sinks_are_added_changed_and_removed():
@@ -283,13 +239,11 @@ def test_sinks_are_added_changed_and_removed():
     sinks.add(definition("s", queries=["a"]))
     with pytest.raises(SinkExists):
         sinks.add(definition("s"))
-    sinks.committed(store.commit(["a", "b"]))
-    turns(sinks)
+    go_on(store, sinks, ["a", "b"])
     sinks.close()
     sinks = manager(store, {"s": endpoint})
     sinks.set(definition("s", queries=["b"]))
-    sinks.committed(store.commit(["a", "b"]))
-    turns(sinks)
+    go_on(store, sinks, ["a", "b"])
     assert ids(endpoint) == ["id0", "id3"]
     with pytest.raises(NotASink):
         sinks.set(definition("s", kind="jsonl", path="x"))
@@ -299,8 +253,7 @@ def test_sinks_are_added_changed_and_removed():
         sinks.pause("s")
     sinks.committed(store.commit(["b"]))
     sinks.add(definition("s"))
-    sinks.committed(store.commit(["b"]))
-    turns(sinks)
+    go_on(store, sinks, ["b"])
     assert ids(endpoint) == ["id0", "id3", "id5"]
 
 
@@ -317,11 +270,9 @@ def test_the_file_is_read_anew():
     endpoints: dict[str, Endpoint | Disk] = {"s": Endpoint(), "t": Endpoint()}
     of_file = [replace(definition(name), file="mmqjp.toml") for name in ("s", "t")]
     sinks = manager(store, endpoints, of_file)
-    sinks.committed(store.commit(["a"]))
-    turns(sinks)
+    go_on(store, sinks, ["a"])
     sinks.reload([of_file[1]])
-    sinks.committed(store.commit(["a"]))
-    turns(sinks)
+    go_on(store, sinks, ["a"])
     sinks.reload(of_file)
     turns(sinks)
     assert ids(endpoints["s"]) == ids(endpoints["t"]) == ["id0", "id1"]  # type: ignore[arg-type]  # both are endpoints
@@ -329,19 +280,16 @@ def test_the_file_is_read_anew():
 
 def test_positions_are_noted_with_the_next_batch_or_after_five_seconds():
     store, _, sinks = with_sink()
-    sinks.committed(store.commit(["a"]))
-    turns(sinks)
+    go_on(store, sinks, ["a"])
     assert position(store, "s")["acked"] == -1
     notes = sinks.notes()
     outputs = store.commit(["a"], notes.metadata())
     sinks.noted(notes)
     assert position(store, "s")["acked"] == 0
     sinks.committed(outputs)
-    store.clock.time += 4 * SECOND
-    turns(sinks)
+    go_on(store, sinks, wait=4 * SECOND)
     assert position(store, "s")["acked"] == 0
-    store.clock.time += SECOND
-    turns(sinks)
+    go_on(store, sinks, wait=SECOND)
     assert position(store, "s")["acked"] == 1
 
 
@@ -353,8 +301,7 @@ def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again
     for expected in ("bob refused it", ""):
         sinks.committed(store.commit(["a", "a", "a"]))
         for _ in range(3):
-            store.clock.time += 2 * SECOND
-            turns(sinks)
+            go_on(store, sinks, wait=2 * SECOND)
         state = shown(sinks)
         assert (state.state, state.behind, state.failed, state.reason) == ("running", 0, 0, expected)
     assert [message.first for message, _ in endpoint.got] == [0, 3]
@@ -415,8 +362,7 @@ def with_an_open_bundle() -> tuple[FakeStore, Bundles, SinkManager]:
     store = FakeStore(Clock())
     bundles = Bundles(store.clock)
     sinks = bundled(store, bundles)
-    sinks.committed(store.commit(["a"] * 3))
-    turns(sinks)
+    go_on(store, sinks, ["a"] * 3)
     return store, bundles, sinks
 
 
@@ -426,26 +372,16 @@ def test_what_is_written_but_could_be_lost_is_owed_until_it_is_closed():
     assert bundles.open == [0, 1, 2] and (state.acked, state.behind) == (-1, 3)
     owed = sinks.owed()
     assert owed is not None and owed.t0 == 0
-    store.clock.time += 61 * SECOND
-    turns(sinks)
+    go_on(store, sinks, wait=61 * SECOND)
     state = shown(sinks, "f")
     assert bundles.closed == [0, 1, 2] and (state.acked, state.behind) == (2, 0) and sinks.owed() is None
-
-
-def test_what_was_not_closed_is_written_again_after_a_kill():
-    store, bundles, _ = with_an_open_bundle()
-    sinks = bundled(store, bundles)
-    sinks.committed(store.commit(["a"] * 8))
-    turns(sinks, 8)
-    assert bundles.closed == [*range(11)]
 
 
 def test_a_full_disk_under_an_open_bundle_does_not_keep_outputs_from_being_given_up():
     store, bundles, sinks = with_an_open_bundle()
     bundles.is_full = True
     for _ in range(30):
-        sinks.committed(store.commit(["a"] * 100))
-        turns(sinks)
+        go_on(store, sinks, ["a"] * 100)
         store.clock.time += 61 * SECOND
     turns(sinks, 60)
     state = shown(sinks, "f")
@@ -453,33 +389,10 @@ def test_a_full_disk_under_an_open_bundle_does_not_keep_outputs_from_being_given
     assert state.given_up == 3_003 - 1_000 and state.behind == 1_000
     bundles.is_full = False
     sinks.resume("f")
-    store.clock.time += 61 * SECOND
-    turns(sinks, 20)
-    store.clock.time += 61 * SECOND
-    turns(sinks, 20)
+    go_on(store, sinks, wait=61 * SECOND, count=20)
+    go_on(store, sinks, wait=61 * SECOND, count=20)
     assert bundles.closed == [*range(2_003, 3_003)]
     assert sum(row.count for row in store.gaps) == 2_003 and store.gaps[0].first == 0
-
-
-def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(tmp_path: Path):
-    given = read_sink("lines", {"kind": "jsonl", "path": "lines.jsonl"}, tmp_path, file="mmqjp.toml")
-    path, clock = tmp_path / "lines.jsonl", Clock()
-    for start in range(0, 30, 10):
-        with Session("duckdb", state=tmp_path / "state", now=clock) as engine:
-            if not engine.registry.subscriptions:
-                engine.subscribe("FROM S//a->x PUBLISH every")
-            deliverer = Deliverer()
-            sinks = SinkManager(engine, [given], Kinds(Secrets()), deliverer, Events(), lambda *_: given, now=clock)
-            clock.time += 2 * SECOND  # what must be stored before it goes on is
-            sinks.committed(engine.process([Document(f"d{n}", "<a/>", time=n) for n in range(start, start + 10)]))
-            while sinks.list()[0].behind:
-                deliverer.wait(1)
-                sinks.turn()
-                clock.time += 10_000
-            deliverer.close(5)  # the process ends before it stores the position
-            before = json.loads(engine.settings("sink:")["lines"])["acked"]
-        assert before < start + 9
-        assert [json.loads(line)["seq"] for line in path.read_text().splitlines()] == [*range(start + 10)]
 
 
 # ------------------------------------------------------------ a chunk at a time it comes to the same as one at a time
@@ -526,3 +439,163 @@ def test_chunks_come_to_the_same_as_single_outputs(before: int):
             )  # fmt: skip
             assert [group.id for group in shown.groups] == [group.id for group in expected.groups]
         assert together[3].backlog.count == 0 and together[0].backlog.count == len(kept) + len(outputs)
+
+
+MESSAGES = [message(match(1)), message(match(2)), message(match(3))]
+
+
+class Answering:
+    def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged()) -> None:
+        self.got: list[int] = []
+        self.answer, self.closed = answer, Flag()
+
+    async def send(self, message: Message) -> DeliveryResult:
+        self.got.append(message.first)
+        return self.answer(message)
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+class Hanging(Answering):
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.cancelled = Flag(), Flag()
+
+    async def send(self, message: Message) -> DeliveryResult:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        raise AssertionError
+
+
+class Lines:
+    """A sink of files that asks first for what follows its position, and may wait or fail."""
+
+    def __init__(self, *, asks: bool = False, fail: Exception | None = None, go: Flag | None = None) -> None:
+        self.seen: list[int] = []
+        self.written: list[int] = []
+        self._asks, self._fail, self._go = asks, fail, go
+
+    def prepare(self, pending: Pending) -> bool:
+        if self._asks:
+            self.seen = [one.seq for one in pending()]
+        return self._asks
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        if self._go is not None:
+            self._go.wait()
+        if self._fail is not None:
+            raise self._fail
+        self.written += [one.seq for one in outputs]
+        return len(self.written)
+
+    def position(self) -> Position:
+        return Position(max(self.written, default=-1), {"here": 1})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def deliverer() -> Iterator[Deliverer]:
+    made = Deliverer()
+    yield made
+    made.close(5)
+
+
+Read = Callable[[int, int], list[Output]]
+
+
+def until_ended(deliverer: Deliverer, *jobs: int, read: Read | None = None) -> list[JobEvent]:
+    found: list[JobEvent] = []
+    while not set(jobs) <= {event.job for event in found if event.kind == "ended"}:
+        deliverer.wait(1)
+        found += deliverer.events(read or (lambda job, after: []))
+    return found
+
+
+def kinds(events: list[JobEvent], job: int) -> list[tuple[str, int]]:
+    return [(event.kind, event.last) for event in events if event.job == job]
+
+
+def test_messages_are_sent_in_order_until_one_is_not_acknowledged(deliverer: Deliverer):
+    receiver = Answering(lambda message: refused("no") if message.first == 2 else acknowledged())
+    deliverer.send(1, receiver, MESSAGES)
+    events = until_ended(deliverer, 1)
+    assert kinds(events, 1) == [("acknowledged", 1), ("failed", -1), ("ended", -1)] and receiver.got == [1, 2]
+
+
+def test_a_receiver_that_hangs_holds_up_no_other_and_can_be_ended(deliverer: Deliverer):
+    hanging, other = Hanging(), Answering()
+    deliverer.send(1, hanging, MESSAGES)
+    hanging.began.wait()
+    deliverer.send(2, other, MESSAGES)
+    assert kinds(until_ended(deliverer, 2), 1) == [] and other.got == [1, 2, 3]
+    deliverer.cancel(1)
+    assert kinds(until_ended(deliverer, 1), 1) == [("ended", -1)]
+
+
+def test_a_job_that_is_ended_before_it_begins_ends(deliverer: Deliverer):
+    for job in range(1, 50):
+        deliverer.send(job, Hanging(), MESSAGES)
+        deliverer.cancel(job)
+    until_ended(deliverer, *range(1, 50))
+
+
+def test_a_receiver_that_raises_or_takes_too_long_is_down():
+    deliverer = Deliverer(attempt_seconds=0.05)
+
+    def broken(message: Message) -> DeliveryResult:
+        raise ValueError("a\nbug")
+
+    deliverer.send(1, Answering(broken), MESSAGES)
+    deliverer.send(2, Hanging(), MESSAGES)
+    events = until_ended(deliverer, 1, 2)
+    verdicts = {event.job: event.verdict for event in events if event.kind == "failed"}
+    assert verdicts == {1: DeliveryResult("down", "a bug"), 2: DeliveryResult("down", "no answer in 0.05 s")}
+    deliverer.close(5)
+
+
+def test_a_sink_of_files_gets_what_it_asks_for_before_it_writes(deliverer: Deliverer):
+    def read(job: int, after: int) -> list[Output]:
+        return [output(seq) for seq in range(after + 1, min(after + 3, 6))]
+
+    sink = Lines(asks=True)
+    deliverer.write(1, sink, [match(6)])
+    events = until_ended(deliverer, 1, read=read)
+    assert kinds(events, 1) == [("prepared", -1), ("ended", -1)] and sink.seen == [0, 1, 2, 3, 4, 5]
+    assert not sink.written and events[0].position == Position(-1, {"here": 1})
+
+
+def test_a_full_disk_is_a_failure_of_its_sink_alone(deliverer: Deliverer):
+    full, other = Lines(fail=OSError(28, "No space left on device")), Lines()
+    deliverer.write(1, full, [match(1)])
+    deliverer.write(2, other, [match(1), match(2)])
+    events = until_ended(deliverer, 1, 2)
+    (failed,) = [event for event in events if event.kind == "failed"]
+    assert failed.verdict is not None and "No space" in failed.verdict.reason
+    assert kinds(events, 2) == [("written", 2), ("ended", -1)]
+
+
+def test_a_disk_that_hangs_holds_up_no_other_and_not_the_end():
+    deliverer, go, other, push = Deliverer(), Flag(), Lines(), Answering()
+    deliverer.write(1, Lines(go=go), [match(1)])
+    deliverer.write(2, other, [match(1)])
+    deliverer.send(3, push, MESSAGES)
+    until_ended(deliverer, 2, 3)
+    deliverer.close(0.01)
+    go.set()
+
+
+def test_at_the_end_jobs_are_ended_and_receivers_closed():
+    deliverer, hanging, asking = Deliverer(), Hanging(), Lines(asks=True)
+    deliverer.send(1, hanging, MESSAGES)
+    hanging.began.wait()
+    deliverer.write(2, asking, [match(1)])  # nobody answers it any more
+    deliverer.close(5, [hanging])
+    assert hanging.cancelled.is_set() and hanging.closed.is_set() and not asking.written
+    deliverer.close(5)

@@ -24,6 +24,7 @@ from mmqjp.sinks.secrets import BadSink, SecretName
 
 HOOK = 'kind = "webhook"\nurl = "https://example.org/hook"\n'
 MAIL = 'kind = "mail"\nserver = "smtps://mail.example.org"\nto = ["ann@example.org"]\n'
+DIGEST = MAIL + 'at = "07:00"\nzone = "Europe/Berlin"'
 S, H, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 
 
@@ -91,7 +92,7 @@ def test_the_keys_that_all_have():
     plain = of_file(HOOK)
     assert plain.wants("anything") and plain.start == Start() and not plain.is_live and plain.file == "x.toml"
     assert (plain.wait_us, plain.most, plain.backlog_us, plain.backlog_outputs) == (0, 100, 7 * DAY, 100_000)
-    assert live(HOOK).is_live
+    assert live(HOOK).is_live and plain.table == tomllib.loads(HOOK)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +180,6 @@ def test_errors_name_the_file_and_the_key(toml, key, cause):
 )
 def test_what_only_the_file_may_say(toml, cause):
     assert cause in error(live, toml)
-
-
-def test_live_files_lie_in_a_directory_of_the_state():
     assert live('kind = "jsonl"\npath = "out.jsonl"').options == JsonlOptions(Path("state/sinks/out.jsonl"))
 
 
@@ -211,24 +209,21 @@ def at(year: int, month: int, day: int, hour: int, minute: int = 0, zone: str = 
     return from_datetime(datetime(year, month, day, hour, minute, tzinfo=ZoneInfo(zone)))
 
 
-def test_when_groups_close():
-    assert of_file(HOOK).closes(5) is None
-    assert of_file(HOOK + "wait = '2s'").closes(5) == 2 * S + 5
-    assert of_file(MAIL + "every = '1h'").closes(5) == H + 5
-    assert of_file(MAIL).closes(5) == DAY + 5
-
-
 @pytest.mark.parametrize(
-    ("opened", "closes"),
+    ("toml", "opened", "closes"),
     [
-        (at(2026, 5, 4, 6, 59, zone="Europe/Berlin"), at(2026, 5, 4, 5)),
-        (at(2026, 5, 4, 7, zone="Europe/Berlin"), at(2026, 5, 5, 5)),
-        (at(2026, 3, 28, 12), at(2026, 3, 29, 5)),  # the clocks went forward in between
-        (at(2026, 10, 24, 12), at(2026, 10, 25, 6)),
+        (HOOK, 5, None),
+        (HOOK + "wait = '2s'", 5, 2 * S + 5),
+        (MAIL + "every = '1h'", 5, H + 5),
+        (MAIL, 5, DAY + 5),
+        (DIGEST, at(2026, 5, 4, 6, 59, zone="Europe/Berlin"), at(2026, 5, 4, 5)),
+        (DIGEST, at(2026, 5, 4, 7, zone="Europe/Berlin"), at(2026, 5, 5, 5)),
+        (DIGEST, at(2026, 3, 28, 12), at(2026, 3, 29, 5)),  # the clocks went forward in between
+        (DIGEST, at(2026, 10, 24, 12), at(2026, 10, 25, 6)),
     ],
 )
-def test_a_digest_closes_at_a_time_of_day(opened, closes):
-    assert of_file(MAIL + 'at = "07:00"\nzone = "Europe/Berlin"').closes(opened) == closes
+def test_when_groups_close(toml, opened, closes):
+    assert of_file(toml).closes(opened) == closes
 
 
 def test_a_time_of_day_that_is_skipped_or_repeated_comes_once():
@@ -239,8 +234,3 @@ def test_a_time_of_day_that_is_skipped_or_repeated_comes_once():
         two = digest.closes(one)
         assert two is not None
         assert 22 * H < two - one < 26 * H and one - first < DAY
-
-
-def test_a_definition_shows_no_table():
-    assert "hook.key" not in repr(of_file(HOOK + "secret = 'hook'"))
-    assert of_file(HOOK).table == tomllib.loads(HOOK)

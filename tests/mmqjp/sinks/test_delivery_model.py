@@ -12,7 +12,6 @@ import pytest
 
 from mmqjp.sinks.definition import SinkDefinition
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.positions import SinkState
 from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, refused
 from tests.generate.seeds import seeds
 from tests.support.fake_sinks import (
@@ -98,13 +97,10 @@ class Life:
                 if state.state in ("paused", "stopped"):
                     self.sinks.resume(state.name)
             self._turn()
-            self.clock.time += 20 * SECOND if self._has_little_left() else HOUR
+            self.clock.time += self.random.choice([20 * SECOND, HOUR])
             if not any(state.behind for state in self.sinks.list()):
                 break
         self.sinks.close()
-
-    def _has_little_left(self) -> bool:
-        return self.random.random() < 0.5
 
     def _commit(self) -> None:
         count = self.random.choice([0, 1, 2, 5, 30, 300, 1_200])
@@ -113,10 +109,7 @@ class Life:
         outputs = self.store.commit(self.random.choices(["a", "ab", "b", "c"], k=count), notes.metadata())
         self._kill("after a batch")
         self.sinks.noted(notes)
-        if self.random.random() < 0.5:
-            self.sinks.committed(outputs)
-        else:
-            self.sinks.committed()
+        self.sinks.committed(*self.random.choice([(outputs,), ()]))
 
     def _turn(self) -> None:
         self.sinks.turn()
@@ -221,16 +214,12 @@ def between(numbers: list[int], first: int, last: int) -> list[int]:
     return numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
 
 
-def behind(states: list[SinkState]) -> dict[str, int]:
-    return {state.name: state.behind for state in states if state.behind}
-
-
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("seed", seeds(4, 20))
 def test_each_wanted_output_is_received_or_told_to_be_given_up(seed: int, kills: bool):
     life = Life(Random(f"{seed} {kills}"), kills)
     life.live(150)
-    assert not behind(life.sinks.list())
+    assert not any(state.behind for state in life.sinks.list())
     for given in DEFINITIONS:
         endpoint = life.endpoints[given.name]
         if isinstance(endpoint, Disk):

@@ -1,19 +1,20 @@
-"""Output files and standard output: killed, moved away while a service writes, left by the terminal, closed, full."""
+"""Output files and standard output: killed, left by the terminal, closed, full; and a service that is out of room."""
 
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
+from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.engine import Session
-from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.sinks.files import GrowingFile
 from tests.processes import nursery
 from tests.processes.programs import command
@@ -27,18 +28,13 @@ def place(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
-def left_undelivered(place: Directory) -> None:
-    """A state that another process left with outputs that nobody has written."""
+@pytest.mark.parametrize("old", ["", "what was there\n"])
+def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(place: Directory, old: str):
     place.drop("1.jsonl", range(3))
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         place.service(engine).run(None, StopAfter(10**9))
         engine.subscribe(PAIRS.replace("pairs", "more"), backfill=True)
-
-
-@pytest.mark.parametrize("old", ["", "what was there\n"])
-def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(place: Directory, old: str):
-    left_undelivered(place)
     place.output = place.path / "new.jsonl"
     if old:
         place.output.write_text(old)
@@ -50,27 +46,6 @@ def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then
     place.run()
     text = place.output.read_text()
     assert text.startswith(old) and len(text.removeprefix(old).splitlines()) == 3
-
-
-def test_a_service_whose_output_was_moved_goes_on_in_a_new_file(place: Directory):
-    moved = place.path / "out.jsonl.1"
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        asked = False
-        service = place.service(engine, should_reopen=lambda: asked)
-        place.drop("1.jsonl", range(3))
-        service.drain(StopAfter(10**9))
-        place.output.rename(moved)
-        place.drop("2.jsonl", range(3, 4))
-        service.drain(StopAfter(10**9))
-        place.output.rename(place.path / "out.jsonl.2")
-        asked = True
-        service.drain(StopAfter(10**9))
-        assert place.output.read_bytes() == b""
-        noted = engine.position(OUTPUT_SINK).details
-        assert (noted["inode"], noted["bytes"]) == (place.output.stat().st_ino, 0)
-    assert place.output.with_suffix(".jsonl.2").read_text().count("\n") == 3
-    assert moved.read_text().count("\n") == 3
 
 
 def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
@@ -128,7 +103,6 @@ def on_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def closed(*arguments: object, close: Callable[[], object]) -> tuple[int, str]:
-    """Status and standard error of the command that starts without some standard files."""
     done = subprocess.run(
         [*PROGRAM, *map(str, arguments)], check=False, stderr=subprocess.PIPE, text=True, preexec_fn=close
     )
@@ -136,7 +110,6 @@ def closed(*arguments: object, close: Callable[[], object]) -> tuple[int, str]:
 
 
 def program(*arguments: object, out: BinaryIO) -> tuple[int, str]:
-    """Status and standard error of the command that writes to a file."""
     with nursery.start(command, *arguments, out=out) as process:
         assert process.stderr is not None
         return process.wait(), process.stderr.read()
@@ -184,3 +157,68 @@ def test_a_service_says_that_its_reader_has_gone_and_writes_it_again(tmp_path: P
     target = tmp_path / "out.jsonl"
     assert mmqjp(*arguments, "--output", target).exit_code == 0
     assert target.read_text().splitlines() == LINES
+
+
+def without_room(place: Directory, most: int | None = None) -> None:
+    """Asserts that a service that may write no file of more than `most` bytes, or finds its disk full, says so and
+    ends; `place` has queries, and a source elsewhere, since it is not to be full."""
+
+    done = streamed(place, most)
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert done.returncode == 1 and len(errors) == 1, done.stderr
+    assert errors[0].startswith("mmqjp: error: ") and "unexpected" not in errors[0]
+    assert "File too large" in errors[0] or "No space left" in errors[0]
+    assert str(place.path) in errors[0] and "make room" in errors[0]
+
+
+def with_room(place: Directory, documents: int) -> None:
+    """Asserts that it goes on where there is room, and that all is there once."""
+    done = streamed(place)
+    assert done.returncode == 0, done.stderr
+    pairs = place.pairs()
+    assert len(pairs) == len(set(pairs)) == sum(min(10, documents - 1 - n) for n in range(documents))
+
+
+def streamed(place: Directory, most: int | None = None) -> "subprocess.CompletedProcess[str]":
+    options = ["--engine", "duckdb", "--source", place.drops, "--state", place.state, "--output", place.output]
+    options += ["--trigger", "available-now", "--batch-size", "5", "--lateness", "INF", "--log", "json"]
+    return nursery.run(command, "stream", *options, most=most)
+
+
+# DuckDB's file is there: what is less than it cuts into blocks that are in use, as no full disk does.
+@pytest.mark.parametrize(("more", "documents"), [(20_000, 40), pytest.param(300_000, 150, marks=pytest.mark.soak)])
+def test_a_service_whose_files_cannot_grow_stops_with_the_cause_and_goes_on(more: int, documents: int, tmp_path: Path):
+    place = Directory(tmp_path)
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+    place.drop("1.jsonl", range(documents), text="v" * 2_000)
+    without_room(place, (place.state / DUCKDB_FILE).stat().st_size + more)
+    with_room(place, documents)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", path], check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.parametrize(
+    "room", [20_000, *(pytest.param(room, marks=pytest.mark.soak) for room in (250_000, 1_100_000))]
+)
+def test_a_service_on_a_full_disk_stops_with_the_cause_and_goes_on(room: int, small_disk: Path, tmp_path: Path):
+    place = Directory(small_disk)
+    place.drops = tmp_path / "drops"
+    place.drops.mkdir()
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+    place.drop("1.jsonl", range(300), text="v" * 500)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - room))
+    without_room(place)
+    filler.unlink()
+    with_room(place, 300)

@@ -1,14 +1,20 @@
 """Secrets: read from files and the environment, made in a state, and never shown."""
 
+from __future__ import annotations
+
 import base64
+import json
 import os
 import stat
+import sys
 import tomllib
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mmqjp.engine import Session
 from mmqjp.sinks.secrets import (
     BadSink,
     EnvSecret,
@@ -19,6 +25,9 @@ from mmqjp.sinks.secrets import (
     make_secret,
     read_sources,
 )
+from tests.support.cli import mmqjp
+from tests.support.hook_server import Exchange, answer, hook_server
+from tests.support.mail_server import mail_server
 
 VALUE = "hunter2-Correct/Horse"
 
@@ -50,6 +59,7 @@ def test_secrets_are_in_files_beside_the_configuration_or_in_the_environment(pat
     secrets = Secrets(found)
     assert secrets.value("a") == secrets.value(SecretName("a")) == VALUE and secrets.value("c") == VALUE + "x"
     assert secrets.names() == ["a", "b", "c"] and secrets.variables() == {"HOOK"}
+    assert VALUE not in repr(secrets) + str(secrets) and repr(secrets) == "Secrets(a, b, c)"
 
 
 @pytest.mark.parametrize(
@@ -61,9 +71,6 @@ def test_a_secret_that_is_written_down_is_refused_and_not_shown(given):
         sources(f"hook = {given}")
     assert str(caught.value).startswith("the configuration x.toml: secrets.hook: write { file")
     assert VALUE[:7] not in "".join(traceback.format_exception(caught.value))
-
-
-def test_names_of_secrets():
     with pytest.raises(BadSink, match=r"^the configuration x.toml: secrets: a secret's name is made of") as caught:
         sources(f'"{VALUE}" = {{ env = "X" }}')
     assert VALUE not in str(caught.value)
@@ -92,21 +99,18 @@ def test_secrets_that_cannot_be_read(path, monkeypatch, tmp_path):
     assert "is no file" in refusal(secrets)
     monkeypatch.delenv("MISSING", raising=False)
     assert refusal(secrets, "env") == "the secret env is not there: the environment has no MISSING"
+    # An unknown name may be the secret itself.
+    assert refusal(secrets, VALUE).startswith("a secret is named that is not known (known: env, hook)")
 
 
-def test_an_unknown_name_is_not_shown_since_it_may_be_the_secret(path):
-    assert refusal(Secrets({"hook": FileSecret(path)}), VALUE).startswith(
-        "a secret is named that is not known (known: hook)"
-    )
-
-
-def test_a_secret_is_made_in_the_state_for_its_owner_alone(tmp_path):
+def test_a_secret_is_made_in_the_state_for_its_owner_alone(path, tmp_path):
     state = tmp_path / "state"
     value = make_secret(state, "hook")
     assert len(base64.b64decode(value.removeprefix("whsec_"))) == 32 and value.startswith("whsec_")
     made = state / "secrets" / "hook"
     assert stat.S_IMODE(made.stat().st_mode) == 0o600 and stat.S_IMODE(made.parent.stat().st_mode) == 0o700
     assert Secrets({}, state).value("hook") == value
+    assert Secrets({"hook": FileSecret(path)}, state).value("hook") == VALUE, "the configuration comes first"
     assert make_secret(state, "other") != value
     assert Secrets({}, state).names() == ["hook", "other"]
     with pytest.raises(SecretError, match="the secret hook exists") as caught:
@@ -126,17 +130,6 @@ def test_the_token_of_the_page_is_no_secret_of_sinks(tmp_path):
     assert "is not known (known: hook)" in refusal(Secrets({}, tmp_path), "token")
 
 
-def test_the_configuration_comes_before_what_was_made(path, tmp_path):
-    make_secret(tmp_path / "state", "hook")
-    assert Secrets({"hook": FileSecret(path)}, tmp_path / "state").value("hook") == VALUE
-
-
-def test_nothing_shows_a_secret(path):
-    secrets = Secrets({"hook": FileSecret(path)})
-    secrets.value("hook")
-    assert VALUE not in repr(secrets) and VALUE not in str(secrets) and repr(secrets) == "Secrets(hook)"
-
-
 def test_of_a_secret_address_only_the_host_is_shown(path):
     address = "https://user:pass@hooks.example.org:8443/services/T0/B0/abcdef?x=1"
     path.write_text(address)
@@ -151,7 +144,7 @@ def test_of_a_secret_address_only_the_host_is_shown(path):
     assert secrets.shown_address(name) == "secret slack"
 
 
-def test_texts_of_others_lose_the_secrets_that_they_repeat(path, tmp_path):
+def test_texts_of_others_lose_the_secrets_that_they_repeat_and_what_is_secret_in_an_address(path, tmp_path):
     address = tmp_path / "address"
     address.write_text("https://hooks.example.org/T0/abcdef?x=1")
     address.chmod(0o600)
@@ -159,9 +152,6 @@ def test_texts_of_others_lose_the_secrets_that_they_repeat(path, tmp_path):
     encoded = base64.b64encode(VALUE.encode()).decode()
     told = secrets.redacted(f"bad {VALUE}, {encoded}; POST /T0/abcdef?x=1 at hooks.example.org")
     assert told == "bad [secret hook], [secret hook]; POST [secret slack] at hooks.example.org"
-
-
-def test_texts_of_others_lose_the_parts_of_an_address_that_are_secret_alone(path):
     path.write_text(
         "https://ann:p%40ssword@hooks.example.org/services/T0/0123456789abcdefXYZ?token=key%2Fof-sixteen-and"
     )
@@ -169,3 +159,107 @@ def test_texts_of_others_lose_the_parts_of_an_address_that_are_secret_alone(path
     login = base64.b64encode(b"ann:p@ssword").decode()
     told = secrets.redacted(f"Basic {login} p@ssword; no 0123456789abcdefXYZ of T0 in services; key/of-sixteen-and")
     assert told == "Basic [secret slack] [secret slack]; no [secret slack] of T0 in services; [secret slack]"
+
+
+KEY = base64.b64encode(b"signing-key-of-32-bytes-or-so-abc").decode()
+PATH, PASSWORD, VARIABLE = "T0/B1/pathsecret", "hunter2-password", "env-secret-value"
+VALUES = [KEY, "pathsecret", PASSWORD, base64.b64encode(PASSWORD.encode()).decode(), VARIABLE]
+
+CONFIGURATION = """
+[secrets]
+hook = { file = "hook.key" }
+address = { file = "address" }
+mail = { env = "MAIL_PASSWORD" }
+other = { env = "OTHER" }
+
+[sinks.echoed]
+kind = "webhook"
+url = { secret = "address" }
+secret = ["hook"]
+allow_private = true
+
+[sinks.unknown]
+kind = "webhook"
+url = "https://example.invalid/"
+secret = "missing"
+
+[sinks.mailed]
+kind = "mail"
+server = "smtp://127.0.0.1:SMTP"
+starttls = false
+to = "ann@example.org"
+every = "1h"
+
+[sinks.printed]
+kind = "command"
+command = ["PYTHON", "-c", "import os, sys; sys.exit(str(dict(os.environ)) + 'OTHER_VALUE')"]
+"""
+
+
+def echo(exchange: Exchange) -> None:
+    answer(400, f"no {exchange.request.path} of {KEY}".encode())(exchange)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with the configuration and a document that matches."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAIL_PASSWORD", PASSWORD)
+    monkeypatch.setenv("OTHER", VARIABLE)
+    with mail_server() as server, hook_server(*1_000 * [echo]) as hooks:
+        address = f"http://127.0.0.1:{hooks.port}/{PATH}"
+        for name, value in (("hook.key", f"whsec_{KEY}"), ("address", address)):
+            Path(name).write_text(value)
+            Path(name).chmod(0o600)
+        server.answers["DATA"] = f"554 I know {PASSWORD}"
+        text = CONFIGURATION.replace("SMTP", str(server.port)).replace("PYTHON", sys.executable)
+        Path("mmqjp.toml").write_text(text.replace("OTHER_VALUE", f"{VARIABLE[:3]}' + '{VARIABLE[3:]}"))
+        Path("queries.xscl").write_text("FROM S//a->x PUBLISH every")
+        Path("drops").mkdir()
+        Path("drops/1.jsonl").write_text(json.dumps({"id": "d1", "time": 1, "xml": "<a/>"}) + "\n")
+        yield tmp_path
+
+
+def assert_nowhere(text: str) -> None:
+    assert [value for value in VALUES if value in text] == []
+
+
+def test_no_secret_is_found_anywhere(place):
+    told = ""
+    for _ in range(2):
+        options = ["--source", "drops", "--queries", "queries.xscl", "--state", "state", "--output", "out.jsonl"]
+        done = mmqjp("stream", *options, "--engine", "duckdb", "--trigger", "available-now", "--lateness", "INF",
+                     "--max-ahead", "INF", "--log", "json")  # fmt: skip
+        assert done.exit_code == 0, done.stderr
+        told += done.stdout + done.stderr
+    events = [json.loads(line) for line in told.splitlines()]
+    reasons = {event["name"]: event["reason"] for event in events if event["event"] == "sink" and "reason" in event}
+    assert "[secret address]" in reasons["echoed"] and "[secret hook]" in reasons["echoed"]
+    assert "[secret other]" in reasons["printed"] and "MAIL_PASSWORD" not in reasons["printed"]
+    assert "a secret is named that is not known" in reasons["unknown"]
+    for arguments in (["list"], ["list", "--json"], ["reload"], ["secret", "made"]):
+        told += mmqjp("sinks", *arguments, "--state", "state").stdout
+    more = ["kind=webhook", "url={secret='address'}", "--from", "start"]
+    for arguments in (["add", "live", *more], ["set", "live", "wait=1s"]):
+        told += mmqjp("sinks", *arguments, "--state", "state").stdout
+    for name in ("echoed", "mailed", "printed", "unknown", "live"):
+        for arguments in (["show", name], ["show", name, "--json"], ["failed", name, "--json"], ["test", name]):
+            done = mmqjp("sinks", *arguments, "--state", "state", "--debug")
+            told += done.stdout + done.stderr
+    assert "the test of mailed failed: 127.0.0.1 refused the mail: 554 I know [secret mail]" in told
+    for url in ("https://example.org/hook", "https://me:pathsecret@example.org/", '{secret="pathsecret-x"}'):
+        for key in ("secret=pathsecret-lower", "secret=PS-pathsecret", 'secret=["pathsecret+/="]', "pathsecret"):
+            done = mmqjp("sinks", "add", "inline", "kind=webhook", f"url={url}", key, "--state", "state")
+            assert done.exit_code and done.stderr.count("\n") == 1
+            told += done.stdout + done.stderr
+    assert_nowhere(told)
+    with Session("duckdb", state=Path("state")) as engine:
+        tables = [row["name"] for row in engine.sql("SHOW TABLES", trusted=True).to_pylist()]
+        assert {"settings", "commands", "undelivered"} <= set(tables)
+        for table in tables:
+            assert_nowhere(str(engine.sql(f"SELECT * FROM {table}", trusted=True).to_pylist()))
+    for path in Path("state").rglob("*"):
+        if path.is_file() and path.parent.name != "secrets":
+            assert_nowhere(path.read_bytes().decode("latin-1"))
+    assert {path.name for path in Path("state/secrets").iterdir()} == {"made"}
+    assert os.environ["OTHER"] == VARIABLE

@@ -1,23 +1,32 @@
-"""The kind `webhook`: what an endpoint gets, held against another implementation, and what comes of its answers. The
-endpoints are real servers on loopback that misbehave."""
+"""Receivers: what endpoints, servers of mail and programs get, and what comes of their answers."""
 
 import asyncio
 import base64
+import email.policy
 import json
 import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lxml import html
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from feeds.fetch.http import open_client
-from mmqjp.sinks.definition import WebhookOptions
-from mmqjp.sinks.secrets import FileSecret, SecretName, Secrets, signing_key
-from mmqjp.sinks.sink import MOST_BYTES, DeliveryResult, Message, payload
-from mmqjp.sinks.webhook import WebhookReceiver
-from tests.support.feed_server import closed_port
+from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
+from mmqjp.sinks.secrets import EnvSecret, FileSecret, SecretError, SecretName, Secrets, signing_key
+from mmqjp.sinks.sink import MOST_BYTES, DeliveryResult, Message, Receiver, payload
+from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver, render_mail
+from tests.mmqjp.present.test_formats import HOSTILE, HOSTILE_MATCHES, PAGE_ELEMENTS
 from tests.support.hook_server import (
     Behaviour,
     HookServer,
@@ -30,19 +39,17 @@ from tests.support.hook_server import (
     redirect,
     reset,
 )
+from tests.support.mail_server import MailServer, mail_server, make_certificate
 from tests.support.messages import match, message
 
 MESSAGE = message(match(1), match(2))
 
 
-def sent(
-    *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, times: int = 1, **options: object
-) -> tuple[DeliveryResult, HookServer]:
-    """What comes of a message, and the server that got it."""
+def result_of(made: Callable[[], Receiver], given: Message = MESSAGE, times: int = 1) -> DeliveryResult:
+    """What comes of a message. The receiver is made within the loop that it needs."""
 
-    async def run(url: str) -> DeliveryResult:
-        chosen = WebhookOptions(**{"url": url, "allow_private": True} | options)  # type: ignore[arg-type]  # they are a test's
-        receiver = WebhookReceiver(chosen, secrets or Secrets(), silence=0.3, attempt=0.6)
+    async def run() -> DeliveryResult:
+        receiver = made()
         try:
             for _ in range(times):
                 verdict = await receiver.send(given)
@@ -50,8 +57,16 @@ def sent(
         finally:
             await receiver.close()
 
+    return asyncio.run(run())
+
+
+def sent(
+    *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, times: int = 1, **options: object
+) -> tuple[DeliveryResult, HookServer]:
     with hook_server(*script) as server:
-        return asyncio.run(run(server.url)), server
+        chosen: Any = {"url": server.url, "allow_private": True} | options
+        made = partial(WebhookReceiver, WebhookOptions(**chosen), secrets or Secrets(), silence=0.3, attempt=0.6)
+        return result_of(made, given, times), server
 
 
 def key_file(path: Path, value: str) -> FileSecret:
@@ -76,11 +91,6 @@ def test_every_secret_signs_as_standard_webhooks_has_it(tmp_path: Path):
     with pytest.raises(WebhookVerificationError):
         Webhook(new_key()).verify(request.body, request.headers)
     assert request.id == MESSAGE.id and request.body == payload(MESSAGE)
-
-
-def test_every_attempt_has_the_same_id_and_body():
-    _, server = sent(*3 * [answer(500)], times=3)
-    assert len(server.received) == 3 and len({(request.id, request.body) for request in server.received}) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,33 +142,15 @@ def test_a_hostile_endpoint_is_no_more_than_down(behaviour: Behaviour, kind: str
     assert server.flooded < 32 << 20 and "gzip" not in verdict.reason
 
 
-def test_nobody_listening_is_down():
-    verdict, _ = sent(url=f"http://127.0.0.1:{closed_port()}/")
-    assert verdict.kind == "down" and verdict.reason.startswith("no connection")
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "name.example"])
 def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    async def run(url: str) -> DeliveryResult:
-        receiver = WebhookReceiver(WebhookOptions(url), Secrets(), partial(open_client, resolve=resolve))
-        try:
-            return await receiver.send(MESSAGE)
-        finally:
-            await receiver.close()
-
     with hook_server() as server:
-        verdict = asyncio.run(run(server.url.replace("127.0.0.1", host)))
+        options = WebhookOptions(server.url.replace("127.0.0.1", host))
+        verdict = result_of(lambda: WebhookReceiver(options, Secrets(), partial(open_client, resolve=resolve)))
     assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.received
-
-
-def test_a_secret_that_an_endpoint_repeats_is_not_told(tmp_path: Path):
-    key = new_key()
-    secrets = Secrets({"hook": key_file(tmp_path / "hook", key)})
-    verdict, _ = sent(answer(401, f"bad signature for {key}".encode()), secrets=secrets, secret=(SecretName("hook"),))
-    assert verdict.kind == "refused" and key.removeprefix("whsec_") not in verdict.reason
 
 
 def test_a_secret_address_is_read_when_it_is_used(tmp_path: Path):
@@ -192,7 +184,7 @@ def test_plain_text_for_receivers_like_ntfy():
 # ------------------------------------------------------------ the JSON of a message
 
 
-def read(given: Message):
+def read_json(given: Message):
     text = payload(given)
     assert text.endswith(b"\n") and text.count(b"\n") == 1 and text == payload(given)
     return json.loads(text)
@@ -204,15 +196,321 @@ def test_a_message_has_output_lines_and_their_items():
     item |= {"url": "https://a.example/7", "feed": "A feed"}
     outputs = [json.loads(one.output.to_line()) | {"items": [item]}]
     expected = {"type": "mmqjp.outputs", "timestamp": noon, "sink": "alerts", "more": 3, "outputs": outputs}
-    assert read(message(one, more=3)) == expected
-    test = read(message())
+    assert read_json(message(one, more=3)) == expected
+    test = read_json(message())
     assert (test["type"], test["outputs"]) == ("mmqjp.test", [])
 
 
 def test_xml_that_would_make_it_too_large_is_left_out():
     large = "é" * (MOST_BYTES // 2)
-    found = read(message(match(0), match(1, xml=large), match(2), match(3, xml=large)))["outputs"]
+    found = read_json(message(match(0), match(1, xml=large), match(2), match(3, xml=large)))["outputs"]
     assert ["xml" in one for one in found] == [True, False, True, False]
     assert [one.get("xml_bytes") for one in found] == [None, MOST_BYTES, None, MOST_BYTES]
     many = payload(message(*(match(seq, xml="x" * 1_000) for seq in range(40))))
     assert len(many) < 2 * MOST_BYTES and len(json.loads(many)["outputs"]) == 40
+
+
+# ------------------------------------------------------------ programs
+
+
+def ended(
+    *command: str, given: Message = MESSAGE, secrets: Secrets | None = None, seconds: float = 60.0
+) -> DeliveryResult:
+    return result_of(partial(CommandReceiver, CommandOptions(command), secrets or Secrets(), seconds), given)
+
+
+def python(program: str, *arguments: object) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", program, *map(str, arguments))
+
+
+def has_ended(pid: int) -> bool:
+    """Waits until a process has ended, also one that its parent does not know of yet."""
+    while True:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+
+def test_a_program_gets_the_json_which_it_need_not_read_and_no_shell_its_arguments(tmp_path):
+    path = tmp_path / "got"
+    program = "import sys; open(sys.argv[1], 'wb').write(sys.argv[2].encode() + b'\\n' + sys.stdin.buffer.read())"
+    assert ended(*python(program, path, "$(id) ; `id` *")) == DeliveryResult("acknowledged")
+    assert path.read_bytes() == b"$(id) ; `id` *\n" + payload(MESSAGE)
+    large = message(*(match(seq, "t" * 300) for seq in range(1_000)))
+    assert len(payload(large)) > 300_000
+    assert ended("true", given=large) == DeliveryResult("acknowledged")
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "reason"),
+    [
+        ("raise SystemExit(1)", "refused", "ended with status 1"),
+        ("import sys; sys.exit('no such list\\nreally')", "refused", "ended with status 1: no such list really"),
+        ("raise SystemExit(75)", "down", "ended with status 75"),
+        ("import os; os.kill(os.getpid(), 9)", "down", "was killed by signal 9"),
+        ("import sys; sys.stderr.buffer.write(b'\\xff\\x1b[2J' * 1000000); sys.exit(3)", "refused", "status 3: "),
+    ],
+)
+def test_how_a_program_ends_decides(program, kind, reason):
+    verdict = ended(*python(program))
+    assert verdict.kind == kind and reason in verdict.reason and sys.executable in verdict.reason
+    assert len(verdict.reason) < 1_200 and verdict.reason.isprintable()
+
+
+@pytest.mark.parametrize("command", ["/nowhere/to/be/found", "/", "/etc/hostname"])
+def test_a_program_that_cannot_be_started(command):
+    verdict = ended(command)
+    assert verdict.kind == "down" and verdict.reason.startswith(f"{command} cannot be started: ")
+
+
+CHILD = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
+
+
+def stopped(tmp_path: Path, seconds: float, *, cancelled: bool) -> DeliveryResult | None:
+    """What comes of a program that never ends. It and its child must have ended by then."""
+    path = tmp_path / "pids"
+    os.mkfifo(path)
+    program = f"import os; {CHILD}; open(sys.argv[1], 'w').write(f'{{os.getpid()}} {{c.pid}}'); c.wait()"
+
+    async def run() -> tuple[list[int], DeliveryResult | None]:
+        receiver = CommandReceiver(CommandOptions(python(program, path)), Secrets(), seconds)
+        sending = asyncio.create_task(receiver.send(MESSAGE))
+        pids = list(map(int, (await asyncio.to_thread(path.read_text)).split()))
+        if not cancelled:
+            return pids, await sending
+        sending.cancel()  # as the deliverer does when the service stops
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        return pids, None
+
+    pids, verdict = asyncio.run(run())
+    assert len(pids) == 2 and all(map(has_ended, pids))
+    return verdict
+
+
+def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
+    verdict = stopped(tmp_path, 3, cancelled=False)
+    assert verdict == DeliveryResult("down", f"{sys.executable} took more than 3 s and was killed")
+
+
+def test_a_program_is_killed_when_the_service_stops(tmp_path):
+    assert stopped(tmp_path, 3600, cancelled=True) is None
+
+
+def test_what_a_program_leaves_running_is_killed_and_does_not_hold_us_up(tmp_path):
+    path = tmp_path / "pid"
+    assert ended(*python(f"{CHILD}; open(sys.argv[1], 'w').write(str(c.pid))", path)) == DeliveryResult("acknowledged")
+    assert has_ended(int(path.read_text()))
+
+
+# ------------------------------------------------------------ mails
+
+# The server warns that it takes passwords before STARTTLS, which is what one test is about.
+pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+
+OPENSSL = shutil.which("openssl")
+ANN, BOB = "ann@example.org", "bob@example.org"
+DIGEST = message(match(3), match(5), sink="morning", more=2)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if OPENSSL is None:
+        pytest.skip("openssl makes the certificate")
+    return make_certificate(OPENSSL, tmp_path_factory.mktemp("tls") / "both.pem")
+
+
+def options(port: int = 0, tls: str = "none", **more: object) -> MailOptions:
+    given = {"host": "127.0.0.1", "port": port, "tls": tls, "sender": "mmqjp@example.org", "to": (ANN,)}
+    return MailOptions(**(given | more))  # type: ignore[arg-type]  # the tests choose names and types
+
+
+def mailed(
+    server: MailServer, given: Message | None = None, secrets: Secrets | None = None, **more: Any
+) -> DeliveryResult:
+    return result_of(partial(MailReceiver, options(server.port, **more), secrets or Secrets()), given or DIGEST)
+
+
+def read_mail(content: bytes) -> EmailMessage:
+    """A mail, as Python's parser reads it. It must have no defects."""
+    mail = email.message_from_bytes(content, policy=email.policy.default)
+    assert isinstance(mail, EmailMessage)
+    assert not any(part.defects for part in mail.walk())
+    return mail
+
+
+def parts(mail: EmailMessage) -> tuple[str, str]:
+    text, page = mail.get_body(("plain",)), mail.get_body(("html",))
+    return "" if text is None else text.get_content(), "" if page is None else page.get_content()
+
+
+# ------------------------------------------------------------ what a mail says
+
+
+def test_a_server_gets_the_digest():
+    with mail_server() as server:
+        assert mailed(server, to=(ANN, BOB)) == DeliveryResult("acknowledged")
+    ((sender, recipients, content),) = server.mails
+    assert (sender, recipients) == ("mmqjp@example.org", [ANN, BOB])
+    mail = read_mail(content)
+    headers = {key: str(value) for key, value in mail.items()}
+    assert headers["Subject"] == "morning: 4 matches" and headers["To"] == f"{ANN}, {BOB}"
+    assert headers["From"] == "mmqjp@example.org" and headers["Date"] == "Wed, 06 May 2026 12:00:00 +0000"
+    assert headers["Message-ID"] == f"<morning.3-5.{DIGEST.id}@example.org>"
+    text, page = parts(mail)
+    for shown in (text, page):
+        assert "the first 2 of 4 matches" in shown and "https://a.example/5" in shown and "A title" in shown
+        assert "A feed, a.example" in shown and "2026-05-06 12:00" in shown
+    assert "<script" not in page and html.document_fromstring(page).xpath("count(//li[@class='match'])") == 2
+
+
+def test_every_attempt_is_the_same_bytes_and_any_server_takes_them():
+    long = message(*(match(seq, "ä" * 300) for seq in range(100)))
+    content = render_mail(long, options())
+    assert content == render_mail(long, options()) and content.isascii()
+    lines = content.split(b"\r\n")
+    assert max(map(len, lines)) <= 78 and not any(b"\n" in line or b"\r" in line for line in lines)
+    given = (DIGEST, message(match(3), match(6), sink="morning"), message(match(3), match(5), sink="evening"))
+    assert len({read_mail(render_mail(one, options()))["Message-ID"] for one in given}) == 3
+
+
+def test_nothing_in_a_title_becomes_a_header_or_markup():
+    titles = (
+        *HOSTILE,
+        "a\r\nBcc: eve@example.org\r\n\r\nx",
+        ".\r\nMAIL FROM:<eve@example.org>",
+        "\r\n.\r\n",
+        "=?utf-8?q?x?=",
+    )
+    given = message(*HOSTILE_MATCHES, *(match(100 + place, title) for place, title in enumerate(titles)))
+    with mail_server() as server:
+        assert mailed(server, given) == DeliveryResult("acknowledged")
+    ((_, recipients, content),) = server.mails
+    mail = read_mail(content)
+    assert recipients == [ANN] and mail["Bcc"] is None and len(mail.items()) == 8
+    text, page = parts(mail)
+    assert {str(one.tag) for one in html.document_fromstring(page).iter("*")} <= PAGE_ELEMENTS | {"details", "summary"}
+    assert "عنوان من اليمين" in text and "عنوان من اليمين" in page
+    assert mail.get_content_type() == "multipart/alternative" and len(list(mail.iter_parts())) == 2
+
+
+def test_a_test_is_plain_text():
+    mail = read_mail(render_mail(message(sink="morning"), options()))
+    assert mail["Subject"] == "morning: a test" and mail.get_content_type() == "text/plain"
+    assert mail.get_content().strip() == "This is a test: the mails of this sink arrive here."
+
+
+# ------------------------------------------------------------ how it is handed over
+
+
+@pytest.mark.parametrize("tls", ["at once", "starttls"])
+def test_tls_and_a_password(certificate, monkeypatch, tls):
+    monkeypatch.setenv("MAIL_PASSWORD", "right")
+    secrets = Secrets({"mail": EnvSecret("MAIL_PASSWORD")})
+    with mail_server(certificate, at_once=tls == "at once", auth=True) as server:
+        given = {"tls": tls, "user": "ann", "password": "mail"}
+        assert mailed(server, secrets=secrets, **given, ca=certificate) == DeliveryResult("acknowledged")
+        assert mailed(server, secrets=secrets, **given, ca=certificate, host="localhost") == DeliveryResult(
+            "acknowledged"
+        )
+        assert server.encrypted == [True, True] and server.logins == [("ann", "right")] * 2
+        monkeypatch.setenv("MAIL_PASSWORD", "hunter2")
+        refused = mailed(server, secrets=secrets, **given, ca=certificate)
+        assert refused == DeliveryResult("down", "127.0.0.1 refused the user or the password with 535")
+        monkeypatch.delenv("MAIL_PASSWORD")
+        with pytest.raises(SecretError, match="the secret mail is not there"):
+            mailed(server, secrets=secrets, **given, ca=certificate)
+        assert len(server.mails) == 2
+    with mail_server(certificate, at_once=tls == "at once") as server:
+        verdict = mailed(server, tls=tls)  # nobody knows this certificate
+    assert verdict.kind == "down" and "certificate" in verdict.reason.lower() and not server.mails
+
+
+def test_without_starttls_nothing_is_sent(monkeypatch):
+    monkeypatch.setenv("MAIL_PASSWORD", "hunter2")
+    with mail_server(auth=True) as server:
+        secrets = Secrets({"mail": EnvSecret("MAIL_PASSWORD")})
+        verdict = mailed(server, secrets=secrets, tls="starttls", user="ann", password="mail")
+    assert verdict.kind == "down" and "STARTTLS" in verdict.reason and not server.logins and not server.mails
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict"),
+    [
+        ({ANN: "550 no such user", BOB: "551 gone"}, "refused"),
+        ({ANN: "451 greylisted", BOB: "550 no"}, "down"),
+        ({ANN: "450 busy", BOB: "450 busy"}, "down"),
+        ({"DATA": "554 spam"}, "refused"),
+        ({"DATA": "452 full"}, "down"),
+        ({"DATA": "421 going away"}, "down"),
+        ({ANN: "550 no such user"}, "acknowledged"),  # since Bob has it
+    ],
+)
+def test_what_the_server_answers_decides(answers, verdict):
+    with mail_server() as server:
+        server.answers = answers
+        found = mailed(server, to=(ANN, BOB))
+    text = next(iter(answers.values()))
+    assert found.kind == verdict and text in found.reason and "127.0.0.1" in found.reason
+    assert len(server.mails) == (verdict == "acknowledged")
+
+
+def test_what_a_server_repeats_is_not_told(monkeypatch):
+    monkeypatch.setenv("MAIL_PASSWORD", "hunter2")
+    with mail_server() as server:
+        server.answers = {"DATA": "554 your password is hunter2\x1b[2J " + "x" * 400}
+        found = mailed(server, secrets=Secrets({"mail": EnvSecret("MAIL_PASSWORD")}))
+    assert "[secret mail]" in found.reason and "hunter2" not in found.reason
+    assert found.reason.isprintable() and len(found.reason) < 400
+
+
+@contextmanager
+def strange_server(*says: bytes) -> Iterator[MailServer]:
+    """A server that says something as soon as somebody connects, and then nothing more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+
+        def serve() -> None:
+            listener.settimeout(60)
+            connection, _ = listener.accept()
+            with connection:
+                for one in says:
+                    connection.sendall(one)
+                if says:
+                    over.wait()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield MailServer(listener.getsockname()[1])
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("says", "cause"),
+    [
+        ((), "unexpected eof"),
+        ((b"",), "took too long"),
+        ((b"220-a\r\n" * 10_000,), "too long"),
+        ((b"220 " + b"a" * 100_000 + b"\r\n",), "too long"),
+        ((b"HTTP/1.1 400 Bad Request\r\n",), "malformed"),
+        ((b"554 go away\r\n",), "554 go away"),
+    ],
+)
+def test_servers_that_are_none(says, cause):
+    with strange_server(*says) as server:
+        verdict = result_of(partial(MailReceiver, options(server.port), Secrets(), silence=1.0), DIGEST)
+    assert verdict.kind == "down" and cause in verdict.reason.lower() and len(verdict.reason) < 400
+
+
+def test_servers_that_drip_or_do_not_listen():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        verdict = result_of(partial(MailReceiver, options(port), Secrets(), silence=3600.0, attempt=0.2), DIGEST)
+    assert verdict == DeliveryResult("down", "127.0.0.1 took too long: more than 0.2 s")
+    verdict = mailed(MailServer(port))  # which is closed now
+    assert verdict.kind == "down" and "127.0.0.1" in verdict.reason

@@ -141,23 +141,9 @@ def test_a_message_that_is_refused_is_a_dead_letter_and_gone_stops_the_sink_unti
     assert (letter["sink"], letter["seq"], letter["id"], letter["tries"]) == ("alerts", 1, committed[1], 5)
 
 
-def test_a_sink_that_hangs_holds_up_nobody(pushing: Pushing):
-    with hook_server(*[hang] * 1_000) as hanging, hook_server() as server:
-        pushing.configure(webhook(hanging.url, "slow") + webhook(server.url, "odd", 'queries = ["od*"]'))
-        pushing.drop(DOCUMENTS)
-        pushing.start()
-        all_taken(server, OUTPUTS - DOCUMENTS)
-        pushing.wait_for(lambda: pushing.lines.exists() and pushing.lines.read_text().count("\n") == OUTPUTS)
-        pushing.stop()
-        assert server.taken_ids() == pushing.committed("odd")
-        assert hanging.taken == []
-
-
 KILLS: list[list[Behaviour]] = [
-    [kill],  # before the first answer
     [answer(200), kill],  # before an answer
     [answer(200), answer(200), taken_and_kill],  # with the answer
-    [*[answer(200)] * 4, kill],  # before the note
     [answer(500), kill],  # in the second attempt
 ]
 
@@ -187,46 +173,6 @@ def test_nothing_is_lost_when_the_service_is_killed(more: str, pushing: Pushing)
             assert first_times(server.taken_ids()) == pushing.committed()
         assert_sound(server)
         assert sum(counted(server).values()) == expected
-
-
-@pytest.mark.parametrize(
-    ("more", "number"),
-    [("", 2), pytest.param('wait = "30s"\nmost = 3', 1, marks=pytest.mark.soak)],
-    ids=["one by one", "in groups"],
-)
-@pytest.mark.parametrize(
-    "at",
-    [
-        "before WebhookReceiver.send",
-        "after WebhookReceiver.send",
-        "after Course.acknowledged",
-        pytest.param("before Course.was_noted", marks=pytest.mark.soak),
-    ],
-)
-def test_a_service_is_killed_around_a_send_and_its_note(at: str, number: int, more: str, pushing: Pushing):
-    with hook_server() as server:
-        pushing.configure(webhook(server.url, more=more))
-        calls = 2 if at == "before Course.was_noted" else number  # the first note says where the sink begins
-        for _ in range(number):
-            pushing.drop(DOCUMENTS)
-        pushing.start(kill=(at, calls))
-        pushing.wait_for_kill()
-        before = list(dict.fromkeys(request.id for request in server.taken))
-        if at.endswith(".send"):  # one job sends one message after the other
-            assert len(before) == number - (at == "before WebhookReceiver.send")
-        pushing.start()
-        unnoted = before[number - 1 :] if at.startswith("after") else []
-        server.wait_until(lambda: sum(counted(server).values()) >= number * OUTPUTS)
-        server.wait_until(lambda: set(unnoted) <= {request.id for request in server.taken[len(before) :]})
-        pushing.wait_for(lambda: len(pushing.events("started")) == 2)
-        pushing.stop()
-        again = [request.id for request in server.taken[len(before) :] if request.id in before]
-        assert again == before[len(before) - len(again) :]  # all that came after what was noted
-        assert set(unnoted) <= set(again)  # which were sent, and not noted
-        if not more:
-            assert first_times(server.taken_ids()) == pushing.committed()
-        assert_sound(server)
-        assert sum(counted(server).values()) == number * OUTPUTS
 
 
 def counted(server: HookServer) -> dict[str, int]:

@@ -1,1 +1,0 @@
-"""Tests of the service on Spark."""

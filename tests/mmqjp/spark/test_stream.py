@@ -1,29 +1,27 @@
-"""The service on Spark: one streaming query from files to tables, each document once, whatever happens meanwhile."""
-
 from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
-from feeds.history import History
-from feeds.tail import Tail
+from bench.spark_cluster import PATIENCE, Cluster, NotInTime, kill, wait_until
+from feeds.documents import SourceError
 from join_stage.store.spark.parquet_store import spark_columns
-from mmqjp.answers.outbox import Position
-from mmqjp.documents.watermarks import Timing
+from mmqjp import spark_job
 from mmqjp.engine import Session
-from mmqjp.service.commands import CommandQueue
-from mmqjp.service.loop import Service, ServiceOptions
-from mmqjp.service.spool import Spool
 from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, spark_error_text
-from mmqjp.sinks.files import GrowingFile, Pipe
-from mmqjp.spark.source import ROWS
+from mmqjp.sinks.files import GrowingFile
+from mmqjp.spark.source import ROWS, ValueSource, rows_frame, streaming_frame
+from tests.mmqjp.spark.applications import Application, submit
+from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, stream, streaming
 
@@ -34,7 +32,7 @@ SECOND = 1_000_000
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Directory:
+def place(tmp_path):
     return Directory(tmp_path)
 
 
@@ -43,14 +41,11 @@ def all_pairs(ids: range) -> set[tuple[str, ...]]:
 
 
 def totals(events: Events) -> dict[str, int]:
-    """What batches counted, together."""
     names = ("documents", "outputs", "duplicates", "dead_letters")
     return {name: sum(int(str(event[name])) for event in events.named("batch")) for name in names}
 
 
-def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_appended(
-    spark: SparkSession, place: Directory
-):
+def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_appended(spark, place):
     place.drop("1.jsonl", range(3))
     (place.drops / "20200101T000000Z-0123456789ab.xml").write_text("<a>w</a>")
     (place.drops / "2.xml").write_text("<a><b>")
@@ -72,7 +67,7 @@ def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_app
 
 
 @pytest.mark.soak
-def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark: SparkSession, place: Directory):
+def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark, place):
     place.drop("1.jsonl", range(4))
     place.run(PAIRS, engine=spark)
     place.drop("2.jsonl", range(4, 6))
@@ -94,9 +89,7 @@ def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark
         pytest.param(StreamingService, "_prune", 6, marks=pytest.mark.soak),  # Spark has not heard of what is done
     ],
 )  # fmt: skip
-def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(
-    owner: Any, method: str, call: int, spark: SparkSession, place: Directory
-):
+def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(owner, method, call, spark, place):
     place.drop("1.jsonl", range(5))
     for number in range(5, 11):  # files hold few documents here, and micro-batches several batches
         (place.drops / f"{number}.xml").write_text(f"<a>{number}</a>")
@@ -117,51 +110,7 @@ def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(
         assert marks == [MICRO_BATCHES]
 
 
-FEED = """<rss><channel><title>t</title>{}</channel></rss>"""
-ENTRY = "<item><title>{0}</title><guid>{0}</guid><pubDate>{1}</pubDate></item>"
-
-
-@pytest.mark.soak
-def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_letter(
-    spark: SparkSession, place: Directory, tmp_path: Path
-):
-    entries = [ENTRY.format(n, f"Mon, 0{n} Jan 2024 00:00:00 GMT") for n in range(1, 6)]
-    sidecar = json.dumps({"url": "http://f/", "fetched_at": "2024-01-05T12:00:00Z"})
-    changed = ENTRY.format(2, "Tue, 09 Jan 2024 00:00:00 GMT")  # the entry that is dated the 2nd
-    for number, some in enumerate((entries[:3], entries[1:5], [changed, *entries[2:4]], [*entries[1:2], changed])):
-        name = f"2024010{5 + number}T000000Z-0123456789a{number}"
-        (place.drops / f"{name}.json").write_text(sidecar.replace("-05T", f"-0{5 + number}T"))
-        (place.drops / f"{name}.xml").write_text(FEED.format("".join(some)))
-    (place.drops / "large.xml").write_text(FEED.format(ENTRY.format("x" * 600, "Mon, 08 Jan 2024 00:00:00 GMT")))
-    (place.drops / "none.xml").write_text("<no feed>")
-    day = 24 * 3600 * SECOND
-    timing = Timing(day)
-    options: dict[str, Any] = {"feeds": "item", "max_document": 500}
-
-    def kept(engine: Session) -> object:
-        found = engine.sql("SELECT id, t0, t1 FROM documents WHERE kind = 'external'").to_pylist()
-        dead = [(letter["id"], letter["time"], letter["reason"], letter["raw"]) for letter in engine.dead_letters()]
-        outputs = [output.to_dict() for output in engine.outputs()]
-        return sorted(tuple(row.values()) for row in found), sorted(dead, key=str), sorted(outputs, key=str)
-
-    within = "FROM S//item->a[./channel_url->x] FOLLOWED BY { x = y, 25 h } S//item->b[./channel_url->y] PUBLISH soon"
-    events = stream(place, spark, "S//item", within, timing=timing, history=History(lateness=day), **options)
-    assert totals(events)["outputs"] > totals(events)["documents"] >= 4, "some are near enough to another"
-    with Session(spark, state=place.state) as engine:
-        ours = kept(engine)
-    with Session("duckdb", state=tmp_path / "other", lateness=day, max_document=500) as engine:
-        engine.subscribe("S//item")
-        engine.subscribe(within)
-        history = History(lateness=day)
-        tail = Tail(place.drops, feeds="item")
-        lines = Pipe(tmp_path / "lines", Position())
-        queue = CommandQueue(Spool(tmp_path / "other"))
-        Service(engine, [tail], lines, queue, Events(), ServiceOptions(history=history)).run(None, Event())
-        lines.close()
-        assert kept(engine) == ours
-
-
-def test_commands_are_done_while_it_waits_and_a_stop_is_heard(spark: SparkSession, place: Directory):
+def test_commands_are_done_while_it_waits_and_a_stop_is_heard(spark, place):
     stop = Event()
 
     class Hearing(Events):
@@ -185,7 +134,7 @@ def test_commands_are_done_while_it_waits_and_a_stop_is_heard(spark: SparkSessio
 
 
 @pytest.mark.soak
-def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark: SparkSession, place: Directory):
+def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark, place):
     place.drop("1.jsonl", range(6))
     stop = Event()
 
@@ -204,7 +153,7 @@ def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark: SparkSession,
 
 
 @pytest.mark.soak
-def test_why_executors_cannot_go_on_is_told_in_a_line(spark: SparkSession, place: Directory):
+def test_why_executors_cannot_go_on_is_told_in_a_line(spark, place):
     def fail(batches: Any) -> Any:
         raise ValueError("no such luck")
 
@@ -233,3 +182,182 @@ feeds.errors.SourceError: drops: no such file or directory; make it
 def test_only_an_engine_on_spark_evaluates_data_frames():
     with Session("duckdb") as engine, pytest.raises(TypeError, match="on Spark"):
         engine.evaluate(None)  # type: ignore[arg-type]
+
+
+RECORD = {"id": "d1", "stream": "T", "time": 5, "xml": "<a>1</a>"}
+
+
+def rows(
+    session: SparkSession, columns: str, *values: tuple[Any, ...], most: int | None = None
+) -> list[dict[str, Any]]:
+    found = rows_frame(session.createDataFrame(list(values), columns), "kafka", most).toArrow()
+    assert found.schema.names == ROWS.names
+    listed: list[dict[str, Any]] = found.sort_by("place").to_pylist()
+    return listed
+
+
+def test_rows_as_kafka_has_them_are_documents(spark):
+    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    found = rows(
+        spark,
+        columns,
+        (None, b"<a/>", "news", 1, 7, at),
+        (b"k", None, "news", 1, 8, at),
+        (None, json.dumps(RECORD).encode(), "news", 1, 9, at),
+        (None, b' {"id": "d2", "xml": "<b/>"}', "news", 2, 0, at),
+        (None, b"{no json", "news", 2, 1, at),
+        (None, b"", "news", 2, 2, at),
+        (None, b"<a>12345</a>", "news", 2, 3, at),
+        most=11,
+    )  # fmt: skip
+    day = 1_767_312_000_000_000
+    kept = {row["id"]: (row["stream"], row["t0"], row["xml"]) for row in found if row["reason"] is None}
+    assert kept == {
+        "news/1/7": ("news", day, b"<a/>"),
+        "d1": ("T", 5, b"<a>1</a>"),
+        "d2": ("S", day, b"<b/>"),
+        "news/2/2": ("news", day, b""),
+    }
+    reasons = {row["id"]: row["reason"] for row in found if row["reason"] is not None}
+    assert reasons["news/2/3"] == "12 bytes, and 11 are allowed"
+    (other,) = reasons.keys() - {"news/2/3"}
+    assert other == "kafka: news/2/1" and "not JSON" in reasons[other]
+
+
+def test_other_columns_are_taken_where_they_are_there(spark):
+    (one,) = rows(spark, "id int, stream string, time bigint, xml string", (4, "T", 9, "<a/>"))
+    assert (one["id"], one["stream"], one["t0"], one["t1"]) == ("4", "T", 9, 9)
+    first, second = rows(spark, "value string, time string", ("<a/>", "2026-01-02"), ("<a/>", "2026-01-03"))
+    assert first["stream"] == "S" and first["t0"] == 1_767_312_000_000_000 and first["id"] != second["id"]
+    assert rows(spark, "value string, time string", ("<a/>", "2026-01-02"))[0]["id"] == first["id"]
+    (seconds,) = rows(spark, "value string, time bigint", ("<a/>", 1_700_000_000))
+    assert "looks like Unix seconds" in seconds["reason"]
+    with pytest.raises(SourceError, match="no column is called value or xml; it has a, b"):
+        rows(spark, "a int, b int", (1, 2))
+
+
+@pytest.mark.soak
+def test_what_spark_reads_otherwise_is_answered_once(spark, place):
+    """A source of which Spark alone knows how far it is read: a crash between two batches of a micro-batch."""
+    (place.drops / "1.txt").write_text("".join(json.dumps(RECORD | {"id": f"d{n}"}) + "\n" for n in range(5)) + "{\n")
+    source = ValueSource("text", {"path": str(place.drops)})
+
+    def run(*queries: str) -> Events:
+        frame = streaming_frame(spark, source, place.state, place.state / "checkpoint" / "files")
+        return stream(place, spark, *queries, frame=frame, in_batches_of=2)
+
+    with armed((StreamingService, "_process"), fail, calls=3), pytest.raises(Injected):
+        run("T/a PUBLISH all_a")
+    events = run()
+    assert [(event["documents"], event["duplicates"], event["dead_letters"]) for event in events.named("batch")] == [
+        (1, 0, 1)
+    ]
+    (place.drops / "2.txt").write_text(json.dumps(RECORD | {"id": "d5"}))
+    assert [event["documents"] for event in run().named("batch")] == [1]
+    assert place.pairs() == [(f"d{n}",) for n in range(6)]
+
+
+@pytest.mark.soak
+def test_the_command_reads_a_source_of_sparks(spark, place):
+    spark.createDataFrame([("d1", "<a/>"), ("d2", "<a/>")], "id string, xml string").write.parquet(
+        str(place.drops / "p")
+    )
+    queries = place.path / "q.xscl"
+    queries.write_text("S/a PUBLISH all_a")
+    common: list[str | Path] = ["--engine", "spark", "--state", place.state, "--queries", queries]
+    common += ["--trigger", "available-now"]
+    given = ["--source-format", "parquet", "--source-option", f"path={place.drops / 'p'}"]
+    result = mmqjp("stream", *common, *given)
+    assert result.exit_code == 0, result.output
+    assert sorted(json.loads(line)["documents"] for line in result.stdout.splitlines()) == [["d1"], ["d2"]]
+    missing = mmqjp("stream", *common, "--source-format", "nosuch")
+    assert missing.exit_code == 1 and missing.stderr.splitlines()[-1].startswith("mmqjp: error: nosuch: ")
+    assert "is its connector among the packages" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "duckdb", "--checkpoint", "c"], "--checkpoint is for the engine spark"),
+        (["--engine", "duckdb", "--source-format", "kafka"], "--source-format is for the engine spark"),
+        (["--engine", "spark", "--source-format", "kafka"], "or with --source-format"),
+        (["--engine", "spark", "--source-option", "a=b"], "--source-option is for the source that --source-format"),
+        (["--engine", "spark", "--source-option", "a"], "write KEY=VALUE, not 'a'"),
+    ],
+)
+def test_misuse_is_told_in_one_line(place, options, message):
+    result = mmqjp("stream", "--source", place.drops, "--state", place.state, *options)
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1 and message in result.stderr
+    neither = mmqjp("stream", "--engine", "duckdb", "--warehouse", place.state)
+    assert neither.exit_code == 2 and "name what to read" in neither.stderr
+
+
+def amid(place: Directory, number: int) -> bool:
+    """Whether a micro-batch from this one on is begun and not done, as Spark's checkpoint says."""
+    checkpoint = place.state / "checkpoint" / "files"
+    begun, done = (
+        {int(path.name) for path in (checkpoint / name).glob("*") if path.name.isdecimal()}
+        for name in ("offsets", "commits")
+    )
+    return any(one >= number for one in begun - done)
+
+
+def kill_amid(cluster: Cluster, driver: Application, place: Directory) -> None:
+    try:
+        wait_until(lambda: amid(place, 0), "the first micro-batch", driver.runs)
+        kill(cluster.executors()[0])
+        wait_until(lambda: amid(place, 1), "the second micro-batch", driver.runs)
+    except NotInTime as error:
+        raise AssertionError(driver.said()[-3000:]) from error
+    finally:
+        driver.kill()
+
+
+LARGE = 2_200
+"""Documents of a micro-batch that executors join."""
+
+JOINED = """
+S//a[./b->x] FOLLOWED BY {x = y, 40} S//a[./b->y] PUBLISH pairs;
+S//a[./b->x][./c->u] JOIN {x = y AND u = v, INF} S//a[./b->y][./c->v] PUBLISH twice;
+S//a[./b->x] JOIN {x = y AND contains(x, "7"), 90} S//a[./b->y] PUBLISH sevens;
+pairs//b->x JOIN {x = y, 1} S//a[./b->y] PUBLISH again
+"""
+
+
+@pytest.mark.soak
+def test_what_executors_join_and_write_is_what_the_embedded_engine_finds(tmp_path):
+    """An executor is killed in the first micro-batch, and the driver in the second. A cold start with one micro-batch
+    of each kind is behind them: one that the driver joins alone, and two that executors join."""
+    local, place = (Directory(path) for path in (tmp_path / "local", tmp_path / "cluster"))
+    rng = Random(7)
+    first = 0
+    for number, count in enumerate((LARGE, LARGE, 90)):
+        lines = []
+        for n in range(first, first + count):
+            xml = f"<a><b>{rng.randrange(LARGE)}</b><c>{rng.randrange(5)}</c></a>"
+            lines.append(json.dumps({"id": f"d{n}", "time": 1_700_000_000_000_000 + n * 1_000_000, "xml": xml}) + "\n")
+        first += count
+        for one in (local, place):
+            (one.drops / f"2026010{number + 1}T000000Z-0123456789ab.jsonl").write_text("".join(lines))
+    queries = tmp_path / "q.xscl"
+    queries.write_text(JOINED)
+
+    def options_of(one: Directory) -> list[str]:
+        where = ["--source", one.drops, "--state", one.state, "--output", one.output, "--queries", queries]
+        more = ["--lateness", "INF", "--max-ahead", "INF", "--batch-size", LARGE, "--log", "json"]
+        return [*map(str, where), *map(str, more)]
+
+    embedded = mmqjp("stream", "--engine", "duckdb", "--trigger", "available-now", *options_of(local))
+    assert embedded.exit_code == 0, embedded.output
+    options = options_of(place)
+    job = Path(spark_job.__file__)
+    with Cluster(tmp_path / "spark") as cluster:
+        driver = submit(cluster, "first", job, [*options, "--trigger", "1s"])
+        kill_amid(cluster, driver, place)
+        last = submit(cluster, "second", job, [*options, "--trigger", "available-now"])
+        assert last.process.wait(PATIENCE) == 0, last.said()
+    found, wanted = (sorted(one.output.read_text().splitlines()) for one in (place, local))
+    assert found == wanted and len(found) > 1_500
+    by_executors = [path for path in (place.state / "answers").iterdir() if path.stem.count("-") == 3]
+    assert by_executors, "executors have written answers"

@@ -1,7 +1,3 @@
-"""Plans of micro-batches: which parts of which files are read next, and what is passed over when they come again."""
-
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -20,23 +16,7 @@ from feeds.readers import ALL_READ, Offset
 from feeds.splits import Split
 from feeds.tail import ReadItem, Tail, judged, waiting_files
 from mmqjp import spark_job
-from mmqjp.spark.source import (
-    ROWS,
-    FileReader,
-    FileSource,
-    PlanFiles,
-    PlanPartition,
-    ReadPlan,
-    SourcePath,
-    assign_positions,
-    decode_items,
-    next_plan,
-    plan_partitions,
-    row_of,
-    split_unreadable,
-    to_batches,
-    uncommitted,
-)
+from mmqjp.spark import source
 from tests.support.unreadable import failing, shut
 
 LIMIT = ReadAllAvailable()
@@ -47,42 +27,37 @@ def line(id: str, text: str = "") -> str:
 
 
 class Driver:
-    """Plans and reads as Spark would, and commits what it has read, or not."""
-
     def __init__(self, directory: Path, feeds: Literal["item"] | None = None, **options: int) -> None:
         self.drops = directory / "drops"
         self.drops.mkdir(exist_ok=True)
-        self.plans = PlanFiles(directory / "plans")
+        self.plans = source.PlanFiles(directory / "plans")
         self.positions: dict[tuple[str, str], Offset] = {}
         self.failed: dict[tuple[str, str], str] = {}
-        self.source = FileSource((SourcePath(self.drops, feeds),), **options)  # type: ignore[arg-type]
+        self.source = source.FileSource((source.SourcePath(self.drops, feeds),), **options)  # type: ignore[arg-type]
         self.start = {"plan": 0}
         self.restart()
 
     def restart(self) -> None:
-        self.reader = FileReader(self.source, lambda: self.positions, self.plans, lambda: 7)
+        self.reader = source.FileReader(self.source, lambda: self.positions, self.plans, lambda: 7)
 
     def until_read(self, looks: int) -> list[str]:
         return [id for _ in range(looks) for id in self.step()]
 
-    def planned(self) -> list[PlanPartition]:
-        """What the next micro-batch reads; nothing, if there is none."""
+    def planned(self) -> list[source.PlanPartition]:
         self.end = self.reader.latestOffset(self.start, LIMIT)
         return self.tasks()
 
-    def tasks(self) -> list[PlanPartition]:
-        """What is read of the plan that was made last."""
+    def tasks(self) -> list[source.PlanPartition]:
         found = self.reader.partitions(self.start, self.end)
-        return [share for share in found if isinstance(share, PlanPartition)]
+        return [share for share in found if isinstance(share, source.PlanPartition)]
 
-    def rows(self, shares: list[PlanPartition]) -> pa.Table:
+    def rows(self, shares: list[source.PlanPartition]) -> pa.Table:
         found = [batch for share in reversed(shares) for batch in self.reader.read(share)]
-        return pa.Table.from_batches(found, ROWS).sort_by("place")
+        return pa.Table.from_batches(found, source.ROWS).sort_by("place")
 
-    def read(self, shares: list[PlanPartition]) -> pa.Table:
-        """The rows of a micro-batch, as they are admitted."""
-        rows, self.failed = split_unreadable(self.rows(shares))
-        return uncommitted(rows, self.positions)
+    def read(self, shares: list[source.PlanPartition]) -> pa.Table:
+        rows, self.failed = source.split_unreadable(self.rows(shares))
+        return source.uncommitted(rows, self.positions)
 
     def commit(self, rows: pa.Table) -> None:
         for row in rows.to_pylist():
@@ -98,7 +73,7 @@ class Driver:
         return [id for id in rows["id"].to_pylist() if id is not None]
 
 
-def test_micro_batches_end_where_they_are_full_and_go_on_there(tmp_path: Path):
+def test_micro_batches_end_where_they_are_full_and_go_on_there(tmp_path):
     driver = Driver(tmp_path, most=3)
     (driver.drops / "1.jsonl").write_text("".join(map(line, "abcd")))
     (driver.drops / "2.xml").write_text("<a/>")
@@ -120,7 +95,7 @@ def test_micro_batches_end_where_they_are_full_and_go_on_there(tmp_path: Path):
     assert [large.step(), large.step(), large.step()] == [["x", "y"], ["z"], []]
 
 
-def test_lines_are_read_in_many_tasks_and_admitted_in_their_order(tmp_path: Path):
+def test_lines_are_read_in_many_tasks_and_admitted_in_their_order(tmp_path):
     driver = Driver(tmp_path, grain=100, tasks=8)
     (driver.drops / "1.jsonl").write_text("\n".join(map(line, map(str, range(40)))))
     tasks = driver.planned()
@@ -130,7 +105,7 @@ def test_lines_are_read_in_many_tasks_and_admitted_in_their_order(tmp_path: Path
     assert set(rows["t0"].to_pylist()) == {7, None}, "the time is that of the plan"
 
 
-def test_a_plan_that_spark_has_not_heard_of_is_made_anew_and_one_that_it_has_is_not(tmp_path: Path):
+def test_a_plan_that_spark_has_not_heard_of_is_made_anew_and_one_that_it_has_is_not(tmp_path):
     driver = Driver(tmp_path)
     (driver.drops / "1.jsonl").write_text(line("a"))
     first = driver.planned()
@@ -143,7 +118,7 @@ def test_a_plan_that_spark_has_not_heard_of_is_made_anew_and_one_that_it_has_is_
     assert driver.reader.partitions({"plan": 5}, {"plan": 6}) == [], "a plan that is gone is of nothing"
 
 
-def test_what_comes_after_the_beginning_is_not_for_a_run_over_what_is_there(tmp_path: Path):
+def test_what_comes_after_the_beginning_is_not_for_a_run_over_what_is_there(tmp_path):
     driver = Driver(tmp_path, most=1)
     for name in "ab":
         (driver.drops / f"{name}.xml").write_text("<a/>")
@@ -152,7 +127,7 @@ def test_what_comes_after_the_beginning_is_not_for_a_run_over_what_is_there(tmp_
     assert [driver.step(), driver.step(), driver.step()] == [["a.xml"], ["b.xml"], []]
 
 
-def test_what_has_gone_meanwhile_is_told_and_read_when_it_is_there_again(tmp_path: Path):
+def test_what_has_gone_meanwhile_is_told_and_read_when_it_is_there_again(tmp_path):
     driver = Driver(tmp_path)
     (driver.drops / "a.xml").write_text("<a/>")
     (driver.drops / "b.jsonl").write_text(line("b"))
@@ -176,7 +151,7 @@ def test_what_has_gone_meanwhile_is_told_and_read_when_it_is_there_again(tmp_pat
     assert driver.end == driver.start
 
 
-def test_what_cannot_be_opened_is_told_and_read_when_it_can_be(tmp_path: Path):
+def test_what_cannot_be_opened_is_told_and_read_when_it_can_be(tmp_path):
     driver = Driver(tmp_path)
     (driver.drops / "1.jsonl").write_text(line("a"))
     (driver.drops / "2.xml").write_text("<a/>")
@@ -189,7 +164,7 @@ def test_what_cannot_be_opened_is_told_and_read_when_it_can_be(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_what_cannot_be_read_further_is_let_rest_and_ends_a_run_over_what_is_there(tmp_path: Path, name: str):
+def test_what_cannot_be_read_further_is_let_rest_and_ends_a_run_over_what_is_there(tmp_path, name):
     driver = Driver(tmp_path)
     (driver.drops / "y.jsonl").write_text(line("y"))
     text = "".join(line(f"{n}", os.urandom(300).hex()) for n in range(90)).encode()
@@ -206,7 +181,7 @@ def test_what_cannot_be_read_further_is_let_rest_and_ends_a_run_over_what_is_the
     assert sorted(first + driver.until_read(2)) == sorted([*map(str, range(90)), "y"])
 
 
-def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_it_is(tmp_path: Path):
+def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_it_is(tmp_path):
     driver = Driver(tmp_path, grain=1, tasks=2)
     path = driver.drops / "1.jsonl"
     path.write_text("".join(map(line, "ab")))
@@ -221,23 +196,24 @@ def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_i
     assert sorted(driver.until_read(4)) == sorted("cdxyzuvw")
 
 
-def test_shares_have_about_the_same_weight():
+def test_shares_of_a_plan(tmp_path):
     def split(weight: int) -> Split:
         return Split("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
 
-    plan = ReadPlan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
-    assert [(first, len(parts)) for first, parts in plan_partitions(plan, 2, grain=1)] == [(0, 4), (4, 2)]
-    assert [(first, len(parts)) for first, parts in plan_partitions(plan, 100, grain=20)] == [(0, 2), (2, 2), (4, 2)]
-    assert list(plan_partitions(ReadPlan(0), 2)) == []
-
-
-def test_nothing_comes_behind_a_very_large_file(tmp_path: Path):
+    plan = source.ReadPlan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
+    assert [(first, len(parts)) for first, parts in source.plan_partitions(plan, 2, grain=1)] == [(0, 4), (4, 2)]
+    assert [(first, len(parts)) for first, parts in source.plan_partitions(plan, 100, grain=20)] == [
+        (0, 2),
+        (2, 2),
+        (4, 2),
+    ]
+    assert list(source.plan_partitions(source.ReadPlan(0), 2)) == []
     for name in ("1.xml", "2.xml"):
         with (tmp_path / name).open("wb") as file:
             file.truncate(65 << 20)
     waiting = waiting_files([Tail(tmp_path)], {})
-    plan = next_plan(waiting, {}, 0, 100, 1 << 40)
-    assert [split.file for split in plan.splits] == ["1.xml"] and not waiting
+    large = source.next_plan(waiting, {}, 0, 100, 1 << 40)
+    assert [one.file for one in large.splits] == ["1.xml"] and not waiting
 
 
 @pytest.mark.parametrize(
@@ -250,33 +226,35 @@ def test_nothing_comes_behind_a_very_large_file(tmp_path: Path):
         (9, 1, [2, 3, ALL_READ]),
     ],
 )
-def test_what_is_committed_since_the_plan_is_passed_over(known: int, committed: int, left: list[int]):
+def test_what_is_committed_since_the_plan_is_passed_over(known, committed, left):
     items = [ReadItem(Document(str(n), "<a/>", time=n), Offset("s", "f", n)) for n in (1, 2, 3)]
     items.append(ReadItem(None, Offset("s", "f", ALL_READ)))
-    rows = pa.Table.from_batches(to_batches(row_of(n, known, read, None) for n, read in enumerate(items)), ROWS)
-    assert uncommitted(rows, {("s", "f"): Offset("s", "f", committed)})["position"].to_pylist() == left
+    rows = pa.Table.from_batches(
+        source.to_batches(source.row_of(n, known, read, None) for n, read in enumerate(items)), source.ROWS
+    )
+    assert source.uncommitted(rows, {("s", "f"): Offset("s", "f", committed)})["position"].to_pylist() == left
 
 
 def test_rows_without_offsets_are_numbered_within_their_micro_batch():
     item = Reject("r", "S", None, "why", "raw")
     rows = pa.Table.from_batches(
-        to_batches(row_of(n, 0, ReadItem(item, Offset("", "", 0)), None) for n in range(3)), ROWS
+        source.to_batches(source.row_of(n, 0, ReadItem(item, Offset("", "", 0)), None) for n in range(3)), source.ROWS
     )
-    found = assign_positions(rows, "q", "m", 2)
-    assert found.schema == ROWS and set(found["source"].to_pylist()) == {"q"}
-    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 2 << 32)})) == 3, (
+    found = source.assign_positions(rows, "q", "m", 2)
+    assert found.schema == source.ROWS and set(found["source"].to_pylist()) == {"q"}
+    assert len(source.uncommitted(found, {("q", "m"): Offset("q", "m", 2 << 32)})) == 3, (
         "of the micro-batch before all is done"
     )
-    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", (2 << 32) + 1)})) == 2
-    assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 3 << 32)})) == 0
+    assert len(source.uncommitted(found, {("q", "m"): Offset("q", "m", (2 << 32) + 1)})) == 2
+    assert len(source.uncommitted(found, {("q", "m"): Offset("q", "m", 3 << 32)})) == 0
 
 
 def test_a_document_that_is_too_large_is_not_sent():
-    row = row_of(0, 0, ReadItem(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
-    assert dict(zip(ROWS.names, row, strict=True))["reason"] == "12 bytes, and 8 are allowed"
+    row = source.row_of(0, 0, ReadItem(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
+    assert dict(zip(source.ROWS.names, row, strict=True))["reason"] == "12 bytes, and 8 are allowed"
 
 
-def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsys: pytest.CaptureFixture[str]):
+def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsys):
     with pytest.raises(SystemExit) as ended:
         spark_job.main(["--state", "nowhere"])
     assert ended.value.code == 2
@@ -301,7 +279,7 @@ def fetch(drops: Path, day: int, entries: str, url: str = "http://f/") -> None:
 
 
 @pytest.fixture
-def drops(tmp_path: Path) -> Path:
+def drops(tmp_path):
     """Fetches of two feeds, the first of them empty; entries change, and come back."""
     drops = tmp_path / "drops"
     drops.mkdir()
@@ -326,7 +304,6 @@ def seen(found: Iterator[Item]) -> Seen:
 
 
 def here(drops: Path, known: History) -> Seen:
-    """What a service reads that has all in one process."""
     tail = Tail(drops, feeds="item")
     return seen(judged((read for waiting in waiting_files([tail], {}) for read in waiting.read()), known))
 
@@ -347,7 +324,9 @@ def read_in_micro_batches(driver: Driver, again: bool) -> tuple[Seen, dict[str, 
         for count in (len(rows) // 3, len(rows)) if again else (len(rows),):
             known = history()
             known.load(kept)
-            found += seen(committed(judged(decode_items(uncommitted(rows, driver.positions)), known), count))
+            found += seen(
+                committed(judged(source.decode_items(source.uncommitted(rows, driver.positions)), known), count)
+            )
             kept |= known.changed()
         driver.start = driver.end
     return found, kept
@@ -355,9 +334,7 @@ def read_in_micro_batches(driver: Driver, again: bool) -> tuple[Seen, dict[str, 
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("most", "large"), [(1, None), (3, None), (100, None), (1, 300)])
-def test_the_same_entries_are_documents_of_the_same_times(
-    most: int, large: int | None, again: bool, drops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_same_entries_are_documents_of_the_same_times(most, large, again, drops, tmp_path, monkeypatch):
     if large is not None:  # a micro-batch takes an entry or two of a file
         monkeypatch.setattr("mmqjp.spark.source.LARGE", large)
     known, driver = history(), Driver(tmp_path, "item", most=most, grain=1, tasks=3)

@@ -1,1 +1,0 @@
-"""Tests of stores over time: crashes, faults, migration, eviction, owners."""

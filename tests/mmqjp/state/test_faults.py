@@ -1,30 +1,33 @@
-"""Faults as an input: damaged files, no room, a clock that goes back. The next start says so, or goes on rightly."""
-
-from __future__ import annotations
-
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 
 from feeds.documents import Document, SourceError
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
+from join_stage import near
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
 from mmqjp.service.spool import Command, CommandResult, Spool
+from tests.generate.documents import SECOND
+from tests.generate.near import near_case
 from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.oracle.evaluation import comparable, evaluate
+from tests.processes import nursery
+from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.stores import TABLES, parquet_store
+from xscl.syntax import Script
 
-SECOND = 1_000_000
 QUERIES = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH p; S/a/x->x JOIN {lower-case(x) = y, INF} S/b/x->y PUBLISH c"
 SOAK = 1000
 """Damages of all kinds, at length."""
@@ -48,7 +51,6 @@ def made(state: Path, killed: Path | None = None) -> list[Any]:
 
 
 def content(engine: Session) -> Any:
-    """All that is to be known of a store: its queries, documents and outputs."""
     outputs = [(o.query, o.documents, o.xml) for o in undelivered(engine)]
     documents = sorted(
         (row["docid"], row["id"], row["xml"]) for row in engine.sql("SELECT * FROM documents").to_pylist()
@@ -57,7 +59,6 @@ def content(engine: Session) -> Any:
 
 
 def used(state: Path) -> tuple[Any, Any]:
-    """What is in a store, and what the next batch gives there."""
     with Session("duckdb", state=state) as opened:
         before = content(opened)
         return before, sorted((o.query, o.documents) for o in opened.process([doc(9), doc(9, "b")]))
@@ -90,9 +91,6 @@ def told(use: Callable[[], Any], error: type[Exception]) -> str | tuple[Any]:
         return (use(),)
     except error as found:
         return str(found)
-
-
-# ---------------------------------------------------------------- stores
 
 
 def duckdb_damage(numbers: range, place: Path) -> int:
@@ -149,37 +147,13 @@ def spark_damage(numbers: range, place: Path) -> int:
     return damages(numbers, place, use, use(place / "whole"), StoreError)
 
 
-def test_a_store_of_spark_without_digests_is_read(tmp_path: Path):
-    store = parquet_store(tmp_path)
-    store.append("settings", table_row("settings", 1))
-    store.commit()
-    store.close()
-    path = tmp_path / "manifests" / "1.json"
-    noted = json.loads(path.read_text())
-    del noted["digest"]
-    for file in noted["tables"]["settings"]:
-        del file["digest"], file["footer_digest"]
-    path.write_text(json.dumps({**noted, "format": 1}))
-    store = parquet_store(tmp_path)
-    assert store.read("settings") == table_row("settings", 1) and store.highest("settings", "batch") == 1
-    store.append("settings", table_row("settings", 2))
-    store.commit()
-    store.close()
-    store = parquet_store(tmp_path)
-    assert store.highest("settings", "batch") == 2
-    store.close()
-
-
-def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path: Path):
+def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path):
     store = parquet_store(tmp_path)
     for number in range(40):
         store.append("settings", table_row("settings", number))
         store.commit()
     assert len(store._checked) == len(store.files["settings"]) < 40
     store.close()
-
-
-# ---------------------------------------------------------------- what a fetch remembers
 
 
 def fetch_damage(numbers: range, place: Path) -> int:
@@ -205,17 +179,12 @@ DAMAGES += [(fetch_damage, 40, SOAK, 0.25)]
 
 
 @pytest.mark.parametrize(("damage", "few", "many", "least"), DAMAGES)
-def test_damage_is_told_or_does_not_matter(
-    damage: Callable[[range, Path], int], few: int, many: int, least: float, tmp_path: Path
-):
+def test_damage_is_told_or_does_not_matter(damage, few, many, least, tmp_path):
     numbers = seeds(few, many)
     assert damage(numbers, tmp_path) > least * len(numbers)
 
 
-# ---------------------------------------------------------------- commands and answers
-
-
-def test_a_damaged_command_is_answered_with_an_error_and_a_damaged_answer_is_one(tmp_path: Path):
+def test_a_damaged_command_is_answered_with_an_error_and_a_damaged_answer_is_one(tmp_path):
     spool = Spool(tmp_path)
 
     def damage(directory: str, command: Command, content: bytes) -> str:
@@ -232,10 +201,7 @@ def test_a_damaged_command_is_answered_with_an_error_and_a_damaged_answer_is_one
         assert spool.take_result(good) is None
 
 
-# ---------------------------------------------------------------- the command line
-
-
-def test_a_command_says_in_a_line_that_its_store_is_damaged(tmp_path: Path):
+def test_a_command_says_in_a_line_that_its_store_is_damaged(tmp_path):
     made(tmp_path / "whole")
     file = tmp_path / "whole" / DUCKDB_FILE
     file.write_bytes(file.read_bytes()[:100_000])
@@ -244,10 +210,7 @@ def test_a_command_says_in_a_line_that_its_store_is_damaged(tmp_path: Path):
     assert result.stderr.startswith("mmqjp: error: ") and "take an older copy of the store" in result.stderr
 
 
-# ---------------------------------------------------------------- the clock
-
-
-def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
+def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path):
     time = [2_000 * SECOND]
     options: dict[str, Any] = {"lateness": 5 * SECOND, "idle_after": 60 * SECOND, "now": lambda: time[0]}
     with Session("duckdb", state=tmp_path, **options) as engine:
@@ -270,3 +233,90 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path: Path):
         mark_delivered(engine)
         engine.prune(0)
         assert not list(undelivered(engine))
+
+
+SIZE = 3
+"""Documents in a batch."""
+
+ENOUGH, AGAIN = 7, 2
+"""The order of words is learnt from this number of texts, and again when there are AGAIN times as many."""
+
+
+class Life(NamedTuple):
+    script: Script
+    documents: list[Document]
+
+    def batches(self, size: int = SIZE) -> list[list[Document]]:
+        return [self.documents[at : at + size] for at in range(0, len(self.documents), size)]
+
+    def opened(self, state: Path, **options: Any) -> Session:
+        engine = Session("duckdb", state=state, **options)
+        engine.ensure(self.script)
+        return engine
+
+
+def of_any_kind(seed: int) -> Life:
+    return Life(*random_case(seed, 10, 12))
+
+
+def with_near(seed: int) -> Life:
+    near.ENOUGH, near.AGAIN = ENOUGH, AGAIN
+    return Life(*near_case(seed, queries=6, documents=16))
+
+
+def live(make: Callable[[int], Life], seed: int, state: Path) -> None:
+    life = make(seed)
+    engine = life.opened(state)
+    for batch in life.batches():
+        engine.process(batch)
+
+
+def assert_told(engine: Session, life: Life, size: int = SIZE) -> None:
+    """Asserts that all is told once when all documents have come, some of them again."""
+    for batch in life.batches(size):
+        engine.process(batch)
+    assert not list(engine.dead_letters())
+    outputs = list(engine.outputs())
+    assert len({output.id for output in outputs}) == len(outputs)
+    assert comparable(map(as_row, outputs)) == comparable(evaluate(life.script, life.documents)) != []
+
+
+@pytest.mark.parametrize("calls", [3, *(pytest.param(calls, marks=pytest.mark.soak) for calls in (1, 4))])
+@pytest.mark.parametrize(
+    "at",
+    [
+        "before DuckDBEngine.commit",
+        "after DuckDBEngine.commit",
+        "after DuckDBEngine.join",
+        "before DuckDBEngine.append",
+    ],
+)
+def test_a_killed_run_is_taken_up_again(at, calls, tmp_path):
+    nursery.run_killed(live, of_any_kind, 7, tmp_path, at=at, calls=calls)
+    life = of_any_kind(7)
+    with life.opened(tmp_path) as engine:
+        assert_told(engine, life, SIZE + 1)
+
+
+LEARNT = "duckdb.save_word_order"
+"""Called within the engine's commit, before that of the store."""
+
+
+@pytest.mark.parametrize(
+    ("at", "is_there"),
+    [
+        (f"before {LEARNT}", False),
+        (f"after {LEARNT}", False),
+        (f"after {LEARNT}, after DuckDBStore.commit", True),  # no document has its keys in it yet
+        (f"after {LEARNT}, after DuckDBEngine.commit", True),  # those of another batch have
+    ],
+)
+@pytest.mark.parametrize("seed", seeds(1, 60))
+def test_killed_as_the_order_of_words_is_learnt(seed, at, is_there, tmp_path, monkeypatch):
+    monkeypatch.setattr(near, "ENOUGH", ENOUGH)  # and set back
+    monkeypatch.setattr(near, "AGAIN", AGAIN)
+    nursery.run_killed(live, with_near, seed, tmp_path, at=at)
+    life = with_near(seed)
+    with life.opened(tmp_path, plan=PLANS[seed % 7 % len(PLANS)] if seed else "signature") as engine:
+        assert engine.sql("SELECT version FROM word_order").num_rows == is_there
+        assert_told(engine, life)

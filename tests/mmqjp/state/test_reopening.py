@@ -1,35 +1,41 @@
-"""A store that is closed and opened again between any two steps is as one that was never closed, and parses no text."""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
 from feeds.documents import Document
 from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from mmqjp.engine import Session
+from mmqjp.answers.output import json_nodes
+from mmqjp.engine import CoreEngine, Session
+from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
+from mmqjp.sinks.files import open_sink
+from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
+from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import cases, random_case
-from tests.oracle.evaluation import comparable
-from tests.support.agreement import as_row
+from tests.processes.store import START, take
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
+from tests.support.delivery import mark_delivered, undelivered
+from tests.support.places import DATA
+from tests.support.shown import assert_shown
+from tests.support.stores import TABLES, parquet_store
+from xpath_stage.documents import MAX_ATTRIBUTES
 from xscl.algebra.trees import pattern_from_json, pattern_to_json
 from xscl.parser import parse_script
-from xscl.printer import to_xscl
 from xscl.syntax import Script
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 QUERIES = """
 S//a->x[./b->y][./c = 'it''s "so"'] FOLLOWED BY {lower-case(y) = lower-case(z), 1 h} S//a->w[./b->z] PUBLISH pairs;
@@ -38,36 +44,9 @@ S//a[./b->p] FOLLOWED BY {p = q, 1 h} S//a[./b->q] FOLLOWED BY {q = r AND p != '
 S//a->m[matches(., 'v+')] PUBLISH filtered
 """
 
-Step = Callable[[Session], object]
-
 
 def doc(number: int, text: str = "v") -> Document:
     return Document(f"d{number}", f'<a><b>{text}</b><c>it\'s "so"</c></a>', "S", number * 1_000_000)
-
-
-def steps(seed: int, queries: int, documents: int) -> list[Step]:
-    """What is done with an engine: documents come, queries come, go, rest and go on."""
-    rng = Random(seed)
-    script, samples = random_case(seed, queries, documents)
-    texts = [to_xscl(Script((query,), script.namespaces)) for query in script.queries]
-    found: list[Step] = [partial(_subscribe, text, rng.random() < 0.3) for text in texts]
-    found += [partial(_process, [sample]) for sample in samples]
-    found += [partial(_to_some, do, rng.random()) for do in ("pause", "resume", "unsubscribe", "pause")]
-    rng.shuffle(found)
-    return [*found, partial(_process, [Document(f"last {d.id}", d.xml, d.stream, d.t0) for d in samples])]
-
-
-def _subscribe(text: str, backfill: bool, engine: Session) -> None:
-    engine.subscribe(text, add=True, backfill=backfill)
-
-
-def _process(documents: list[Document], engine: Session) -> None:
-    engine.process(documents)
-
-
-def _to_some(do: str, place: float, engine: Session) -> None:
-    if names := sorted(engine.queries()):
-        getattr(engine, do)(names[int(place * len(names))])
 
 
 def definitions(engine: Session) -> list[tuple[str, str]]:
@@ -75,40 +54,25 @@ def definitions(engine: Session) -> list[tuple[str, str]]:
     return sorted((step.stream, str(step.node)) for step in engine.catalog.steps.values())
 
 
-def assert_reopened_is_the_same(engine: object, plan: str, seed: int, tmp_path: Path, queries: int = 8) -> int:
-    """Asserts that; how many outputs there were."""
-    rng = Random(seed)
-    kept = Session(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
-    with Session(engine, plan=plan) as other:  # type: ignore[arg-type]
-        for step in steps(seed, queries, 10):
-            for one in (other, kept):
-                step(one)
-            if rng.random() < 0.5:
-                kept.close()
-                kept = Session(engine, state=tmp_path / "reopened", plan=plan)  # type: ignore[arg-type]
-        found = [[as_row(output) for output in one.outputs()] for one in (other, kept)]
-        assert comparable(found[0]) == comparable(found[1])
-        assert other.queries() == kept.queries()
-        assert definitions(other) == definitions(kept)
-        for name in list(other.queries()):
-            kept.unsubscribe(name)
-        assert not kept.catalog.steps and not kept.registry.rows and not kept.registry._hidden
-    kept.close()
-    return len(found[0])
-
-
 @pytest.mark.parametrize("seed", seeds(1, 480))
-def test_reopened_stores_go_on_as_if_they_had_not_been_closed(seed: int, tmp_path: Path):
-    queries = 16 if at_length() else 5
-    assert_reopened_is_the_same("duckdb", PLANS[seed % len(PLANS)], seed, tmp_path, queries)
+def test_a_reopened_store_keeps_definitions_as_long_as_its_queries(seed, tmp_path):
+    """What it outputs is compared in `test_live_model`."""
+    rng, (script, documents) = Random(seed), random_case(seed, 16 if at_length() else 5, 10)
+    with Session("duckdb", state=tmp_path) as engine:
+        names = engine.ensure(script)
+        engine.process(documents)
+        engine.unsubscribe(rng.choice(names))
+        for name in rng.sample(sorted(engine.queries()), 2):
+            engine.pause(name)
+        known, queries = definitions(engine), engine.queries()
+    with Session("duckdb", state=tmp_path) as engine:
+        assert (definitions(engine), engine.queries()) == (known, queries)
+        for name in list(queries):
+            engine.unsubscribe(name)
+        assert not engine.catalog.steps and not engine.registry.rows and not engine.registry._hidden
 
 
-@pytest.mark.soak
-def test_reopened_stores_go_on_on_spark(spark: SparkSession, tmp_path: Path):
-    assert assert_reopened_is_the_same(spark, "signature", 3, tmp_path, queries=4)
-
-
-def test_texts_are_parsed_when_something_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_texts_are_parsed_when_something_is_delivered(tmp_path, monkeypatch):
     with Session("duckdb", state=tmp_path) as before:
         before.subscribe(QUERIES)
         assert len(before.process([doc(1), doc(2)])) == 4  # pairs, again, and filtered twice
@@ -138,7 +102,7 @@ def test_texts_are_parsed_when_something_is_delivered(tmp_path: Path, monkeypatc
         "UPDATE placements SET streams = NULL",
     ],
 )
-def test_a_store_whose_tables_do_not_agree_is_refused(damage: str, tmp_path: Path):
+def test_a_store_whose_tables_do_not_agree_is_refused(damage, tmp_path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe(QUERIES)
     with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
@@ -149,7 +113,7 @@ def test_a_store_whose_tables_do_not_agree_is_refused(damage: str, tmp_path: Pat
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1
 
 
-def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path: Path):
+def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe("S//a PUBLISH one")
     for text, message in (
@@ -163,7 +127,7 @@ def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path: Path):
 
 
 @given(cases(max_queries=4))
-def test_patterns_are_read_as_they_were_written(case: tuple[Script, object]):
+def test_patterns_are_read_as_they_were_written(case):
     catalog = Catalog()
     for conjunct in conjuncts_of(case[0]):
         catalog.add(conjunct, 1, True)
@@ -178,6 +142,368 @@ def test_patterns_are_read_as_they_were_written(case: tuple[Script, object]):
      '["/","element","","a",[["!","x"]],[],[]]',
      '["/","element","","a",[],[],["exec"]]', "[" * 100_000],
 )  # fmt: skip
-def test_what_is_no_pattern_is_refused(text: str):
+def test_what_is_no_pattern_is_refused(text):
     with pytest.raises(ValueError):
         pattern_from_json(text)
+
+
+Steps = list[Any]
+
+
+def go_on(state: Path, plan: str, steps: Steps, seed: int) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "tests.processes.store", "duckdb", str(state), plan],
+        input=json.dumps(steps),
+        text=True,
+        check=True,
+        timeout=300,
+        env=os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_a_store_does_not_tell_which_process_wrote_it(tmp_path):
+    """Also if they meet chains of functions in another order than others did."""
+    rng = Random(7)
+    steps: Steps = []
+    for n in range(6):
+        p, q = "p", "q"
+        for function in rng.choices(("lower-case", "upper-case", "normalize-space"), k=n % 4):
+            p, q = f"{function}({p})", f"{function}({q})"
+        text, xml = rng.choice((" x", "x ", "X", "x  y", " Xy")), "<{0}><k>{1}</k></{0}>"
+        steps.append(("subscribe", f"S//a->x[./k->p] JOIN {{{p} = {q}, INF}} S//b->y[./k->q] PUBLISH join{n}"))
+        steps.append(("process", [(f"{tag}{n}", xml.format(tag, text)) for tag in "ab"]))
+    rng.shuffle(steps)
+    filters = "; ".join(f"S//*[./k[contains(., '{c}')]]->x PUBLISH f{c}" for c in "xyXY ")
+    steps.insert(0, ("subscribe", filters))
+    found = []
+    go_on(tmp_path / "other", "signature", steps, 1)
+    with CoreEngine("duckdb", state=tmp_path / "ours", plan="signature", now=lambda: START) as engine:
+        take(engine, steps)
+    for state in (tmp_path / "other", tmp_path / "ours"):
+        with duckdb.connect(str(state / DUCKDB_FILE)) as store:
+            tables = [name for (name,) in store.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
+            rows = {name: sorted(map(repr, store.execute(f'FROM "{name}"').fetchall())) for name in tables}
+        rows["settings"] = [row for row in rows["settings"] if "costs" not in row]  # seconds
+        found.append(rows)
+    assert found[0] == found[1]
+    assert found[0]["chains"] and found[0]["groups"] and found[0]["bound"]
+
+
+def test_a_node_id_has_room_for_its_attribute_and_its_chain():
+    assert MAX_ATTRIBUTES < 1 << CHAIN_SHIFT - ATTRIBUTE_SHIFT
+    highest = node_id((1 << 32) - 1, MAX_ATTRIBUTES, MOST_CHAINS)
+    assert highest < 1 << 63 and plain_node(highest) == ((1 << 32) - 1, MAX_ATTRIBUTES)
+
+
+def test_more_chains_than_numbers_are_refused_and_leave_nothing(monkeypatch):
+    monkeypatch.setattr("templates.catalog.MOST_CHAINS", 2)
+    catalog = Catalog(known_chains=[("lower-case",), ("host",)])
+    fresh, known = conjuncts_of(
+        parse_script(
+            "S//a->x JOIN {upper-case(x) = y, 1 h} S//b->y; S//a->x JOIN {host(x) = lower-case(y), 1 h} S//b->y"
+        )
+    )
+    with pytest.raises(ValueError, match="more than 2 different chains of functions; begin a new state"):
+        catalog.add(fresh, 1, True)
+    assert not catalog.steps and len(catalog.chains) == 2
+    catalog.add(known, 1, True)
+    assert sorted(step.chain for step in catalog.steps.values()) == [0, 0, 1, 2]
+
+
+LINES = "out.jsonl"
+TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
+BEGIN = 1_767_225_600_000_000
+
+
+def write_duckdb(directory: Path, recorded: Path) -> None:
+    directory.mkdir()
+    with duckdb.connect(str(directory / DUCKDB_FILE)) as connection:
+        connection.execute(recorded.read_text("utf-8"))
+
+
+def write_spark(directory: Path, recorded: Path) -> None:
+    """The same store on Spark: its files have the columns of its format, and no others."""
+    store = parquet_store(directory)
+    with duckdb.connect() as connection:
+        connection.execute(recorded.read_text("utf-8"))
+        tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}
+        if "bound" in tables:
+            flat = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
+            tables["r_bin"] = connection.sql(flat).to_arrow_table()
+            del tables["bound"]
+    now_called = {former: name for name, former in FORMER_NAMES.items()}
+    tables = {now_called.get(name, name): rows for name, rows in tables.items()}
+    for name, rows in tables.items():
+        for field in TABLES[name]:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+        store.append(name, rows.select(TABLES[name].names))
+    store.commit()
+    for name, rows in tables.items():
+        for path in store.paths(name):
+            pq.write_table(rows, path)
+    store.close()
+    for manifest in (directory / "manifests").glob("*.json"):  # format 1 has no digests
+        tables = json.loads(manifest.read_text())["tables"]
+        for name, files in tables.items():
+            for file in files:
+                file["size"] = (directory / name / file["name"]).stat().st_size
+                del file["digest"], file["footer_digest"]
+        manifest.write_text(json.dumps({"format": 1, "tables": tables}))
+
+
+def assert_goes_on(engine: Session) -> None:
+    assert list(engine.queries()) == ["pairs", "q2"]
+    left = [o.documents for o in undelivered(engine) if o.query == "pairs"]
+    assert left == [("a1", "a4"), ("a2", "a4")]
+    mark_delivered(engine)
+    got = engine.process([Document("b5", "<b><k>v</k></b>", time=BEGIN + 5_000_000)])
+    pairs = {(f"a{m}", f"a{n}", "b5") for m in (1, 2, 4) for n in (1, 2, 4) if m != n}
+    assert {o.documents for o in got} == pairs and len(got) == len(pairs)
+    engine.pause("pairs")
+    assert engine.process([Document("a6", "<a><k>v</k></a>", time=BEGIN + 6_000_000)])[0].query == "q2"
+    assert engine.setting("schema_version") == "10"
+
+
+def assert_is_paused(engine: Session) -> None:
+    assert engine.registry.named("pairs")[0].paused == "asked to"
+    assert engine.sql("SELECT count(*) AS n FROM settings WHERE key = 'schema_version'")["n"].to_pylist() == [2]
+
+
+def assert_derives_anew(engine: Session) -> None:
+    """Two processes wrote the store. For one of them, 1 was lower-case, for the other normalize-space: the values of
+    the first stood for those of the second."""
+    rows = engine.sql("SELECT docid, node, strval FROM r_doc").to_pylist()
+    values: dict[int, list[str]] = {}
+    for row in rows:
+        values.setdefault(row["docid"], []).append(row["strval"])
+    lower, spaced = (" aa", "aa", " aa", "aa "), ("Aa", "aa", "aa", "aa")
+    assert {docid: sorted(found) for docid, found in values.items()} == {
+        docid: sorted(pair) for docid, pair in enumerate(zip(lower, spaced, strict=True))
+    }
+    assert len({(row["docid"], row["node"]) for row in rows}) == len(rows) == 8
+    bindings = engine.sql("SELECT bindings FROM matches")["bindings"].to_pylist()
+    assert bindings == [[1, 1]] * 7, "no number of functions is left"
+    mark_delivered(engine)
+    got = engine.process([Document("d5", "<b><k> AA</k></b>", time=BEGIN + 5_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d5"))]
+    got = engine.process([Document("d6", "<b><k> Aa</k></b>", time=BEGIN + 6_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d6")), ("spaced", ("d1", "d6"))]
+    engine.subscribe(
+        "S//a->x[./k->p] JOIN {upper-case(normalize-space(p)) = upper-case(q), INF} S//b->y[./k->q] PUBLISH both",
+        backfill=True,
+    )
+    found = {o.documents for o in undelivered(engine) if o.query == "both"}
+    assert found == {("d1", "d2"), ("d4", "d2")}
+
+
+def assert_meets_derived(engine: Session) -> None:
+    got = engine.process([Document("d7", "<a><k>aA</k></a>", time=BEGIN + 7_000_000)])
+    assert [(o.query, o.documents) for o in got] == [("both", ("d7", "d2")), ("lower", ("d7", "d2"))]
+
+
+def left_by_format_4(directory: Path) -> Path:
+    """A store of format 4 as SQL, with the file of its output lines. It has those of the last batch too, which the
+    process that wrote them was killed before it noted."""
+    lines, recorded = directory / LINES, directory / "store.sql"
+    with duckdb.connect() as connection:
+        connection.execute((DATA / "store_v4.sql").read_text("utf-8"))
+        sql = "SELECT query, t0, t1, documents, streams, nodes, xml FROM outputs ORDER BY batch, t1, query, documents"
+        found = connection.sql(sql).to_arrow_table().to_pylist()
+    rows = [{**row, "nodes": json.loads(row["nodes"])} for row in found]
+    lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    text = (DATA / "store_v4.sql").read_text("utf-8").replace('"OUT"', json.dumps(str(lines)))
+    recorded.write_text(text.replace("4711", str(lines.stat().st_ino)))
+    return recorded
+
+
+def assert_numbered(engine: Session) -> None:
+    assert engine._directory is not None
+    lines, outputs = engine._directory.parent / LINES, list(engine.outputs())
+    assert [output.seq for output in outputs] == list(range(14)) == [o.seq for o in engine.outputs(-1)]
+    assert len({output.id for output in outputs}) == 14
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [{**line, "id": o.id, "seq": o.seq} for line, o in zip(written, outputs, strict=True)] == [
+        output.to_dict() for output in outputs
+    ]
+    assert engine.position(OUTPUT_SINK).acked == 8
+    sink = open_sink(lines, engine.position(OUTPUT_SINK))
+    delivery = Delivery(engine, sink)
+    delivery.write(delivery.pending())
+    delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=BEGIN + 6_000_000)]))
+    delivery.save_position()
+    sink.close()
+    after = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert after[:9] == written[:9] and [line["seq"] for line in after[9:]] == list(range(9, 14 + 7))
+    assert engine.position(OUTPUT_SINK).acked == 20 == engine.last_seq
+
+
+def outputs_of_format_5() -> list[tuple[object, ...]]:
+    with duckdb.connect() as connection:
+        connection.execute((DATA / "store_v5.sql").read_text("utf-8"))
+        columns = "seq, query, t0, t1, documents, streams, nodes, xml, id"
+        return connection.sql(f"SELECT {columns} FROM outputs ORDER BY seq").fetchall()
+
+
+def rows_of(engine: Session) -> list[tuple[object, ...]]:
+    assert_shown(engine)
+    return [
+        (o.seq, o.query, o.t0, o.t1, list(o.documents), list(o.streams), json_nodes(o.nodes), o.xml, o.id)
+        for o in engine.outputs()
+    ]
+
+
+def assert_has_forms(engine: Session) -> None:
+    before = outputs_of_format_5()
+    assert rows_of(engine) == before
+    counts = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
+    assert {row["query"]: row["n"] for row in counts} == {"late": 6, "narrow": 1, "pairs": 6, "q2": 5, "readers": 4}
+    assert [o.seq for o in engine.outputs(20)] == [21]
+    got = list(engine.process([Document("b20", "<b><k>v</k></b>", time=BEGIN + 20_000_000)]))
+    # `narrow` was paused when a3 came, and `late` began with a backfill.
+    assert [(o.query, o.documents, o.seq) for o in got] == [
+        ("narrow", ("a1", "b20"), 22), ("q2", ("a1", "b20"), 23), ("q2", ("a3", "b20"), 24)
+    ]  # fmt: skip
+    reasons = engine.take_paused()
+    assert set(reasons) == {"pairs", "late"} and all("more than 7 matches in 10,000" in why for why in reasons.values())
+    assert rows_of(engine)[:22] == before
+    ids = [o.id for o in engine.lines()]
+    assert sorted(ids) == sorted(o.id for o in engine.outputs()) and len(set(ids)) == 25
+    assert [o.t1 for o in engine.lines()] == sorted(o.t1 for o in engine.outputs())
+
+
+def assert_tells_once(engine: Session) -> None:
+    """What was there goes on, with the forms that it had, and a query may tell once what it finds."""
+    assert_shown(engine)
+    for table in ("gaps", "undelivered"):
+        assert len(engine.sql(f"SELECT * FROM {table}")) == 0
+    known = [(o.seq, o.query, o.documents) for o in engine.outputs()]
+    assert known == [
+        (0, "pairs", ("a1", "b2")), (1, "q2", ("a1", "b2")), (2, "readers", ("a1", "b2")), (3, "pairs", ("a3", "b2"))
+    ]  # fmt: skip
+    join = "S//a->x[./k->p] JOIN {p = q, 1 min} S//b->y[./k->q]"
+    engine.subscribe(f"{join} PUBLISH alike; {join} PUBLISH once ONCE PER (p)")
+    forms = {s.name: s.form_id for s in engine.registry.subscriptions.values()}
+    assert forms["alike"] == forms["pairs"] != forms["once"]
+    got = [engine.process([Document(f"b{n}", "<b><k>v</k></b>", time=BEGIN + n * 1_000_000)]) for n in (5, 6)]
+    told = [(o.query, o.documents) for outputs in got for o in outputs]
+    assert told.count(("pairs", ("a1", "b6"))) == 1
+    assert not any(query == "once" for query, _ in told), "it sees no earlier document"
+    got = [
+        engine.process([Document("a7", "<a><k>v</k></a>", time=BEGIN + 7_000_000)]),
+        engine.process([Document("b8", "<b><k>v</k></b>", time=BEGIN + 8_000_000)]),
+    ]
+    assert [o.documents for outputs in got for o in outputs if o.query == "once"] == [("a7", "b5")]
+    assert_shown(engine)
+    assert engine.sql("SELECT count(*) AS n FROM matches WHERE query = 'once'")["n"].to_pylist() == [3]
+
+
+def assert_gets_events(engine: Session) -> None:
+    for table in ("events", "pattern_state", "definitions", "removed_definitions"):
+        assert len(engine.sql(f"SELECT * FROM {table}")) == 0
+    assert [o.documents for o in engine.outputs()] == 3 * [("a1", "b2")] + 2 * [("a3", "b4")]
+    got = engine.process([Document("b5", "<b><k>v</k></b>", time=BEGIN + 5_000_000)])
+    assert got == [], "pairs has told of v, and q1 is paused"
+    engine.resume("q1")
+    got = engine.process([Document("b6", "<b><k>w</k></b>", time=BEGIN + 63_500_000)])
+    assert [(o.query, o.documents) for o in got] == []
+    assert engine.setting("schema_version") == "10"
+
+
+def assert_knows_words(engine: Session) -> None:
+    before = [(o.query, o.documents) for o in engine.outputs()]
+    assert before == [("pairs", ("a1", "b3")), ("first_after", ("a1", "b3"))]
+    engine.subscribe(
+        "S//a->x[./k->p] JOIN {near(p, q, 0.5), 1 min} S//b->y[./k->q] PUBLISH alike;"
+        "PATTERN SEQ(A a, B b) WHERE {a.k = b.l} WITHIN 1 min PUBLISH sequence"
+    )
+    documents = [
+        Document("b5", "<b><k>w</k></b>", "S", BEGIN + 5_000_000),
+        Document("a6", "<a><k>one two</k></a>", "S", BEGIN + 6_000_000),
+        Document("b7", "<b><k>two one</k></b>", "S", BEGIN + 7_000_000),
+        Document("c8", "<c/>", "S", BEGIN + 8_000_000),
+    ]
+    told = {(o.query, o.documents) for o in engine.process(documents)}
+    assert told == {("pairs", ("a2", "b5")), ("first_after", ("a2", "b5")), ("alike", ("a6", "b7"))}
+    assert engine.setting("schema_version") == "10"
+
+
+class Format(NamedTuple):
+    """What is asserted of a store of a format when it is opened, with some options, and of it when it is reopened."""
+
+    check: Callable[[Session], None] = lambda engine: None
+    again: Callable[[Session], None] = lambda engine: None
+    options: Mapping[str, Any] = {}
+
+
+FORMATS = {
+    1: Format(assert_goes_on, assert_is_paused),
+    3: Format(assert_derives_anew, assert_meets_derived),
+    4: Format(again=assert_numbered),
+    5: Format(again=assert_has_forms, options={"max_outputs": 7}),
+    6: Format(assert_tells_once),
+    8: Format(assert_gets_events),
+    9: Format(assert_knows_words, options={"settle": 0}),
+}
+
+
+def recorded(version: int, directory: Path) -> Path:
+    return left_by_format_4(directory) if version == 4 else DATA / f"store_v{version}.sql"
+
+
+@pytest.mark.parametrize(
+    ("version", "plan"),
+    [
+        *((version, PLANS[version % len(PLANS)]) for version in FORMATS),
+        *(pytest.param(version, plan, marks=pytest.mark.soak) for version in (1, 3) for plan in PLANS),
+    ],
+)
+def test_a_store_of_an_older_format_opens(version, plan, tmp_path):
+    write_duckdb(tmp_path / "state", recorded(version, tmp_path))
+    check, again, options = FORMATS[version]
+    with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
+        before = [output.id for output in engine.outputs()]
+        check(engine)
+    with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
+        assert [output.id for output in engine.outputs()][: len(before)] == before
+        again(engine)
+
+
+@pytest.mark.parametrize("version", [1, *(pytest.param(version, marks=pytest.mark.soak) for version in [*FORMATS][1:])])
+def test_a_store_of_an_older_format_opens_on_spark(version, spark, tmp_path):
+    write_spark(tmp_path / "state", recorded(version, tmp_path))
+    check, again, options = FORMATS[version]
+    with Session(spark, state=tmp_path / "state", **options) as engine:
+        check(engine)
+        if version in (4, 5):
+            again(engine)
+
+
+def test_a_migration_that_is_killed_is_done_again(tmp_path, monkeypatch):
+    write_duckdb(tmp_path / "state", recorded(1, tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr("mmqjp.state.migration.whole_batch", lambda store: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Session("duckdb", state=tmp_path / "state")
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        assert_goes_on(engine)
+
+
+def test_a_store_of_a_newer_format_is_refused(tmp_path):
+    state = tmp_path / "state"
+    Session("duckdb", state=state).close()
+    with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '11', 8)")
+    with pytest.raises(StoreError, match="the store has format 11, and this version of mmqjp reads formats up to 10"):
+        Session("duckdb", state=state)
+    result = mmqjp("list", "--state", state)
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 11")
+    assert result.stderr.count("\n") == 1
+
+
+def test_manifests_of_a_newer_format_are_refused(tmp_path):
+    write_spark(tmp_path, recorded(1, tmp_path))
+    for path in (tmp_path / "manifests").glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
+    with pytest.raises(StoreError, match="has format 3; this version of mmqjp reads formats up to 2"):
+        parquet_store(tmp_path)

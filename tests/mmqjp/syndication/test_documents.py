@@ -111,7 +111,7 @@ def test_an_entry_tells_times_title_and_links():
     assert (own.title, own.item_url) == ("Title 1", "https://a.example/1")
 
 
-def test_titles():
+def test_titles_and_ids_of_stores_of_older_formats():
     for items, selected, title in (
         ((missing_item("d1", "S"),), (("who", "Ada"), ("what", "b")), "q: Ada, b"),
         ((missing_item("d1", "S"),), (), "q"),
@@ -120,16 +120,13 @@ def test_titles():
     ):
         document = feed_document(FEED, [entry_of(plain_match(items=items, selected=selected), NOON)], None)
         assert feedparser.parse(document).entries[0].title == title
+    match = plain_match()
+    odd = ShownMatch(Output("q", 0, 0, ("d0",), ("S",), {}, "", "no digest", 1), match.items)
+    first, again = entry_of(odd, 0), entry_of(odd, 0)
+    assert first == again and "<id>urn:uuid:" in first.xml
 
 
 @given(TIMES)
 def test_times_are_those_of_rfc_3339(time):
     moment = datetime.fromisoformat(timestamp(time))
     assert from_datetime(moment) == time or moment.year in (1, 9999)
-
-
-def test_ids_of_stores_of_older_formats_become_uuids():
-    match = plain_match()
-    odd = ShownMatch(Output("q", 0, 0, ("d0",), ("S",), {}, "", "no digest", 1), match.items)
-    first, again = entry_of(odd, 0), entry_of(odd, 0)
-    assert first == again and "<id>urn:uuid:" in first.xml

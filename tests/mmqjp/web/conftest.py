@@ -1,5 +1,3 @@
-"""What tests of the page share: an engine with two queries and one match, and the site over it."""
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,3 @@
-"""Who may see and change what; questions in SQL, which only read."""
-
 import csv
 import html
 import io
@@ -76,9 +74,6 @@ def test_an_unknown_host_is_refused(site):
     for host in unknown.split():
         for path in ("/", "/login", "/healthz", "/api/v1/queries"):
             assert client.get(path, headers={"Host": host}).status_code == 421, host
-
-
-def test_hosts_are_those_of_the_address_and_of_the_public_url():
     here = Hosts("127.0.0.1", 8765)
     assert all(map(here.has, ("127.0.0.1:8765", "localhost:8765", "[::1]:8765", "LOCALHOST:8765")))
     assert not any(map(here.has, ("", "10.0.0.1:8765", "localhost", "a@localhost:8765", "localhost:8765/x", "x:y:z")))
@@ -120,7 +115,7 @@ def test_the_token_logs_in_and_leads_back(site):
         assert found.headers["location"] == "/", "nobody is led elsewhere"
 
 
-def test_wrong_tokens_are_counted():
+def test_wrong_tokens_are_counted_and_cookies_end():
     now = [0.0]
     access = Access(TOKEN, clock=lambda: now[0])
     site = site_of(None, access=access)  # type: ignore[arg-type]  # nobody comes as far as the engine
@@ -134,17 +129,6 @@ def test_wrong_tokens_are_counted():
     assert stranger(site).post("/login", data={"token": TOKEN}).status_code == 303
     now[0] += ATTEMPTS_SECONDS + 1
     assert client.post("/login", data={"token": "x"}).status_code == 401
-
-
-def test_data_is_not_for_pages_elsewhere(site):
-    client = browser(site)
-    for path in ("/api/v1/queries", "/api/v1/sql?sql=SELECT+1", "/sql/answer.csv?sql=SELECT+1"):
-        assert client.get(path).status_code == 200
-        for elsewhere, status in (("cross-site", 403), ("same-site", 403), ("none", 200)):
-            assert client.get(path, headers={"Sec-Fetch-Site": elsewhere}).status_code == status
-
-
-def test_cookies_end_and_cannot_be_made():
     now = [1000.0]
     access = Access(TOKEN, clock=lambda: now[0])
     cookie = access.make_cookie()
@@ -155,6 +139,14 @@ def test_cookies_end_and_cannot_be_made():
     assert not any(map(access.is_cookie, ("", ".", "x.y", f"{end}.", f"-1.{digest}", "٣.x", "9" * 5000 + ".x", "é.é")))
     now[0] += COOKIE_SECONDS
     assert not access.is_cookie(cookie)
+
+
+def test_data_is_not_for_pages_elsewhere(site):
+    client = browser(site)
+    for path in ("/api/v1/queries", "/api/v1/sql?sql=SELECT+1", "/sql/answer.csv?sql=SELECT+1"):
+        assert client.get(path).status_code == 200
+        for elsewhere, status in (("cross-site", 403), ("same-site", 403), ("none", 200)):
+            assert client.get(path, headers={"Sec-Fetch-Site": elsewhere}).status_code == status
 
 
 def test_without_a_token_everybody_may_look(engine):
@@ -176,16 +168,13 @@ def test_the_token_of_a_state_is_its_owners_alone(tmp_path):
         token_of(tmp_path)
 
 
-def test_every_response_has_the_policy(site):
+def test_responses_have_the_policy_and_large_requests_are_refused(site):
     client = browser(site)
     for path in ("/", "/login", "/healthz", "/nothing", "/api/v1/queries", "/api/v1/nothing"):
         headers = client.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'")
         assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "same-origin"
         assert "cache-control" in headers
-
-
-def test_large_requests_are_refused(site):
     client = browser(site)
     assert client.post("/q/x/pause", content=b"x" * (LARGEST + 1)).status_code == 413
 
@@ -207,7 +196,7 @@ def test_an_address_of_static_files_changes_with_their_content(site):
     assert client.get(address.replace(".css", "..%2Flayout.html")).status_code == 404
 
 
-def test_a_select_is_answered(site):
+def test_a_select_is_answered_with_so_many_rows(site):
     client, pages = script(site), browser(site)
     for sql in (
         "SELECT query, seq FROM outputs",
@@ -220,6 +209,9 @@ def test_a_select_is_answered(site):
         assert client.post("/api/v1/sql", json={"sql": sql}).json() == expected
         page = pages.get("/sql", params={"sql": sql})
         assert page.status_code == 200 and "book_blog" in page.text and '<td class="n">0</td>' in page.text
+    found = script(site).get("/api/v1/sql", params={"sql": "SELECT * FROM range(5000)"}).json()
+    assert (len(found["rows"]), found["is_cut"]) == (views.MOST_ROWS, True)
+    assert "the first of more" in browser(site).get("/sql", params={"sql": "SELECT * FROM range(5000)"}).text
 
 
 NO_SELECTS = [
@@ -240,28 +232,19 @@ def test_whatever_is_no_select_is_refused_in_words(site, engine):
     assert engine.sql("SELECT count(*) AS n FROM outputs").to_pylist() == before
 
 
-def test_an_answer_has_so_many_rows_and_says_that_there_are_more(site):
-    found = script(site).get("/api/v1/sql", params={"sql": "SELECT * FROM range(5000)"}).json()
-    assert (len(found["rows"]), found["is_cut"]) == (views.MOST_ROWS, True)
-    assert "the first of more" in browser(site).get("/sql", params={"sql": "SELECT * FROM range(5000)"}).text
-
-
 def test_a_question_that_takes_too_long_ends(site, monkeypatch):
     monkeypatch.setattr(views, "SECONDS", 0.2)
     slow = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 1"
     assert browser(site).get("/sql", params={"sql": slow}).status_code == 503
 
 
-def test_values_are_shown_as_they_are(site):
+def test_values_are_shown_as_they_are_and_times_as_text(site):
     hostile = "SELECT '<script>alert(1)</script>' AS \"<b>\", NULL AS x, [1, 2] AS l, 1.5 AS n, '=1+1' AS f"
     text = browser(site).get("/sql", params={"sql": hostile}).text
     assert "<script>alert" not in text and "<b>" not in text and "&lt;script&gt;" in text and "[1, 2]" in text
     found = browser(site).get("/sql/answer.csv", params={"sql": hostile})
     assert "attachment" in found.headers["content-disposition"]
     assert list(csv.reader(io.StringIO(found.text)))[1] == ["<script>alert(1)</script>", "", "[1, 2]", "1.5", "'=1+1"]
-
-
-def test_times_are_text(site):
     rows = browser(site).get("/sql/answer.json", params={"sql": "SELECT t1, t1 FROM outputs"}).json()
     assert list(rows[0]) == ["t1", "t1_1"] and rows[0]["t1"].endswith("Z")
     for sql in ("SELECT 'infinity'::date AS a", "SELECT '-infinity'::timestamp AS a"):  # which Python has not

@@ -1,11 +1,11 @@
-"""Outputs as they come, over a real server and from the hub: each once, in order, or a gap."""
-
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import httpx
@@ -14,9 +14,12 @@ import pytest
 from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
+from mmqjp.explain.plan import MOST_NAMES, SharedRowUse, SharedTemplate, summarise_sharing
 from mmqjp.present.item import ShownMatch
 from mmqjp.service.log import NullLog
 from mmqjp.web.access import Hosts
+from mmqjp.web.areas.engine import HOUR, HOURS
+from mmqjp.web.areas.queries import has_others, names_of
 from mmqjp.web.readers import FilesReader, StoredOutputs
 from mmqjp.web.serving import Server, listen, make_app
 from mmqjp.web.site import (
@@ -31,7 +34,7 @@ from mmqjp.web.site import (
 )
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.stores import as_files
-from tests.support.web import TOKEN, browser, site_of
+from tests.support.web import TOKEN, browser, script, site_of, stranger
 
 HOSTILE = "<img src=x onerror=alert(1)> \u202e&amp; long" + "x" * 500
 
@@ -124,7 +127,6 @@ def test_the_page_shows_the_newest_first(engine):
 
 
 def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
-    """Also those in files as Spark's."""
     with Session("duckdb", now=lambda: NOW, state=tmp_path / "duckdb") as engine:
         engine.subscribe(QUERIES)
         engine.process([Document("d1", "<book><author>Ada</author></book>", time=NOW)])
@@ -211,7 +213,7 @@ async def begun(made, *streams):
 
 
 @in_loop
-async def test_listeners_get_what_comes_from_now_on():
+async def test_listeners_get_what_they_missed_and_what_comes_from_now_on():
     store = Numbers(5)
     made = Hub(store, look=0.001)
     streams = [made.listen(None, 20.0) for _ in range(2)]
@@ -223,10 +225,6 @@ async def test_listeners_get_what_comes_from_now_on():
     for stream in streams:
         await stream.aclose()
     assert made.listeners == 0
-
-
-@in_loop
-async def test_who_comes_back_gets_what_it_missed_and_then_what_comes():
     store = Numbers(300)
     stream = Hub(store, look=0.001).listen(9, 20.0)
     assert await take(stream, 290) == list(range(10, 300))
@@ -300,17 +298,13 @@ async def test_there_are_so_many_listeners_and_no_more():
 
 
 @in_loop
-async def test_closing_ends_all_at_once():
+async def test_ends_of_listeners_and_silence():
     made = Hub(Numbers(3), look=0.001)
     (first,) = await begun(made, made.listen(None, 20.0))
     await asyncio.to_thread(made.close)
     with pytest.raises(StopAsyncIteration):
         await first
     assert await take(made.listen(0, 20.0), 10) == []
-
-
-@in_loop
-async def test_a_store_that_cannot_be_read_ends_the_listeners():
     store = Numbers(3)
     made = Hub(store, look=0.001)
     (first,) = await begun(made, made.listen(None, 20.0))
@@ -319,10 +313,6 @@ async def test_a_store_that_cannot_be_read_ends_the_listeners():
         await first
     store.fails = False
     assert await take(made.listen(2, 20.0), 1) == [3]
-
-
-@in_loop
-async def test_silence_is_told():
     stream = Hub(Numbers(3), look=0.001).listen(None, 0.001)
     assert [await anext(stream) for _ in range(3)] == [None] * 3
     await stream.aclose()
@@ -362,3 +352,89 @@ async def test_a_client_that_goes_or_takes_nothing_is_left(monkeypatch, takes):
     async with asyncio.timeout(20):
         await ServerSentEvents(client.messages())({"type": "http"}, client.receive, client.send)
     assert client.ended
+
+
+def test_the_numbers_are_those_of_the_engine(site, engine):
+    found = script(site).get("/api/v1/engine").json()
+    assert (found["status"]["documents"], found["status"]["outputs"], found["status"]["queries"]) == (2, 1, 2)
+    assert found["lag_us"] == 1 and found["counters"]["stage1"] == engine.stage1_counters()
+    assert found["plan"] == "signature"
+    hours = found["hours"]
+    assert len(hours) == HOURS and [hour["begin"] % HOUR for hour in hours] == [0] * HOURS
+    assert (sum(hour["documents"] for hour in hours), sum(hour["outputs"] for hour in hours)) == (2, 1)
+    text = browser(site).get("/engine").text
+    assert "Documents an hour" in text and "Watermark" in text and "<rect" in text
+    assert {browser(site).post(path).status_code for path in ("/engine", "/api/v1/engine")} == {405}, "it only reads"
+
+
+def test_a_new_store_says_what_to_do():
+    with Session("duckdb") as engine:
+        site = site_of(engine, now=lambda: NOW)
+        found = script(site).get("/api/v1/engine").json()
+        assert (found["documents_a_second"], found["lag_us"], found["last_batch"]) == (None, None, None)
+        text = browser(site).get("/engine").text
+    assert "No document has come yet" in text and "No batch has been committed yet" in text
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "web.md"
+
+
+@pytest.fixture
+def described(unchanged_engine):
+    return script(site_of(unchanged_engine)).get("/api/v1/openapi.json").json()
+
+
+def test_the_description_has_a_twin_of_every_page(described):
+    assert {
+        "/api/v1/queries", "/api/v1/queries/{name}", "/api/v1/outputs/{id}", "/api/v1/check", "/api/v1/backtest",
+        "/api/v1/events", "/api/v1/feeds", "/api/v1/sinks", "/api/v1/sinks/{name}", "/api/v1/engine",
+        "/api/v1/sharing", "/api/v1/sql", "/api/v1/tables",
+    } <= described["paths"].keys()  # fmt: skip
+    assert all(path.startswith("/api/v1/") for path in described["paths"])
+    operations = [one for path in described["paths"].values() for one in path.values()]
+    assert all(one["summary"] and one["tags"] for one in operations)
+
+
+def test_the_documentation_lists_every_path(described):
+    text = DOCS.read_text("utf-8")
+    for path, operations in described["paths"].items():
+        named = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), path.removeprefix("/api/v1"))
+        parts = named.split("/")
+        for method in operations:
+            ways = (f"{method.upper()} {named}`", f"…/{parts[-1]}`", f"…/{'/'.join(parts[-2:])}`")
+            assert any(way in text for way in ways), f"{method.upper()} {named} is not in docs/web.md"
+
+
+def test_the_page_shows_what_the_queries_share(site, engine):
+    more = "FROM S//book->x1[./author->x2] FOLLOWED BY {x2 = x5, 1 d} S//blog->x4[./author->x5] PUBLISH also"
+    engine.subscribe(more)
+    found = script(site).get("/api/v1/sharing").json()
+    expected = summarise_sharing(engine).to_dict()
+    assert {key: found[key] for key in ("queries", "forms", "rows", "templates", "subscribers")} == {
+        key: expected[key] for key in ("queries", "forms", "rows", "templates", "subscribers")
+    }
+    assert (found["queries"], found["rows"], found["templates"]) == (3, 2, 2)
+    text = browser(site).get("/sharing").text
+    assert "<svg" in text and 'href="/q/also"' in text and 'href="/q/book_blog"' in text
+    assert "style=" not in text and "<style" not in text  # which the policy of the page would refuse
+    assert stranger(site).get("/api/v1/sharing").status_code == 401
+    with Session("duckdb") as empty:
+        text = browser(site_of(empty)).get("/sharing").text
+    assert "Nothing to share yet" in text and "/new" in text
+
+
+MANY = tuple(f"q{number}" for number in range(MOST_NAMES))
+
+
+def test_others_are_told_of_only_if_there_may_be_some():
+    for rows, used, others in (
+        (2, [(1, ("a",)), (2, ("a", "b"))], False),  # a subscribes to both
+        (1, [(5, ("a",))], False),  # five times
+        (3, [(1, ("a",)), (1, ("b",))], True),
+        (1, [(len(MANY), MANY)], False),
+        (1, [(len(MANY) + 1, MANY)], True),
+        (2, [(len(MANY), MANY), (1, ("a",))], True),
+    ):
+        shared = tuple(SharedRowUse(row, *one) for row, one in enumerate(used))
+        template = SharedTemplate(0, "", rows, sum(count for count, _ in used), shared)
+        assert has_others(template) == others and 0 < len(names_of(template)) <= MOST_NAMES

@@ -1,5 +1,3 @@
-"""Queries, outputs and their feeds, as pages and from the API; new queries."""
-
 import html
 import json
 import re
@@ -62,7 +60,7 @@ def expected(engine: Session, now: int) -> dict[str, tuple[int, int, int, int]]:
     total, day, week = (
         Counter(o.query for o in outputs if o.t1 // HOUR >= hour - hours) for hours in (1 << 40, 24, 168)
     )
-    last = {o.query: max(p.t1 for p in outputs if p.query == o.query) for o in outputs}
+    last = {o.query: o.t1 for o in sorted(outputs, key=lambda one: one.t1)}
     return {name: (total[name], day[name], week[name], last[name]) for name in total}
 
 
@@ -97,7 +95,7 @@ def test_counts_are_those_of_the_outputs_and_of_each_batch_once():
         assert numbers(all_rows(client)) == expected(many, now[0])
 
 
-def test_lists_are_sorted_searched_and_filtered(many):
+def test_lists_are_sorted_searched_filtered_and_paged(many):
     client = script(site_of(many, now=lambda: NOW))
     rows = all_rows(client)
     assert [row["name"] for row in rows] == sorted(many.queries())
@@ -111,20 +109,16 @@ def test_lists_are_sorted_searched_and_filtered(many):
     assert all_rows(client, search="nothing of the kind") == []
     for after in ("x", "W10", "[[]]", "!!!", "W3RydWUsIngiXQ"):
         assert client.get("/api/v1/queries", params={"after": after}).status_code == 400
-
-
-def test_pages_of_the_list_lead_through_all_names(many):
-    client = browser(site_of(many, now=lambda: NOW))
-    address, seen = "/", []
+    pages, address, seen = browser(site_of(many, now=lambda: NOW)), "/", []
     while address:
-        text = client.get(address).text
+        text = pages.get(address).text
         seen += [part.split('"')[0] for part in text.split('<th scope="row"><a href="/q/')[1:]]
         rest = text.split('rel="next"')[0].rpartition('href="')[2] if 'rel="next"' in text else ""
         address = rest.split('"')[0].replace("&amp;", "&")
     assert seen == sorted(many.queries())
 
 
-def test_a_name_shows_what_matches_shows(many):
+def test_a_name_has_its_texts_sharers_days_and_matches(many):
     client = script(site_of(many, now=lambda: NOW))
     wanted = [match.to_dict() for match in OutputPresenter(many).matches(many.outputs()) if match.output.query == "j5"]
     found: list[dict[str, Any]] = []
@@ -134,18 +128,14 @@ def test_a_name_shows_what_matches_shows(many):
         found += page["outputs"]
         after = {"after": page["next"]} if page["next"] is not None else None
     assert len(found) > 20 and json.loads(json.dumps(wanted)) == found[::-1]
-
-
-def test_a_name_has_its_texts_sharers_and_days(many):
-    client = script(site_of(many, now=lambda: NOW))
-    found = client.get("/api/v1/queries/j3").json()
-    assert [one["text"] for one in found["texts"]] == many.queries()["j3"]
-    assert found["texts"][0]["paused"] == "asked to" and found["row"]["state"] == "paused"
-    (shared,) = found["shared"]
+    shown = client.get("/api/v1/queries/j3").json()
+    assert [one["text"] for one in shown["texts"]] == many.queries()["j3"]
+    assert shown["texts"][0]["paused"] == "asked to" and shown["row"]["state"] == "paused"
+    (shared,) = shown["shared"]
     assert (shared["queries"], shared["same_row"], len(shared["names"])) == (6, 6, 6)
     of_days = Counter(o.t1 // (24 * HOUR) for o in many.outputs() if o.query == "j3")
     today = NOW // (24 * HOUR)
-    assert [one["matches"] for one in found["days"]] == [of_days[today - 29 + n] for n in range(30)]
+    assert [one["matches"] for one in shown["days"]] == [of_days[today - 29 + n] for n in range(30)]
     many.resume("j3")
     assert client.get("/api/v1/queries/j3").json()["row"]["state"] == "active"
     many.pause("j3")
@@ -186,7 +176,7 @@ def test_forms_pause_resume_and_remove(site, engine):
     assert "/new" in client.get("/").text and script(site).get("/api/v1/queries").json()["rows"] == []
 
 
-def test_only_the_answer_to_a_form_makes_a_page_tell_something(site):
+def test_versions_and_what_was_done_are_told_once(site, engine):
     client = browser(site)
     for made_up in ("/?done=pause&name=nobody", "/?told=nobody:+paused", "/?message=x", "/q/nobody?done=revoke"):
         assert 'role="status"' not in client.get(made_up).text
@@ -194,11 +184,8 @@ def test_only_the_answer_to_a_form_makes_a_page_tell_something(site):
     first, second = client.get(shown), client.get(shown)
     assert '<p class="told" role="status">nobody: paused</p>' in first.text
     assert first.headers["cache-control"] == "no-store" and 'role="status"' not in second.text
-
-
-def test_what_is_registered_has_a_version(site, engine):
     seen = [site.tallies.current().registered]
-    for change in (engine.pause, engine.resume, engine.unsubscribe):
+    for change in (engine.resume, engine.pause, engine.unsubscribe):
         change("nobody")
         seen.append(site.tallies.current().registered)
     assert len(set(map(repr, seen))) == 4

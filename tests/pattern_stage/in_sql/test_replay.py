@@ -1,28 +1,38 @@
-"""Statements as SQL find what the oracle does; those that have no such form are told, and the kernel runs them."""
+"""Statements as SQL, and patterns in two phases, windows by SQL and then matches, find what the oracle does; those that
+have no such form are told, and the kernel runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from pattern_stage.columns import Columns
-from pattern_stage.in_sql.kernel import Database, DuckDBDatabase, ReplayKernel, SparkDatabase, runs_as_sql
-from pattern_stage.kernel import Kernel
+from pattern_stage.in_sql.kernel import (
+    Database,
+    DuckDBDatabase,
+    IntervalMatcher,
+    ReplayKernel,
+    SparkDatabase,
+    has_match_windows,
+    runs_as_sql,
+)
+from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
+from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
 from tests.generate.seeds import at_length, seeds
-from tests.oracle.event_cases import events, schema
-from tests.oracle.event_syntax import Cel
+from tests.oracle.cases import case, cases, written
 from tests.oracle.events import Events, World
-from tests.support.event_agreement import AnyKernel, MakeKernel, Run, Runner, assert_finds, lowered
+from tests.pattern_stage.test_exact import run, told
+from tests.pattern_stage.test_patterns import END, patterns
+from tests.support.event_agreement import AnyKernel, MakeKernel, Run, Runner, assert_finds, lowered, lowered_texts
 from xscl.algebra.events import Statement
 
 if TYPE_CHECKING:
@@ -80,24 +90,6 @@ NO_SQL = [
 ]
 
 
-@dataclass(frozen=True)
-class Written:
-    """A statement by its text, where the oracle has its own syntax."""
-
-    words: str
-    publish: None = None
-
-    def text(self) -> str:
-        return self.words
-
-
-def written(statements: Sequence[str]) -> World:
-    known = {name: schema(of) for name, of, _ in GIVEN}
-    made = World(known, {name: events(known[name], text) for name, _, text in GIVEN}, [])
-    made.statements = cast(Sequence[Cel], list(map(Written, statements)))
-    return made
-
-
 class Counting:
     """A database that counts."""
 
@@ -121,13 +113,6 @@ class Since:
         self._kernel.add(statement, stream, self._since)
 
 
-def replaying(database: Database) -> MakeKernel:
-    def replay(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return ReplayKernel(texts, database, Kernel(texts, lineage), lambda: Kernel(texts, lineage))
-
-    return replay
-
-
 def replayed(made: World, database: Database) -> list[Events]:
     return Runner(made, Run(WHOLE), replaying(database)).results()
 
@@ -144,7 +129,7 @@ def test_random_statements_on_spark(seed: int, spark: SparkSession):
 
 
 def check_written(database: Database, statements: Sequence[str]) -> None:
-    made = written(statements)
+    made = written(statements, GIVEN)
     found = replayed(made, database)
     assert found == Runner(made, Run(WHOLE)).results()
     assert [bool(some) for some in found] == ["E3" not in one for one in statements]
@@ -160,18 +145,20 @@ def test_written_statements_on_spark(spark: SparkSession):
 
 def test_statements_that_differ_in_constants_are_one_question(database: Database):
     counted = Counting(database)
-    made = written([f'FROM FILTER{{a = "{a}" AND x >= {x}}} E1 NEXT{{y >= {x}}} E2' for a in "pq1" for x in range(4)])
+    made = written(
+        [f'FROM FILTER{{a = "{a}" AND x >= {x}}} E1 NEXT{{y >= {x}}} E2' for a in "pq1" for x in range(4)], GIVEN
+    )
     assert replayed(made, counted) == Runner(made, Run(WHOLE)).results()
     assert counted.questions == 1
 
 
 def test_what_has_no_question_is_told():
-    streams, _ = lowered(written([*STATEMENTS, *NO_SQL]))
+    streams, _ = lowered(written([*STATEMENTS, *NO_SQL], GIVEN))
     assert [runs_as_sql(stream) for stream in streams] == [True] * len(STATEMENTS) + [False] * len(NO_SQL)
 
 
 def test_only_events_after_since_are_seen(database: Database):
-    made = written([one for one in STATEMENTS if "E3" not in one][::4])
+    made = written([one for one in STATEMENTS if "E3" not in one][::4], GIVEN)
 
     def since_three(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return Since(replaying(database)(texts, lineage, run), 3 * SECOND)
@@ -183,7 +170,7 @@ def test_only_events_after_since_are_seen(database: Database):
 
 
 def test_a_replay_ends_with_its_first_events():
-    made = written(["FROM E1 NEXT{a = b} E2"])
+    made = written(["FROM E1 NEXT{a = b} E2"], GIVEN)
     kernel = ReplayKernel(
         texts := Texts(), DuckDBDatabase(), Kernel(texts, Lineage()), lambda: Kernel(texts, Lineage())
     )
@@ -198,3 +185,132 @@ def test_a_replay_ends_with_its_first_events():
     kernel.end()
     with pytest.raises(RuntimeError, match="one interval"):
         kernel.begin(20)
+
+
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
+def database(request: pytest.FixtureRequest) -> Database:
+    """DuckDB, and in the long run Spark."""
+    if request.param == "duckdb":
+        return DuckDBDatabase()
+    return SparkDatabase(request.getfixturevalue("spark"))
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Matching = Callable[[Texts, Lineage], IntervalMatcher]
+
+
+def replaying(database: Database, matching: Matching = Kernel) -> MakeKernel:
+    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+        return ReplayKernel(texts, database, Kernel(texts, lineage), lambda: matching(texts, lineage))
+
+    return make
+
+
+class Recording(Kernel):
+    """A matcher that remembers how many events it gets."""
+
+    fed: list[int]
+
+    def feed(self, events: Mapping[str, Columns]) -> list[Results]:
+        Recording.fed = [number for some in events.values() for number in some.parts[:, 0].tolist()]
+        return super().feed(events)
+
+
+def matched(statement: str, streams: str, database: Database | None = None) -> tuple[list[str], list[int]]:
+    """What is told, and the events in windows that may have a match, by their numbers."""
+    Recording.fed = []
+    runner = run(statement, streams, replaying(database or DuckDBDatabase(), Recording))
+    fed = [part for one in Recording.fed for part in runner.numbers.events[one].parts if isinstance(part, int)]
+    return told(runner), sorted(fed)
+
+
+# ---------------------------------------------------------------- the matches are those of the definition
+
+
+@pytest.mark.parametrize("kind", ["run", "set"])
+@pytest.mark.parametrize("seed", seeds(4, 1_500, first=60_000))
+def test_random_patterns_on_duckdb(seed: int, kind: str):
+    assert_finds(patterns(seed, kind), Run((END,)), replaying(DuckDBDatabase()))
+
+
+@pytest.mark.parametrize(("statement", "streams", "expected"), cases("patterns"))
+def test_two_phases_tell_what_the_case_says(statement: str, streams: str, expected: list[str]):
+    assert matched(statement, streams)[0] == expected
+
+
+# ---------------------------------------------------------------- the windows are those of the paper
+
+CHEMO = case("patterns", "Chemo")[1]
+KINDS = 'c.l = "C" AND p.l = "P" AND b.l = "B"'
+PATIENT = "c.pid = p.pid AND c.pid = b.pid"
+PATIENTS = [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13]
+"""Of the first patient the window of 1, of the second one those of 5 and 7: 4 begins none, 6 is nothing, 14 is late."""
+
+
+@pytest.mark.parametrize(
+    ("member", "where", "within", "left"),
+    [
+        ("Chemo+ p[]", f"[pid] AND {KINDS.replace('p.l', 'p[].l')} AND p[i-1].v < p[i].v", "15 s", PATIENTS),
+        ("Chemo p", "", "15 s", [*range(1, 15)]),
+        ("Chemo p", KINDS, "15 s", [number for number in range(1, 15) if number != 6]),
+        ("Chemo p", f"{KINDS} AND {PATIENT}", "15 s", PATIENTS),
+        ("Chemo p", f"[pid] AND {KINDS}", "15 s", PATIENTS),
+        ("Chemo p", f"{KINDS} AND {PATIENT}", "INF", [*PATIENTS, 14]),
+        ("Chemo p", f"{KINDS} AND {PATIENT}", "13 s", [5, 7, 8, 10, 12, 13]),
+    ],
+)
+def test_each_way_to_prune_leaves_less(member: str, where: str, within: str, left: list[int], database: Database):
+    condition = f" WHERE {{{where}}}" if where else ""
+    statement = f"PATTERN SEQ(SET(Chemo c, {member}), Chemo b){condition} WITHIN {within}"
+    assert matched(statement, CHEMO, database)[1] == left
+
+
+@pytest.mark.parametrize(
+    ("statement", "streams", "expected", "left"),
+    [
+        # A window needs as many events as variables.
+        ("SET(A a, A b)) ", "A(x) - @1 | - @30 | - @40", ["2 | 3 @40", "3 | 2 @40"], [2, 3]),
+        # What must not come is kept by its own equalities.
+        (
+            "~(N n), A a, B b) WHERE {n.x = a.x AND b.x = a.x} ",
+            "A(x) p @20 | q @20 ; B(x) p @30 | q @30 ; N(x) p @16 | q @4 | r @16 | p @25",
+            ["2 | 4 @30"],
+            [1, 2, 3, 4, 5, 8],
+        ),
+        # What must not come before a match is kept for the next start.
+        (
+            "~(N n), A a, B b) ",
+            "A(x) - @20 | - @100 ; B(x) - @30 | - @110 ; N(x) - @16 | - @70",
+            ["2 | 4 @110"],
+            [1, 2, 3, 4, 5],
+        ),
+    ],
+)
+def test_windows_have_what_a_match_needs(statement: str, streams: str, expected: list[str], left: list[int]):
+    assert matched(f"PATTERN SEQ({statement}WITHIN 15 s", streams) == (expected, left)
+
+
+def on_executors(spark: SparkSession) -> MakeKernel:
+    runner = SparkRunner(spark.sparkContext, 2, least=1)
+    return replaying(SparkDatabase(spark), lambda texts, lineage: PartitionedKernel(texts, lineage, runner))
+
+
+def test_both_phases_on_executors(spark: SparkSession):
+    statement, streams, expected = case("patterns", "[pid] AND")
+    assert told(run(statement, streams, on_executors(spark))) == expected
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["run", "set"])
+@pytest.mark.parametrize("seed", range(70_000, 70_020))
+def test_random_patterns_on_executors(seed: int, kind: str, spark: SparkSession):
+    assert_finds(patterns(seed, kind), Run((END,)), on_executors(spark))
+
+
+def test_only_what_skips_events_has_windows():
+    strategies = ("strict_contiguity", "partition_contiguity", "skip_till_next_match", "skip_till_any_match")
+    texts = [f"PATTERN SEQ(A a, A b) WHERE {one} {{[x]}} WITHIN 15 s" for one in strategies]
+    made, _ = lowered_texts(texts, {"A": (("x", "string"),)})
+    assert [has_match_windows(pattern) for pattern in made] == [False, False, True, True]

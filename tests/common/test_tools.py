@@ -1,0 +1,91 @@
+"""Quick dataclasses are like those that the module makes; results are remembered by identity; batches are bounded."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from common import tools
+from common.tools import Remembered, in_batches, quick
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    one: int
+    two: tuple[Any, ...] = ()
+    three: str = field(default="'x'", compare=False, repr=False)
+    four: str | None = field(default=None, init=False, repr=False, compare=False)
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Quick:
+    one: int
+    two: tuple[Any, ...] = ()
+    three: str = field(default="'x'", compare=False, repr=False)
+    four: str | None = field(default=None, init=False, repr=False, compare=False)
+
+
+@pytest.mark.parametrize("arguments", [(1,), (1, ("a'", 'b"', None)), (-1, (2.5,), "y")])
+def test_it_does_what_a_dataclass_does(arguments: tuple[Any, ...]):
+    slow, made = Slow(*arguments), Quick(*arguments)
+    assert repr(made) == repr(slow).replace("Slow", "Quick")
+    assert (made.one, made.two, made.three, made.four) == (slow.one, slow.two, slow.three, slow.four)
+    assert made == Quick(*arguments) and hash(made) == hash(Quick(*arguments)) and made != replace(made, one=9)
+    assert copy.deepcopy(made) == made == pickle.loads(pickle.dumps(made))
+    with pytest.raises(FrozenInstanceError):
+        made.one = 2  # type: ignore[misc]  # that is what is tested
+    with pytest.raises(TypeError):
+        Quick()  # type: ignore[call-arg]  # the same
+
+
+def test_a_repr_of_its_own_stays():
+    @quick
+    @dataclass(frozen=True, slots=True)
+    class Told:
+        one: int = 3
+
+        def __repr__(self) -> str:
+            return f"<{self.one}>"
+
+    assert repr(Told()) == "<3>"
+
+
+def test_equal_objects_have_results_of_their_own_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tools, "MOST", 3)
+    calls: list[Quick] = []
+
+    def one_of(made: Quick) -> int:
+        calls.append(made)
+        return made.one
+
+    function = Remembered(one_of)
+    one, other = Quick(1), Quick(1)
+    assert [function(one), function(one), function(other)] == [1, 1, 1]
+    assert len(calls) == 2 and calls[0] is one and calls[1] is other
+    for n in range(9):
+        assert function(Quick(n)) == n
+        assert len(function._known) <= 3
+
+
+@pytest.mark.parametrize(
+    ("most", "most_bytes", "expected"),
+    [
+        (2, 99, [["a", "bcd"], ["e", None, "f"], ["g", None]]),
+        (99, 3, [["a", "bcd"], ["e", None, "f", "g"], [None]]),
+        (1, 1, [["a"], ["bcd"], ["e"], [None, "f"], ["g"], [None]]),
+    ],
+)
+def test_a_batch_ends_with_the_item_that_fills_it(most, most_bytes, expected):
+    items = ["a", "bcd", "e", None, "f", "g", None]
+    assert list(in_batches(items, most, most_bytes, lambda item: None if item is None else len(item))) == expected
+
+
+def test_no_item_is_taken_beyond_the_batch_that_is_given():
+    items = iter("abcde")
+    assert next(in_batches(items, 2, 99, len)) == ["a", "b"]
+    assert list(items) == ["c", "d", "e"]

@@ -1,0 +1,182 @@
+"""Compiled queries, their names and forms, and what they SELECT."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mmqjp
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.queries.compile import Compiler
+from mmqjp.queries.model import ByKey, CompactSet, Identity, Subscription, text_digest
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from xscl.lower import normalize
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
+
+TEXTS = [
+    "//a->x JOIN {x = y, 3 h} //b->y PUBLISH n",
+    "//a->x JOIN {x = y, 4 h} //b->y",
+    "//a->x JOIN {x = y, INF} (//b->y FOLLOWED BY {y = z, 5 min} //c->z)",
+    "SELECT y FROM (SELECT x AS y FROM //a->x JOIN {x = z, 7 s} //b->z) PUBLISH m",
+    'DECLARE NAMESPACE p = "urn:x"; SELECT <p:a>{x}</p:a> FROM //p:a->x FOLLOWED BY {x = y, 9 d} //b->y',
+]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *(to_xscl(random_case(seed, 3, 1)[0]) for seed in range(30))])
+def test_it_is_what_the_query_says_by_itself(text: str):
+    compiler = Compiler()
+    for _ in range(2):  # the second time, from what is known
+        script = parse_script(text)
+        for query in script.queries:
+            compiled = compiler.compile(query, script.namespaces)
+            assert compiled.text == to_xscl(Script((query,), script.namespaces))
+            normal = normalize(query, dict(script.namespaces))
+            assert repr(compiled.normal) == repr(normal)
+            shared = repr(normal).replace(f"window={normal.window},", "window=None,", 1)
+            assert compiled.form_id == text_digest(shared)
+
+
+@pytest.mark.parametrize("name", ["n", "é", 'a"b\\', "\x7f\x01\n\u2028"])
+def test_an_identity_begins_a_json_list(name: str):
+    assert Identity.of(name, "//a", 2).text == json.dumps([name, "//a", 2], ensure_ascii=False).removesuffix("]")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc"))))
+def test_few_items_are_an_ordered_set(changes: list[tuple[bool, str]]):
+    few: CompactSet[str] = CompactSet()
+    expected: dict[str, None] = {}
+    for is_added, item in changes:
+        if is_added:
+            few.add(item)
+            expected[item] = None
+        else:
+            few.discard(item)
+            expected.pop(item, None)
+        assert list(few) == list(expected) and len(few) == len(expected)
+        assert [item in few for item in "abc"] == [item in expected for item in "abc"]
+
+
+def test_queries_by_key_are_in_order():
+    compiled = Compiler().compile_text("//a")
+    one, two, three = (Subscription(qid, "n", "//a", 0, -1, None, "f", 0, compiled) for qid in range(3))
+    index = ByKey()
+    for query in (one, two, three):
+        index.add("n", query)
+    assert list(index.get("n")) == [one, two, three] and list(index.get("m")) == []
+    index.remove("n", one)
+    index.remove("n", three)
+    assert list(index.get("n")) == [two]
+    index.remove("n", two)
+    index.add("n", one)
+    assert list(index.get("n")) == [one]
+    index.remove("n", one)
+    assert not index.get("n")
+    with pytest.raises(KeyError):
+        index.remove("n", one)
+
+
+KEYWORD = 'FROM S//a->x[./t->t][./w->w] JOIN {{t = u AND contains(w, "k{n}"), {window} h}} S//b->y[./t->u]'
+PLAIN = "FROM S//a->x[./t{n}->t] JOIN {{t = u, {window} h}} S//b->y[./t->u]"
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_forms_go_with_their_last_query(seed: int):
+    rng = random.Random(seed)
+    names: list[str] = []
+    with Session("duckdb", quiet=True) as engine:
+        for step in range(120):
+            do = rng.choice(["add", "add", "add", "remove", "pause", "resume", "document"])
+            if do == "add" or not names:
+                query = rng.choice([KEYWORD, PLAIN]).format(n=rng.randrange(20), window=rng.randint(1, 2))
+                names += engine.subscribe(f"{query} PUBLISH n{step}", add=True)
+            elif do == "remove":
+                engine.unsubscribe(names.pop(rng.randrange(len(names))))
+            elif do == "pause":
+                engine.pause(rng.choice(names))
+            elif do == "resume":
+                engine.resume(rng.choice(names))
+            else:
+                engine.process([Document(f"d{step}", "<a><t>1</t><w>k1 k2</w></a>", time=step)])
+            registry = engine.registry
+            assert registry._forms._known.keys() == {query.form_id for query in registry.subscriptions.values()}
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        ("S//a; S//b", ("q1", "q2")),
+        ("S//a PUBLISH q1; S//b", ("q1", "q2")),
+        ("S//a; S//b PUBLISH q1", ("q2", "q1")),
+        ("S//a; S//b; S//c PUBLISH q1", ("q2", "q3", "q1")),
+        ("S//a PUBLISH q2; S//b; S//c PUBLISH q3; S//d", ("q2", "q4", "q3", "q5")),
+        ("S//a PUBLISH q01; S//b PUBLISH q0; S//c", ("q01", "q0", "q3")),
+    ],
+)
+def test_a_query_without_publish_takes_its_position_or_the_next_number_that_is_free(script, names):
+    assert parse_script(script).names() == names
+    with Session("duckdb") as engine:
+        assert tuple(engine.subscribe(script)) == names
+
+
+def test_a_published_number_is_a_stream_and_counts_in_a_store_and_an_unnamed_one_is_none(tmp_path: Path):
+    with Session("duckdb") as engine:
+        engine.subscribe("S//a PUBLISH q1; S//b; q1//a PUBLISH first; q2//b PUBLISH second")
+        got = engine.process([Document("d", "<x><a/><b/></x>", time=0)])
+        assert sorted(output.query for output in got) == ["first", "q1", "q2"]
+    with Session("duckdb", state=tmp_path) as engine:
+        assert engine.subscribe("S//a PUBLISH q7") == ["q7"]
+        assert engine.subscribe("S//b") == ["q8"]
+    with Session("duckdb", state=tmp_path) as engine:
+        assert [s.publishes for s in engine.registry.subscriptions.values()] == [True, False]
+        assert engine.subscribe("S//c") == ["q9"]
+        assert engine.subscribe("S//d PUBLISH q7") == ["q7"]
+        assert [s.text for s in engine.registry.named("q7")] == ["FROM S//d PUBLISH q7"]
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_the_name_of_an_unnamed_query_of_the_store_is_refused(tmp_path: Path, add: bool):
+    with Session("duckdb", state=tmp_path) as engine:
+        engine.subscribe("S//a")
+        with pytest.raises(mmqjp.NameTaken, match="q1 is already the name of a query without PUBLISH"):
+            engine.subscribe("S//b PUBLISH other; S//c PUBLISH q1", add=add)
+        assert list(engine.queries()) == ["q1"]
+        engine.unsubscribe("q1")
+        assert engine.subscribe("S//c PUBLISH q1") == ["q1"]
+
+
+LEFT = '<a id="7%"><t>A%s &lt;</t></a>'
+RIGHT = "<b><t>A%s &lt;</t></b>"
+OPS = ("JOIN", "FOLLOWED BY")
+JOIN = "FROM S//a->x[./t->t] JOIN {t = u, 1 h} S//b->y[./t->u]"
+
+
+SELECTED: dict[str, tuple[dict[str, int | str], str]] = {
+    "*": ({"x": 0, "y": 0}, f"{LEFT}{RIGHT}"),
+    'x, "100% <%s" AS c': ({"x": 0}, f"<x>{LEFT}</x><c>100% &lt;%s</c>"),
+    '"50%" AS c': ({}, "<c>50%</c>"),
+    'x/@id AS i, t, "%%d" AS c': ({"i": "0/@id", "t": 1}, "<i>7%</i><t><t>A%s &lt;</t></t><c>%%d</c>"),
+    "lower-case(t) AS l, t": ({"l": 1, "t": 1}, "<l>a%s &lt;</l><t><t>A%s &lt;</t></t>"),
+}
+
+
+def test_signs_of_formats_stay_what_they_are():
+    expected = {f"SELECT {select} {JOIN.replace('JOIN', op)}": SELECTED[select] for op in OPS for select in SELECTED}
+    with Session("duckdb") as engine:
+        engine.subscribe("; ".join(f"{text} PUBLISH q{number}" for number, text in enumerate(expected)))
+        outputs = list(engine.process([Document("1", LEFT, time=1), Document("2", RIGHT, time=2)]))
+        assert list(engine.outputs()) == outputs
+    assert len(outputs) == len(expected)
+    for output in outputs:
+        nodes, xml = list(expected.values())[int(output.query[1:])]
+        assert output.nodes == nodes
+        assert output.xml == f'<match query="{output.query}" t0="{output.t0}" t1="{output.t1}">{xml}</match>'
+        assert json.loads(output.to_line())["xml"] == output.xml

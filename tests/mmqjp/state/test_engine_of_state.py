@@ -1,0 +1,365 @@
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from itertools import count
+from random import Random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from feeds.tail import EXPANDED, input_bytes
+from join_stage.duckdb_files import DuckDBFilesReader
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import Outdated, QuestionRefused, StoreError, StoreSchema
+from join_stage.store.spark.parquet_store import GRACE, ParquetStore
+from mmqjp.commands import demo
+from mmqjp.commands import formats as opening
+from mmqjp.commands.formats import chosen_engine
+from mmqjp.engine import CoreEngine, Session
+from mmqjp.state.choice import MOST_FOR_DUCKDB, EngineChoice, Ownership, choose_engine
+from mmqjp.tables.schema import SCHEMA
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.mmqjp.service.test_questions import Place
+from tests.support.cli import mmqjp, write_documents, write_queries
+from tests.support.cli import mmqjp as call
+from tests.support.damage import damaged
+from tests.support.stores import TABLES, as_files, parquet_store
+
+RELATIONS = (*SCHEMA.documented, "recipients", "members", "r_t_0")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """A store on DuckDB, and one of files with the same rows: many small files, some of which were merged."""
+    place = tmp_path_factory.mktemp("it's [a] store, x=1")
+    script, documents = random_case(11, 8, 12)
+    with Session("duckdb", state=place / "duckdb") as engine:
+        engine.ensure(script)
+        for document in documents:
+            engine.process([document])
+    as_files(place / "duckdb", place / "files", batches=20)
+    return place / "duckdb", place / "files"
+
+
+@pytest.fixture(scope="module")
+def pair(stores, tmp_path_factory):
+    """Both stores, open to be read. That on DuckDB is a copy: other tests open it to write."""
+    copy = shutil.copytree(stores[0], tmp_path_factory.mktemp("copy") / "duckdb")
+    with Session(state=copy, read_only=True) as one, Session(state=stores[1], read_only=True) as other:
+        yield one, other
+
+
+def settings_row(key: str, value: str = "1") -> pa.Table:
+    return pa.table([[key], [value], [999]], TABLES["settings"])
+
+
+def rows(engine: Session, sql: str) -> list[str]:
+    return sorted(map(repr, engine.sql(sql).to_pylist()))
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_relations_have_the_columns_types_and_rows_of_a_store_on_duckdb(pair, relation):
+    on_duckdb, files = pair
+    assert isinstance(files._store, DuckDBFilesReader)
+    assert files.sql(f"DESCRIBE {relation}") == on_duckdb.sql(f"DESCRIBE {relation}")
+    assert rows(files, f"SELECT * FROM {relation}") == rows(on_duckdb, f"SELECT * FROM {relation}")
+
+
+def test_all_relations_are_shown_with_rows_to_compare_and_the_same_outputs(pair):
+    for relation in ("documents", "queries", "matches", "outputs", "r_bin", "r_doc", "r_docts", "r_t_0"):
+        assert rows(pair[1], f"SELECT * FROM {relation}"), relation
+    ours, theirs = ({row["name"] for row in one.sql("SHOW TABLES").to_pylist()} for one in pair)
+    assert ours - theirs == {"bound"} and theirs <= ours
+    on_duckdb, files = pair
+    assert files.queries() == on_duckdb.queries()
+    assert [o.to_line() for o in files.outputs()] == [o.to_line() for o in on_duckdb.outputs()]
+    assert b"".join(o.to_line() for o in files.lines()) == b"".join(o.to_line() for o in on_duckdb.lines())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A store of files with secrets beside it, open to be read."""
+    place = Place(tmp_path_factory.mktemp("files"), "duckdb")
+    place.engine.close()
+    as_files(place.state, place.path / "copy")
+    place.state = place.path / "copy"
+    with Session(state=place.state, read_only=True) as place.engine:
+        yield place
+
+
+def test_only_the_files_of_the_store_can_be_reached(place, monkeypatch):
+    monkeypatch.setattr("join_stage.store.duckdb.check_question", lambda *_: None)
+    for sql in ("SELECT * FROM read_text('{secret}')", "COPY (SELECT 1) TO '{state}/x.parquet'"):
+        with pytest.raises(duckdb.Error, match="disabled by configuration"):
+            place.engine.sql(place.filled(sql))
+
+
+def test_damage_is_told_when_a_damaged_table_is_read(stores, tmp_path):
+    with Session(state=stores[1], read_only=True) as engine:
+        sound = {relation: rows(engine, f"SELECT * FROM {relation}") for relation in RELATIONS}
+    told, words = 0, ""
+    for seed in seeds(12, 200):
+        what = damaged(Random(seed), stores[1], tmp_path / "copy", lambda path: path.suffix in (".parquet", ".json"))
+        try:
+            with Session(state=tmp_path / "copy", read_only=True) as engine:
+                for relation, expected in sound.items():
+                    assert rows(engine, f"SELECT * FROM {relation}") == expected, (what, relation)
+        except StoreError as error:
+            told += 1
+            words += str(error)
+    assert told > 2 and words.count("the store is damaged") == told
+
+
+def test_a_file_that_goes_after_it_was_checked_is_told(stores, tmp_path):
+    as_files(stores[0], tmp_path)
+    with Session(state=tmp_path, read_only=True) as engine:
+        store, ask = engine._store, "SELECT * FROM documents"
+        looks = [
+            lambda: engine.sql(ask),
+            lambda: store.select(ask),
+            lambda: store.read("documents", ["id"]),
+            lambda: store.find("documents", "docid", pa.array([0])),
+            lambda: store.highest("documents", "docid"),
+        ]
+        for look in looks:
+            look()
+        begun = store.question(ask)
+        for path in (tmp_path / "documents").iterdir():
+            path.unlink()
+        for look in (*looks, begun.answer):
+            with pytest.raises(StoreError, match=r"has gone: .* ask again"):
+                look()
+
+
+def test_sha2_gives_256_bits_or_an_error(pair):
+    files = pair[1]
+    (row,) = files.sql("SELECT sha2('a', 256) AS long, sha2('a', 0) AS short, sha2(NULL, 256) AS none").to_pylist()
+    expected = sha256(b"a").hexdigest()
+    assert row == {"long": expected, "short": expected, "none": None}
+    for bits in ("512", "224", "NULL"):
+        with pytest.raises(duckdb.Error, match="sha2: only 256 bits"):
+            files.sql(f"SELECT sha2('a', {bits})")
+
+
+def test_a_reader_keeps_its_batch_and_sees_no_files_of_a_killed_writer(stores, tmp_path):
+    as_files(stores[0], tmp_path)
+    with Session(state=tmp_path, read_only=True) as engine:
+        before = rows(engine, "SELECT * FROM settings")
+    killed = parquet_store(tmp_path)
+    killed.append("settings", settings_row("half"))
+    killed.write_out("settings")
+    with Session(state=tmp_path, read_only=True) as engine:
+        assert rows(engine, "SELECT * FROM settings") == before
+        now = GRACE
+        writer = parquet_store(tmp_path, lambda: now)
+        for batch in range(40):  # which are merged
+            writer.append("settings", settings_row(f"new {batch}"))
+            writer.commit()
+        assert rows(engine, "SELECT * FROM settings") == before
+        with Session(state=tmp_path, read_only=True) as later:
+            assert len(rows(later, "SELECT * FROM settings")) == len(before) + 40
+        writer.close()
+
+
+def test_columns_that_older_files_lack_are_null(tmp_path):
+    new = pa.schema([("n", pa.int64()), ("texts", pa.list_(pa.string())), ("raw", pa.binary()), ("few", pa.int32())])
+    old = pa.schema([new.field("n")])
+    store = ParquetStore(StoreSchema({"t": old}), tmp_path)
+    store.append("t", pa.table({"n": [1]}, old))
+    store.commit()
+    store.close()
+    reader: JoinEngine = DuckDBFilesReader(StoreSchema({"t": new, "none": new}, {"v": "SELECT texts FROM t"}), tmp_path)
+    assert reader.select("SELECT * FROM t").to_pylist() == [{"n": 1, "texts": None, "raw": None, "few": None}]
+    assert reader.select("SELECT * FROM v").to_pylist() == [{"texts": None}]
+    types = [str(row["column_type"]) for row in reader.select("DESCRIBE none").to_pylist()]
+    assert types == ["BIGINT", "VARCHAR[]", "BLOB", "INTEGER"]
+    reader.close()
+
+
+def test_a_store_of_an_older_format_is_told(stores, tmp_path):
+    as_files(stores[0], tmp_path)
+    store = parquet_store(tmp_path)
+    store.append("settings", settings_row("schema_version", "5"))
+    store.commit()
+    store.close()
+    with pytest.raises(Outdated):
+        CoreEngine(state=tmp_path, read_only=True)
+
+
+def test_commands_that_look_need_no_spark_and_do_not_wait_for_who_writes(stores, monkeypatch):
+    with Session(state=stores[0], read_only=True) as engine:
+        outputs = list(engine.outputs())
+    monkeypatch.setattr("mmqjp.engine.open_session", lambda *_: pytest.fail("Spark was started"))
+    for told, *asked in (
+        (f'"outputs": {len(outputs)},', "status", "--json"),
+        (f'{{"n": {len(outputs)}}}\n', "query", "SELECT count(*) AS n FROM outputs"),
+        (f"\n{outputs[0].query},", "matches", "--format", "csv"),
+    ):
+        for held in (False, True):
+            owner = Ownership(stores[1]) if held else None
+            result = mmqjp(*asked, "--state", stores[1], "--wait", "0")
+            if owner is not None:
+                owner.release()
+            assert result.exit_code == 0 and told in result.stdout, (result.stdout, result.stderr)
+
+
+def test_a_look_does_not_load_spark(stores):
+    program = "import sys; from mmqjp.engine import Session; Session(state=sys.argv[1], read_only=True).close(); "
+    program += "print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, stores[1]], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_spark_is_refused_for_a_store_on_duckdb_unless_a_configuration_says_so(stores, tmp_path):
+    asked = ["query", "SELECT 1 AS a", "--state", str(stores[0])]
+    (tmp_path / "mmqjp.toml").write_text('engine = "spark"\n')
+    assert mmqjp("--config", tmp_path / "mmqjp.toml", *asked).stdout == '{"a": 1}\n'
+    refused = mmqjp(*asked, "--engine", "spark")
+    assert refused.exit_code == 1 and "is on duckdb, whose SQL it takes" in refused.stderr
+
+
+@pytest.mark.spark
+def test_spark_and_duckdb_give_the_same_rows(spark, tmp_path):
+    script, documents = random_case(5, 8, 24)
+    with Session(spark, state=tmp_path, lateness=3_000_000) as engine:
+        engine.ensure(script)
+        for document in documents:  # so many batches that files are merged
+            engine.process([document])
+        engine.prune(5_000_000)  # which drops documents, and evicts join state
+    killed = parquet_store(tmp_path)
+    killed.append("settings", settings_row("half"))
+    killed.write_out("settings")
+    with (
+        Session(spark, state=tmp_path, read_only=True) as by_spark,
+        Session(state=tmp_path, read_only=True) as by_duckdb,
+    ):
+        for relation in RELATIONS:
+            sql = f"SELECT * FROM {relation}"
+            assert rows(by_spark, sql) == rows(by_duckdb, sql), relation
+        with pytest.raises(QuestionRefused):
+            by_duckdb.sql("SELECT explode(documents) FROM outputs")
+        with pytest.raises(StoreError, match="read only"):
+            by_spark.pause(next(iter(by_spark.queries())))
+    asked = ["query", "SELECT explode(array(1, 2)) AS n", "--state", str(tmp_path)]
+    assert mmqjp(*asked, "--engine", "spark").stdout == '{"n": 1}\n{"n": 2}\n'
+    assert mmqjp(*asked).exit_code == 1
+
+
+SUBMIT = {"PYSPARK_GATEWAY_PORT": "12345"}
+
+
+def chosen(**given: object) -> str:
+    return choose_engine(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]  # the tests give right ones
+
+
+def test_spark_is_chosen_where_it_is_at_hand_or_needed():
+    assert chosen() == chosen(documents=MOST_FOR_DUCKDB) == "duckdb"
+    assert chosen(documents=MOST_FOR_DUCKDB + 1) == "spark"
+    for given in ({"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}):
+        assert (chosen(**given), chosen(**given, engine="duckdb")) == ("spark", "duckdb"), given
+
+
+def test_the_engine_of_the_state_comes_first(tmp_path):
+    (tmp_path / "spark" / "manifests").mkdir(parents=True)
+    Session("duckdb", state=tmp_path / "duckdb").close()
+    for engine in ("duckdb", "spark"):
+        assert chosen(state=tmp_path / engine, asked_by="--master", documents=MOST_FOR_DUCKDB + 1) == engine
+        assert chosen(state=tmp_path / engine) == engine
+    assert chosen(state=tmp_path / "none") == "duckdb"
+
+
+def test_why_is_told_unless_the_engine_was_asked_for_and_a_library_takes_auto(tmp_path, monkeypatch):
+    assert choose_engine("spark") == EngineChoice("spark")
+    assert choose_engine(environ=SUBMIT).why == "spark-submit started this process"
+    monkeypatch.setattr(
+        "mmqjp.engine.choose_engine", lambda *given: EngineChoice("duckdb") if given[0] == "auto" else 1 / 0
+    )
+    with CoreEngine(state=tmp_path / "state"):
+        assert (tmp_path / "state" / "mmqjp.duckdb").exists()
+
+
+def test_input_counts_compressed_files_several_times_and_only_what_is_read(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name, size in (("a/x.xml", 10), ("a/y.jsonl.gz", 3), ("z.part", 99), (".hidden", 99)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    assert input_bytes([tmp_path], 1000, feeds=False) == 10 + 3 * EXPANDED
+    both = [tmp_path / "a/x.xml", tmp_path / "a", tmp_path / "gone"]
+    assert input_bytes(both, 1000, feeds=False) == 20 + 3 * EXPANDED
+    assert input_bytes([tmp_path], 5, feeds=False) > 5
+    notes = b'{"url": "http://a.example/"}'
+    feeds = tmp_path / "feeds"
+    feeds.mkdir()
+    for name, content in {
+        "a.xml": b"<rss/>",
+        "a.json": notes,
+        "b.rss": b"<rss></rss>",
+        "photo.jpg": b"x" * 999,
+    }.items():
+        (feeds / name).write_bytes(content)
+    assert [input_bytes([feeds], 10_000, feeds=as_feeds) for as_feeds in (True, False)] == [17, 6]
+
+
+def test_run_counts_as_many_bytes_as_it_reads(tmp_path, monkeypatch):
+    with (tmp_path / "photo.jpg").open("wb") as photo:
+        photo.truncate(MOST_FOR_DUCKDB + 1)
+    (tmp_path / "a.rss").write_text("<rss/>")
+    sizes: list[object] = []
+
+    def told(*given: object) -> EngineChoice:
+        sizes.append(given[3])
+        return EngineChoice("duckdb")
+
+    monkeypatch.setattr(opening, "choose_engine", told)
+    call("run", "--queries", write_queries(tmp_path), "--documents", tmp_path, "--feeds")
+    assert sizes == [6]
+
+
+def test_run_says_on_a_terminal_which_engine_it_takes(tmp_path, monkeypatch, capsys):
+    path = write_documents(tmp_path / "d.jsonl")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert chosen_engine("duckdb", paths=[path]) == EngineChoice("duckdb")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(
+        opening, "choose_engine", lambda *given: choose_engine(*given, environ={}, session_runs=lambda: False)
+    )
+    chosen_engine("auto", paths=[path])
+    assert capsys.readouterr().err == "mmqjp: on duckdb: 256 MiB of documents or less\n"
+
+
+def test_master_is_refused_for_a_state_on_duckdb(tmp_path):
+    path, queries, state = write_documents(tmp_path / "d.jsonl"), write_queries(tmp_path), tmp_path / "state"
+    Session("duckdb", state=state).close()
+    result = call("run", "--queries", queries, "--documents", path, "--state", state, "--master", "local[1]")
+    assert result.exit_code == 2
+    assert f"the engine is duckdb (the store in {state} is on it)" in result.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_the_demo_gives_the_same_on_both(spark):
+    result = call("demo", "--both")
+    assert result.exit_code == 0, result.stderr
+    (count,) = re.findall(r"^(\d+) matches on duckdb in", result.stdout, re.MULTILINE)
+    assert int(count) > 5
+    assert f"The same {count} matches on spark in" in result.stdout
+
+
+def test_the_demo_fails_if_the_engines_differ(monkeypatch):
+    real, runs = demo.example_run, count()
+
+    @contextmanager
+    def answered(engine: str, *given: Any) -> Iterator[demo.DemoRun]:
+        with real("duckdb", *given) as found:
+            yield replace(found, lines=found.lines[next(runs) :])
+
+    monkeypatch.setattr(demo, "example_run", answered)
+    result = call("demo", "--both")
+    assert (result.exit_code, "spark gives other lines" in result.stderr) == (1, True)

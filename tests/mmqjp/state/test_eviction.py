@@ -1,0 +1,148 @@
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeds.documents import Document
+from join_stage.signature import join
+from join_stage.signature.plan import SignaturePlan
+from join_stage.spark.engine import edge_by_edge
+from join_stage.store.protocol import StoreError
+from mmqjp.engine import Session
+from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, Reach, missed_from, with_gap, with_recalled
+from templates.witness import R_DOC, R_DOCTS
+from tests.support.delivery import mark_delivered
+
+SECOND, HOUR = 1_000_000, 3_600_000_000
+NOW = 1_800_000_000 * SECOND
+WINDOW = "S/r->x JOIN {x = y, 2 h} S/r->y PUBLISH pairs"
+
+
+def doc(hours: float, stream: str = "S", id: str | None = None) -> Document:
+    return Document(id or f"{stream}{hours:g}", "<r>v</r>", stream, NOW + int(hours * HOUR))
+
+
+def kept(engine: Session) -> int:
+    return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
+
+
+def test_what_could_meet_documents_that_are_gone_is_late(tmp_path):
+    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
+        engine.subscribe(f"{WINDOW}; T/r PUBLISH alone")
+        for hours in (0, 50, 100):
+            engine.process([doc(hours), doc(hours, "T")])
+        mark_delivered(engine)
+        engine.prune(10 * HOUR)
+    with Session("duckdb", state=tmp_path) as engine:
+        # Documents that begin before hour 89 are gone.
+        assert engine.process([doc(90.5, id="gone")]) == []
+        (dead,) = engine.dead_letters()
+        assert dead["id"] == "gone" and "still kept to be joined" in dead["reason"]
+        assert engine.process([doc(91, id="kept")]) == []
+        # Nothing is joined with what only a filter reads, or nobody.
+        assert len(engine.process([doc(1, "T"), doc(1, "U")])) == 1
+        assert len(list(engine.dead_letters())) == 1
+
+
+def test_a_query_that_came_after_an_eviction_brings_nothing_back():
+    with Session("duckdb", lateness=HOUR) as engine:
+        engine.subscribe(WINDOW)
+        for hours in (*range(20), 100):
+            engine.process([doc(hours)])
+        assert kept(engine) == 1
+        engine.subscribe("S/r->x JOIN {x = y, 300 h} S/r->y PUBLISH wide")
+        for hours in range(101, 140):
+            engine.process([doc(hours)])
+        assert kept(engine) == 40 and len(engine._components.state.reach.evicted) <= 2
+
+
+GAPS = st.lists(st.builds(CoverageGap, st.integers(0, 60), st.integers(0, 20)), max_size=40)
+
+
+@given(GAPS, st.integers(0, 80))
+def test_gaps_miss_nothing_that_any_eviction_left_out(evictions, time):
+    gaps: Gaps = ()
+    for gap in evictions:
+        gaps = with_gap(gaps, gap)
+    assert len(gaps) <= MAX_GAPS
+    assert all(one.before > other.before for one, other in pairwise(gaps))
+    # Of an eviction that a later one took in, its queries are gone, or the later one is as wide.
+    last = evictions[-1:]
+    for gap in last:
+        if time - gap.window < gap.before:
+            low = missed_from(gaps, time)
+            assert low is not None and low <= time - gap.window
+    low = missed_from(gaps, time)
+    if low is not None:
+        assert missed_from(with_recalled(gaps, low), time) is None
+    else:
+        assert all(time - gap.window >= gap.before for gap in gaps)
+
+
+def test_a_note_of_how_far_a_store_reaches_is_read_as_it_was_written():
+    reach = Reach((CoverageGap(3, 1), CoverageGap(2, 5)), (CoverageGap(1, 1),), frozenset({"S", "ö"}))
+    assert Reach.from_setting(reach.to_setting()) == reach
+    assert Reach.from_setting(None) == Reach()
+
+
+def test_documents_are_evicted_when_there_is_a_part_of_the_window_to_evict():
+    wide = "S/r->x JOIN {x = y, 64 h} S/r->y PUBLISH pairs"
+    with Session("duckdb", lateness=0, now=lambda: NOW + 300 * HOUR) as engine:
+        engine.subscribe(wide)
+        engine.process([doc(half_hours / 2) for half_hours in range(124)])
+        counts = [kept(engine)]
+        for half_hours in range(124, 160):
+            engine.process([doc(half_hours / 2)])
+            counts.append(kept(engine))
+        evictions = [number for number, pair in enumerate(pairwise(counts)) if pair[1] <= pair[0]]
+        assert max(counts) <= 64 * 2 + 1 + 3
+        assert 2 <= len(evictions) <= 16
+        mark_delivered(engine)
+        engine.prune(0)
+        assert kept(engine) == 64 * 2 + 1
+        assert engine.sql("SELECT min(t0) AS t FROM documents")["t"][0].as_py() >= NOW + 15 * HOUR
+
+
+START = 1_767_225_600 * SECOND
+QUERY = "S//i->x[./k->p] JOIN {p = q, 1 h} S//o->y[./k->q] PUBLISH n"
+
+
+def posted(tag: str, value: int, second: int) -> Document:
+    return Document(f"d{second}", f"<{tag}><k>{value}</k></{tag}>", "S", START + second * SECOND)
+
+
+def test_postings_that_cannot_be_loaded_are_loaded_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
+    with Session("duckdb", state=tmp_path) as session:
+        session.subscribe(QUERY)
+        session.process([posted("i", second, second) for second in range(20)])
+        session.subscribe("S//i->x[./k->p] PUBLISH m", backfill=True)  # has the postings built anew
+        with monkeypatch.context() as full:
+            full.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)
+            full.setattr(SignaturePlan, "_settle", _no_room)
+            with pytest.raises(StoreError, match="no room"):
+                session.process([posted("o", 7, 30)])
+        session.pause("m")  # a batch without documents
+    with Session("duckdb", state=tmp_path) as session:
+        assert [output.query for output in session.process([posted("o", 7, 31), posted("o", 19, 32)])] == ["n", "n"]
+
+
+def _no_room(plan: SignaturePlan, end: int, *, wholly: bool = False) -> None:
+    if end >= 9:
+        raise StoreError("no room")
+
+
+def test_an_edge_keeps_its_number_from_one_part_of_the_state_to_the_next():
+    def part(*edges: tuple[int, int]) -> pa.Table:
+        columns = [[0] * len(edges), [a for a, _ in edges], [b for _, b in edges], [1] * len(edges), [2] * len(edges)]
+        return pa.table(columns, ["docid", "var1", "var2", "node1", "node2"])
+
+    known: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for edges in ([(0, 1), (5, 6)], [(5, 6), (0, 1)], [(7, 8), (5, 6)]):
+        groups = edge_by_edge(part(*edges), R_DOC.empty_table(), R_DOCTS.empty_table(), known).r_group
+        for number, *edge in zip(*(groups[name].to_pylist() for name in groups.column_names), strict=True):
+            assert found.setdefault(number, (edge[0], edge[1])) == (edge[0], edge[1])
+    assert len(found) == 3

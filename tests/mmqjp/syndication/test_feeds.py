@@ -1,0 +1,484 @@
+"""Feeds and archives of a store, as they are read and asked for, against what is recounted from all outputs."""
+
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+import feedparser
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeds.documents import Document
+from feeds.feed import parse_feed
+from join_stage.store.protocol import Bounds, StoreError
+from mmqjp.answers.output import Output
+from mmqjp.engine import Session
+from mmqjp.present import recent, recipients
+from mmqjp.present.recent import RecentAnswers
+from mmqjp.syndication.atom import Links, archive_path, feed_path, load_feed_links, setting_of
+from mmqjp.syndication.read_entries import Archived, ArchiveGone, Earlier, FeedPages, FeedRequest, StoreFeeds, http_date
+from mmqjp.tables.schema import CommitMetadata
+from tests.generate.seeds import seeds
+from tests.support.atom import ids_of, is_archive, link, validated
+from tests.support.fake_sinks import Clock
+
+SIZE, NEWEST = 100, 50
+"""What the design says of archives and feeds."""
+
+QUERIES = {
+    "every": "S//item->x PUBLISH every",
+    "same": "S//item->x PUBLISH same",  # of one form with `every`
+    "as_well": "S//item->x PUBLISH as_well",
+    "titles": "SELECT p AS t FROM S//item->x[./page->p] PUBLISH titles",
+    "rare": "S//item->x[./n = '3'] PUBLISH rare",
+    "pairs": "S//item->x[./n->a] FOLLOWED BY {a = b, 20 s} S//item->y[./n->b] PUBLISH pairs",
+    "never": "S//item->x[./n = 'none'] PUBLISH never",
+}
+
+
+class SessionReader:
+    def __init__(self, engine) -> None:
+        self.engine, self.heard = engine, list[str]()
+
+    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+        self.heard.append(sql)
+        return self.engine.question(sql, Bounds(limit)).answer()
+
+    def version(self) -> object:
+        return self.engine.batch
+
+
+def document(number: int, random: Random) -> Document:
+    fields = f"<title>Title {number}</title><item_url>https://a.example/{number}</item_url>"
+    fields += f"<n>{random.randint(1, 9)}</n><page>of page {number}</page>"
+    time = 1_000_000 * (number // 3)  # some at the same time: their outputs are numbered together
+    return Document(f"https://a.example/f#{number}", f"<item>{fields}</item>".encode(), "S", time)
+
+
+def change(engine: Session, random: Random) -> None:
+    name = random.choice(list(QUERIES))
+    known = engine.queries()
+    if name not in known:
+        engine.subscribe(QUERIES[name], backfill=random.random() < 0.3)
+    else:
+        random.choice((engine.pause, engine.resume, engine.unsubscribe))(name)
+
+
+def process(engine: Session, first: int, count: int, random: Random) -> None:
+    engine.process([document(number, random) for number in range(first, first + count)])
+
+
+def filled(engine: Session, seed: int, batches: int = 8, after_each: Callable[[], object] = lambda: None) -> None:
+    random, number = Random(seed), 0
+    for name in random.sample(list(QUERIES), 4):
+        engine.subscribe(QUERIES[name])
+    for _ in range(batches):
+        if random.random() < 0.5:
+            change(engine, random)
+        count = random.choice((1, 3, 30))
+        process(engine, number, count, random)
+        number += count
+        after_each()
+
+
+def urns(outputs: Iterable[Output]) -> list[str]:
+    return [UUID(output.id).urn for output in outputs]
+
+
+class Recount:
+    def __init__(self, outputs: Iterable[Output]) -> None:
+        self.outputs = list(outputs)
+        assert [output.seq for output in self.outputs] == list(range(len(self.outputs)))
+        self.archives = len(self.outputs) // SIZE
+
+    def of(self, name: str) -> list[Output]:
+        return [output for output in reversed(self.outputs) if output.query == name]
+
+    def newest(self, name: str) -> list[str]:
+        own = self.of(name)
+        return urns([o for place, o in enumerate(own) if place < NEWEST or o.seq >= self.archives * SIZE])
+
+    def archive(self, name: str, number: int) -> list[str]:
+        return urns([o for o in self.of(name) if o.seq // SIZE == number])
+
+    def chain(self, name: str) -> list[int]:
+        """The numbers of the archives that are not empty, the newest first."""
+        return sorted({o.seq // SIZE for o in self.of(name)} & set(range(self.archives)), reverse=True)
+
+    def newest_archive(self, name: str) -> int | None:
+        return next(iter(self.chain(name)), None)
+
+
+def ids(entries):
+    return [entry.id for entry in entries]
+
+
+def check(feeds, recount):
+    for name in QUERIES:
+        found = feeds.newest(name)
+        if found is None:
+            assert not recount.of(name)
+            continue
+        chain = recount.chain(name)
+        assert ids(found.entries) == recount.newest(name)
+        assert found.archive == recount.newest_archive(name)
+        for number in range(recount.archives):
+            archive = feeds.archive(name, number)
+            earlier = [one for one in chain if one < number]
+            if number in chain:
+                assert isinstance(archive, Archived) and ids(archive.entries) == recount.archive(name, number)
+                assert archive.more == (number > 0)
+            elif earlier:
+                assert archive == Earlier(earlier[0])
+            else:
+                assert archive == Archived((), False, found.since)
+        assert feeds.archive(name, recount.archives) is None
+
+
+@pytest.mark.parametrize("seed", seeds(1, 6, 8))
+def test_feeds_hold_what_is_recounted(seed):
+    with Session("duckdb") as engine:
+        kept = StoreFeeds(SessionReader(engine))
+
+        def check_newest():
+            """What is read on, batch by batch, is what is read at once."""
+            recount = Recount(engine.outputs())
+            for name in QUERIES:
+                if (found := kept.newest(name)) is not None:
+                    assert (ids(found.entries), found.archive) == (recount.newest(name), recount.newest_archive(name))
+
+        filled(engine, seed, after_each=check_newest)
+        check(StoreFeeds(SessionReader(engine)), Recount(engine.outputs()))
+
+
+def archives(feeds, names, count):
+    return {(name, number): feeds.archive(name, number) for name in names for number in range(count)}
+
+
+def test_archives_never_change(tmp_path):
+    """Whatever happens after they are full: more outputs, pauses, removals, other queries of the name, a restart."""
+    with Session("duckdb", state=tmp_path) as engine:
+        filled(engine, 11)
+        count = (engine.last_seq + 1) // 100
+        before = archives(StoreFeeds(SessionReader(engine)), QUERIES, count)
+        assert any(isinstance(one, Archived) and one.entries for one in before.values())
+        for name in engine.queries():
+            engine.pause(name)
+        assert archives(StoreFeeds(SessionReader(engine)), QUERIES, count) == before
+        for name in list(engine.queries()):
+            engine.unsubscribe(name)
+        assert archives(StoreFeeds(SessionReader(engine)), QUERIES, count) == before
+        for name in QUERIES:
+            engine.subscribe(f"SELECT t FROM S//item->x[./title->t] PUBLISH {name}", backfill=True)
+    with Session("duckdb", state=tmp_path, plan="basic") as engine:
+        feeds = StoreFeeds(SessionReader(engine))
+        added = [key for key, one in before.items() if one is None]  # of names that there were not yet
+        found = archives(feeds, QUERIES, count)
+        assert {key: one for key, one in found.items() if key not in added} == {
+            key: one for key, one in before.items() if key not in added
+        }
+        check(feeds, Recount(engine.outputs()))
+
+
+def test_what_is_dropped_is_gone():
+    clock = Clock(1_784_200_000_000_000)
+    with Session("duckdb", now=clock, lateness=0) as engine:
+        filled(engine, 11)
+        feeds = StoreFeeds(SessionReader(engine))
+        count = (engine.last_seq + 1) // 100
+        before = archives(feeds, QUERIES, count)
+        assert all(feeds.newest(name) for name in engine.queries())
+        engine.prune(15_000_000)
+        assert engine.sql("SELECT min(seq) AS seq FROM outputs")["seq"][0].as_py() > 0, "something is dropped"
+        found = archives(StoreFeeds(SessionReader(engine)), QUERIES, count)
+        assert found[next(iter(engine.queries())), 0] == ArchiveGone()
+        kept = {key for key, one in found.items() if not isinstance(one, ArchiveGone)}
+        assert all(found[key] == before[key] for key in kept if isinstance(before[key], Archived))
+        for name in engine.queries():
+            found, fresh = feeds.newest(name), StoreFeeds(SessionReader(engine)).newest(name)
+            assert found is not None and fresh is not None
+            assert (ids(found.entries), found.archive) == (ids(fresh.entries), fresh.archive), "dropped ones have gone"
+        engine.prune(0)
+        clock.time += 1
+        assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() < 20
+        for name in engine.queries():
+            newest = feeds.newest(name)
+            assert newest is not None and newest.archive is None
+            assert feeds.archive(name, count - 1) == ArchiveGone() and feeds.archive(name, count) is None
+
+
+def test_there_is_no_feed_of_what_is_no_query(engine):
+    filled(engine, 1, batches=1)
+    feeds = StoreFeeds(SessionReader(engine))
+    for name in ("unknown", "it's", "a\\b", "", "\n", "x' OR '1'='1", "é\u202e"):
+        assert feeds.newest(name) is None and feeds.archive(name, 0) is None
+
+
+def test_entries_have_values_only_of_queries_that_select(engine):
+    engine.subscribe(QUERIES["titles"])
+    engine.subscribe(QUERIES["every"])
+    process(engine, 0, 1, Random(0))
+    feeds = StoreFeeds(SessionReader(engine))
+    newest = [feeds.newest(name) for name in ("titles", "every")]
+    titles, every = (entry for one in newest if one is not None for entry in one.entries)
+    value = "&lt;dt dir=&quot;auto&quot;&gt;t&lt;/dt&gt;&lt;dd dir=&quot;auto&quot;&gt;of page 0&lt;/dd&gt;"
+    assert value in titles.xml and "&gt;t&lt;" not in every.xml
+
+
+def test_a_feed_is_read_once_for_each_batch(engine):
+    filled(engine, 3, batches=3)
+    reader = SessionReader(engine)
+    feeds, name = StoreFeeds(reader), next(iter(engine.queries()))
+    first = feeds.newest(name)
+    asked = len(reader.heard)
+    assert feeds.newest(name) == first and len(reader.heard) == asked
+    engine.process([])
+    assert feeds.newest(name) == first and len(reader.heard) == asked + 2  # the entries are kept
+
+
+def test_long_documents_have_titles_or_ids_and_long_outputs_no_values(engine):
+    engine.subscribe("SELECT c, t FROM S//item->x[./content->c][./title->t] PUBLISH long; S//item->x PUBLISH short")
+    fields = "<title>Ä &amp; title</title><item_url>https://a.example/1</item_url>"
+    engine.process([Document("d1", f"<item>{fields}<content>{'ä &lt;x&gt; ' * 20_000}</content></item>")])
+    for name in ("long", "short"):
+        newest = StoreFeeds(SessionReader(engine)).newest(name)
+        assert newest is not None
+        (entry,) = newest.entries
+        assert "<title>Ä &amp; title</title>" in entry.xml
+        assert 'href="https://a.example/1"' in entry.xml and len(entry.xml) < 2_000
+    engine.process([Document("d2", f"<item a='{'x' * 200_000}'><title>A</title></item>")])  # cut in its first tag
+    newest = StoreFeeds(SessionReader(engine)).newest("short")
+    assert newest is not None and [
+        f"<title>{title}</title>" in entry.xml
+        for title, entry in zip(("d2", "Ä &amp; title"), newest.entries, strict=True)
+    ] == [True, True]
+
+
+def remembering(reader):
+    return StoreFeeds(reader, RecentAnswers(lambda sql: reader.select(sql, 100_000, 10.0), reader.version))
+
+
+@pytest.mark.parametrize("of_form", [pytest.param(recent.OF_FORM, marks=pytest.mark.soak), 40])
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_feeds_are_the_same_after_each_batch(of_form, seed):
+    """With few remembered answers some feeds are asked for."""
+    clock = Clock(1_784_200_000_000_000)
+    with pytest.MonkeyPatch.context() as patch, Session("duckdb", now=clock, lateness=0) as engine:
+        patch.setattr(recent, "OF_FORM", of_form)
+        patch.setattr(recipients, "MAX_CACHED_ANSWERS", of_form)
+        feeds, asked = remembering(SessionReader(engine)), StoreFeeds(SessionReader(engine))
+
+        def compare():
+            clock.time += 1_000_000
+            for name in QUERIES:
+                assert feeds.newest(name) == asked.newest(name)  # also documents that are shown after they are dropped
+
+        filled(engine, seed, after_each=compare)
+        engine.prune(15_000_000)
+        process(engine, 1_000, 3, Random(seed))  # what was dropped is seen with the next batch
+        compare()
+
+
+def test_the_newest_outputs_are_not_asked_for(engine):
+    filled(engine, 5, batches=3)
+    reader = SessionReader(engine)
+    feeds = remembering(reader)
+    for name in engine.queries():
+        assert feeds.newest(name) is not None
+    assert not [sql for sql in reader.heard if "m.name =" in sql or "WHERE name =" in sql], "none is for one name"
+    reader.heard.clear()
+    for name in engine.queries():
+        assert feeds.newest(name) is not None
+    assert reader.heard == []
+
+
+LINKS = Links(b"s" * 32)
+URL = "https://a.example"
+
+
+def pages_of(engine, clock):
+    return FeedPages(StoreFeeds(SessionReader(engine)), LINKS, URL, clock)
+
+
+def request(name, archive=None, **headers):
+    return FeedRequest(LINKS.key(name, 0), name, archive, **headers)
+
+
+def at(address, **headers):
+    parts = urlsplit(address)
+    assert f"{parts.scheme}://{parts.netloc}" == URL
+    _, _, key, *rest = parts.path.removesuffix(".atom").split("/")
+    return FeedRequest(key, unquote(rest[0]), int(rest[1]) if rest[1:] else None, **headers)
+
+
+class FeedReader:
+    """A reader of a feed, as RFC 5005 has it: follows archives until it meets one that it knows."""
+
+    def __init__(self, pages, name, random):
+        self.pages, self.random, self.address = pages, random, f"{URL}/f/{LINKS.key(name, 0)}/{name}.atom"
+        self.ids, self.known, self.headers = set(), set(), {}
+
+    def poll(self):
+        kept = self.random.choice([{}, self.headers, *({name: text} for name, text in self.headers.items())])
+        answer = self.pages.answer(at(self.address, **kept))
+        if answer.status == 304:
+            assert not answer.body
+            return
+        assert answer.status == 200
+        names = {"if_none_match": "ETag", "if_modified_since": "Last-Modified"}
+        self.headers = {name: answer.headers[header] for name, header in names.items() if header in answer.headers}
+        self.ids |= set(ids_of(answer.body))
+        address = link(validated(answer.body), "prev-archive")
+        while address is not None and address not in self.known:
+            self.known.add(address)
+            answer = self.pages.answer(at(address))
+            if answer.status == 301:
+                address = answer.headers["Location"]
+                continue
+            assert answer.status == 200 and "immutable" in answer.headers["Cache-Control"]
+            root = validated(answer.body)
+            assert is_archive(root) and link(root, "self") == address and link(root, "current") == self.address
+            self.ids |= set(ids_of(answer.body))
+            address = link(root, "prev-archive")
+
+
+@pytest.mark.parametrize("seed", seeds(1, 6))
+def test_readers_lose_nothing_however_they_poll(seed):
+    clock, random = Clock(1_784_200_000_000_000), Random(seed)
+    with Session("duckdb", now=clock) as engine:
+        pages = pages_of(engine, clock)
+        readers: dict[str, FeedReader] = {}
+
+        def poll():
+            clock.time += random.choice((1, 500_000, 1_000_000, 3_600_000_000))
+            for name in QUERIES:
+                if name in readers and random.random() < 0.4:
+                    readers[name].poll()
+                elif name in engine.queries():
+                    readers.setdefault(name, FeedReader(pages, name, random))
+
+        filled(engine, seed, after_each=poll)
+        recount = Recount(engine.outputs())
+        clock.time += 2_000_000
+        for name, reader in readers.items():
+            reader.poll()
+            assert reader.ids == set(urns(recount.of(name)))
+
+
+@pytest.fixture
+def clock():
+    return Clock(1_784_200_000_000_000)
+
+
+@pytest.fixture
+def published(clock):
+    with Session("duckdb", now=clock) as opened:
+        for text in QUERIES.values():
+            opened.subscribe(text)
+        yield opened
+
+
+def test_the_feed_of_a_query(published, clock):
+    process(published, 0, 3, Random(0))
+    answer = pages_of(published, clock).answer(request("every"))
+    assert answer.status == 200 and answer.headers["Content-Type"].startswith("application/atom+xml")
+    parsed = feedparser.parse(answer.body)
+    assert parsed.feed.title == "every"
+    assert [entry.title for entry in parsed.entries] == [f"Title {n}" for n in (2, 1, 0)]
+    own = [entry.item_url for entry in parse_feed(answer.body).entries]
+    assert own == [f"https://a.example/{n}" for n in (2, 1, 0)]
+    empty = pages_of(published, clock).answer(request("never"))
+    assert empty.status == 200 and ids_of(empty.body) == []
+
+
+def test_tags_and_dates(published, clock):
+    process(published, 0, 3, Random(0))
+    pages = pages_of(published, clock)
+    first = pages.answer(request("every"))
+    assert "Last-Modified" not in first.headers, "more may be committed in this second"
+    clock.time += 1_000_000
+    second = pages.answer(request("every"))
+    tag, date = second.headers["ETag"], second.headers["Last-Modified"]
+    assert first.headers["ETag"] == tag and date == http_date(1_784_200_000_000_000)
+    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+        answer = pages.answer(request("every", if_none_match=known))
+        assert answer.status == 304 and answer.body == b"" and answer.headers["ETag"] == tag
+    assert pages.answer(request("every", if_modified_since=date)).status == 304
+    assert pages.answer(request("every", if_none_match='"x"', if_modified_since=date)).status == 200
+    published.process([])  # another batch without outputs
+    assert pages.answer(request("every", if_none_match=tag)).status == 304
+    process(published, 3, 1, Random(0))
+    assert pages.answer(request("every", if_none_match=tag)).status == 200
+    assert pages.answer(request("every", if_modified_since=date)).status == 200
+
+
+def test_wrong_and_revoked_keys(published, clock):
+    reader = SessionReader(published)
+    pages = FeedPages(StoreFeeds(reader), LINKS, URL, clock)
+    assert pages.answer(FeedRequest("x" * 22, "every")).status == 404 and len(reader.heard) == 0, (
+        "nothing is read for it"
+    )
+    right = request("every")
+    assert pages.answer(right).status == 200
+    for wrong in (replace(right, key="x"), replace(right, name="same"), replace(right, key=right.key + ".1")):
+        assert pages.answer(wrong).status in (404, 410)
+    assert pages.answer(replace(right, key="")).status == 404
+    assert pages.answer(FeedRequest(LINKS.key("unknown", 0), "unknown")).status == 404
+    published.commit_metadata(CommitMetadata(settings={setting_of("every"): "1"}))
+    assert pages.answer(right).status == 410 and pages.answer(request("same")).status == 200
+    newer = FeedRequest(LINKS.key("every", 1), "every")
+    assert pages.answer(newer).status == 200
+    process(published, 0, 110, Random(0))
+    assert pages.answer(request("same", 0)).status == 200
+    published.prune(None)  # which compacts settings
+    assert pages.answer(right).status == 410 and pages.answer(newer).status == 200
+
+
+NAMES = st.text(max_size=20)
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(0, 9)), unique=True, min_size=2, max_size=6))
+def test_each_feed_and_each_revocation_has_a_key_of_its_own(feeds):
+    keys = [LINKS.key(*feed) for feed in feeds]
+    assert len({key.partition(".")[0] for key in keys}) == len(feeds)
+    for name, _ in feeds:
+        expected = [revoked if own == name else None for own, revoked in feeds]
+        assert [LINKS.revoked_before(name, key) for key in keys] == expected
+        assert [Links(b"t" * 32).revoked_before(name, key) for key in keys] == [None] * len(keys)
+
+
+@given(st.text(max_size=40))
+def test_a_key_has_one_spelling_and_the_id_of_a_feed_is_its_own(text):
+    assert LINKS.revoked_before("a", text) is None
+    for change in (".0", ".1", ".01", ".-1", ".1e3", ".99999999999", "\n", ".1\n", ".١"):
+        assert LINKS.revoked_before("a", LINKS.key("a", 0) + change) is None
+    assert LINKS.feed_id("a") == LINKS.feed_id("a") != LINKS.feed_id("b")
+
+
+@given(NAMES)
+def test_names_of_any_characters_are_parts_of_a_path(name):
+    encodable = name.encode("utf-8", "ignore").decode()
+    for path in (feed_path("KEY", encodable), archive_path("KEY", encodable, 7)):
+        assert path.isascii() and path.startswith("/f/KEY/") and path.endswith(".atom") and " " not in path
+    assert feed_path("KEY", encodable).count("/") == 3 and archive_path("KEY", encodable, 7).count("/") == 4
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path, mode):
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(mode)
+    links = load_feed_links(state)
+    assert load_feed_links(state) == links and len(links.secret) == 32 and "secret" not in repr(links)
+    (path,) = (state / "secrets").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_bytes(b"short")
+    with pytest.raises(StoreError, match="no secret of links"):
+        load_feed_links(state)
+    path.unlink()
+    assert load_feed_links(state) != links
