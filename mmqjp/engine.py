@@ -18,7 +18,7 @@ from common.files import share
 from feeds.documents import Document, Now, Reject, now_us
 from feeds.readers import Offset
 from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan
-from join_stage.store.protocol import UNBOUNDED, Bounds, Following, Outdated, Question
+from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question
 from join_stage.tables import groups
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, check_backfill, check_place, kernels
@@ -163,6 +163,8 @@ class CoreEngine:
         on_spark = engine != DUCKDB and not read_only
         self._place = patterns
         check_place(patterns, on_spark=on_spark, lasts=directory is not None, settle=settle)
+        if engine != DUCKDB and directory is not None and stored_engine(directory) == DUCKDB:
+            raise OtherEngine(directory, DUCKDB)  # before Spark has started
         session = None if engine == DUCKDB else open_session(engine, master)
         if directory is not None and shared:
             share(directory)

@@ -36,7 +36,7 @@ from join_stage.protocol import (
     batch_statements,
     value_pairs_statement,
 )
-from join_stage.store.spark.parquet_store import TableViews, file_urls, local_frame, spark_columns
+from join_stage.store.spark.parquet_store import TableViews, files_frame, local_frame
 from join_stage.tables import STATE
 from join_stage.views import ROW_BYTES, SLICE, VALUE_BYTES, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import TemplateRow
@@ -369,7 +369,7 @@ class SparkViewsPlan(SparkBasicPlan):
             old = local_frame(session, computed)
             hits = pa.array([number for number, hit in numbers.values() if hit], pa.int64())
             if len(hits):
-                found = session.read.schema(spark_columns(SLICE)).parquet(*file_urls(self._cache.paths))
+                found = files_frame(session, SLICE, self._cache.paths)
                 old = old.unionAll(found.join(local_frame(session, pa.table({"value": hits})), "value", "left_semi"))
             old = persisted(old, cached)
             old.createOrReplaceTempView("slices_old")

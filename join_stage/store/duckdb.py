@@ -28,6 +28,7 @@ from join_stage.store.protocol import (
     UNBOUNDED,
     Bounds,
     Following,
+    OtherEngine,
     OutOfMemory,
     QuestionInterrupted,
     QuestionRefused,
@@ -539,7 +540,7 @@ class DuckDBStore(DuckDBTables):
     def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
         self.schema = schema
         if directory is not None and (directory / SPARK_MANIFESTS).exists():
-            raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
+            raise OtherEngine(directory, "spark")
         try:
             if directory is not None:
                 make_state(directory)

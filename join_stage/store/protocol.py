@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, wraps
+from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -259,6 +260,13 @@ class StoreError(OperationalError, RuntimeError):
 
 class OutOfMemory(StoreError):
     """A batch needs more memory than the store has."""
+
+
+class OtherEngine(StoreError):
+    """A store of another engine."""
+
+    def __init__(self, directory: Path, engine: str) -> None:
+        super().__init__(f"{directory} holds a store of the engine {engine}: use that engine or another directory")
 
 
 class Outdated(StoreError):

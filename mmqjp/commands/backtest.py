@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from mmqjp.backtest.process import BACKTEST_SECONDS, backtest_documents
 from mmqjp.backtest.script import Backtest, PreparedScript, prepared, summary
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console, live_line
-from mmqjp.commands.formats import clock_of, utc_option
+from mmqjp.commands.formats import LISTED_QUERIES, clock_of, utc_option
 from mmqjp.commands.manage_queries import client
 from mmqjp.commands.options import (
     FeedsBeforePaths,
@@ -92,6 +93,11 @@ def backtest(
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False))
         return
     print_result(result, clock_of("table", utc=utc))
+    if silent := [query.name for query in result.queries if not query.outputs and not query.paused]:
+        few = ", ".join(map(printable_line, silent[:LISTED_QUERIES])) + ", ..." * (len(silent) > LISTED_QUERIES)
+        on = " ".join(f"--against {shlex.quote(str(path))}" for path in paths) or "--against DOCUMENTS"
+        given = f"{shlex.quote(str(file))} {on}" + (f" --feeds={feeds}" if feeds is not None else "")
+        click.echo(f"nothing is found by {few}: mmqjp check {printable_line(given)} says which part finds nothing")
 
 
 def _prepared(text: str, state: Path | None, wait: float) -> PreparedScript:

@@ -343,9 +343,11 @@ def _explain_events(file: Path, engine: Session, names: Container[str], rules: S
 
 
 def _draw(engine: Session, names: Container[str], file: Path) -> None:
-    chosen = [query for query in engine.registry.subscriptions.values() if query.name in names]
-    # Each text is a script of its own. It is parsed once if the picture shows it, and not at all if it does not.
-    drawn = join_graphs([(query.name, query.text) for query in chosen if not query.is_events])
+    subscriptions = engine.registry.subscriptions.values()
+    joins = [(query.name, query.text) for query in subscriptions if query.name in names and not query.is_events]
+    if not joins:
+        raise Failure("event queries have no join graph: --plan --svg FILE draws how they are run")
+    drawn = join_graphs(joins)  # parses no more texts than it draws
     with whole_file(file) as output:
         output.write(as_file(drawn).encode())
 

@@ -142,7 +142,7 @@ def chosen_engine(
     *,
     feeds: bool = False,
 ) -> EngineChoice:
-    """Resolves --engine; on a terminal, says which one "auto" chose.
+    """Resolves --engine. Says that "auto" chose Spark, which takes long to start; other choices on terminals only.
 
     `paths` are the documents whose size may decide. `only_spark` has the values of Spark-only options by name. Raises
     UsageError if one of them, or `master`, is given and the engine is another.
@@ -153,7 +153,7 @@ def chosen_engine(
     if given and choice.engine != SPARK:
         why = f" ({choice.why})" if choice.why else ""
         raise click.UsageError(f"{given[0]} is for the engine spark, and the engine is {choice.engine}{why}")
-    if choice.why and sys.stderr.isatty():
+    if choice.why and (choice.engine == SPARK or sys.stderr.isatty()):
         click.echo(f"mmqjp: on {choice.engine}: {printable_line(choice.why)}", err=True)
     return choice
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 
 from mmqjp.answers.absence_partners import over_at
 from mmqjp.answers.matches import residual_holds
@@ -28,7 +29,7 @@ from mmqjp.explain.terms import (
     operand_of,
     variable_texts,
 )
-from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_binding
+from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra.joins import Absent, Conjunct, Hidden, JoinOp, NormalQuery, Side, Term, variables_of
 from xscl.algebra.trees import PatternNode, attach_branch, naming
@@ -538,11 +539,21 @@ class ReasonSearch:
                 conditions += (self._condition(expr, step.binding) for expr in step.conjunct.residual)
                 timings += () if step.timing is None or filters is None else (step.timing,)
             elif isinstance(step, _Lacked):
-                wanted = set[str]().union(*(one.variables() for one in step.absent))
-                operands = {var: self._operand(step.binding, Term(var)) for var in wanted if var in step.binding}
-                conditions.append(lacking(step.op, step.window, step.absent, operands, step.times))
+                conditions.append(lacking(step.op, step.window, step.absent, self._lacked(step), step.times))
         found = () if filters is None else tuple(self._findings(trail, filters))
         return Reason(tuple(joined), tuple(conditions), tuple(timings), found)
+
+    def _lacked(self, step: _Lacked) -> dict[str, Operand]:
+        """Returns the values that nothing was joined to. A path with several nodes stays a path."""
+        binding = dict(step.binding)
+        with suppress(TooMuchWork):
+            for branch in (branch for one in step.absent for branch in one.branches):
+                record, place, node = binding[branch.var]
+                found = list(islice(each_below(PreparedNode(branch.path), record.tree, node, self._take), 2))
+                if len(found) == 1:
+                    binding.update((var, (record, place, below)) for var, below in found[0])
+        wanted = set[str]().union(*(one.variables() for one in step.absent), binding.keys() - step.binding.keys())
+        return {var: self._operand(binding, Term(var)) for var in wanted if var in binding}
 
     def _findings(self, trail: _Trail, filters: Filters) -> Iterator[ShownCondition]:
         """Yields the conditions on single documents while steps remain: the reason is valid without them."""

@@ -280,8 +280,8 @@ MOST_ROWS, MOST_CONDITIONS = 40, 12
 MOST_DESCRIBED = 4_000
 """Maximum length of a description, in characters."""
 
-MOST_QUERIES = 100
-"""Maximum number of queries in one picture."""
+MOST_HEIGHT = 10_000
+"""Height in pixels from which on no figure is begun: larger pictures cannot be looked at."""
 
 JOIN_WIDTH = 2 * EDGE + 2 * SIDE + JOIN_GAP
 _WIDEST = int((JOIN_WIDTH - 2 * EDGE) / COLUMN)
@@ -305,21 +305,29 @@ def join_graph(text: str, name: str) -> str:
 
 
 def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
-    """Returns the join graphs of queries, given as names and texts, one below the other. Raises XsclErrors."""
+    """Returns the join graphs of queries, given as names and texts, one below the other, up to a height. Raises
+    XsclErrors."""
     parts: list[str] = []
     described: list[str] = []
-    y, width, rest = float(EDGE), 2 * EDGE + SIDE, len(queries) - MOST_QUERIES
-    for name, text in queries[:MOST_QUERIES]:
+    y, width, rest = float(EDGE), 2 * EDGE + SIDE, len(queries)
+    for name, text in queries:
+        if y > MOST_HEIGHT:
+            break
+        rest -= 1
         (query,) = parse_script(text, stored=True).queries
         shown = join_figures(query)
         if len(queries) > 1:
             parts.append(svg.text_element(EDGE, y + svg.SIZE, truncate_to_width(name, _WIDEST), bold=True))
             y += LINE + 8
+        left_out = shown.left_out + len(shown.figures)
         for figure in shown.figures:
+            if y > MOST_HEIGHT:
+                break
             drawn = _Drawing(figure, y, _heading(figure, shown))
             parts += drawn.parts()
             y = drawn.bottom + LINE
-        for note in (f"and {shown.left_out:,} more disjuncts" if shown.left_out else "", shown.once or ""):
+            left_out -= 1
+        for note in (f"and {left_out:,} more disjuncts" if left_out else "", shown.once or ""):
             if note:
                 parts.append(svg.text_element(EDGE, y, truncate_to_width(note, _WIDEST), "quiet"))
                 y += LINE

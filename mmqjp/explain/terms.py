@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, Literal, TypeVar
 
 from feeds.documents import Document, Reject, iso_utc
@@ -198,19 +199,18 @@ _DURATIONS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), 
 
 
 def duration_text(microseconds: int) -> str:
-    """Formats a time span with its two largest units; less than a second with its microseconds.
+    """Formats a time span with its two largest units; less than a minute as exact seconds.
 
-    >>> duration_text(250_200_000_000), duration_text(60_000_000), duration_text(1_000_002), duration_text(-7)
-    ('2 d 21 h', '1 min', '1 s 2 µs', '-7 µs')
+    >>> duration_text(250_200_000_000), duration_text(60_000_000), duration_text(57_448_571), duration_text(-7)
+    ('2 d 21 h', '1 min', '57.448571 s', '-7 µs')
     """
     if microseconds < 0:
         return f"-{duration_text(-microseconds)}"
-    for place, (unit, size) in enumerate(_DURATIONS):
+    for (unit, size), (below, part) in pairwise(_DURATIONS):
         if microseconds >= size:
-            rest, below = microseconds % size, _DURATIONS[place + 1] if place + 1 < len(_DURATIONS) else ("µs", 1)
-            more = f" {rest // below[1]:,} {below[0]}" if rest >= below[1] else ""
-            return f"{microseconds // size:,} {unit}{more}"
-    return f"{microseconds:,} µs"
+            rest = microseconds % size // part
+            return f"{microseconds // size:,} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{microseconds} µs" if microseconds < 1_000 else f"{Decimal(microseconds) / 1_000_000:f} s"
 
 
 def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:

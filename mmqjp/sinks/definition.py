@@ -12,6 +12,7 @@ from email.errors import MessageError
 from email.headerregistry import Address
 from fnmatch import translate
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -111,6 +112,28 @@ def _webhook(keys: OptionTable, base: Path) -> WebhookOptions:
         check_web_address(url, keys, "url")
     form: Literal["json", "text"] = "text" if keys.choice("format", ("json", "text"), "json") == "text" else "json"
     return WebhookOptions(url, keys.secrets("secret"), form, keys.flag("allow_private"))
+
+
+def check_deliverable(found: SinkDefinition) -> None:
+    """Raises BadSink for a webhook whose host is written as an address inside the network and may not be."""
+    from feeds.fetch.http import is_public  # its HTTP client takes long to import
+
+    if isinstance(found.options, WebhookOptions) and isinstance(found.options.url, str):
+        host = (urlsplit(found.options.url).hostname or "").rstrip(".")
+        is_inside = host == "localhost" or host.endswith(".localhost") or (_is_ip(host) and not is_public(host))
+        if is_inside and not found.options.allow_private:
+            raise BadSink(
+                f"the sink {found.name}: url: {host} is not a public address, and only a sink in the configuration "
+                "file may deliver to it, with allow_private = true"
+            )
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def check_web_address(url: str, keys: OptionTable, key: str = "url") -> None:

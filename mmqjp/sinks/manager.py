@@ -14,7 +14,7 @@ from feeds.documents import Now, now_us
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.sinks.definition import SECOND, SinkDefinition, Start
+from mmqjp.sinks.definition import SECOND, SinkDefinition, Start, check_deliverable
 from mmqjp.sinks.deliverer import Opener, SinkScheduler
 from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
@@ -160,6 +160,7 @@ class SinkManager:
         name = definition.name
         if name in self._work.courses:
             raise SinkExists(f"there is a sink {name} already: change it with mmqjp sinks set")
+        check_deliverable(definition)
         self._stored.pop(name, None)
         self._open(definition)
         self._save_definition(name, definition, answers)
@@ -171,6 +172,7 @@ class SinkManager:
                 f"the sink {definition.name} is a {course.definition.kind}: to make it a {definition.kind}, remove it "
                 "and add another one"
             )
+        check_deliverable(definition)
         self._change(course, definition)
         self._save_definition(definition.name, definition, answers)
 

@@ -8,13 +8,12 @@ from pyspark.sql import SparkSession
 
 from feeds.spark.sources import FeedSource, WarcSource, drops
 from join_stage.store.protocol import StoreSchema
+from join_stage.store.spark.attach import DATABASE
 from join_stage.store.spark.attach import attach_store as _attach
 from join_stage.tables import FLAT_STORE
 from mmqjp.tables.schema import SCHEMA, SPARK_VIEWS
 
 __all__ = ["attach", "drops", "register"]
-
-DATABASE = "mmqjp"
 
 
 def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE) -> None:

@@ -66,7 +66,7 @@ def choose_engine(
     if (session_runs or has_session)():
         return EngineChoice(SPARK, "this process has a Spark session")
     if documents is not None and documents > most:
-        return EngineChoice(SPARK, f"the documents have more than {most // MIB} MiB")
+        return EngineChoice(SPARK, f"the documents have more than {most // MIB} MiB; --engine duckdb starts sooner")
     return EngineChoice(
         DUCKDB, "nothing asks for spark" if documents is None else f"{most // MIB} MiB of documents or less"
     )

@@ -1,10 +1,11 @@
 """Serves the page of a store: builds the app, listens, and runs uvicorn in a thread or a child process. The app has
 guard, page cache, routes and API description; rendered pages are cached until the next commit. The child process
-(python -m mmqjp.web.child OPTIONS SOCKET PIPE) ends on SIGTERM or with the service, which Ctrl-C is left to."""
+(python -m mmqjp.web.serving OPTIONS SOCKET PIPE) ends on SIGTERM or with the service, which Ctrl-C is left to."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import pkgutil
@@ -307,11 +308,12 @@ def main(text: str, listening: str, pipe: str) -> int:
     state = Path(options.state)
     questions = PipeReader(Connection(int(pipe)))
 
-    def end() -> None:
+    def end_with_the_service() -> None:
         questions.wait()
-        stop.set()
+        if not stop.is_set():
+            os._exit(1)  # open clients would hold the address for seconds, and a restarted service needs it
 
-    Thread(target=end, name="mmqjp end", daemon=True).start()
+    Thread(target=end_with_the_service, name="mmqjp end", daemon=True).start()
 
     def nobody() -> Session:
         raise StoreProcessGone
@@ -332,24 +334,37 @@ class CannotListen(OperationalError, OSError):
     """The server cannot listen at its address."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+ADDRESS_SECONDS = 5.0
+"""Seconds to wait for an address in use: a killed service's page may hold it for a moment."""
+
+
+def listen(host: str, port: int, sleep: Callable[[float], object] = time.sleep) -> socket.socket:
     """Raises CannotListen."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-        )[0]
-        # Of a socket that says it is of TCP, asyncio sends small answers at once, not after 40 ms.
-        found = socket.socket(family, kind, protocol)
+    tries = int(ADDRESS_SECONDS * 10)
+    while True:
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(place)
-            found.listen(128)
-        except BaseException:
-            found.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CannotListen(f"cannot listen at {host}:{port}: {reason}; choose another --address") from error
+            return _bound(host, port)
+        except OSError as error:
+            tries -= 1
+            if error.errno != errno.EADDRINUSE or tries == 0:
+                reason = error.strerror or str(error)
+                raise CannotListen(f"cannot listen at {host}:{port}: {reason}; choose another --address") from error
+        sleep(0.1)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+    )[0]
+    # Of a socket that says it is of TCP, asyncio sends small answers at once, not after 40 ms.
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(place)
+        found.listen(128)
+    except BaseException:
+        found.close()
+        raise
     return found
 
 

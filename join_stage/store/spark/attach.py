@@ -4,9 +4,13 @@ one may show a batch more than the other; the views join rows of one batch, so t
 
 from __future__ import annotations
 
+import atexit
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,6 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from join_stage.store.protocol import StoreError, StoreSchema
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
 from join_stage.store.spark.parquet_store import FIRST_INDEX, spark_columns
+
+DATABASE = "mmqjp"
 
 
 @dataclass
@@ -40,14 +46,14 @@ class _Reader(DataSourceReader):
             yield from read_checked(partition.path, partition.file, self._schema).to_batches()
 
 
-def table_source(directory: Path, table: str, store: StoreSchema) -> type[DataSource]:
+def table_source(directory: Path, table: str, store: StoreSchema, database: str = DATABASE) -> type[DataSource]:
     """The data source of a table. All sessions share the catalog's table, which stores no options, so the source
-    registered with a session determines its store."""
+    registered with a session for the database determines its store."""
 
     class TableSource(DataSource):
         @classmethod
         def name(cls) -> str:
-            return _source_name(table)
+            return _source_name(table, database)
 
         def schema(self) -> str:
             return spark_columns(store.tables[table])
@@ -58,8 +64,8 @@ def table_source(directory: Path, table: str, store: StoreSchema) -> type[DataSo
     return TableSource
 
 
-def _source_name(table: str) -> str:
-    return f"mmqjp_{table}"
+def _source_name(table: str, database: str) -> str:
+    return f"mmqjp_{table}" + (f"_in_{database}" if database != DATABASE else "")
 
 
 def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, database: str) -> None:
@@ -68,13 +74,15 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
     directory = directory.absolute()
     views = {**schema.views, **_numbered_views(schema, directory)}
     before = session.catalog.currentDatabase()
-    session.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
+    session.sql(f"CREATE DATABASE IF NOT EXISTS {database}{_location(session)}")
     session.sql(f"USE {database}")
     try:
+        with _quiet_registration(session):
+            for table in schema.tables:
+                session.dataSource.register(table_source(directory, table, schema, database))
         for table in schema.tables:
-            session.dataSource.register(table_source(directory, table, schema))
             _refuse_other(session, f"{database}.{table}")
-            session.sql(f"CREATE TABLE IF NOT EXISTS {table} USING {_source_name(table)}")
+            session.sql(f"CREATE TABLE IF NOT EXISTS {table} USING {_source_name(table, database)}")
         # A view refers to the tables of the database that is current when the view is made.
         for name, statement in views.items():
             _refuse_other(session, f"{database}.{name}")
@@ -83,6 +91,29 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
             session.sql(f"CREATE OR REPLACE VIEW {name} AS {statement}")
     finally:
         session.catalog.setCurrentDatabase(before)
+
+
+def _location(session: SparkSession) -> str:
+    """Where Spark makes the directories of tables without files: not below the working directory, if they end with
+    the process."""
+    if session.conf.get("spark.sql.catalogImplementation") != "in-memory":
+        return ""
+    directory = mkdtemp(prefix="mmqjp-database-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return f" LOCATION '{directory}'"
+
+
+@contextmanager
+def _quiet_registration(session: SparkSession) -> Iterator[None]:
+    """Spark warns of each source that replaces another; here it is one of ours."""
+    log4j = session.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    name = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    level = log4j.LogManager.getLogger(name).getLevel()
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+    try:
+        yield
+    finally:
+        log4j.core.config.Configurator.setLevel(name, level)
 
 
 def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:

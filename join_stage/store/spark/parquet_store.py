@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from common.files import drafts, make_inside, make_state
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError, StoreSchema
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OtherEngine, StoreError, StoreSchema
 from join_stage.store.spark.manifests import (
     DataFile,
     Files,
@@ -135,9 +135,7 @@ class ParquetStore:
         """Files with checked digest, and with checked footer, by table and name."""
         try:
             if (self.directory / DUCKDB_FILE).exists():
-                raise StoreError(
-                    f"{directory} holds a store of the engine duckdb: use that engine or another directory"
-                )
+                raise OtherEngine(directory, "duckdb")
             make_state(self.directory)
             make_inside(self.directory, SPARK_MANIFESTS)
         except OSError as error:
@@ -406,6 +404,12 @@ def file_urls(paths: Iterable[str]) -> list[str]:
     return [f"file://{path}" for path in paths]
 
 
+def files_frame(session: SparkSession, schema: pa.Schema, paths: Iterable[str]) -> DataFrame:
+    """Parquet files as a data frame. Characters such as [ in a path are no pattern: Spark's streams set the same."""
+    reader = session.read.schema(spark_columns(schema)).option("__globPaths__", "false")
+    return reader.parquet(*file_urls(paths))
+
+
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     """Rows as a data frame, in one chunk: PySpark 4.3 drops what follows an empty chunk."""
     return session.createDataFrame(rows.combine_chunks())
@@ -422,9 +426,7 @@ class TableViews:
         """A table with the running batch."""
         parts = []
         if paths := self._store.paths(table):
-            parts.append(
-                self._session.read.schema(spark_columns(self._store.schema.tables[table])).parquet(*file_urls(paths))
-            )
+            parts.append(files_frame(self._session, self._store.schema.tables[table], paths))
         fresh = self._store.fresh(table)
         if len(fresh) or not parts:
             parts.append(local_frame(self._session, fresh))

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
+from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from join_stage.store.protocol import (
@@ -64,7 +66,8 @@ try_avg try_divide try_element_at try_make_interval try_make_timestamp try_make_
 try_mod try_multiply try_parse_url try_subtract try_sum try_to_binary try_to_date try_to_number try_to_time
 try_to_timestamp try_url_decode typeof ucase unbase64 unhex unix_date unix_micros unix_millis unix_nanos unix_seconds
 unix_timestamp upper url_decode url_encode uuid var_pop var_samp variance weekday weekofyear width_bucket window
-window_time xxhash64 year zeroifnull zip_with
+window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string
+xxhash64 year zeroifnull zip_with
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS_NAMES.split())
@@ -139,12 +142,8 @@ class SparkQuestion:
         context.addJobTag(self._tag)
         context.setInterruptOnCancel(True)
         try:
-            answer = self._judged(_beside(self._session))
-            if self._bounds.rows is not None:
-                answer = answer.limit(self._bounds.rows + 1)
-            if self._cut:
-                raise QuestionInterrupted("the question was interrupted")
-            rows: pa.Table = answer.toArrow()
+            with _silent():
+                rows = self._rows()
         except (PySparkException, Py4JError) as error:
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
@@ -154,6 +153,14 @@ class SparkQuestion:
         self._bounds.check(rows.num_rows, rows.nbytes)
         return rows
 
+    def _rows(self) -> pa.Table:
+        answer = self._judged(_beside(self._session))
+        if self._bounds.rows is not None:
+            answer = answer.limit(self._bounds.rows + 1)
+        if self._cut:
+            raise QuestionInterrupted("the question was interrupted")
+        return answer.toArrow()
+
     def interrupt(self) -> None:
         self._cut = True
         self._session.sparkContext.cancelJobsWithTag(self._tag)
@@ -162,14 +169,13 @@ class SparkQuestion:
         """The question as a data frame over its own views. Raises QuestionRefused."""
         short_enough(self._sql)
         state = session._jsparkSession.sessionState()
-        with _silent():
-            check_spark_plan(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()), self._files.schema)
-            TableViews(session, self._files).refresh(self._sql)
-            frame = session.sql(self._sql)
-            execution = frame._jdf.queryExecution()
-            judge_analysed(json.loads(execution.analyzed().toJSON()))
-            largest = max((sum(file.rows for file in files) for files in self._files.files.values()), default=0)
-            judge_joins(session, execution.optimizedPlan(), largest)
+        check_spark_plan(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()), self._files.schema)
+        TableViews(session, self._files).refresh(self._sql)
+        frame = session.sql(self._sql)
+        execution = frame._jdf.queryExecution()
+        judge_analysed(json.loads(execution.analyzed().toJSON()))
+        largest = max((sum(file.rows for file in files) for files in self._files.files.values()), default=0)
+        judge_joins(session, execution.optimizedPlan(), largest)
         return frame
 
 
@@ -298,10 +304,15 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps PySpark from logging a page about a question that it cannot analyse."""
-    logger = logging.getLogger("SQLQueryContextLogger")
-    before, logger.disabled = logger.disabled, True
+    """Keeps PySpark from logging a page about the errors of a question in this thread: they are answers."""
+    # PySpark's own function: a logger that `logging` makes does not take what PySpark logs.
+    logger, thread = PySparkLogger.getLogger("SQLQueryContextLogger"), get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_others)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.removeFilter(is_of_others)

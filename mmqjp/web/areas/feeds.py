@@ -54,11 +54,12 @@ class FeedPage:
 @dataclass(frozen=True, slots=True)
 class FeedsChanged:
     """The result of a change: the number of feeds, and what was left out and why. `made` is false if the running fetch
-    has not applied it yet."""
+    has not applied it yet. `known`: feeds to add that were there already."""
 
     feeds: int
     made: bool
     complaints: tuple[str, ...] = ()
+    known: int = 0
 
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
@@ -88,15 +89,19 @@ def opml(site: Site) -> bytes:
 def add_feed(site: Site, address: str, title: str = "", folder: str = "") -> FeedsChanged:
     """Raises NoSuchFeed if it is no web address, SourceError, OSError."""
     feed = feed_named(address.strip())
-    added = AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])
-    return FeedsChanged(1, _change(site, FeedChange(add=(added,))))
+    return _added(site, [AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])])
 
 
 def add_feed_list(site: Site, data: bytes) -> FeedsChanged:
     """Adds feeds from OPML, or a list with one address per line. Raises SourceError, OSError."""
     found, complaints = read_feed_list(data, "the list")
-    added = tuple(AddedFeed(feed.url, feed.title, feed.folder) for feed in found)
-    return FeedsChanged(len(added), _change(site, FeedChange(add=added)) if added else True, tuple(complaints))
+    return _added(site, [AddedFeed(feed.url, feed.title, feed.folder) for feed in found], complaints)
+
+
+def _added(site: Site, feeds: Sequence[AddedFeed], complaints: Sequence[str] = ()) -> FeedsChanged:
+    wanted, there = {feed.url for feed in feeds}, {feed.url for feed in _known(site)}
+    made = _change(site, FeedChange(add=tuple(feeds))) if feeds else True
+    return FeedsChanged(len(wanted - there), made, tuple(complaints), len(wanted & there))
 
 
 def remove_feed(site: Site, address: str) -> FeedsChanged:
@@ -252,6 +257,8 @@ def feeds_router(site: Site) -> APIRouter:
 
 def _message(done: str, made: FeedsChanged) -> str:
     text = f"{made.feeds:,} feed{'' if made.feeds == 1 else 's'} {DONE[done]}"
+    if made.known:
+        text += f"; {made.known:,} {'was' if made.known == 1 else 'were'} there already"
     if left_out := len(made.complaints):
         text += f"; {left_out:,} left out, whose addresses are no web addresses"
     return f"{text}." if made.made else f"{text}. The fetch takes that in in a moment."

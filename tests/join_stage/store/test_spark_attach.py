@@ -38,6 +38,7 @@ def count(reader: SparkSession, table: str) -> int:
 
 
 def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkSession, tmp_path: Path):
+    tmp_path /= "no [p]attern, {but} a* name?"
     with Session(spark, state=tmp_path) as engine:
         engine.subscribe(PAIRS)
         engine.process([doc(0, "0")])
@@ -64,6 +65,10 @@ def test_another_store_takes_the_place_of_the_first(spark: SparkSession, reader:
     for name, documents in (("one", 2), ("other", 4), ("one", 2)):
         attach(reader, tmp_path / name)
         assert count(reader, "documents") == documents
+    for name in ("one", "other"):
+        attach(reader, tmp_path / name, f"of_{name}")
+    assert [reader.table(f"of_{name}.documents").count() for name in ("one", "other")] == [2, 4]
+    assert [reader.sql(f"SELECT * FROM of_{name}.matches").count() for name in ("one", "other")] == [1, 6]
 
 
 @pytest.mark.soak

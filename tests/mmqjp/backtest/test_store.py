@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -549,3 +550,11 @@ def test_event_queries_are_answered_over_what_was_tried_in_time():
     clock = iter([0.0, 0.0, 20.0]).__next__
     (result,) = try_script(TrialRequest(text, (), 10.0, 1 << 60), batches(numbered(9)), clock, lambda: 0)
     assert result.cut_short == "it took more than 10 s" and (result.documents, result.outputs) == (3, 2)
+
+
+def test_who_finds_nothing_is_led_to_the_part_that_finds_nothing(tmp_path):
+    queries = write_queries(tmp_path, "FROM S//item PUBLISH all;\nFROM S//nothing PUBLISH none;")
+    said = mmqjp("backtest", queries, "--documents", "examples/feeds", "--feeds").stdout.splitlines()[-1]
+    assert said.startswith("nothing is found by none: mmqjp check ")
+    shown = mmqjp(*shlex.split(said.partition(": mmqjp ")[2].partition(" says ")[0]))
+    assert shown.exit_code == 0 and "0 of " in shown.stdout

@@ -16,6 +16,7 @@ import pytest
 
 from mmqjp.commands.demo import purposes
 from mmqjp.commands.serve import run_service
+from mmqjp.web.serving import listen
 from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
 from tests.support.served import served
 from xscl.parser import parse_script
@@ -182,22 +183,29 @@ def test_a_finished_store_is_shown_to_who_has_the_link_until_its_process_is_kill
         assert "mmqjp: error: the page is not served any more: its process ended with status -9" in said
 
 
-def test_the_page_ends_with_the_service(tmp_path):
+def test_the_page_ends_with_the_service_whatever_clients_are_there(tmp_path):
     with served(tmp_path / "state") as page:
         (child,) = children(page.process.pid)
-        page.process.kill()
-        page.process.wait(120)
-        while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
-            pass  # it ends by itself
+        with page.client() as client, client.stream("GET", "/api/v1/events") as stream:
+            assert stream.status_code == 200
+            page.process.kill()
+            page.process.wait(120)
+            address = page.url.removeprefix("http://")
+            with served(tmp_path / "state", "--address", address) as again, again.client() as beside:
+                assert beside.get("/healthz").text == "ok\n" and again.url == page.url
+        assert not Path(f"/proc/{child}/fd/0").exists()
 
 
-def test_a_port_in_use_is_said_before_anything_else(tmp_path):
+def test_an_address_in_use_is_waited_for_and_then_said(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        monkeypatch.setattr("mmqjp.web.serving.ADDRESS_SECONDS", 0.1)
         done = mmqjp("serve", "--state", tmp_path / "state", "--address", f"127.0.0.1:{port}")
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
         assert not (tmp_path / "state").exists()
+        monkeypatch.undo()
+        listen("127.0.0.1", port, lambda seconds: taken.close()).close()
 
 
 @pytest.mark.parametrize(

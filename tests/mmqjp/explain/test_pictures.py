@@ -148,11 +148,14 @@ def test_a_picture_is_bounded():
 
 
 def test_pictures_together_and_in_files():
-    together = etree.fromstring(
-        pictures.join_graphs([(f"n{number}", "FROM S//a") for number in range(pictures.MOST_QUERIES + 5)]).encode()
-    )
-    texts = shown(together)
-    assert texts[:4] == ["n0", "stream S", "//a", "n1"] and texts[-1] == "and 5 more queries"
+    arms = " OR ".join(f"x/p{n} = y" for n in range(60))
+    for text, figure in (("FROM S//a", 100), (f"FROM S//a->x JOIN {{{arms}, 1 h}} S//b->y", 1_000)):
+        picture = etree.fromstring(pictures.join_graphs([(f"n{number}", text) for number in range(300)]).encode())
+        texts = shown(picture)
+        assert texts[0] == "n0" and texts[1] in ("stream S", "disjunct 1 of 60")
+        drawn_queries = sum(bool(re.fullmatch(r"n\d+", one)) for one in texts)
+        assert texts[-1] == f"and {300 - drawn_queries} more queries" and drawn_queries > 1
+        assert pictures.MOST_HEIGHT < float(picture.get("height")) < pictures.MOST_HEIGHT + figure
     one, other = pictures.join_graph("FROM S//a", "a"), pictures.join_graph("FROM S//b", "b")
     assert one == pictures.join_graph("FROM S//a", "a")
     ids = [re.findall(' id="([^"]*)"', picture) for picture in (one, other)]

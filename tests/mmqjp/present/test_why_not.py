@@ -356,7 +356,7 @@ def test_why_tells_what_nothing_had():
             "c": ['nothing with near(title "rain", title, 0.6) preceded it'],
         }
         assert because(engine, "alone")["a"] == [
-            'nothing with title = lower-case(title "Storm hits the coast") and a/site != site or with '
+            'nothing with title = lower-case(title "Storm hits the coast") and site "x" != site or with '
             'title = title "Storm hits the coast" came within 5 s, until 1970-01-01T00:00:05Z'
         ]
         assert because(engine, "then") == {

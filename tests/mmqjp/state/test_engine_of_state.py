@@ -334,6 +334,16 @@ def test_run_says_on_a_terminal_which_engine_it_takes(tmp_path, monkeypatch, cap
     assert capsys.readouterr().err == "mmqjp: on duckdb: 256 MiB of documents or less\n"
 
 
+def test_a_store_on_duckdb_is_refused_before_spark_starts(tmp_path, monkeypatch):
+    state = tmp_path / "state"
+    Session("duckdb", state=state).close()
+    monkeypatch.setattr("mmqjp.engine.open_session", lambda *given: pytest.fail("Spark was started"))
+    path, queries = write_documents(tmp_path / "d.jsonl"), write_queries(tmp_path)
+    result = call("run", "--queries", queries, "--documents", path, "--state", state, "--engine", "spark")
+    assert result.exit_code == 1
+    assert f"{state} holds a store of the engine duckdb: use that engine or another directory" in result.stderr
+
+
 def test_master_is_refused_for_a_state_on_duckdb(tmp_path):
     path, queries, state = write_documents(tmp_path / "d.jsonl"), write_queries(tmp_path), tmp_path / "state"
     Session("duckdb", state=state).close()

@@ -117,10 +117,12 @@ def test_a_list_is_added_and_comes_back_as_opml(site):
     done = client.post("/feeds/list", files={"opml": ("feeds.opml", OPML)})
     text = client.get(done.headers["location"]).text
     assert "2 feeds added; 1 left out" in text
+    done = client.post("/feeds/list", files={"opml": ("feeds.opml", OPML)})
+    assert "0 feeds added; 2 were there already; 1 left out" in client.get(done.headers["location"]).text
     found = client.get("/feeds/feeds.opml")
     assert "attachment" in found.headers["content-disposition"] and b'xmlUrl="https://a.example/feed"' in found.content
     again = script(site).post("/api/v1/feeds.opml", content=found.content, headers={"Content-Type": "text/x-opml"})
-    assert again.json() == {"feeds": 2, "made": True, "complaints": []}
+    assert again.json() == {"feeds": 0, "made": True, "complaints": [], "known": 2}
     assert [(row["title"], row["folders"]) for row in listed(site)["rows"]] == [("A", ["News"]), ("B", [])]
 
 
@@ -135,7 +137,7 @@ def test_while_a_fetch_runs_it_takes_the_change_in(site, file, monkeypatch):
     put(file)
     with FetchStore(file, write=True) as store:
         done = script(site).post("/api/v1/feeds", json={"address": "https://a.example/"})
-        assert done.json() == {"feeds": 1, "made": False, "complaints": []}
+        assert done.json() == {"feeds": 1, "made": False, "complaints": [], "known": 0}
         assert [one.url for one in ChangesOf(file).take(store)[0]] == ["https://a.example/"]
 
 
@@ -185,7 +187,9 @@ def test_a_form_adds_a_webhook_or_says_what_is_wrong(sinks_site):
     client = browser(sinks_site)
     text = client.get("/sinks").text
     assert "No sink yet" in text and "Add a webhook" in text
-    wrong = ({"name": "../x", "url": "https://a.example/"}, {"name": "a", "url": "file:///etc/passwd"}, {"name": "a"})
+    wrong = [{"name": "../x", "url": "https://a.example/"}, {"name": "a", "url": "file:///etc/passwd"}, {"name": "a"}]
+    for inside in ("127.0.0.1:9", "localhost", "x.localhost.", "[::1]:8000", "192.168.0.7", "[::ffff:10.0.0.1]"):
+        wrong.append({"name": "a", "url": f"http://{inside}/in"})
     for form in wrong:
         found = client.post("/sinks", data=form)
         assert found.status_code == 400 and 'role="alert"' in found.text and f'value="{form["name"]}"' in found.text
@@ -248,6 +252,8 @@ def test_programs_can_do_the_same(sinks_site):
     assert client.post("/api/v1/sinks/alerts/replay", json={"start": "start"}).json()["name"] == "alerts"
     changed = client.patch("/api/v1/sinks/alerts", json={"wait": "5min", "queries": None})
     assert changed.json()["queries"] == ["*"]
+    refused = client.patch("/api/v1/sinks/alerts", json={"url": "http://127.0.0.1/"})
+    assert refused.status_code == 400 and "127.0.0.1 is not a public address" in refused.json()["error"]
     assert client.delete("/api/v1/sinks/alerts").json() == "alerts"
     assert client.get("/api/v1/sinks/alerts").status_code == browser(sinks_site).get("/sinks/alerts").status_code == 400
     assert client.post("/api/v1/sinks/alerts/pause").json()["error"] == "no sink is named alerts"
