@@ -10,12 +10,12 @@ import time as clock
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from time import struct_time
 from typing import Any
 
 from lxml import etree
 
+from common.dates import iso_utc as iso_utc
+from common.dates import parse_timestamp
 from common.errors import InputError, InvalidValue
 from common.xml import xml_parser
 
@@ -63,34 +63,6 @@ def parse_iso(text: str) -> int:
         return from_datetime(datetime.fromisoformat(stripped))
     except ValueError as error:
         raise InvalidValue(f"{text!r} is not an ISO-8601 date: {error}") from None
-
-
-def parse_date(text: str) -> int | None:
-    """Microseconds of an ISO-8601 or RFC 822 date; None if `text` is neither."""
-    try:
-        return parse_iso(text)
-    except ValueError:
-        pass
-    try:
-        return from_datetime(parsedate_to_datetime(text.strip()))
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-
-
-def from_struct(parsed: struct_time | None) -> int | None:
-    """Microseconds of a UTC time tuple; None if it is missing or not a calendar date."""
-    if parsed is None:
-        return None
-    try:
-        return from_datetime(datetime(*parsed[:5], min(parsed.tm_sec, 59), tzinfo=UTC))
-    except (ValueError, OverflowError):
-        return None
-
-
-def iso_utc(microseconds: int) -> str:
-    """ISO-8601 with `Z`, and a fraction only if it is not zero."""
-    moment = EPOCH + timedelta(microseconds=microseconds)
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 TimePoint = str | int | datetime
@@ -155,7 +127,7 @@ def unix_time_refusal(value: object) -> str | None:
 
 def time_reader(expression: str) -> TimeReader:
     """A function from a document's bytes to the time at `expression`. It raises ValueError if there is none. The first
-    node (or the computed string) must be an ISO-8601 or RFC 822 date. Raises SourceError for invalid XPath."""
+    node (or the computed string) must be a date. Raises SourceError for invalid XPath."""
     try:
         xpath = etree.XPath(expression)
     except etree.XPathError as error:
@@ -171,7 +143,7 @@ def time_reader(expression: str) -> TimeReader:
         text = _first_text(found)
         if text is None:
             raise InvalidValue(f"{expression} finds nothing")
-        time = parse_date(text)
+        time = parse_timestamp(text)
         if time is None:
             raise InvalidValue(f"{expression} finds {text!r:.80}, which is no date")
         return time

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
+from common.urls import canonical_url
 from feeds.documents import DEFAULT_STREAM, Document, Reject, change_time, first_time
 from feeds.items import Entry, entry_id, entry_identity, entry_version
 
@@ -37,7 +38,9 @@ class Fetch:
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """An entry as seen in a fetch. `key` identifies it within its feed; `version` hashes the content that makes a
-    version. `date` and `updated` are the entry's own, in microseconds, None if missing."""
+    version. `date` and `updated` are the entry's own, in microseconds, None if missing. A history that was written
+    before addresses were compared in their canonical spelling knows the entry by `former_key` and `former_version`.
+    `undated`: it has a date that cannot be read."""
 
     id: str
     xml: bytes | str = field(repr=False)
@@ -46,6 +49,9 @@ class Sighting:
     version: str
     date: int | None
     updated: int | None
+    former_key: str = ""
+    former_version: str = ""
+    undated: bool = False
 
     def at(self, time: int) -> Document:
         return Document(self.id, self.xml, DEFAULT_STREAM, time)
@@ -75,10 +81,12 @@ def size_of(item: InputItem) -> int:
 
 def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fetch) -> Iterator[Sighting | EndOfFetch]:
     """The sightings of a fetch, given its entries and the document of each, and its end."""
-    keys = list(_keys(entries))
-    for entry, body, key in zip(entries, bodies, keys, strict=True):
-        version = _hash(entry_version(entry))
-        yield Sighting(entry_id(entry, fetch.feed), body, fetch, key, version, entry.date, entry.updated)
+    keys, former_keys = list(_keys(entries)), _keys(entries, canonical=False)
+    for entry, body, key, former_key in zip(entries, bodies, keys, former_keys, strict=True):
+        version, former = _hash(entry_version(entry)), _hash(entry_version(entry, canonical=False))
+        id = entry_id(entry, fetch.feed)
+        undated = entry.date is None and entry.date_text != ""
+        yield Sighting(id, body, fetch, key, version, entry.date, entry.updated, former_key, former, undated)
     yield EndOfFetch(fetch, keys)
 
 
@@ -87,6 +95,7 @@ def encode_sighting(shown: Sighting | EndOfFetch) -> str:
     match shown:
         case Sighting():
             what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
+            what += [shown.former_key, shown.former_version, shown.undated]
         case EndOfFetch():
             what = [sorted(shown.keys)]
     return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
@@ -104,18 +113,18 @@ def fetch_in(text: str) -> Fetch:
     return Fetch(*json.loads(text)[0])
 
 
-def _keys(entries: Sequence[Entry]) -> Iterator[str]:
+def _keys(entries: Sequence[Entry], canonical: bool = True) -> Iterator[str]:
     """The key of each entry within its feed: its identity. If a feed repeats an identity, with the link, and then a
     number among those with the same link, counted from the oldest, because feeds grow at the top."""
-    identities = [entry_identity(entry) for entry in entries]
-    repeated = Counter(identities)
-    left = Counter((identity, entry.item_url) for identity, entry in zip(identities, entries, strict=True))
-    for identity, entry in zip(identities, entries, strict=True):
+    identities = [entry_identity(entry, canonical) for entry in entries]
+    links = [canonical_url(entry.item_url) if canonical else entry.item_url for entry in entries]
+    repeated, left = Counter(identities), Counter(zip(identities, links, strict=True))
+    for identity, link in zip(identities, links, strict=True):
         if repeated[identity] == 1:
             yield _hash(identity)
         else:
-            left[identity, entry.item_url] -= 1
-            yield _hash(identity, entry.item_url, str(left[identity, entry.item_url]))
+            left[identity, link] -= 1
+            yield _hash(identity, link, str(left[identity, link]))
 
 
 def _hash(*parts: str) -> str:
@@ -159,6 +168,18 @@ class _Feed:
         met.versions.append(version)
         self.alike[version] += 1
 
+    def take_over(self, seen: Sighting) -> None:
+        """Knows an entry and its version by today's key and hash, if it is known by the former ones."""
+        holders: list[dict[str, Any]] = [self.entries, self.left_out, self.refused, self.refused_now]
+        for known in holders:
+            if seen.former_key in known and seen.key not in known:
+                known[seen.key] = known.pop(seen.former_key)
+        met = self.entries.get(seen.key)
+        if met is not None and seen.former_version in met.versions and seen.version not in met.versions:
+            met.versions[met.versions.index(seen.former_version)] = seen.version
+            self.alike += Counter({seen.version: 1})
+            self.alike -= Counter({seen.former_version: 1})
+
     def take_refused(self, key: str, version: str) -> int | None:
         """The time of a version refused in an earlier run, once; else None."""
         times = self.refused.get(key, {})
@@ -193,7 +214,8 @@ class _Feed:
 
 class History:
     """Judges the entries of feeds, in the order of the fetches: which become documents, and at what time. `future`
-    counts by feed the versions that are dated after their fetch; they get the time of the fetch."""
+    counts by feed the versions that are dated after their fetch, `undated` those whose date cannot be read; they get
+    the time of the fetch."""
 
     def __init__(
         self,
@@ -212,6 +234,7 @@ class History:
         self._files: dict[str, _Feed] = {}
         self._changed: set[str] = set()
         self.future: Counter[str] = Counter()
+        self.undated: Counter[str] = Counter()
 
     def load(self, kept: Mapping[str, str]) -> None:
         self._feeds |= {source: _Feed.from_json(text) for source, text in kept.items()}
@@ -259,6 +282,7 @@ class History:
     def _entry(self, seen: Sighting) -> Document | Reject | None:
         fetch, key, version, date = seen.fetch, seen.key, seen.version, seen.date
         feed = self._feed(fetch)
+        feed.take_over(seen)
         if (time := feed.take_refused(key, version)) is not None:
             self._note(fetch)
             return seen.at(time)
@@ -277,6 +301,7 @@ class History:
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
             self.future[fetch.feed] += 1
+        self.undated[fetch.feed] += seen.undated
         return seen.at(time)
 
     def _without_end(self, seen: Sighting, feed: _Feed, cause: str) -> Reject | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html.parser import HTMLParser
 from itertools import islice
@@ -57,7 +58,7 @@ _TAG = re.compile(
     r"(?:\s[^<>]*)?/?>",
     re.IGNORECASE,
 )
-_INLINE = frozenset(
+INLINE = frozenset(
     {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "ins"}
     | {"kbd", "mark", "q", "ruby", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u"}
     | {"var", "wbr"}
@@ -79,6 +80,20 @@ def one_line(text: str) -> str:
 def looks_like_markup(text: str) -> bool:
     """Whether text has one of the HTML tags that feeds put into plain titles and names."""
     return bool(_TAG.search(text))
+
+
+_ANY_TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*+)(?=[\s/>])|<!--")
+_OTHERS = (
+    "applet audio base basefont blink body button canvas embed fieldset font form frame frameset head html "
+    "iframe input label legend link marquee math meta noframes noscript object option param script section "
+    "select source style svg template textarea title video"
+)
+_ELEMENTS = frozenset(nh3.ALLOWED_TAGS).union(_OTHERS.split())
+
+
+def is_html_text(text: str) -> bool:
+    """Whether text that may be HTML has one of its tags."""
+    return any(not name or name.lower() in _ELEMENTS for name in _ANY_TAG.findall(text))
 
 
 def html_to_text(markup: str) -> str:
@@ -104,17 +119,17 @@ class _TextReader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _UNSEEN:
             self._unseen += 1
-        elif tag not in _INLINE:
+        elif tag not in INLINE:
             self.pieces.append(" ")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in _INLINE:
+        if tag not in INLINE:
             self.pieces.append(" ")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in _UNSEEN:
             self._unseen = max(0, self._unseen - 1)
-        elif tag not in _INLINE:
+        elif tag not in INLINE:
             self.pieces.append(" ")
 
     def handle_data(self, data: str) -> None:
@@ -270,13 +285,35 @@ def entry_id(entry: Entry, source: str) -> str:
     return one_line(f"{source} {entry_identity(entry)} {entry_version(entry)}")
 
 
-def entry_identity(entry: Entry) -> str:
-    """The part that stays when an entry changes: the guid, else the link, else a hash of title and date."""
-    return entry.guid or entry.item_url or _hash(entry.title, _dated(entry))
+def entry_identity(entry: Entry, canonical: bool = True) -> str:
+    """The part that stays when an entry changes: the guid, else the link, else a hash of title and date. Addresses are
+    canonical, but for the fragment, by which some feeds tell entries of one page apart. Stores written before have
+    identities and versions that are not `canonical`."""
+    told = entry.guid or entry.item_url
+    if told and canonical and is_url(told):
+        fragment = told.partition("#")[2]
+        return f"{canonical_url(told)}#{fragment}" if fragment else canonical_url(told)
+    return told or _hash(entry.title, _dated(entry))
 
 
-def entry_version(entry: Entry) -> str:
-    return _hash(entry.title, _dated(entry), entry.item_url, entry.description, entry.content)
+def entry_version(entry: Entry, canonical: bool = True) -> str:
+    link, texts = entry.item_url, [entry.description, _ATTRIBUTES.sub(_in_order, entry.content)]
+    if canonical:
+        link, texts = canonical_url(link), [_TRACKED.sub("", one.replace("http:", "https:")) for one in texts]
+    return _hash(entry.title, _dated(entry), link, *texts)
+
+
+_ATTRIBUTES = re.compile(r'(?: [a-z:-]++="[^"]*+"){2,}')
+_ATTRIBUTE = re.compile(r' [a-z:-]++="[^"]*+"')
+
+
+def _in_order(attributes: re.Match[str]) -> str:
+    """A tag's attributes in the order of their names, in which former versions had them."""
+    return "".join(sorted(_ATTRIBUTE.findall(attributes[0])))
+
+
+_TRACKED = re.compile(r"[?&](?:amp;)?(?:utm_[a-z]++|fbclid|gclid|mc_[ce]id|igshid|ref_src)=[^&\"\s<#]*+")
+"""A parameter that only tracks, in an address within a text."""
 
 
 def _dated(entry: Entry) -> str:
@@ -328,8 +365,9 @@ _ADDRESSES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
-def sanitised(html: str) -> tuple[str, list[str]]:
-    """HTML without active content, and the distinct addresses of its links as written."""
+def sanitised(html: str, base: str = "") -> tuple[str, list[str]]:
+    """HTML without active content, and the distinct addresses of its links. Relative ones are resolved against
+    `base`."""
     links: dict[str, None] = {}
 
     def checked(tag: str, name: str, value: str) -> str | None:
@@ -338,6 +376,10 @@ def sanitised(html: str) -> tuple[str, list[str]]:
             return value
         if not is_harmless(value):
             return None
+        value = value.strip()
+        if base and not _SCHEME.match(value):
+            with suppress(ValueError):
+                value = urljoin(base, value)
         if tag == "a" and name == "href":
             links[value] = None
         return value
@@ -346,8 +388,8 @@ def sanitised(html: str) -> tuple[str, list[str]]:
     return clean, list(links)
 
 
-def extract_links(html: str) -> list[str]:
-    return sanitised(html)[1] if _ANCHOR.search(html) else []
+def extract_links(html: str, base: str = "") -> list[str]:
+    return sanitised(html, base)[1] if _ANCHOR.search(html) else []
 
 
 def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, ...]:

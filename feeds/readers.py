@@ -115,14 +115,14 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """Parses a sidecar; None if the file is a feed itself. Raises InvalidValue and OSError."""
+    """Parses a sidecar; None if the file is a JSON Feed, or nearly one. Raises InvalidValue and OSError."""
     try:
         notes = json.loads(read_file(path))
     except RecursionError:
         raise InvalidValue("JSON nested too deeply") from None
     except ValueError as error:
         raise InvalidValue(str(error)) from None
-    if is_json_feed(notes):
+    if is_json_feed(notes) or (isinstance(notes, dict) and "items" in notes):
         return None
     if not isinstance(notes, dict):
         raise InvalidValue("a sidecar is a JSON object")
@@ -168,7 +168,7 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
     """The items of a feed file; none if the file is another feed's sidecar. Raises OSError if it or its sidecar cannot
     be read: without the sidecar it would pass for another feed."""
     try:
-        if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
+        if is_sidecar(path):
             return
         data, modified = read_file(path), modified_us(path)
     except TooLargeError as error:
@@ -188,16 +188,19 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
     yield from read_entries(data, origin, form)
 
 
-def _is_sidecar(path: Path) -> bool:
-    """By the file's name (its feed may not be there yet), or by the feed beside it and its content."""
+def is_sidecar(path: Path) -> bool:
+    """By the file's name (its feed may not be there yet), or by its content, if this names a feed or one is beside it.
+    Raises OSError."""
+    if path.suffix.lower() != SIDECAR_SUFFIX:
+        return False
     if read_stem(path.stem) is not None:
         return True
-    if not any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != SIDECAR_SUFFIX):
-        return False
+    has_feed = any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != SIDECAR_SUFFIX)
     try:
-        return read_sidecar(path) is not None
+        notes = read_sidecar(path)
     except ValueError:
-        return True
+        return has_feed
+    return notes is not None and (has_feed or notes.url != "" or notes.fetched is not None)
 
 
 HEAD = 4096

@@ -24,7 +24,6 @@ from feeds.files import (
     COMPRESSED_SUFFIXES,
     EXPECTED,
     FEED_SUFFIXES,
-    SIDECAR_SUFFIX,
     FileKind,
     files_below,
     is_compressed,
@@ -48,14 +47,13 @@ from feeds.readers import (
     fetch_time,
     follow_jsonl,
     has_fingerprint,
+    is_sidecar,
     is_unreadable,
     or_reject,
     parse_fingerprint,
     read_error_text,
     read_feed_file,
     read_jsonl,
-    read_sidecar,
-    read_stem,
     read_warc,
     read_xml_file,
     with_inode,
@@ -97,25 +95,15 @@ class Listing:
             return is_known(name)
 
         for path, name in files_below(self._path, self.is_wanted, is_passed_over):
-            if _is_sidecar(path):
-                sidecars.add(name)
-            else:
+            with suppress(OSError):  # whoever reads the file says so
+                if is_sidecar(path):
+                    sidecars.add(name)
+            if name not in sidecars:
                 yield SourceFile(path, name, self._kind(path.name) if self.is_wanted(path.name) else None)
         self._sidecars = sidecars
 
     def is_wanted(self, name: str) -> bool:
         return not is_unfinished(name) and self._kind(name) is not None
-
-
-def _is_sidecar(path: Path) -> bool:
-    if path.suffix.lower() != SIDECAR_SUFFIX:
-        return False
-    if read_stem(path.stem) is not None:
-        return True
-    try:
-        return read_sidecar(path) is not None
-    except (ValueError, OSError):
-        return False
 
 
 def sort_files(files: Iterable[SourceFile]) -> list[SourceFile]:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from lxml import etree
 
+from common.dates import parse_timestamp
 from common.tools import decrease
 from xpath_stage.documents import ElementColumns, Memo, Tags, Vocabulary, element_text, owner_test
 from xpath_stage.masks import Bits, MaskIndex, bit_mask, bits
@@ -35,7 +36,6 @@ from xscl.algebra.values import (
     ends_with,
     matches_regex,
     number_text,
-    parse_timestamp,
     xpath_number,
 )
 from xscl.algebra.words import near

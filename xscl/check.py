@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 
+from common.dates import parse_timestamp
 from common.errors import InputError
 from common.tools import track_progress
 from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
@@ -38,7 +39,6 @@ from xscl.algebra.values import (
     is_number,
     is_time,
     number_string,
-    parse_timestamp,
     with_literal,
     xpath_number,
 )

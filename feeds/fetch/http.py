@@ -29,11 +29,14 @@ import httpx
 import zstandard
 from lxml import etree
 
+from common.dates import parse_timestamp
 from common.errors import InputError, OperationalError
 from common.xml import xml_parser
-from feeds.documents import now_us, parse_date
+from feeds.decoding import codec_of
+from feeds.documents import now_us
 from feeds.files import BodyKind, kind_of_body
 from feeds.items import WRITE_ENCODED, is_url, one_line, redact_userinfo
+from feeds.xml_feed import undated_entries
 
 _NOT_PUBLIC_4 = [
     IPv4Network(network)
@@ -147,11 +150,14 @@ class DecodeError(InputError, ValueError):
     """The bytes are not in the coding, or end too early. The message is the cause."""
 
 
+_NO_CODINGS = frozenset({"", "identity", "none", "null", "aws-chunked", "chunked", "binary", "7bit", "8bit", "utf-16"})
+
+
 def decode(data: bytes, codings: str, limit: int) -> bytes:
     """Decodes a body by its Content-Encoding: all of it, or at least its first `limit` + 1 bytes and never much more.
-    Raises DecodeError for invalid bytes or an unknown coding."""
+    Raises DecodeError for invalid bytes or an unknown coding. Charsets and the like, as some servers name, are none."""
     for coding in reversed([name.strip().lower() for name in codings.split(",")]):
-        if coding in ("", "identity"):
+        if coding in _NO_CODINGS or codec_of(coding) is not None:
             continue
         try:
             data = _DECODERS[coding](data, limit + 1)
@@ -451,23 +457,25 @@ _LONGEST = 366 * DAY
 @dataclass(frozen=True, slots=True)
 class Hints:
     """The schedule in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to
-    23, UTC) or on these days (0 is Monday)."""
+    23, UTC) or on these days (0 is Monday). `undated` counts entries whose dates cannot be read."""
 
     interval: int = 0
     skip_hours: frozenset[int] = frozenset()
     skip_days: frozenset[int] = frozenset()
+    undated: int = 0
 
     def to_json(self) -> str:
-        return json.dumps([self.interval, sorted(self.skip_hours), sorted(self.skip_days)])
+        return json.dumps([self.interval, sorted(self.skip_hours), sorted(self.skip_days), self.undated])
 
     @classmethod
     def from_json(cls, text: str) -> Hints:
-        interval, hours, days = json.loads(text)
-        return cls(interval, frozenset(hours), frozenset(days))
+        interval, hours, days, *undated = json.loads(text)
+        return cls(interval, frozenset(hours), frozenset(days), *undated)
 
 
 def body_hints(data: bytes) -> Hints:
-    """RSS `ttl`, `skipHours`, `skipDays`, and the syndication module's `updatePeriod`; empty if not XML."""
+    """RSS `ttl`, `skipHours`, `skipDays`, the syndication module's `updatePeriod`, and what dates are; empty if not
+    XML."""
     try:
         root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):
@@ -483,7 +491,8 @@ def body_hints(data: bytes) -> Hints:
     hours = {_number(hour.text or "", -1) % 24 for hour in channel.iterfind("skipHours/hour") if _is_hour(hour.text)}
     named = {(day.text or "").strip().lower() for day in channel.iterfind("skipDays/day")}
     days = {number for number, name in enumerate(_DAYS) if name in named}
-    return Hints(min(max(ttl, period // frequency), _LONGEST), frozenset(hours), frozenset(days))
+    interval = min(max(ttl, period // frequency), _LONGEST)
+    return Hints(interval, frozenset(hours), frozenset(days), undated_entries(root))
 
 
 def _is_hour(text: str | None) -> bool:
@@ -503,7 +512,7 @@ def fresh_for(headers: Mapping[str, str], now: int) -> int:
     found = _MAX_AGE.search(control)
     if found:
         return min(max(0, int(found[1]) - _number(headers.get("Age", ""), 0)) * SECOND, _LONGEST)
-    expires = parse_date(headers.get("Expires", ""))
+    expires = parse_timestamp(headers.get("Expires", ""))
     return 0 if expires is None else min(max(0, expires - now), _LONGEST)
 
 
@@ -512,7 +521,7 @@ def retry_after(headers: Mapping[str, str], now: int) -> int | None:
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
         return now + min(int(text[:12]) * SECOND, _LONGEST)
-    date = parse_date(text)
+    date = parse_timestamp(text)
     return None if date is None else min(max(date, now), now + _LONGEST)
 
 

@@ -12,6 +12,7 @@ from lxml import etree
 
 from common.errors import InvalidValue
 from common.xml import read_prolog, xml_parser
+from feeds.decoding import decode_text, mend_references, without_declaration
 from feeds.documents import SourceError
 from feeds.fetch.http import FetchError, web_address
 from feeds.fetch.state import FeedState, source_name
@@ -33,16 +34,24 @@ class ListedFeed:
 
 def read_opml(data: bytes) -> list[ListedFeed]:
     """The feeds of an OPML list, at any depth, in order. Raises InvalidValue if it is not XML or not OPML."""
-    if refused := read_prolog(data.lstrip()).refused:
+    text = without_declaration(decode_text(data).lstrip())
+    if refused := read_prolog(text.encode()).refused:
         raise InvalidValue(refused)
     try:
-        root = etree.fromstring(data.lstrip(), xml_parser(elements_only=True))
+        root = _root(text)
     except etree.XMLSyntaxError as error:
-        raise InvalidValue(f"not well-formed: {error.msg}") from None
+        try:
+            root = _root(mend_references(text))
+        except etree.XMLSyntaxError:
+            raise InvalidValue(f"not well-formed: {error.msg}") from None
     body = next((child for child in root if _name(child) == "body"), None)
     if _name(root) != "opml" or body is None:
         raise InvalidValue("XML, but not OPML: it has no <opml> with a <body>")
     return list(_outline_feeds(body))
+
+
+def _root(text: str) -> etree._Element:
+    return etree.fromstring(text.encode(), xml_parser(elements_only=True))
 
 
 def _outline_feeds(body: etree._Element) -> Iterator[ListedFeed]:
@@ -149,11 +158,12 @@ def _listed(name: str) -> list[ListedFeed]:
 
 def _parsed(data: bytes, shown: str) -> list[ListedFeed]:
     try:
-        if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
+        text = decode_text(data)
+        if text.lstrip().startswith("<"):
             return read_opml(data)
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise SourceError(shown, f"not UTF-8 text ({error.reason})", _HINT) from None
+        if "\0" in text or "\ufffd" in text or (data and not text):
+            raise InvalidValue("not a text")
+        lines = text.splitlines()
     except InvalidValue as error:
         raise SourceError(shown, str(error), _HINT) from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, 1))

@@ -51,7 +51,7 @@ def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
         status = "stopped" if feed.stopped else str(feed.status or "-")
         due = "-" if feed.stopped else _minute(feed.next_check)
         yield _ROW.format(status, _minute(feed.checked_at), due, feed.errors, printable_line(feed.shown))
-        for text in (_called(feed), without_credentials(feed.last_error)):
+        for text in (_called(feed), without_credentials(feed.last_error), _undated(feed)):
             yield from textwrap.wrap(
                 printable_line(text), max(width, len(_INDENT) + 1), initial_indent=_INDENT, subsequent_indent=_INDENT,
                 break_long_words=False, break_on_hyphens=False,
@@ -67,6 +67,11 @@ def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
 
 def _called(feed: FeedState) -> str:
     return " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
+
+
+def _undated(feed: FeedState) -> str:
+    count = feed.hints.undated
+    return f"{pluralise(count, 'entry', 'entries')} with a date that cannot be read" if count else ""
 
 
 def _minute(moment: int) -> str:

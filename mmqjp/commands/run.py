@@ -112,12 +112,16 @@ def report_waiting(engine: Session) -> None:
         click.echo(f"mmqjp: and {len(waiting) - LISTED_WAITING:,} more queries wait", err=True)
 
 
-def report_future(future: Counter[str]) -> None:
-    """Reports entries dated after their fetch; `future` counts them by feed."""
-    for source, count in future.most_common(1):
-        total = future.total()
-        what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
-        click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {printable_line(source)}", err=True)
+def report_dates(histories: Iterable[History]) -> None:
+    """Reports entries that are dated after their fetch, or with a date that cannot be read."""
+    future, undated = Counter[str](), Counter[str]()
+    for history in histories:
+        future += history.future
+        undated += history.undated
+    for counts, how in ((future, "dated after the fetch"), (undated, "with a date that cannot be read")):
+        for source, count in counts.most_common(1):
+            what = f"{counts.total():,} feed entr{'ies' if counts.total() > 1 else 'y'} {how}"
+            click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {printable_line(source)}", err=True)
 
 
 def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
@@ -311,7 +315,7 @@ def run(
         finally:
             dead.close()
             report_dead_letters(dead, dead_letters_path)
-            report_future(history.future + fetched_history.future)
+            report_dates((history, fetched_history))
             report_paused(opened)
         report_ties(opened)
         report_waiting(opened)

@@ -81,7 +81,8 @@ class FeedSummary:
     """A feed, with addresses stripped of names and passwords. Times are microseconds since 1970, None for never.
 
     `url` is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries;
-    `errors` counts failures since the last success.
+    `errors` counts failures since the last success, `undated` the entries of its last version whose dates cannot be
+    read.
     """
 
     url: str
@@ -95,6 +96,7 @@ class FeedSummary:
     next_check: int | None
     errors: int
     last_error: str
+    undated: int
 
     @staticmethod
     def of(feed: FeedState) -> FeedSummary:
@@ -110,6 +112,7 @@ class FeedSummary:
             None if feed.stopped else feed.next_check or None,
             feed.errors,
             without_credentials(feed.last_error),
+            feed.hints.undated,
         )
 
 

@@ -124,7 +124,7 @@ def test_a_case_of_feeds_accounts_for_all_the_time(format):
     found = feeds.measure_feeds({"format": format}, feeds.feed_files(format, 60, 200), 1)
     assert found.rows == 60
     shares = found.details["shares"]
-    assert isinstance(shares, dict) and list(shares) == ["feedparser", "nh3", "lxml", "ours"]
+    assert isinstance(shares, dict) and list(shares) == ["nh3", "lxml", "ours"]
     assert sum(shares.values()) == pytest.approx(1) and all(0 < share < 1 for share in shares.values())
     feeds.check_formats(50, 300)
 

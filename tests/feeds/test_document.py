@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds.documents import Document, iso_utc, parse_date, parse_iso, parse_time
+from feeds.documents import Document, iso_utc, parse_iso, parse_time
 
 NOON = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
 
@@ -31,9 +31,6 @@ def test_a_pair_is_an_interval_and_a_day_is_its_midnight():
     assert parse_time((NOON, NOON)) == (NOON, NOON)
     assert parse_time("2026-05-06T12:00:00.000001Z") == (NOON + 1, NOON + 1)
     assert parse_time(datetime(1969, 12, 31, 23, 59, 59, 999999)) == (-1, -1)
-    # Dates of mail are dates of documents too.
-    assert parse_date("Wed, 06 May 2026 14:00:00 +0200") == parse_date("Wed, 06 May 2026 12:00:00 GMT") == NOON
-    assert parse_date("soon") is parse_date("") is None
 
 
 def test_text_is_already_decoded_whatever_it_declares_and_bytes_keep_their_encoding():

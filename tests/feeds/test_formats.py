@@ -275,8 +275,13 @@ def test_ids_stay_while_nothing_changes_and_the_guid_stays_in_them():
 
 def test_what_is_no_feed_is_a_reject_and_an_empty_one_nothing():
     for feed, cause in (
-        *(("<html><body>404</body></html>", "neither RSS nor Atom"), ("<rss><channel>", "not a feed")),
-        *(("", "neither RSS nor Atom"), ("\n", "not a feed"), ("{", "not JSON"), ('{"version": 1}', "not a JSON Feed")),
+        *(("<html><body>404</body></html>", "neither RSS, Atom nor JSON Feed"), ("<rss><channel>", "not a feed")),
+        *(
+            ("", "neither RSS, Atom nor JSON Feed"),
+            ("\n", "not a feed"),
+            ("{", "not JSON"),
+            ('{"version": 1}', "not a JSON Feed"),
+        ),
         *(('{"version": "https://jsonfeed.org/version/1"}', "without a list of items"), ('{"a":' * 100_000, "nested")),
     ):
         (reject,) = read(feed)

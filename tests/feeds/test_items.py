@@ -10,7 +10,7 @@ from lxml import etree
 
 from feeds import confined
 from feeds.documents import Reject
-from feeds.feed import MOST_AUTHORS, read_entries
+from feeds.feed import read_entries
 from feeds.history import Sighting
 from feeds.items import (
     ATTRIBUTES,
@@ -26,6 +26,7 @@ from feeds.items import (
     entry_version,
     item_xml,
 )
+from feeds.xml_feed import MOST_AUTHORS
 from tests.generate.seeds import seeds
 from tests.oracle.values import canonical_url
 from tests.support.feed_texts import HERE, atom, json_feed, leaves, only, read, rss, values

@@ -257,7 +257,7 @@ def test_a_sidecar_is_read_once_as_long_as_it_is_there(tmp_path: Path, monkeypat
         read.append(path.name)
         return real(path)
 
-    monkeypatch.setattr("feeds.tail.read_sidecar", reading)
+    monkeypatch.setattr("feeds.readers.read_sidecar", reading)
     (tmp_path / "a.json").write_text('{"url": "http://a/"}')
     (tmp_path / "a.rss").write_text("<rss/>")
     listed = Listing(tmp_path, feeds=True)

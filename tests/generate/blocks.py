@@ -115,7 +115,9 @@ class BlockMaker:
     def _attribute_step(self, axis: Axis, owner: etree._Element) -> tuple[Step, str]:
         name = self._rng.choice([str(name) for name in owner.attrib])
         qname = etree.QName(name)
-        if qname.namespace == NAMESPACE and self._namespaced:
+        if chance(self._rng, 10):
+            test = NameTest("attribute", qname.localname, "*")
+        elif qname.namespace == NAMESPACE and self._namespaced:
             test = NameTest("attribute", qname.localname, "p")
         elif qname.namespace or chance(self._rng, 8):
             test = NameTest("attribute", "*")

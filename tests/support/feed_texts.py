@@ -5,7 +5,7 @@ import json
 from lxml import etree
 
 from feeds.documents import Document
-from feeds.feed import read_entries
+from feeds.feed import read_entries, read_feed
 from feeds.history import History
 from feeds.items import Origin
 
@@ -50,3 +50,8 @@ def atom(entry, head=""):
 
 def json_feed(item, **feed):
     return json.dumps({"version": "https://jsonfeed.org/version/1.1", "title": "J", "items": [item], **feed})
+
+
+def entries_of(feed):
+    """What our reader makes of the entries of a feed."""
+    return read_feed(feed, HERE, "item")[0].entries

@@ -24,6 +24,7 @@ S//a[./b][./c] as x => S//a->x[./b][./c]
 ((S//a->x)) => S//a->x
 S//a->x'[. = 'q'] JOIN {x'=x'' and x''='it''s', 1 h} S//b->x'' =>
     S//a->x'[. = "q"] JOIN {x' = x'' and x'' = "it's", 1 h} S//b->x''
+S//@*:k->x => S//@*:k->x
 S//a[a][/a][//a][.//a][a/b//c][@k][a->x/b->y] => S//a[./a][./a][.//a][.//a][./a/b//c][./@k][./a->x/b->y]
 S//a[a and b or c][a AND (b Or c)] => S//a[(./a and ./b) or ./c][./a and (./b or ./c)]
 S//a[a and (b and c)][((a or b)) or c] => S//a[./a and ./b and ./c][./a or ./b or ./c]

@@ -169,7 +169,7 @@ def test_lists_of_every_kind_together_each_feed_once(tmp_path):
     ("content", "cause"),
     [
         *((b"<opml><body>", "not well-formed"), (b"<rss/>", "not OPML"), (b"<opml/>", "not OPML")),
-        *((b"\xff\xfe\x00", "not UTF-8 text"), (None, "no such file")),
+        *((b"\xff\xfe\x00", "not a text"), (None, "no such file")),
     ],
 )
 def test_lists_that_cannot_be_read(tmp_path, content, cause):

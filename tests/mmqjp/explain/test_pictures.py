@@ -155,7 +155,7 @@ def test_pictures_together_and_in_files():
         assert texts[0] == "n0" and texts[1] in ("stream S", "disjunct 1 of 60")
         drawn_queries = sum(bool(re.fullmatch(r"n\d+", one)) for one in texts)
         assert texts[-1] == f"and {300 - drawn_queries} more queries" and drawn_queries > 1
-        assert pictures.MOST_HEIGHT < float(picture.get("height")) < pictures.MOST_HEIGHT + figure
+        assert pictures.MOST_HEIGHT < float(picture.get("height", 0)) < pictures.MOST_HEIGHT + figure
     one, other = pictures.join_graph("FROM S//a", "a"), pictures.join_graph("FROM S//b", "b")
     assert one == pictures.join_graph("FROM S//a", "a")
     ids = [re.findall(' id="([^"]*)"', picture) for picture in (one, other)]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from lxml import etree, html
 
 from feeds.documents import from_datetime
-from feeds.feed import parse_feed
 from mmqjp.answers.output import Output
 from mmqjp.explain.join_trial import Reason
 from mmqjp.explain.terms import JoinedValue, Operand
 from mmqjp.present.item import ShownMatch, is_web_address, item_of, missing_item
 from mmqjp.syndication.atom import AtomFeed, archive_document, entry_of, feed_document, timestamp
 from tests.support.atom import ATOM, ids_of, is_archive, link, validated
+from tests.support.feed_texts import entries_of
 
 FEED = AtomFeed("urn:uuid:00000000-0000-4000-8000-000000000000", "stories", "https://a.example/f/k/stories.atom", 5)
 NOON = 1_784_200_000_123_456
@@ -107,7 +107,7 @@ def test_an_entry_tells_times_title_and_links():
     links = [("alternate", "https://a.example/1"), ("related", "https://a.example/2")]
     assert [(one.rel, one.href) for one in entry.links] == links
     assert entry.published == timestamp(NOON) and entry.updated == timestamp(NOON + 1)
-    (own,) = parse_feed(document).entries
+    (own,) = entries_of(document)
     assert (own.title, own.item_url) == ("Title 1", "https://a.example/1")
 
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.documents import Document
-from feeds.feed import parse_feed
 from join_stage.store.protocol import Bounds, StoreError
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
@@ -26,6 +25,7 @@ from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
 from tests.support.atom import ids_of, is_archive, link, validated
 from tests.support.fake_sinks import Clock
+from tests.support.feed_texts import entries_of
 
 SIZE, NEWEST = 100, 50
 """What the design says of archives and feeds."""
@@ -390,7 +390,7 @@ def test_the_feed_of_a_query(published, clock):
     parsed = feedparser.parse(answer.body)
     assert parsed.feed.title == "every"
     assert [entry.title for entry in parsed.entries] == [f"Title {n}" for n in (2, 1, 0)]
-    own = [entry.item_url for entry in parse_feed(answer.body).entries]
+    own = [entry.item_url for entry in entries_of(answer.body)]
     assert own == [f"https://a.example/{n}" for n in (2, 1, 0)]
     empty = pages_of(published, clock).answer(request("never"))
     assert empty.status == 200 and ids_of(empty.body) == []

@@ -1,0 +1,496 @@
+"""Reads elements of RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0, and the modules that docs/items.md names, into entries.
+
+A field is read from children of the entry in its own namespace or in that of a module, never from elements inside of
+others: an item's image, source or author have titles and links too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape, unescape
+from typing import TypeVar, cast
+from urllib.parse import urljoin
+
+from lxml import etree
+
+from common.dates import parse_timestamp
+from feeds.items import (
+    INLINE,
+    LONGEST_ADDRESS,
+    LONGEST_TITLE,
+    Enclosure,
+    Entry,
+    extract_links,
+    harmless,
+    html_to_text,
+    is_harmless,
+    is_html_text,
+    is_url,
+    looks_like_markup,
+    mentions,
+    one_line,
+    sanitised,
+    without_credentials,
+    xml_text,
+)
+
+ATOM = "http://www.w3.org/2005/Atom"
+MODULES = {
+    "atom": ATOM,
+    "content": "http://purl.org/rss/1.0/modules/content/",
+    "dc": "http://purl.org/dc/elements/1.1/",
+    "dcterms": "http://purl.org/dc/terms/",
+    "itunes": "http://www.itunes.com/dtds/podcast-1.0.dtd",
+    "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
+    "xhtml": "http://www.w3.org/1999/xhtml",
+}
+"""The namespaces that are read, by their usual prefixes."""
+
+_OF_RSS = (
+    "", "http://purl.org/rss/1.0/", "http://my.netscape.com/rdf/simple/0.9/", "http://backend.userland.com/rss",
+    "http://backend.userland.com/rss2", "http://blogs.law.harvard.edu/tech/rss",
+    "http://purl.org/rss/1.0/modules/rss091#", "http://channel.netscape.com/rdf/simple/0.9/",
+)  # fmt: skip
+_OF_ATOM = (
+    ATOM, "http://purl.org/atom/ns#", "http://purl.org/echo/", "http://purl.org/pie/", "http://example.com/necho",
+    "http://example.com/newformat#", "uri/of/echo/namespace#",
+)  # fmt: skip
+"""The last ones are those of drafts."""
+
+
+def _normal(space: str) -> str:
+    return space.lower().rstrip("/#")
+
+
+_PREFIXES = {_normal(space): prefix for prefix, space in MODULES.items()}
+_PREFIXES |= {_normal("http://example.com/DTDs/PodCast-1.0.dtd"): "itunes"}
+_PREFIXES |= {_normal(space): "" for space in _OF_RSS} | {_normal(space): "atom" for space in _OF_ATOM}
+
+XML_LANG, _BASE = "{http://www.w3.org/XML/1998/namespace}lang", "{http://www.w3.org/XML/1998/namespace}base"
+_ABOUT = f"{{{MODULES['rdf']}}}about"
+_RELATIONS = "http://www.iana.org/assignments/relation/"
+"""The IRI of a registered relation of links is this and its name."""
+
+_LANGUAGE = re.compile(r"[a-z]{1,8}(?:-[a-z0-9]{1,8}){0,7}")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_LONGEST_TYPE = 255
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_ADDRESS = re.compile(r"(?<![^\s()<>])[^\s()<>@]++@[^\s()<>@]+")
+_VOID = frozenset({"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
+_ADDRESSES = frozenset({"cite", "href", "src"})
+_PAGES = frozenset({"", "html", "text/html", "application/xhtml+xml"})
+_PLAIN = frozenset({"", "text", "plain", "text/plain"})
+
+MOST_AUTHORS = 20
+"""Maximum number of authors of a feed, which each of its entries may repeat. An entry's own do not count."""
+
+_TO_OTHERS = frozenset({"related", "via"})
+"""Relations of links that lead to pages other than the entry's own."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A feed's title, its site's and its own address, and its entries in order. Each entry repeats title and addresses,
+    so the title is cut, and an address is "" if it is missing or too long. Addresses have no credentials. `unread` has
+    the numbers of the others, counted from 1, and the causes."""
+
+    title: str
+    site_url: str
+    self_url: str
+    entries: tuple[Entry, ...]
+    unread: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeedElements:
+    """The element with what a feed says of itself, those of its entries, and whether they are Atom's."""
+
+    head: etree._Element
+    entries: list[etree._Element]
+    atom: bool
+
+
+def feed_elements(root: etree._Element) -> FeedElements | None:
+    """None if the root is not that of a feed."""
+    space = etree.QName(root).namespace or ""
+    name = _key(root.tag, space)
+    if name == "feed":
+        return FeedElements(root, _called(root, "entry"), True)
+    if name == "entry" and _PREFIXES.get(_normal(space)) == "atom":
+        return FeedElements(next(iter(_called(root, "source")), etree.Element(f"{{{space}}}source")), [root], True)
+    if name not in ("rss", "rdf"):
+        return None
+    channels = [child for child in root if _local(child) == "channel"]
+    if not channels and name == "rdf":
+        return None
+    head = channels[0] if channels else root
+    items = [item for holder in (*channels, root) for item in holder if _local(item) == "item"]
+    return FeedElements(head, items, False)
+
+
+def _called(holder: etree._Element, name: str) -> list[etree._Element]:
+    return [child for child in holder if _local(child) == name]
+
+
+def _local(element: etree._Element) -> str:
+    tag = element.tag
+    return tag.rpartition("}")[2].lower() if isinstance(tag, str) else ""
+
+
+@lru_cache(maxsize=4096)
+def _key(tag: str, own: str) -> str:
+    """The name of an element, with a prefix if it is not in the namespace `own`; "" in one that is not read."""
+    space, _, name = tag.rpartition("}")
+    prefix = _PREFIXES.get(_normal(space[1:]))
+    if space[1:] == own or (prefix is not None and prefix == _PREFIXES.get(_normal(own))):
+        return name.lower()
+    return f"{prefix}:{name.lower()}" if prefix else ""
+
+
+Children = Mapping[str, list[etree._Element]]
+
+
+def _children(holder: etree._Element) -> Children:
+    own = str(etree.QName(holder).namespace or "")
+    found: dict[str, list[etree._Element]] = {}
+    for child in holder:
+        if isinstance(child.tag, str) and (name := _key(child.tag, own)):
+            found.setdefault(name, []).append(child)
+    return found
+
+
+def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "") -> Feed:
+    """The feed of some elements. Relative addresses are resolved against `xml:base` and `base`, the URL that the feed
+    came from, else against its own or its site's address. `fallback_url` is the channel's address if the feed names
+    neither."""
+    head = _children(feed.head)
+    if not base:
+        unresolved = _Reader(feed.atom, "")
+        told = (unresolved.address_of(head, "self"), unresolved.address_of(head, "alternate"))
+        base = next(filter(is_url, told), "")
+    reader = _Reader(feed.atom, base)
+    site_url, self_url = reader.address_of(head, "alternate"), reader.address_of(head, "self")
+    # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
+    authors = [one for one in reader.authors(head) if len(one) <= LONGEST_TITLE] if feed.atom else []
+    languages = (_text(one) for one in (*head.get("language", ()), *head.get("dc:language", ())))
+    common = Entry(
+        channel_url=site_url or self_url or harmless(fallback_url),
+        authors=tuple(authors[:MOST_AUTHORS]),
+        lang=next(filter(None, map(_language, languages)), "") or _language(_inherited(feed.head, XML_LANG)),
+    )
+    entries, unread = [], []
+    for number, element in enumerate(feed.entries, 1):
+        # Whatever a stranger's entry does to the reader must stay that entry's failure, hence the broad except.
+        try:
+            entries.append(reader.entry(element, common))
+        except Exception as error:
+            unread.append((number, one_line(str(error)) or type(error).__name__))
+    return Feed(reader.title(head)[:LONGEST_TITLE].strip(), site_url, self_url, tuple(entries), tuple(unread))
+
+
+@dataclass(frozen=True, slots=True)
+class _Construct:
+    """A text and its markup, "" for what is plain text. `base` is that of its addresses."""
+
+    text: str
+    markup: str
+    base: str
+
+    def plain(self) -> str:
+        return html_to_text(self.markup) if self.markup else one_line(self.text)
+
+
+class _Reader:
+    def __init__(self, atom: bool, base: str) -> None:
+        self._atom, self._base = atom, base
+
+    def entry(self, element: etree._Element, feed: Entry) -> Entry:
+        told = _children(element)
+        links = _distinct(self._links(told))
+        alternates = [href for rel, href in links if rel == "alternate"]
+        guid, permalink = _guid(element, told)
+        item_url = self._page(told) or (guid if permalink else "") or next(iter(alternates), "")
+        summary = self._first(told, ("summary", "itunes:summary") if self._atom else _DESCRIPTIONS)
+        content, linked = self._content(told)
+        if summary.markup:
+            linked = [*linked, *extract_links(summary.markup, summary.base)]
+        own = [item_url, guid, self._base, *(href for rel, href in links if rel not in _TO_OTHERS)]
+        date, date_text, updated = _dates(told)
+        sources = [_children(source) for source in told.get("source", ())] if self._atom else []
+        return Entry(
+            item_url=item_url,
+            channel_url=feed.channel_url,
+            title=self.title(told),
+            date=date,
+            date_text=date_text,
+            description=summary.plain(),
+            authors=self.authors(told) or _distinct(one for s in sources for one in self.authors(s)) or feed.authors,
+            categories=_distinct(_categories(told)),
+            links=links,
+            guid=guid,
+            content=content,
+            updated=updated,
+            lang=_entry_language(element, told) or feed.lang,
+            enclosures=_distinct(self._enclosures(told)),
+            mentions=mentions(linked, self._base, own),
+        )
+
+    def title(self, head: Children) -> str:
+        return self._first(head, ("title", "dc:title")).plain()
+
+    def _first(self, told: Children, names: Iterable[str]) -> _Construct:
+        found = (self._construct(one) for name in names for one in told.get(name, ()))
+        return next((one for one in found if one.plain()), _Construct("", "", ""))
+
+    def address_of(self, head: Children, rel: str) -> str:
+        """A feed's address, by its relation to the feed."""
+        found = self._page(head) if rel == "alternate" else ""
+        address = found or next((href for one, href in self._links(head) if one == rel), "")
+        return without_credentials(address) if len(address) <= LONGEST_ADDRESS else ""
+
+    def authors(self, holder: Children) -> tuple[str, ...]:
+        names = ("author", "dc:creator", "dc:author", "itunes:author", "atom:author")
+        return _distinct(_person(one) for name in names for one in holder.get(name, ()))
+
+    def _page(self, told: Children) -> str:
+        """The first address of a page, else of any alternate."""
+        found = []
+        for link in told.get("link", ()):
+            if _relation(link) == "alternate" and (address := self._href(link)):
+                found.append(((link.get("type") or "").strip().lower() not in _PAGES, address))
+        return next((address for _, address in sorted(found, key=lambda one: one[0])), "")
+
+    def _href(self, link: etree._Element) -> str:
+        """The address of a link: Atom's is an attribute, RSS's a text."""
+        text, href = _text(link).strip(), link.get("href")
+        return self._resolved(link, (href or text or href) if self._atom else (text or href))
+
+    def _links(self, told: Children) -> Iterator[tuple[str, str]]:
+        for name in ("link", "atom:link", "enclosure"):
+            for link in told.get(name, ()):
+                if name == "enclosure":
+                    rel, address = "enclosure", self._resolved(link, link.get("url") or link.get("href"))
+                else:
+                    rel, address = _relation(link), self._href(link)
+                if address:
+                    yield rel, address
+
+    def _enclosures(self, told: Children) -> Iterator[Enclosure]:
+        links = (one for name in ("link", "atom:link") for one in told.get(name, ()) if _relation(one) == "enclosure")
+        for element in (*told.get("enclosure", ()), *links):
+            href = self._resolved(element, element.get("url")) or self._href(element)
+            if href:
+                kind, length = one_line(element.get("type") or ""), (element.get("length") or "").strip()
+                told_type = kind if len(kind) <= _LONGEST_TYPE else ""
+                yield Enclosure(href, told_type, length if _LENGTH.fullmatch(length) else "")
+
+    def _content(self, told: Children) -> tuple[str, list[str]]:
+        plain = ""
+        names = ("content", "content:encoded") if self._atom else _CONTENTS
+        for element in (one for name in names for one in told.get(name, ())):
+            found = self._construct(element, is_html=_local(element) != "content")
+            if found.markup:
+                return sanitised(found.markup, found.base)
+            plain = plain or escape(xml_text(found.text).strip(), quote=False)
+        return plain, []
+
+    def _construct(self, element: etree._Element, is_html: bool = False) -> _Construct:
+        """What an element says, by its type; nothing for what is neither text nor HTML. RSS has no types."""
+        text, base = _text(element), self._base_of(element)
+        if is_html or not (self._atom or _key(element.tag, "").startswith("atom:")):
+            if len(element):
+                return _Construct(text, _inside(element, base).strip(), base)
+            if is_html or (is_html_text(text) if _local(element) in _HTML_FIELDS else looks_like_markup(text)):
+                return _Construct(text, text.strip(), base)
+            return _Construct(_REFERENCE.sub(lambda found: unescape(found[0]), text), "", base)
+        kind = (element.get("type") or "").strip().lower()
+        if (element.get("mode") or "").strip().lower() == "base64":
+            text = _from_base64(text)
+        if kind in _PLAIN or (kind.startswith("text/") and kind not in _PAGES):
+            return _Construct(text, "", base)
+        if kind not in _PAGES and kind != "xhtml":
+            return _Construct("", "", base)
+        if len(element):
+            inner = _unwrapped(element) if kind in ("html", "xhtml") else element
+            base = self._base_of(inner)
+            is_source = kind == "html" and not len(inner)  # escaped, and a <div> around it
+            return _Construct(text, (inner.text or "").strip() if is_source else _inside(inner, base).strip(), base)
+        is_source = kind in ("html", "text/html") or looks_like_markup(text)
+        return _Construct(text, text.strip() if is_source else "", base)
+
+    def _base_of(self, element: etree._Element) -> str:
+        told = [element.get(_BASE), *(one.get(_BASE) for one in element.iterancestors())]
+        base = self._base
+        for one in filter(None, reversed(told)):
+            base = _joined(base, one)
+        return base
+
+    def _resolved(self, element: etree._Element, address: str | None) -> str:
+        if address is None or not is_harmless(address):
+            return ""
+        base = self._base_of(element)
+        if not address.strip() and base == self._base:
+            return ""
+        return harmless(one_line(_joined(base, address)))
+
+
+def _joined(base: str, address: str) -> str:
+    try:
+        return urljoin(base, address.strip())
+    except ValueError:
+        return address
+
+
+def _text(element: etree._Element) -> str:
+    """The text of an element and of inline HTML in it."""
+    if not len(element):
+        return element.text or ""
+    inside = (part for one in element for part in (_text(one) if _local(one) in INLINE else "", one.tail or ""))
+    return "".join((element.text or "", *inside))
+
+
+def _unmarked(text: str) -> str:
+    return html_to_text(text) if looks_like_markup(text) else one_line(text)
+
+
+def _unwrapped(element: etree._Element) -> etree._Element:
+    """The `<div>` around XHTML, which is no part of it."""
+    alone = len(element) == 1 and not ((element.text or "").strip() or (element[0].tail or "").strip())
+    return element[0] if alone and _local(element[0]) == "div" else element
+
+
+def _inside(element: etree._Element, base: str) -> str:
+    """The content of an element as HTML. Addresses under an `xml:base` inside of it are resolved."""
+    pieces: list[str] = []
+    _write_inside(element, base, False, pieces)
+    return "".join(pieces)
+
+
+def _write_inside(element: etree._Element, base: str, is_based: bool, pieces: list[str]) -> None:
+    # libxml2 bounds the depth.
+    pieces.append(escape(element.text or "", quote=False))
+    for child in element:
+        name = _local(child)
+        if name:
+            inner = _joined(base, child.get(_BASE, "")) if child.get(_BASE) else base
+            based = is_based or inner != base
+            pieces.append(f"<{name}")
+            for key, value in cast(list[tuple[str, str]], child.items()):
+                if not key.startswith("{"):
+                    told = _joined(inner, value) if based and key in _ADDRESSES else value
+                    pieces.append(f' {key}="{escape(told)}"')
+            pieces.append(">")
+            if name not in _VOID:
+                _write_inside(child, inner, based, pieces)
+                pieces.append(f"</{name}>")
+        pieces.append(escape(child.tail or "", quote=False))
+
+
+def _from_base64(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=False).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _relation(link: etree._Element) -> str:
+    rel = one_line(link.get("rel") or "alternate").removeprefix(_RELATIONS)
+    return rel if ":" in rel else rel.lower()
+
+
+def _guid(element: etree._Element, told: Children) -> tuple[str, bool]:
+    """How an entry is identified, and whether this is the address of its page."""
+    for found in (*told.get("guid", ()), *told.get("id", ()), *told.get("atom:id", ())):
+        if guid := one_line(_text(found)):
+            return guid, is_url(guid) and (found.get("isPermaLink") or "").strip().lower() != "false"
+    about = one_line(element.get(_ABOUT) or "")
+    return about, is_url(about)
+
+
+_DESCRIPTIONS = ("description", "itunes:summary", "atom:summary", "dc:description")
+_HTML_FIELDS = frozenset({"description", "summary"})
+_CONTENTS = ("content:encoded", "atom:content", "xhtml:body", "body", "fullitem")
+_PUBLISHED = ("pubdate", "published", "issued", "atom:published", "dcterms:issued")
+_UPDATED = ("updated", "modified", "atom:updated", "dcterms:modified", "dc:date")
+
+
+def _dates(told: Children) -> tuple[int | None, str, int | None]:
+    """An entry's date and its spelling, and the date of its last change: of each the first that is a date."""
+    spelt = {
+        names: list(filter(None, (one_line(_text(one)) for name in names for one in told.get(name, ()))))
+        for names in (_PUBLISHED, _UPDATED)
+    }
+    first: dict[tuple[str, ...], tuple[int, str] | None] = {
+        names: next(((time, text) for text in texts if (time := parse_timestamp(text)) is not None), None)
+        for names, texts in spelt.items()
+    }
+    updated = first[_UPDATED]
+    chosen = first[_PUBLISHED] or updated
+    if chosen is None:
+        return None, next(iter([*spelt[_PUBLISHED], *spelt[_UPDATED]]), ""), None
+    return *chosen, updated[0] if updated else None
+
+
+def undated_entries(root: etree._Element) -> int:
+    """The number of a feed's entries that have a date, but none that can be read."""
+    feed = feed_elements(root)
+    dates = [_dates(_children(entry)) for entry in feed.entries] if feed is not None else []
+    return sum(date is None and text != "" for date, text, _ in dates)
+
+
+def _categories(told: Children) -> Iterator[str]:
+    for name in ("category", "dc:subject", "atom:category"):
+        for element in told.get(name, ()):
+            term = element.get("term") or element.get("label")
+            yield one_line(term) if term is not None else _unmarked(_text(element))
+    for element in told.get("itunes:category", ()):
+        yield from (one_line(one.get("text") or "") for one in (element, *element.iterdescendants()))
+    for element in told.get("itunes:keywords", ()):
+        yield from map(_unmarked, _text(element).split(","))
+
+
+def _person(element: etree._Element) -> str:
+    """The name of a person; the address if there is none."""
+    inside = {_local(child): child for child in reversed(element)}
+    for name in ("name", "email"):
+        if name in inside and (text := one_line(_text(inside[name]))):
+            return text
+    if not inside.keys().isdisjoint(("name", "email", "uri", "url")):
+        return ""
+    text = _unmarked(_text(element))
+    address = _ADDRESS.search(text)
+    if not address:
+        return text
+    return (text[: address.start()] + text[address.end() :]).strip(" ()<>,") or address.group()
+
+
+_TEXTS = ("title", "summary", "description", "content", *_CONTENTS)
+
+
+def _entry_language(element: etree._Element, told: Children) -> str:
+    own = map(_text, told.get("dc:language", ()))
+    texts = (one for name in _TEXTS for one in told.get(name, ()))
+    return next(filter(None, map(_language, (*own, *(_inherited(one, XML_LANG) for one in texts)))), "")
+
+
+def _inherited(element: etree._Element, attribute: str) -> str:
+    value = element.get(attribute)
+    if value is None:
+        value = next((told for one in element.iterancestors() if (told := one.get(attribute)) is not None), "")
+    return value
+
+
+def _language(told: str) -> str:
+    tag = told.strip()[:100].replace("_", "-").lower()
+    return tag if _LANGUAGE.fullmatch(tag) else ""
+
+
+def _distinct(values: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(value for value in values if value))

@@ -1,0 +1,463 @@
+"""Our reader of feeds: an entry's own fields, dates, bytes, references and identities; feedparser is the oracle."""
+
+import json
+from random import Random
+
+import pytest
+from lxml import etree
+
+from feeds import xml_feed
+from feeds.decoding import codec_of, decode_text, mend_references
+from feeds.documents import Document, FeedError, Reject
+from feeds.feed import _repaired, read_entries, read_feed
+from feeds.fetch.http import DecodeError, body_hints, decode
+from feeds.fetch.lists import read_feed_list
+from feeds.history import Fetch, History, Sighting, decode_sighting, encode_sighting
+from feeds.items import Entry, Origin, entry_identity, entry_version
+from feeds.xml_feed import feed_elements, read_elements
+from tests.generate.seeds import seeds
+from tests.support.cpu import printed
+from tests.support.feed_texts import HERE, atom, json_feed, leaves, only, read, rss, values
+
+# ---------------------------------------------------------------- an entry's own fields
+
+OWN = (
+    "<title>T</title><link>https://c.example/1</link><description>D</description><author>Ann</author>"
+    "<category>K</category><guid isPermaLink='false'>g</guid><pubDate>2026-05-06T12:00:00Z</pubDate>"
+    "<enclosure url='https://c.example/1.mp3' type='audio/mpeg' length='1'/>"
+)
+OF_RSS = [
+    "title T", "description D", "author Ann", "category K", "guid g", "timestamp 2026-05-06T12:00:00Z",
+    "item_url https://c.example/1", "enclosure https://c.example/1.mp3 audio/mpeg 1",
+]  # fmt: skip
+INSIDE = (
+    "<title>X</title><link>https://x.example/</link><url>https://x.example/i</url><description>X</description>"
+    "<name>X</name><guid>X</guid><pubDate>1999-01-01</pubDate><category>X</category><id>X</id>"
+    "<summary>X</summary><author>X</author><enclosure url='https://x.example/x'/>"
+)
+MODULES = (
+    "xmlns:media='http://search.yahoo.com/mrss/' xmlns:og='https://ogp.me/ns#' "
+    "xmlns:gml='http://www.opengis.net/gml' xmlns:georss='http://www.georss.org/georss' "
+    "xmlns:podcast='https://podcastindex.org/namespace/1.0' xmlns:foaf='http://xmlns.com/foaf/0.1/'"
+)
+HOLDERS = (
+    "image source textInput textinput og place media:group media:content media:thumbnail itunes:owner atom:source "
+    "atom:contributor podcast:person contributor georss:where"
+)
+
+
+def shown(feed):
+    return {f"{name} {text}" for name, text in only(feed)}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.split())
+def test_elements_inside_of_others_are_not_the_entry_s(holder):
+    inside = f"<{holder} {MODULES}>{INSIDE}<{holder}>{INSIDE}</{holder}></{holder}>"
+    empty = f"<{holder} {MODULES}><title/><link/><name/></{holder}>"
+    for item in (inside + OWN, OWN + inside, OWN + empty, empty + OWN):
+        assert shown(rss(f"<item>{item}</item>")) >= set(OF_RSS)
+        assert not any("X" in one or "x.example" in one for one in shown(rss(f"<item>{item}</item>")))
+    # What the entry does not say is absent, whatever others say.
+    alone = {name for name, _ in only(rss(f"<item>{inside}<guid>g</guid></item>"))}
+    assert alone == {"channel_url", "feed_url", "feed_title", "guid"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(f"<media:{name}>X</media:{name}>" for name in ("title", "description", "credit", "keywords", "category")),
+        *(f"<itunes:{name}>X</itunes:{name}>" for name in ("title", "subtitle", "summary", "episode")),
+        *(f"<og:{name}>X</og:{name}>" for name in ("title", "link", "author", "pubDate", "guid")),
+        *(f"<atom:{name}>X</atom:{name}>" for name in ("title", "id", "published", "summary")),
+        "<atom:link rel='alternate' href='https://x.example/amp'/>", "<gml:pos>45 7</gml:pos>",
+        "<georss:where srsName='X'><gml:Point srsName='X'><gml:pos>1 2</gml:pos></gml:Point></georss:where>",
+        "<media:content url='https://x.example/v.mp4' type='video/mp4'/>", "<dc:date>1999</dc:date>",
+        "<published>2 January</published>", "<dc:title>X</dc:title>", "<comments>https://x.example/</comments>",
+    ],
+)  # fmt: skip
+def test_elements_of_modules_do_not_replace_the_entry_s(other):
+    own = f"<x {MODULES}/>" + OWN
+    for item in (own + other.replace(" ", f" {MODULES} ", 1), other + own):
+        feed = rss(f"<item>{item}</item>").replace("<rss ", f"<rss {MODULES} ").replace(f" {MODULES} srs", " srs")
+        root = etree.fromstring(feed, etree.XMLParser(recover=True))
+        assert shown(etree.tostring(root, encoding="unicode")) >= set(OF_RSS)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("<link uri='at://did:plc:a/b'>https://c.example/1</link>", {"item_url": "https://c.example/1"}),
+        ("<link href='https://c.example/1'/>", {"item_url": "https://c.example/1"}),
+        ("<link/><guid isPermaLink='false'>https://c.example/1</guid>", {"item_url": None}),
+        ("<guid>https://c.example/1</guid>", {"item_url": "https://c.example/1"}),
+        ("<atom:link href='https://c.example/1'/>", {"item_url": "https://c.example/1"}),
+        ("<author><name>Ann</name><link>https://x.example/</link></author>", {"author": "Ann", "item_url": None}),
+        ("<description>D</description><itunes:summary>S</itunes:summary>", {"description": "D"}),
+        ("<description/><itunes:summary>S</itunes:summary>", {"description": "S"}),
+        (
+            "<itunes:summary>S</itunes:summary><content:encoded>C</content:encoded>",
+            {"description": "S", "content": "C"},
+        ),
+        ("<enclosure url='https://c.example/a.mp3'/>", {"enclosure": "https://c.example/a.mp3"}),
+        ("<dc:title>T</dc:title>", {"title": "T"}),
+        ("<title>Why Ã© and Â£5 show</title>", {"title": "Why Ã© and Â£5 show"}),
+        ("<title>a &lt;query, word&gt; b</title>", {"title": "a <query, word> b"}),
+        ("<title>A <b>bold</b><image>X</image> one</title>", {"title": "A bold X one"}),
+        ("<pubDate>2026-05-06</pubDate><pubDate>never</pubDate>", {"timestamp": "2026-05-06T00:00:00Z"}),
+        ("<pubDate>never</pubDate><dc:date>2026-05-06</dc:date>", {"timestamp": "2026-05-06T00:00:00Z"}),
+        ("<category>K<image>X</image></category>", {"category": "K"}),
+    ],
+)
+def test_fields_of_rss(item, expected):
+    found = dict(only(rss(f"<item>{item}</item>")))
+    assert {name: found.get(name) for name in expected} == expected
+
+
+ALTERNATE = (
+    "<link rel='alternate' type='application/json' href='https://f.example/j'/><link href='https://f.example/1'/>"
+)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("<link rel='enclosure' href='https://f.example/a.mp3'/>", {"enclosure": "https://f.example/a.mp3"}),
+        (ALTERNATE, {"item_url": "https://f.example/1"}),
+        (
+            "<link rel='http://www.iana.org/assignments/relation/alternate' href='https://f.example/1'/>",
+            {"item_url": "https://f.example/1", "link": "alternate https://f.example/1"},
+        ),
+        (
+            "<link rel='http://www.iana.org/assignments/relation/enclosure' href='https://f.example/1'/>",
+            {"item_url": None, "enclosure": "https://f.example/1"},
+        ),
+        (
+            "<link rel='https://x.example/rel' href='https://f.example/1'/>",
+            {"link": "https://x.example/rel https://f.example/1"},
+        ),
+        ("<content type='text'>use &lt;b&gt; &amp;amp;</content>", {"content": "use &lt;b&gt; &amp;amp;"}),
+        ("<summary>a &lt;b&gt;c&lt;/b&gt;</summary>", {"description": "a <b>c</b>"}),
+        (
+            "<source><title>X</title><author><name>Eve</name></author><id>x</id></source>",
+            {"title": None, "author": "Eve", "guid": None},
+        ),
+        ("<contributor><name>X</name></contributor>", {"author": None}),
+        ("<author><name>Ann</name><uri>https://x.example/</uri></author>", {"author": "Ann"}),
+        ("<category term='a &lt;b&gt;' label='X'/>", {"category": "a <b>"}),
+    ],
+)
+def test_fields_of_atom(entry, expected):
+    found = dict(only(atom(entry)))
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_an_id_is_compared_as_it_is_and_addresses_have_their_bases():
+    feed = atom("<id>e1</id><link href='x'/><content type='xhtml'><div xmlns='http://www.w3.org/1999/xhtml' "
+                "xml:base='c/'><a href='y'>l</a><p xml:base='d/'><img src='z'/></p></div></content>")  # fmt: skip
+    found = dict(only(feed.replace("<feed", "<feed xml:base='https://c.example/b/'")))
+    assert (found["guid"], found["item_url"]) == ("e1", "https://c.example/b/x")
+    assert found["content"] == ('<a href="https://c.example/b/c/y">l</a><p><img src="https://c.example/b/c/d/z"></p>')
+
+
+PIECES = {
+    "title": ["<title>{}</title>", "<title>A &amp; {}</title>", "<title><![CDATA[{} <i>x</i>]]></title>"],
+    "link": ["<link>https://c.example/{}</link>"],
+    "guid": ["<guid isPermaLink='false'>{}</guid>"],
+    "author": ["<author>{}</author>", "<dc:creator>{}</dc:creator>", "<author>a@c.example ({})</author>"],
+    "category": ["<category>{}</category>", "<category domain='d'>{}</category>"],
+    "pubDate": ["<pubDate>Wed, 06 May 2026 1{}:00:00 GMT</pubDate>"],
+    "description": [
+        "<description>&lt;p&gt;{} &lt;a href='/x'&gt;l&lt;/a&gt;&lt;/p&gt;</description>",
+        "<description>{}</description>",
+    ],
+    "content": ["<content:encoded>&lt;p&gt;{} &lt;img src='i.png'&gt;&lt;/p&gt;</content:encoded>"],
+    "enclosure": ["<enclosure url='/{}.mp3' type='audio/mpeg' length='1'/>"],
+}
+
+
+@pytest.mark.parametrize("seed", seeds(3, 30))
+def test_what_feedparser_reads_of_flat_feeds_is_what_we_read(seed):
+    rng = Random(seed)
+    items = []
+    for number in range(20):
+        names = rng.sample(list(PIECES), rng.randrange(1, len(PIECES) + 1))
+        items.append("".join(rng.choice(PIECES[name]).format(number % 10) for name in names))
+    text = rss("".join(f"<item>{item}</item>" for item in items))
+    elements = feed_elements(etree.fromstring(text))
+    assert elements is not None
+    ours, theirs = (read_elements(one, "https://base.example/") for one in (elements, _repaired(text)))
+    for one, other, item in zip(ours.entries, theirs.entries, items, strict=True):
+        for name in (
+            "item_url",
+            "title",
+            "date",
+            "description",
+            "authors",
+            "categories",
+            "guid",
+            "enclosures",
+            "mentions",
+        ):
+            assert getattr(one, name) == getattr(other, name), (name, item)
+
+
+# ---------------------------------------------------------------- one entry costs one entry
+
+
+def test_an_entry_that_cannot_be_read_costs_that_entry(monkeypatch):
+    real = xml_feed._Reader.entry
+
+    def entry(self, element, feed):
+        if element.findtext("title") == "bad":
+            raise KeyError("where")
+        return real(self, element, feed)
+
+    monkeypatch.setattr(xml_feed._Reader, "entry", entry)
+    monkeypatch.setattr("feeds.feed.confined", lambda work, *arguments, size: work(*arguments))
+    feed = rss("".join(f"<item><title>{title}</title></item>" for title in ("a", "bad", "c")))
+    for form, name in (("item", "title"), ("raw", "title")):
+        reject, *documents = read(feed, form=form)
+        assert isinstance(reject, Reject) and reject.id == "dir/feed.xml: entry 2"
+        assert reject.reason == "dir/feed.xml: entry 2 cannot be read: 'where'"
+        assert [etree.fromstring(one.xml).findtext(name) for one in documents] == ["a", "c"]
+
+
+def test_what_feedparser_fails_at_is_read_without_it(monkeypatch):
+    def fail(*arguments, **options):
+        raise KeyError("where")
+
+    ill = rss("<item><title>Depot</title></item><item><title>B</title></item>").replace("</rss>", "")
+    monkeypatch.setattr("feedparser.parse", fail)
+    feed, _ = read_feed(ill.encode(), HERE, "item")
+    assert [entry.title for entry in feed.entries] == ["Depot", "B"]
+    with pytest.raises(FeedError, match="the feed cannot be read: 'where'"):
+        read_feed(b"<html><p>", HERE, "item")
+
+
+def test_json_feeds():
+    text = "use <b> &amp; 'x'"
+    item = dict.fromkeys(("title", "summary", "content_text"), text) | {"tags": [text], "authors": [{"name": text}]}
+    told = only(json_feed(item | {"id": 1.5, "date_published": 1704153600, "date_modified": None}))
+    found = dict(told)
+    assert {found[name] for name in ("title", "description", "author", "category")} == {text}
+    assert found["content"] == "use &lt;b&gt; &amp;amp; 'x'" and found["guid"] == "1.5"
+    assert "timestamp" not in found
+    for value in json.loads("[true, [], {}, null, 3.5e300]"):
+        assert read(json_feed({"id": "1", "title": "T", "date_published": value, "tags": value, "authors": value}))
+    reject, document = read(json.dumps({"version": "https://jsonfeed.org/version/1.1", "items": [7, {"id": "a"}]}))
+    assert (
+        isinstance(document, Document) and reject.reason == "dir/feed.xml: entry 1 cannot be read: it is no JSON object"
+    )
+    for bad in ("[]", "[1]", "7x", '{"items": []}', '{"version": "https://www.jsonfeed.org/version/1.1", "items": []}'):
+        assert isinstance(read(bad)[0], Reject)
+
+
+# ---------------------------------------------------------------- bytes
+
+LABELS = """
+utf-8 unicode-1-1-utf-8 unicode11utf8 unicode20utf8 utf-8 utf8 x-unicode20utf8
+cp866 866 cp866 csibm866 ibm866
+iso8859-2 csisolatin2 iso-8859-2 iso-ir-101 iso8859-2 iso88592 iso_8859-2 iso_8859-2:1987 l2 latin2
+iso8859-3 csisolatin3 iso-8859-3 iso88593 l3 latin3
+iso8859-4 csisolatin4 iso-8859-4 iso88594 l4 latin4
+iso8859-5 csisolatincyrillic cyrillic iso-8859-5 iso88595
+iso8859-6 arabic asmo-708 csiso88596e csiso88596i ecma-114 iso-8859-6 iso-8859-6-e iso-8859-6-i iso88596
+iso8859-7 csisolatingreek ecma-118 elot_928 greek greek8 iso-8859-7 iso88597 sun_eu_greek
+iso8859-8 csiso88598e csisolatinhebrew hebrew iso-8859-8 iso-8859-8-e iso88598 visual csiso88598i iso-8859-8-i logical
+iso8859-10 csisolatin6 iso-8859-10 iso885910 l6 latin6
+iso8859-13 iso-8859-13 iso8859-13 iso885913
+iso8859-14 iso-8859-14 iso885914
+iso8859-15 csisolatin9 iso-8859-15 iso885915 l9
+iso8859-16 iso-8859-16
+koi8-r cskoi8r koi koi8 koi8-r koi8_r
+koi8-u koi8-ru koi8-u
+mac-roman csmacintosh mac macintosh x-mac-roman
+cp874 dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874
+cp1250 cp1250 windows-1250 x-cp1250
+cp1251 cp1251 windows-1251 x-cp1251
+cp1252 ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819 iso-8859-1 iso8859-1 iso88591 iso_8859-1 l1 latin1 us-ascii
+cp1252 windows-1252 x-cp1252
+cp1253 cp1253 windows-1253 x-cp1253
+cp1254 csisolatin5 iso-8859-9 iso8859-9 iso88599 l5 latin5 windows-1254 x-cp1254
+cp1255 cp1255 windows-1255 x-cp1255
+cp1256 cp1256 windows-1256 x-cp1256
+cp1257 cp1257 windows-1257 x-cp1257
+cp1258 cp1258 windows-1258 x-cp1258
+mac-cyrillic x-mac-cyrillic x-mac-ukrainian
+gb18030 chinese csgb2312 csiso58gb231280 gb2312 gb_2312 gb_2312-80 gbk iso-ir-58 x-gbk gb18030
+big5hkscs big5 big5-hkscs cn-big5 csbig5 x-x-big5
+euc_jp cseucpkdfmtjapanese euc-jp x-euc-jp
+iso2022_jp csiso2022jp iso-2022-jp
+cp932 csshiftjis ms932 ms_kanji shift-jis shift_jis sjis windows-31j x-sjis
+cp949 cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 windows-949
+"""
+
+
+def test_labels_are_those_of_browsers():
+    for line in LABELS.strip().splitlines():
+        codec, *labels = line.split()
+        for label in labels:
+            assert codec_of(label) == codec_of(f" {label.upper()}\n") == codec, label
+    for label in ("", "utf-16", "utf-7", "rot13", "punycode", "unicode_escape", "nothing", "x" * 10_000, "\0"):
+        assert codec_of(label) is None
+
+
+@pytest.mark.parametrize(
+    ("declared", "codec", "title"),
+    [
+        ("Shift_JIS", "cp932", "①日本"), ("EUC-KR", "cp949", "똠방각하"), ("GB2312", "gb18030", "朱镕基 €"),
+        ("ISO-8859-1", "cp1252", "“a” €"), ("big5", "big5hkscs", "中文"), ("utf-16", "utf-8", "é"),
+        ("UTF-16", "utf-16", "é"), ("utf-8", "utf-16-be", "é"), ("windows-1251", "cp1251", "Новости"),
+        ("iso-8859-9", "cp1254", "Şehir"), ("nonsense", "utf-8", "é"), ("nonsense", "cp1252", "é è"),
+        ("utf-8", "cp1252", "naïve café"), ("EUC-JP", "euc_jp", "日本"), ("koi8-r", "koi8-r", "Новости"),
+    ],
+)  # fmt: skip
+def test_feeds_and_lists_are_read_in_their_encoding(declared, codec, title):
+    declaration = f"<?xml version='1.0' encoding='{declared}'?>"
+    feed = declaration + rss(f"<item><title>{title}</title></item>")
+    assert values_of(feed.encode(codec), "title") == [title]
+    outline = f"<opml><body><outline text='{title} A&B' xmlUrl='https://a.example/'/></body></opml>"
+    ((listed,), complaints) = read_feed_list((declaration + outline).encode(codec), "l")
+    assert (listed.title, complaints) == (f"{title} A&B", [])
+
+
+def values_of(feed, name):
+    return [text for tag, text in only(feed) if tag == name]
+
+
+def test_a_bad_byte_costs_one_character():
+    for declared in ("<?xml version='1.0' encoding='utf-8'?>", "<?xml version='1.0'?>", ""):
+        feed = declared.encode() + rss("<item><title>Café déjà vu €5 !</title></item>").encode().replace(b"!", b"\x92")
+        assert values_of(feed, "title") == ["Café déjà vu €5 \ufffd"]
+        (document,) = read(json_feed({"id": "1", "title": "é à !"}).encode().replace(b"!", b"\xff"))
+        assert "timestamp" not in dict(leaves(document))
+    assert decode_text(b"caf\xe9 d\xe9j\xe0") == "café déjà"
+    assert decode_text("é".encode("utf-16")) == decode_text("<a>é".encode("utf-16-le"))[3:] == "é"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("AT&T and R&D", "AT&T and R&D"), ("Smith & Sons", "Smith & Sons"), ("a&b;", "a&b;"),
+        ("1 < 2 && 3<4", "1 < 2 && 3<4"),
+        ("&eacute;&nbsp;&hellip;", "é …"), ("&copy 2026", "© 2026"), ("&unknown; &#xZ;", "&unknown; &#xZ;"),
+        ("&#55357;&#56832;", "\U0001f600"), ("&#xD83D; x", "\ufffd x"),
+        ("&#0; &#x110000; &#99999999999;", "\ufffd \ufffd \ufffd"),
+        ("&#11;x\x0by", "\ufffdxy"), ("<![CDATA[a & b <i>c</i>]]> & d", "a & b c & d"), ("&#151; x", "— x"),
+        ("&amp;amp; &", "& &"), ("&ampx", "&x"), ("I <3 U", "I <3 U"),
+    ],
+)  # fmt: skip
+def test_references_are_read_as_browsers_read_them(written, meant):
+    title, link = f"<title>{written}</title>", "<link>https://c.example/?a=1&copy=2&b=3</link>"
+    found = dict(only(rss(f"<item>{title}{link}<enclosure url='/x?a=1&reg=2&copyright'/></item>")))
+    assert (found["title"], found["item_url"]) == (meant, "https://c.example/?a=1&copy=2&b=3")
+    assert found["enclosure"].endswith("/x?a=1&reg=2&copyright")
+
+
+def test_entities_of_a_dtd_are_known_without_loading_it():
+    old = '<!DOCTYPE rss PUBLIC "-//Netscape Communications//DTD RSS 0.91//EN" "http://nowhere.example/rss-0.91.dtd">'
+    feed = rss("<item><title>Caf&eacute; &copy; &ouml;</title><link>https://c.example/&#233;</link></item>")
+    assert values(old + feed, "title") == ["Café © ö"]
+    own = "<!DOCTYPE rss [<!ENTITY me 'Ann &amp; I'><!ENTITY copy '(c)'><!ENTITY out SYSTEM 'file:///etc/passwd'>]>"
+    feed = rss("<item><title>&me; &copy; &reg; &out;.</title></item>")
+    assert values(own + feed, "title") == ["Ann & I (c) ® ."]
+
+
+def test_prefixes_that_are_nowhere_declared_have_their_usual_meaning():
+    feed = "<rss><channel><item><title>T</title><dc:creator>Ann</dc:creator><x:y>1</x:y></item></channel></rss>"
+    assert values(feed, "author") == ["Ann"]
+
+
+LINEAR = """
+from feeds.decoding import declare_prefixes, decode_text, mend_references, windows_references
+from feeds.feed import read_feed
+from feeds.items import Origin
+from common.dates import parse_timestamp
+for piece in ("&", "<", "<![CDATA[", "<!--", '<a b="', "<a '\\"", "&a", "&#1", "<!DOCTYPE [<!ENTITY ", "x:"):
+    mend_references(piece * 200_000), declare_prefixes("<a " + piece * 200_000, {}), windows_references(piece * 200_000)
+decode_text(b"<?xml " + b"encoding=" * 200_000), decode_text(b"<?xml encoding='" + b"a" * 1_000_000)
+for inside in ("<author>" + "a" * 800_000 + "</author>", "<title/>" * 100_000, "<link>x</link>" * 20_000):
+    read_feed(f"<rss><channel><item>{inside}</item></channel></rss>".encode(), Origin("f", 0), "item")
+parse_timestamp("1 " * 1_000_000), parse_timestamp(" " * 1_000_000 + "2026-07-16")
+print("done")
+"""
+
+
+def test_hostile_text_takes_linear_time():
+    assert printed(LINEAR) == "done\n"
+
+
+def test_content_codings_that_are_none():
+    for coding in ("UTF-8", "none", "identity", "aws-chunked", "utf8", "ISO-8859-1", "", "binary", "identity, none"):
+        assert decode(b"<rss/>", coding, 100) == b"<rss/>"
+    with pytest.raises(DecodeError, match="not known"):
+        decode(b"<rss/>", "compress", 100)
+
+
+# ---------------------------------------------------------------- dates that cannot be read, identity and versions
+
+
+def test_dates_that_cannot_be_read_are_counted():
+    feed = rss("".join(f"<item><title>{d}</title><pubDate>{d}</pubDate></item>" for d in ("soon", "2026-05-06", "")))
+    history = History()
+    for _ in range(2):
+        found = list(history.settle(read_entries(feed.encode(), Origin("n", 5, "https://c.example/rss", 5))))
+    assert found == [] and history.undated == {"https://c.example/rss": 1}
+    hints = body_hints(feed.encode())
+    assert hints.undated == 1 and type(hints).from_json(hints.to_json()) == hints
+    assert type(hints).from_json("[0, [], []]").undated == 0
+
+
+def story(url="", guid="", content="", title="T"):
+    return Entry(item_url=url, guid=guid, content=content, title=title)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (story("http://c.example/1"), story("https://c.example/1")),
+        (story("https://c.example/1?utm_source=a"), story("https://c.example/1?utm_source=b&utm_medium=c")),
+        (story("https://c.example/1?a=1&fbclid=2"), story("https://C.example/1/?a=1")),
+        (story(guid="http://c.example/1"), story(guid="https://c.example/1/")),
+        (story("http://c.example/1", "g"), story("https://c.example/1", "g")),
+        (story(content='<a href="http://c.example/1">'), story(content='<a href="https://c.example/1">')),
+        (story(content='<a href="/1?a=1&amp;utm_x=1">'), story(content='<a href="/1?a=1&amp;utm_x=2">')),
+    ],
+)
+def test_links_that_canonical_url_finds_equal_make_no_new_entries(one, other):
+    assert entry_identity(one) == entry_identity(other) and entry_version(one) == entry_version(other)
+    assert entry_version(one) != entry_version(story(title="U"))
+
+
+def test_entries_of_one_page_differ_by_their_fragments():
+    assert entry_identity(story("https://c.example/log#1")) != entry_identity(story("https://c.example/log#2"))
+
+
+def test_a_history_written_before_knows_its_entries():
+    def sighting(text):
+        return next(one for one in read_entries(text.encode(), origin) if isinstance(one, Sighting))
+
+    origin = Origin("n", 5, "https://c.example/rss", 5)
+    item = "<item><title>T</title><link>{}://c.example/1/</link><description>d</description>{}</item>"
+    seen = sighting(rss(item.format("http", "")))
+    before = Sighting(seen.id, b"<item/>", seen.fetch, seen.former_key, seen.former_version, None, None)
+    history = History()
+    assert isinstance(history.judge(before), Document)
+    later = History()
+    later.load(history.changed())
+    assert later.judge(seen) is None and later.judge(sighting(rss(item.format("https", "")))) is None
+    changed = sighting(rss(item.format("https", "").replace("<title>T", "<title>U")))
+    assert isinstance(later.judge(changed), Document)
+    assert decode_sighting(encode_sighting(seen), seen.id, seen.xml) == seen
+    assert seen.fetch == Fetch("https://c.example/rss", "n", 5, 5)
+
+
+def test_raw_entries_are_in_utf_8_whatever_the_feed_was_in():
+    declared = "<?xml version='1.0' encoding='Shift_JIS'?>" + rss("<item><title>①</title></item>")
+    (_, (body,)) = read_feed(declared.encode("cp932"), HERE, "raw")
+    assert etree.fromstring(body).findtext("title") == "①"
+
+
+def test_mended_text_is_xml_where_only_references_were_wrong():
+    for text in ("<a b='&'>&</a>", "<a>&nbsp;&lt;</a>", "<a>1 < 2</a>", "<a>\x01</a>", "<!-- & --><a>&amp;</a>"):
+        etree.fromstring(mend_references(text))
