@@ -204,7 +204,7 @@ class CoreEngine:
             raise
         self._batches = Batches(self._components)
         self._counters = Counters()
-        self._paused: dict[str, str] = {}
+        self._paused = self._batches.set_aside(read_only=read_only)
         self._last_dead_letters: list[dict[str, Any]] = []
         self._is_closed = False
 

@@ -61,12 +61,12 @@ class Engine(engine.CoreEngine):
         from mmqjp.explain.pictures import join_graphs
         from mmqjp.explain.plan import estimates
         from mmqjp.present.terminal import explanation_html
-        from mmqjp.queries.changes import UnknownQuery
+        from mmqjp.queries.changes import unknown_query
 
         session = self._session()
         queries = session.registry.named(name)
         if not queries:
-            raise UnknownQuery(name)
+            raise unknown_query(name, session.registry)
         lines = list(explanation(session.registry, [name], self._plan, CostInfo(estimates(session), session.costs())))
         joins = [(name, query.text) for query in queries if not query.is_events]
         picture = join_graphs(joins) if joins else ""

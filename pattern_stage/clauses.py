@@ -68,6 +68,12 @@ def static_clauses(clauses: tuple[Clause, ...]) -> Clauses:
     return tuple(dict.fromkeys(clause.static for clause in clauses))
 
 
+def common_equalities(clauses: tuple[Clause, ...]) -> list[tuple[Value, Value]]:
+    """Returns the equalities of both sides that every clause has; none of a condition that never holds."""
+    first = clauses[0].equalities if clauses else ()
+    return [one for one in first if all(one in other.equalities for other in clauses)]
+
+
 def dnf_clauses(condition: EventCondition) -> Clauses:
     """Returns the disjunctive normal form, without repeated atoms and clauses, in order. Raises TooManyClauses."""
     return _distinct(_clauses(condition))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.arrays import Ints, distinct
-from pattern_stage.clauses import Clauses, split_condition, static_clauses
+from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, mixed, same, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.index import RowClasses, each_shape
@@ -315,7 +315,7 @@ def take_apart(condition: EventCondition, left: Schema, right: Schema, texts: Te
     """Splits a condition of NEXT, or FOLD's first one; without `hashed`, no equality is hashed."""
     clauses = split_condition(condition)
     static = static_clauses(clauses)
-    common = [one for one in clauses[0].equalities if all(one in other.equalities for other in clauses)]
+    common = common_equalities(clauses)
     key = None
     if hashed and common:
         one, other = (_key(value, common[0], left, right, texts) for value in common[0])

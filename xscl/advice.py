@@ -13,7 +13,7 @@ from xscl.algebra.values import Number, Span, String
 from xscl.builder import unquoted
 from xscl.problems import Lines, Problem
 from xscl.syntax import Percentage, Window
-from xscl.text import bracket_problem, foreign_mistake, misplaced_word, window_us
+from xscl.text import UNITS_HINT, bracket_problem, foreign_mistake, misplaced_word, unit_hint, window_us
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
 
@@ -84,6 +84,11 @@ class Rule:
 
 _OUTER = "bind the outer node, and write the inner one as its filter"
 
+_COMPUTE = (
+    "compare the values as they are, or compute over events: DEFINE EVENT E FROM S//item->i (x := number(i/price)); "
+    "SELECT x * 2 AS y FROM E"
+)
+
 _RULES = (
     # Element constructors.
     Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
@@ -106,190 +111,99 @@ _RULES = (
     Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
     Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
     Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
-    Rule(
-        "there is no WHERE",
-        "write conditions as filters, as in S//item[./price > 5], and of events as in FILTER{{price > 5}} Offer",
-        r"(?i:where)\b",
-    ),
+    Rule("there is no WHERE",
+         "write conditions as filters, as in S//item[./price > 5], and of events as in FILTER{{price > 5}} Offer",
+         r"(?i:where)\b"),
     Rule("reverse axes are not supported", _OUTER, r"\.\."),
     Rule("reverse axes are not supported", _OUTER, r"\.", r"\.", whole=True),
     Rule("the axis child:: is not supported", "write / before the name", ":", r"\bchild\s*:", whole=True),
     Rule("the axis {0}:: is not supported", "write // before the name", ":", r"\b(descendant[\w\-]*)\s*:", whole=True),
     Rule("the axis attribute:: is not supported", "write @ before the name", ":", r"\battribute\s*:", whole=True),
     Rule("the axis self:: is not supported", "write . for the node itself", ":", r"\bself\s*:", whole=True),
-    Rule(
-        "reverse axes are not supported: {0}::",
-        _OUTER,
-        ":",
-        r"\b(parent|ancestor|ancestor-or-self|preceding|preceding-sibling)\s*:",
-        whole=True,
-    ),
+    Rule("reverse axes are not supported: {0}::", _OUTER, ":",
+         r"\b(parent|ancestor|ancestor-or-self|preceding|preceding-sibling)\s*:", whole=True),
     Rule("the axis {0}:: is not supported", "the axes are / and // and @", ":", r"([\w\-]+)\s*:", whole=True),
     Rule("a path stands for its text", "leave out /text()", r"\(\s*\)?", r"/\s*text", whole=True),
     Rule("node() is no step of a path", "write * for any element", r"\(\s*\)?", r"/\s*node", whole=True),
     Rule("{0}() is no step of a path", "write the function around the path", r"\(", r"[/@]\s*([\w\-]+)"),
-    Rule(
-        "{1} is a function",
-        "write {1}({0}, {2})",
-        r"(contains|starts-with|ends-with|matches)\b\s*(\"[^\"\n]*\"|'[^'\n]*'|[\w./@*:()\-']+)",
-        r"([\w./@*:()\-']+)",
-        expects="AND",
-    ),
-    Rule(
-        "there is no operator {1}",
-        'write contains({0}, "part"), or matches({0}, "pattern")',
-        r"((?i:like|ilike|regexp|rlike|contain)\b|~\*?)",
-        r"([\w./@*:()\-']+)",
-        expects="AND",
-    ),
-    Rule(
-        "there are no types: {0}",
-        'write the time alone, as in date(./timestamp) >= "2026-07-16"',
-        r"\(",
-        r"\b(xs:\w+)",
-        whole=True,
-    ),
-    Rule(
-        "times are not subtracted",
-        "compare two times; how far apart two documents may be is the window of the join",
-        r"[+-](?!>)",
-        r"\bdate\([^()]*\)",
-        expects="AND",
-    ),
-    Rule(
-        "a time stands in quotes",
-        'write "{0}{1}"',
-        r"(-[0-9]{2}-[0-9]{2}(?:[Tt][0-9:.]+(?:[Zz]|[+-][0-9:]+)?)?)",
-        r"(?<![\w.\-])([0-9]{4})",
-        expects="AND",
-        whole=True,
-    ),
-    Rule(
-        "there is no {0}()",
-        "the window of a join says how far apart two documents are; mmqjp matches --since shows the newest matches",
-        r"[+-](?!>)",
-        r"\b(now|today|current-[a-zA-Z]+)\s*\(\s*\)",
-        expects="AND",
-        whole=True,
-    ),
-    Rule(
-        "arithmetic is not supported",
-        "compare the values as they are",
-        r"(?:[+*]|-(?!>)|div\b|mod\b)",
-        expects="AND",
-        without="STAR",
-    ),
+    Rule("{1} is a function", "write {1}({0}, {2})",
+         r"(contains|starts-with|ends-with|matches)\b\s*(\"[^\"\n]*\"|'[^'\n]*'|[\w./@*:()\-']+)", r"([\w./@*:()\-']+)",
+         expects="AND"),
+    Rule("there is no operator {1}", 'write contains({0}, "part"), or matches({0}, "pattern")',
+         r"((?i:like|ilike|regexp|rlike|contain)\b|~\*?)", r"([\w./@*:()\-']+)", expects="AND"),
+    Rule("there are no types: {0}", 'write the time alone, as in date(./timestamp) >= "2026-07-16"', r"\(",
+         r"\b(xs:\w+)", whole=True),
+    Rule("times are not subtracted", "compare two times; how far apart two documents may be is the window of the join",
+         r"[+-](?!>)", r"\bdate\([^()]*\)", expects="AND"),
+    Rule("a time stands in quotes", 'write "{0}{1}"', r"(-[0-9]{2}-[0-9]{2}(?:[Tt][0-9:.]+(?:[Zz]|[+-][0-9:]+)?)?)",
+         r"(?<![\w.\-])([0-9]{4})", expects="AND", whole=True),
+    Rule("there is no {0}()",
+         "the window of a join says how far apart two documents are; mmqjp matches --since shows the newest matches",
+         r"[+-](?!>)", r"\b(now|today|current-[a-zA-Z]+)\s*\(\s*\)", expects="AND", whole=True),
+    Rule("there is no arithmetic in a query over documents", _COMPUTE, r"(?:[+*]|-(?!>)|div\b|mod\b)", expects="AND",
+         without="STAR"),
+    Rule("there is no arithmetic in a query over documents", _COMPUTE, r"(?:[+*]|-(?!>)|div\b|mod\b)", expects="AS",
+         without="FOLLOWED"),
     # Clauses.
-    Rule("a new query begins here", "write ; between two queries", r"(?i:from|select|declare)\b", expects="$END"),
+    Rule("a new query begins here", "write ; between two queries",
+         r"(?i:from|select|declare|define\s+event|pattern\s+seq)\b", expects="$END"),
     Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", expects="FOLLOWED"),
     Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", "(?i:by)", expects="LBRACE"),
     Rule(
         "NOT JOIN has no UNORDERED", "leave it out: NOT JOIN looks both ways", r"(?i:unordered)\b", r"(?i:not\s+join)"
     ),
-    Rule(
-        "PRECEDED BY without NOT",
-        "write FOLLOWED BY with the inputs the other way round, or NOT PRECEDED BY",
-        r"(?i:preceded)\b",
-        expects="FOLLOWED",
-        without="PRECEDED",
-    ),
+    Rule("PRECEDED BY without NOT", "write FOLLOWED BY with the inputs the other way round, or NOT PRECEDED BY",
+         r"(?i:preceded)\b", expects="FOLLOWED", without="PRECEDED"),
     Rule("PRECEDED without BY", "write NOT PRECEDED BY", before="(?i:preceded)", expects="BY"),
     Rule("NOT without an operator", "write NOT FOLLOWED BY, NOT JOIN or NOT PRECEDED BY", expects="PRECEDED"),
     Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
     Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
-    Rule(
-        "{0} without a predicate in braces",
-        "write {{x = y, 1 h}} behind it: a condition and a window",
-        before=r"(?i:\b(BY|JOIN|UNORDERED))",
-        expects="LBRACE",
-    ),
-    Rule(
-        "this join has no window",
-        "write a comma and a window before }}, such as , 7 d or , INF",
-        r"\}",
-        expects="COMMA",
-        without="RPAR",
-    ),
+    Rule("{0} without a predicate in braces", "write {{x = y, 1 h}} behind it: a condition and a window",
+         before=r"(?i:\b(BY|JOIN|UNORDERED))", expects="LBRACE"),
+    Rule("this join has no window", "write a comma and a window before }}, such as , 7 d or , INF", r"\}",
+         expects="COMMA", without="RPAR"),
     Rule("this join has no window", "write a window behind the comma, such as 7 d or INF", r"\}", expects="INF"),
     Rule("{0} is no window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
     Rule("this join has no right input", "write what to join with, such as S//item", "$", r"\}", expects="LPAR"),
     Rule("FROM without an input", "write what to read, such as S//item", "$", "(?i:from)", expects="LPAR"),
     Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
     Rule("FROM is missing", "write FROM before the inputs (or a comma between items)", r"[\w/(]", expects="FROM"),
-    Rule(
-        "SELECT selects nothing",
-        "write *, variables, paths with AS, or an element",
-        r"(?i:from)\b|$",
-        "(?i:select)",
-    ),
+    Rule("SELECT selects nothing", "write *, variables, paths with AS, or an element", r"(?i:from)\b|$", "(?i:select)"),
     Rule("a SELECT item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="VAR"),
     Rule("an item's name cannot end in primes", "write AS {0}", "'+", r"(?i:as)\s+([\w.\-]+)"),
-    Rule(
-        "a stream takes no filter",
-        "write {0}/*[...] to filter its documents' roots",
-        r"\[",
-        r"([\w.\-]+)",
-        expects="AXIS",
-    ),
-    Rule(
-        "a stream takes no filter",
-        "write S//{0}[...] to filter the elements of that name",
-        r"\[",
-        r"((?<![\w.\-/@:*])[\w.\-]+?\s*(?:->|\b(?i:as)\b)\s*[\w.\-]+'*)",
-        expects="FOLLOWED",
-    ),
+    Rule("a stream takes no filter", "write {0}/*[...] to filter its documents' roots", r"\[", r"([\w.\-]+)",
+         expects="AXIS"),
+    Rule("a stream takes no filter", "write S//{0}[...] to filter the elements of that name", r"\[",
+         r"((?<![\w.\-/@:*])[\w.\-]+?\s*(?:->|\b(?i:as)\b)\s*[\w.\-]+'*)", expects="FOLLOWED"),
     Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
     Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
     # Bindings.
     Rule("a path in a predicate or in SELECT binds no variable", "bind it in the block", "(?i:as)\\b", expects="AND"),
     Rule("a variable is missing", "write a name behind the arrow", r"(?!\w)", "->"),
     Rule("a variable is missing", "write a name behind AS", r"(?!\w)", r"(?i:\bas)"),
+    Rule("there is no arithmetic in a query over documents", _COMPUTE, r"[0-9]", "/"),
     Rule("a step is missing", "write a name behind the /", r"(?!\w)", "/"),
     # Conditions.
-    Rule(
-        "{0} has no right side",
-        "write a condition behind it, or remove it",
-        r"(?:[,\]})]|$)",
-        r"(?i:\b(and|or))",
-    ),
+    Rule("{0} has no right side", "write a condition behind it, or remove it", r"(?:[,\]})]|$)", r"(?i:\b(and|or))"),
     Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
-    Rule(
-        "{0} has no right side",
-        "write what to compare with",
-        r"(?:[,\]})]|(?i:and|or)\b|$)",
-        rf"({_COMPARISON})",
-    ),
+    Rule("{0} has no right side", "write what to compare with", r"(?:[,\]})]|(?i:and|or)\b|$)", rf"({_COMPARISON})"),
     Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
-    Rule(
-        "a comparison of a comparison",
-        "write and between two comparisons",
-        _COMPARISON,
-        expects="AND",
-        without="COMPARE",
-    ),
+    Rule("a comparison of a comparison", "write and between two comparisons", _COMPARISON, expects="AND",
+         without="COMPARE"),
     Rule("an empty filter", "write a condition, or remove the brackets", r"\]", r"\["),
     Rule("an empty predicate", "write an equality, such as x = y", "[,}]", r"\{", expects="FUNCTION"),
     Rule("ONCE without PER", "write ONCE PER and what to tell once, in parentheses", expects="PER"),
-    Rule(
-        "ONCE PER without what to tell once",
-        "write it in parentheses, as in ONCE PER (title)",
-        before=r"(?i:\bper)",
-        expects="LPAR",
-    ),
+    Rule("ONCE PER without what to tell once", "write it in parentheses, as in ONCE PER (title)", before=r"(?i:\bper)",
+         expects="LPAR"),
     Rule("ONCE PER without PUBLISH", "write PUBLISH and a name before it", r"(?i:once)\b", expects="PUBLISH"),
     Rule("ONCE PER tells nothing once", "write a variable between the parentheses", r"\)", r"(?i:per)\s*\("),
     Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
     Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
     Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
-    Rule(
-        "a }} is missing",
-        "write }} before this (for a brace in constructor text, write {{{{)",
-        r"\S",
-        expects="RBRACE",
-        without="AND",
-    ),
+    Rule("a }} is missing", "write }} before this (for a brace in constructor text, write {{{{)", r"\S",
+         expects="RBRACE", without="AND"),
     Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
-)
+)  # fmt: skip
 
 
 def explain_syntax_error(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
@@ -322,7 +236,8 @@ def known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expe
             groups = [group for found in (ahead, after) for group in found.groups("")]
             start = at - len(before) + ahead.start() if rule.whole else at
             span = Span(start, max(at + len(after[0].rstrip()), start + 1))
-            return Problem(rule.message.format(*groups), span, rule.hint.format(*groups))
+            hint = unit_hint(groups[0]) if rule.hint == UNITS_HINT else rule.hint.format(*groups)
+            return Problem(rule.message.format(*groups), span, hint)
     return None
 
 

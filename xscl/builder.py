@@ -12,6 +12,8 @@ from lark import Token, Transformer
 from common.tools import quick
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import (
+    DERIVED,
+    NUMBERS,
     WITH_LITERAL,
     And,
     Axis,
@@ -45,15 +47,12 @@ from xscl.syntax import (
     SubQuery,
     Window,
 )
-from xscl.text import UNITS, unescaped, window_us
+from xscl.text import UNITS, unescaped, unit_hint, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
-_STRING_VALUED = frozenset(
-    {"normalize-space", "string", "lower-case", "upper-case", "canonical-url", "host", "domain", "words", "year-month"}
-    | WITH_LITERAL.keys()
-)
+_STRING_VALUED = ({"string"} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
 
 
 @quick
@@ -168,8 +167,7 @@ class Builder(Transformer[Token, Any]):
             return Window(None, span)
         unit = str(children[1]) if len(children) > 1 else "s"
         if unit not in UNITS:
-            hint = "the units are us, ms, s, min, h, d and w; without one it is seconds"
-            raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), hint)
+            raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), unit_hint(unit))
         us = window_us(str(children[0]), unit, span)
         return Window(us, span)
 

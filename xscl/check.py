@@ -76,6 +76,20 @@ from xscl.syntax import (
 )
 from xscl.text import dotted_hint
 
+KNOWN_NAMESPACES = {
+    "atom": "http://www.w3.org/2005/Atom",
+    "content": "http://purl.org/rss/1.0/modules/content/",
+    "dc": "http://purl.org/dc/elements/1.1/",
+    "dcterms": "http://purl.org/dc/terms/",
+    "georss": "http://www.georss.org/georss",
+    "itunes": "http://www.itunes.com/dtds/podcast-1.0.dtd",
+    "media": "http://search.yahoo.com/mrss/",
+    "slash": "http://purl.org/rss/1.0/modules/slash/",
+    "sy": "http://purl.org/rss/1.0/modules/syndication/",
+    "xhtml": "http://www.w3.org/1999/xhtml",
+}
+"""The namespaces of prefixes that feeds usually have."""
+
 _A_TIME = 'write an ISO date or time, such as "2026-07-16" or "2026-07-16T08:30:00Z"'
 
 
@@ -469,7 +483,7 @@ class _QueryChecker:
                 return
             above = step.test.kind
             if step.test.prefix is not None:
-                self.prefix(step.test.prefix, step.test.span)
+                self.prefix(step.test.prefix, step.test.span, ", or write *: for any namespace")
             if step.var is not None:
                 span = step.span if self.by_filter else self.binding_span(step)
                 if binds:
@@ -501,10 +515,11 @@ class _QueryChecker:
             return Span(found.end(), found.end() + len(var))
         return _end(step.span, var)
 
-    def prefix(self, prefix: str | None, span: Span) -> None:
+    def prefix(self, prefix: str | None, span: Span, instead: str = "") -> None:
         if prefix not in self.prefixes and prefix not in (None, "*"):
             close = get_close_matches(prefix or "", self.prefixes - {"xml"}, n=1)
-            hint = f'put DECLARE NAMESPACE {prefix} = "..."; before the queries'
+            uri = KNOWN_NAMESPACES.get(prefix or "", "...")
+            hint = f'put DECLARE NAMESPACE {prefix} = "{uri}"; before the queries{instead}'
             self.problem(f"prefix {prefix} is not declared", span, f"did you mean {close[0]}?" if close else hint)
 
     def filter(self, expr: Expr, context: NodeKind, *, binds: bool, why: str = "") -> None:

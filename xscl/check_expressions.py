@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from common.tools import Remembered
 from xscl.algebra.joins import NEGATED
 from xscl.algebra.regex import compile_pattern
 from xscl.algebra.regex_syntax import KNOWN as KNOWN_FLAGS
-from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.regex_syntax import MAX_PATTERN, PatternError
 from xscl.algebra.values import (
     DERIVED,
     WITH_LITERAL,
@@ -32,7 +33,7 @@ from xscl.algebra.values import (
     is_time,
 )
 from xscl.algebra.words import LEAST, MOST
-from xscl.problems import Problem
+from xscl.problems import EVENT_ADVICE, Problem
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2, "near": 3}
@@ -68,7 +69,8 @@ _KNOWN_ELSEWHERE = {
     "trim": "write normalize-space(...)",
     "length": "write string-length(...)",
     "like": 'write contains(text, "part"), or matches(text, "pattern")',
-    "count": "count nodes in a filter of the block, as in S//item->a[count(./author) > 1]",
+    "count": f"count nodes in a filter of the block, as in S//item->a[count(./author) > 1]; {EVENT_ADVICE}",
+    **dict.fromkeys(("sum", "avg", "min", "max", "argmax"), EVENT_ADVICE),
     "string": "a variable or a path stands for its text: leave out string()",
     **dict.fromkeys(("now", "today", "current-date", "current-dateTime", "current-time"), _NO_CLOCK),
     **dict.fromkeys(("dateTime", "datetime", "time", "timestamp", "to_date", "year", "month", "day"), _TIMES),
@@ -108,7 +110,8 @@ def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
             if place is not FILTER:
                 hint = "write the opposite comparison, such as != for ="
                 yield Problem(f"not() is not allowed in {place.name}", expr.span, hint)
-            yield from check_condition(expr.arg, place)
+            else:
+                yield from check_condition(expr.arg, place)
         case Compare():
             yield from check_operand(expr.left, place)
             yield from check_operand(expr.right, place)
@@ -193,7 +196,23 @@ def check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]
         try:
             compile_pattern(pattern.value, flags.value if flags else "")
         except PatternError as error:
-            yield Problem(f"bad regular expression: {error}", pattern.span, "see XPath 2.0's regular expressions")
+            yield Problem(f"bad regular expression: {error}", pattern.span, _pattern_hint(pattern.value))
+
+
+_PATTERN_HABITS = (
+    (r"\\b", r"write (^|\W) in front of a word, and (\W|$) behind it"),
+    (r"\(\?[imsx]+\)", 'write flags as a third argument: matches(x, "[a-z]+", "i")'),
+    (r"\(\?<?[=!]", "there is no look-around: write two conditions, with and or not(...)"),
+    (r"\(\?P?<", "groups have no names: write ( alone"),
+    (r"\\[AZz]", "write ^ for the beginning of the text, and $ for its end"),
+)
+
+
+def _pattern_hint(pattern: str) -> str:
+    if len(pattern) > MAX_PATTERN:
+        return "write several conditions, with or between them"
+    known = (hint for habit, hint in _PATTERN_HABITS if re.search(habit, pattern.replace("\\\\", "")))
+    return next(known, "see XPath 2.0's regular expressions")
 
 
 def _unknown_function(name: str, span: Span, place: ExprContext) -> Problem:

@@ -33,9 +33,8 @@ from xscl.syntax import (
     UnionStream,
     Window,
 )
-from xscl.text import bracket_problem
+from xscl.text import UNITS_HINT, bracket_problem
 
-_UNITS = "the units are us, ms, s, min, h, d and w; without one it is seconds"
 _LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
 _COMPARISON = r"(?:!=|<=|>=|=|<|>)"
 
@@ -57,9 +56,9 @@ SPELLING_RULES = (
     Rule("there is no {0} BY", "events come in the order of time", r"(?i:(order)\b)"),
     Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
     Rule("numbers have no exponent", "write the digits out", r"[0-9.]+[eE][0-9+-]"),
-    Rule("unknown unit of time {0}", _UNITS, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
-    Rule("unknown unit of time {0}", _UNITS, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
-    Rule("unknown unit of time {0}", _UNITS, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
+    Rule("unknown unit of time {0}", UNITS_HINT, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
+    Rule("unknown unit of time {0}", UNITS_HINT, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
+    Rule("unknown unit of time {0}", UNITS_HINT, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
          r"(?i:\b(?:within|over))\s+[0-9.]+"),
     Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
 )  # fmt: skip
@@ -75,39 +74,25 @@ PART_RULES = (
     Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
     Rule("a comparison of a comparison", "write AND between two comparisons", _COMPARISON, expects="AND"),
     Rule("a name is missing", "write one behind AS", r"(?!\w)", before=r"(?i:\bas)"),
-    Rule("a new statement begins here", "write ; between two statements", r"(?i:from|select|define)\b", expects="$END"),
+    Rule("a new statement begins here", "write ; between two statements", r"(?i:from|select|define|pattern)\b",
+         expects="$END"),
     Rule("an operator is missing", "write a comparison, AND or OR between the two", r"[\w\"'($]", expects="AND"),
 )  # fmt: skip
 """Parts that may be missing from any statement over events."""
 
 _QUERY_RULES = (
     # What belongs to queries over documents.
-    Rule(
-        "a path reads documents, and an event query reads events",
-        "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here",
-        r"/|->|@",
-        expects="NEXT",
-    ),
-    Rule(
-        "a path reads documents, and an event query reads events",
-        "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here",
-        r"/",
-        expects="FILTER",
-    ),
+    Rule("a path reads documents, and an event query reads events",
+         "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/|->|@", expects="NEXT"),
+    Rule("a path reads documents, and an event query reads events",
+         "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/", expects="FILTER"),
     Rule("there are no brackets here", "write FILTER{{...}} in front of the source", r"\[", expects="NEXT"),
     Rule("there are no brackets here", "write $1.x = $2.x", r"\["),
-    Rule(
-        "an event query has no element constructor",
-        "write SELECT x, y AS z: an output has an element for each attribute",
-        "<",
-        "(?i:select)",
-    ),
-    Rule(
-        "{0} joins documents, and this is an event query",
-        "write NEXT, or define events from the matches of a join that is PUBLISHed",
-        r"(?i:(join|followed)\b)",
-        expects="NEXT",
-    ),
+    Rule("an event query has no element constructor",
+         "write SELECT x, y AS z: an output has an element for each attribute", "<", "(?i:select)"),
+    Rule("{0} joins documents, and this is an event query",
+         "write NEXT, or define events from the matches of a join that is PUBLISHed", r"(?i:(join|followed)\b)",
+         expects="NEXT"),
     Rule("ONCE PER belongs to queries over documents", "remove it", r"(?i:once)\b", expects="$END"),
     Rule("WITHIN stands in front of PUBLISH", "write WITHIN 7 d PUBLISH name", r"(?i:within)\b", r"(?i:publish)\s+\w+"),
     *SPELLING_RULES,
@@ -128,6 +113,7 @@ _QUERY_RULES = (
          ",", r"(?i:\b(next|filter))\s*\{[^{}]*", expects="RBRACE", without="COMMA"),
     Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
     Rule("SELECT selects nothing", "write *, or attributes", r"(?i:from)\b|$", "(?i:select)"),
+    Rule("an item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="FUNCTION"),
     Rule("FROM is missing", "write FROM before the source", r"(?i:filter|aggregate)\b", expects="FUNCTION"),
     Rule("FROM is missing", "write FROM before the source (or a comma between items)", r"[\w(]", expects="FROM"),
     Rule("{0} has no right side", "write the name of events behind it, or a source in parentheses",
@@ -359,6 +345,14 @@ _RULES = (
     Rule("there is no {0} in a pattern", "write NON OVERLAPPING for one of those that overlap", r"(?i:(once)\b)"),
     Rule("there is no OR between patterns", "write two patterns that PUBLISH one name", r"(?i:or|union)\b",
          expects="WHERE"),
+    Rule("RETURN returns nothing", "write what to tell, such as a.x AS x, or leave RETURN out",
+         r"(?i:publish|all|earliest|non)\b|$", r"(?i:\breturn)"),
+    Rule("an item is missing", "write one behind the comma, or remove it",
+         r"(?i:publish|all|earliest|non)\b|$", ",", expects="FUNCTION"),
+    Rule("HAVING without a condition", "write one, such as a.x > 5, or leave HAVING out",
+         r"(?i:return|publish|all|earliest|non)\b|$", r"(?i:\bhaving)"),
+    Rule("HAVING without a condition", "write one, such as a.x > 5, or leave HAVING out", r"\w",
+         r"(?i:\bhaving\s+(?:return|all|earliest|non))"),
     # References.
     Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"[\w.+\- ]+\]",
          expects="CURRENT"),

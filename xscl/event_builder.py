@@ -428,7 +428,10 @@ def _check_order(clauses: list[KeywordClause]) -> None:
         if one == other:
             raise Problem(f"{clause.word} is there twice", clause.span, "remove one of them")
         if one > other:
-            hint = "the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, EARLIEST MAXIMAL, NON OVERLAPPING, PUBLISH"
+            hint = (
+                "the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, ALL MATCHES or EARLIEST MAXIMAL and "
+                "NON OVERLAPPING, PUBLISH"
+            )
             raise Problem(f"{clause.word} stands behind {before.word}", clause.span, hint)
-        if "ALL" in (before.word, clause.word) and other < _ORDER.index("PUBLISH"):
-            raise Problem("ALL MATCHES beside another mode", clause.span, "write one of them")
+        if before.word == "ALL" and clause.word in ("EARLIEST", "NON"):
+            raise Problem("ALL MATCHES beside another mode", before.span, "write one of them")

@@ -18,7 +18,7 @@ from xscl.event_advice import explain_definition, explain_pattern, explain_query
 from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
 from xscl.event_forms import RESERVED, event_name_span, unequal
 from xscl.event_lower import KnownEventSkeletons, made_of, resolve_known, schema_of
-from xscl.event_resolve import MAX_ATTRIBUTES
+from xscl.event_resolve import ALL_FUNCTIONS, MAX_ATTRIBUTES
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem
 from xscl.syntax import (
@@ -264,5 +264,6 @@ def _definition_tables() -> TableParser:
 
 
 def _lark(file: str, start: str, builder: EventPatternBuilder | DefinitionBuilder) -> Lark:
-    grammar = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    hyphenated = "|".join(name for name in ALL_FUNCTIONS if "-" in name)
+    grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
     return Lark(grammar, parser="lalr", lexer="contextual", start=start, transformer=builder, maybe_placeholders=False)

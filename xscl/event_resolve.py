@@ -62,6 +62,7 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.values import (
     DERIVED,
+    NUMBERS,
     ORDERS,
     TESTS,
     WITH_LITERAL,
@@ -153,7 +154,10 @@ FUNCTIONS = {
     "concat": (2, MOST_ARGUMENTS),
     "abs": (1, 1),
 }
-_NUMBERS = ("number", "string-length", "abs")
+ALL_FUNCTIONS = (*TESTS, *FUNCTIONS, *AGGREGATES)
+"""The functions of event statements."""
+
+_NUMBERS = NUMBERS | {"abs"}
 _OPPOSITE: dict[CompareOp, CompareOp] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _SIDE_PARTS: dict[str, Part] = {"$1": "left", "$2": "right", "$": "latest"}
 
@@ -347,9 +351,8 @@ class Expressions:
         return False
 
     def _unknown_function(self, name: str, span: Span) -> None:
-        known = [*TESTS, *FUNCTIONS, *AGGREGATES]
-        close = get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"the functions are {', '.join(known)}"
+        close = get_close_matches(name.lower(), ALL_FUNCTIONS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"the functions are {', '.join(ALL_FUNCTIONS)}"
         self.problem(f"there is no function {name}()", span, hint)
 
     # ------------------------------------------------------------ conditions

@@ -23,7 +23,7 @@ from xscl.builder import Builder, Declaration
 from xscl.check import check_publishing, check_script
 from xscl.event_parser import check_events, name_in, parse_event_statement
 from xscl.lalr import TableParser, Unparsable
-from xscl.problems import Lines, Problem, XsclError, XsclErrors
+from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Join, Query, Script, StatementKind
 from xscl.text import StatementSpan, SyntaxKind, kinds_of, split_script
 
@@ -157,15 +157,15 @@ def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_E
     Raises XsclErrors with all mistakes, in the order of their places: syntax errors of any statement, and mistakes of
     meaning in well-formed queries.
     """
-    return (None if events else _known_script(text)) or _Parser(text, events).script(stored=stored)
+    return (None if events else _known_script(text)) or _Parser(text, events, stored=stored).script()
 
 
 def located_queries(
     text: str, numbers: Iterable[int], *, stored: bool = False, events: EventStreams = NO_EVENTS
 ) -> Iterator[Query]:
     """Queries of a correct script, by numbers from 0, with all spans in its text; see `parse_script`."""
-    parser = _Parser(text, events)
-    parser.script(stored=stored)
+    parser = _Parser(text, events, stored=stored)
+    parser.script()
     return map(parser.in_place, numbers)
 
 
@@ -199,10 +199,27 @@ def _placed(query: Query, span: Span) -> Query:
     return Query(query.source, query.select, query.publish, span, query.once)
 
 
+class _AnyName:
+    def __contains__(self, name: object) -> bool:
+        return bool(name)
+
+
+def may_lack_events(text: str, errors: XsclErrors) -> bool:
+    """Whether a script may be correct where there are more events: all its mistakes are reads of missing events, or in
+    statements that read a bare name."""
+    clean, statements = split_script(text)
+    kinds = kinds_of(clean, statements, _AnyName()) or []
+    of_events = [one.span for one, kind in zip(statements, kinds, strict=False) if kind == "event query"]
+    return all(
+        error.message.startswith(LACKS_EVENTS) or any(span.start <= error.span.start <= span.end for span in of_events)
+        for error in errors.errors
+    )
+
+
 class _Parser:
-    def __init__(self, text: str, events: EventStreams = NO_EVENTS) -> None:
-        self._text, self._lines = text, Lines(text)
-        self._clean, self._statements = split_script(text)
+    def __init__(self, text: str, events: EventStreams = NO_EVENTS, *, stored: bool = False) -> None:
+        self._text, self._lines, self._stored = text, Lines(text), stored
+        self._clean, self._statements = split_script(text, stored=stored)
         self._known_events = events
         self._events: list[EventDefinition | EventQuery] = []
         self._failed_events: set[str] = set()
@@ -211,7 +228,7 @@ class _Parser:
         self._queries: list[tuple[StatementSpan, Query]] = []
         self._declarations: list[Declaration] = []
 
-    def script(self, *, reuse: bool = True, stored: bool = False) -> Script:
+    def script(self, *, reuse: bool = True) -> Script:
         """With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
         kinds = kinds_of(self._clean, self._statements, self._known_events)
         for number, statement in enumerate(track_progress("parsing", self._statements)):
@@ -226,19 +243,19 @@ class _Parser:
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
         script = self._script(tuple(namespaces.items()))
-        problems += check_script(script, self._lines, self.in_place, stored=stored)
+        problems += check_script(script, self._lines, self.in_place, stored=self._stored)
         if kinds is not None or self._known_events:
             failed = frozenset(self._failed_events)
             problems += check_events(
-                script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=stored
+                script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=self._stored
             )
         if not script.queries and not script.has_events and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
         if problems and reuse and self._events:  # their places may be those in other queries
-            return _Parser(self._text, self._known_events).script(reuse=False, stored=stored)
+            return _Parser(self._text, self._known_events, stored=self._stored).script(reuse=False)
         if problems:
             raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
-        if not namespaces and not stored:
+        if not namespaces and not self._stored:
             self._remember()
         return script
 

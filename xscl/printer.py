@@ -101,7 +101,7 @@ def _event_item(item: Named | AllAttributes) -> str:
         return "*"
     text = _expr(item.expr)
     is_named = isinstance(item.expr, Reference | ItemReference) and item.expr.name == item.name
-    return text if is_named else f"{text} AS {item.name}"
+    return text if is_named or not item.name else f"{text} AS {item.name}"
 
 
 # ---------------------------------------------------------------- streams
@@ -202,6 +202,11 @@ def _operation(node: ArithmeticExpr) -> str:
     return f"{_at_least(own, node.left)} {node.op} {_at_least(own + 1, node.right)}"
 
 
+def _minus(node: Minus) -> str:
+    arg = _at_least(6, node.arg)
+    return f"- {arg}" if arg.startswith("-") else f"-{arg}"  # -- begins a comment
+
+
 def _reference(node: Reference) -> str:
     return f"{node.side}.{node.name}" if node.side else node.name
 
@@ -211,24 +216,18 @@ def _event_of(node: ItemReference) -> str:
     return f"{node.variable}{place}.{node.name}" if node.name else f"{node.variable}{place}"
 
 
-def _string_literal(node: String) -> str:
-    if "\n" in node.value:
-        raise InvalidValue(f"a string literal cannot hold a line break: {node.value!r}")
-    return '"' + node.value.replace('"', '""') + '"'
-
-
 _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     Reference: _reference,
     ItemReference: _event_of,
     EquivalenceTest: lambda node: f"[{', '.join(one.name for one in node.names)}]",
     TimeMeasure: lambda node: node.name,
-    String: _string_literal,
+    String: lambda node: _string(node.value),
     Number: lambda node: node.text,
     Percentage: lambda node: f"{node.text}%",
     Window: lambda node: window_text(node.us),
     Null: lambda _: "NULL",
     ArithmeticExpr: _operation,
-    Minus: lambda node: f"-{_at_least(6, node.arg)}",
+    Minus: _minus,
     EventCall: lambda node: f"{node.name}({', '.join(map(_expr, node.args))})",
     EventCompare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
     IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' if node.negated else ''}NULL",
@@ -306,7 +305,8 @@ def _definition(definition: EventDefinition) -> str:
 
 def _attribute(attribute: DefinedAttribute) -> str:
     operand = to_xscl(attribute.operand)
-    if attribute.number and not is_number(attribute.operand):
+    stays = is_number(attribute.operand) and not operand.startswith("number(")  # the parser takes one number() off
+    if attribute.number and not stays:
         operand = f"number({operand})"
     return f"{attribute.name} {'IN' if attribute.each else ':='} {operand}"
 
@@ -375,7 +375,9 @@ def _element(node: ElementConstructor) -> str:
         for name, parts in node.attributes
     )
     children = "".join(_text(part) if isinstance(part, str) else to_xscl(part) for part in node.children)
-    return f"<{node.name}{attributes}>{children}</{node.name}>" if children else f"<{node.name}{attributes}/>"
+    end = f"{node.name} " if node.name.endswith("-") else node.name  # a hyphen before > is an arrow
+    begin = f"{node.name}{attributes}" if attributes else end
+    return f"<{begin}>{children}</{end}>" if children else f"<{node.name}{attributes}/>"
 
 
 def _text(text: str, *, quoted: bool = False) -> str:

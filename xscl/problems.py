@@ -92,21 +92,22 @@ class XsclError(InputError, ValueError):
         return self.render()
 
 
+EVENT_ADVICE = (
+    "compute over events: DEFINE EVENT E FROM S//item->i (x := number(i/price)); FROM AGGREGATE{sum(x) AS y OVER 1 d} E"
+)
+"""The hint at aggregates in queries over documents."""
+
 LACKS_EVENTS = "there are no events "
 """Prefix of messages about events that a script lacks."""
 
 
 class XsclErrors(InputError, ValueError):
-    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders the first 100."""
+    """All mistakes of a script, as `errors`, each once, in the order of their places. `str()` renders the first 100."""
 
     def __init__(self, errors: Iterable[XsclError]) -> None:
-        self.errors = tuple(sorted(errors, key=lambda error: (error.span.start, error.span.end)))
+        distinct = {(error.span.start, error.span.end, error.message): error for error in errors}
+        self.errors = tuple(distinct[key] for key in sorted(distinct, key=lambda key: key[:2]))
         super().__init__(self.errors)
-
-    @property
-    def lacks_events(self) -> bool:
-        """Whether all mistakes are reads of missing events, which a store may have."""
-        return all(error.message.startswith(LACKS_EVENTS) for error in self.errors)
 
     def render(self, file: str | None = None) -> str:
         return rendered(self.errors, file)

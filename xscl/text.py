@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from common.errors import InvalidValue
 from common.tools import quick
 from xscl.algebra.values import Span
-from xscl.problems import Lines, Problem
+from xscl.problems import EVENT_ADVICE, Lines, Problem
 
 _BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
@@ -84,7 +84,6 @@ FAR = 200
 
 _JOIN = "JOIN {x = y, 1 h}"
 _FILTER = 'S//item[./title = "x"]'
-_ONE = "each document is answered by itself"
 
 _CLAUSES = {
     "inner": ("every JOIN is an inner one", f"write {_JOIN}"),
@@ -98,8 +97,8 @@ _CLAUSES = {
     "using": ("there is no USING", f"write the condition and a window in braces behind JOIN: {_JOIN}"),
     "then": ("there is no THEN", "write FOLLOWED BY {x = y, 1 h}"),
     "within": ("there is no WITHIN here", f"write the window behind the condition of a join: {_JOIN}"),
-    "group": ("there is no GROUP BY", _ONE),
-    "having": ("there is no HAVING", _ONE),
+    "group": ("there is no GROUP BY", EVENT_ADVICE),
+    "having": ("there is no HAVING", EVENT_ADVICE),
     "order": ("there is no ORDER BY", "outputs come in the order of time"),
     "limit": ("there is no LIMIT", "a query stands, and is answered for every document"),
     "union": ("there is no UNION", "PUBLISH two queries under one name"),
@@ -171,10 +170,10 @@ _HABITS = (
            r"\.(?:lower|upper|toLowerCase|toUpperCase)\s*"),
     _Habit("the condition of a join stands in braces", f"write {_JOIN} in front of the second input, in place of ON",
            r"[^{;]*\b(?i:on)\b", r"(?i:\bjoin)", "LBRACE"),
-    _Habit("there are no aggregates", "each match is an output of its own",
-           r"\*", r"(?i:\b(?:count|sum|max|min|avg))\s*\("),
+    _Habit("there are no aggregates of documents", EVENT_ADVICE,
+           r"\*|\w", r"(?i:\b(?:count|sum|max|min|avg))\s*\(\s*(?i:distinct)?"),
     _Habit("a quote ends the string", "write it twice, or use the other kind of quotes",
-           r"\w", r"""(?:'[^'\n\\]*'|"[^"\n\\]*")"""),
+           r"(?!(?i:from|select|declare|define|publish)\b)\w", r"""(?:'[^'\n\\]*'|"[^"\n\\]*")"""),
     _Habit("all of a document is selected by its variable", "write {0}", r"\*", r"\b([\w\-]+)\."),
     _Habit("DISTINCT is not needed", "remove it: an output is made once", r"\w", r"(?i:\bselect\s+distinct)\s+"),
     _Habit("PUBLISH takes a name alone", "write PUBLISH {0}", r"(?i:as)\s+([\w\-]+)", r"(?i:\bpublish)\s+"),
@@ -220,11 +219,19 @@ def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Pro
     close = get_close_matches(first[1].upper(), ("SELECT", "FROM", "DECLARE"), n=1, cutoff=0.7) if first else []
     if first and close and first[1].upper() not in ("SELECT", "FROM", "DECLARE"):
         return Problem(f"there is no {first[1]}", Span(first.start(1), first.end(1)), f"did you mean {close[0]}?")
-    if word and "ARROW" in expected and "FOLLOWED" in expected:
-        return Problem(
-            f"unexpected {word}", Span(at, at + len(word)), f"to bind a variable, write ->{word} or AS {word}"
-        )
+    if word and "FOLLOWED" in expected:
+        span = Span(at, at + len(word))
+        if _BEGINNING.match(behind):
+            return Problem("a new query begins here", span, "write ; between two queries")
+        hints = [f"to bind a variable, write ->{word} or AS {word}"] if "ARROW" in expected else []
+        if re.search(r"\n\s*$", before):
+            hints.append("to begin a query, write ; before it")
+        return Problem(f"unexpected {word}", span, "; ".join(hints)) if hints else None
     return None
+
+
+_BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
+"""A query without FROM, whose beginning is no variable's name."""
 
 
 def dotted_hint(var: str, bound: Container[str]) -> str:
@@ -286,16 +293,17 @@ class StatementSpan:
     problem: Problem | None = None
 
 
-def split_script(text: str) -> tuple[str, list[StatementSpan]]:
+def split_script(text: str, *, stored: bool = False) -> tuple[str, list[StatementSpan]]:
     """The script with its comments blanked, so that offsets stay, and its statements, empty ones too. A `;` ends a
     statement unless it is in a string, a comment, constructor text, or brackets that are closed on the line that opens
-    them. An unterminated string or comment ends with its line, or at a `;` there."""
-    return _Splitter(text).split()
+    them. An unterminated string or comment ends with its line, or at a `;` there. `stored` texts were printed, with
+    parentheses around each AND in an OR."""
+    return _Splitter(text, 2 * MAX_DEPTH if stored else MAX_DEPTH).split()
 
 
 class _Splitter:
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, deepest: int) -> None:
+        self.text, self.deepest = text, deepest
         self.blanks: list[tuple[int, int]] = [(0, 1)] if text.startswith("\ufeff") else []
         self.problems: list[Problem] = [_illegal(found) for found in _ILLEGAL.finditer(text, len(self.blanks))]
         self.ends: list[int] = []
@@ -305,7 +313,7 @@ class _Splitter:
     def split(self) -> tuple[str, list[StatementSpan]]:
         text = self.text
         pos, after_select = 0, -1
-        while found := (_PAST_BRACKETS if len(self.open) < MAX_DEPTH else _MARK).match(text, pos):
+        while found := (_PAST_BRACKETS if len(self.open) < self.deepest else _MARK).match(text, pos):
             kind = found.lastgroup
             begin, pos = found.span(found.lastindex or 0)
             match kind:
@@ -324,7 +332,7 @@ class _Splitter:
                         pos = self._constructor(begin)
                 case "open":
                     self.open.append((text[begin], begin, []))
-                    if len(self.open) == MAX_DEPTH + 1:
+                    if len(self.open) == self.deepest + 1:
                         self.problems.append(_too_deep(begin))
                 case "close":
                     self._close(_OPENER[text[begin]], begin)
@@ -390,7 +398,7 @@ class _Splitter:
                         return pos
                     continue
                 names.append(found["opened"])
-                if len(names) == MAX_DEPTH + 1:
+                if len(names) == self.deepest + 1:
                     self.problems.append(_too_deep(found.start()))
             elif found["closed"] is not None:
                 # The builder reports end tags of other names. Here they must only not swallow the rest of the script.
@@ -441,7 +449,7 @@ class _Splitter:
                     pos = self._string(pos)
                 case "open":
                     depth += 1
-                    if depth == MAX_DEPTH + 1:
+                    if depth == self.deepest + 1:
                         self.problems.append(_too_deep(begin))
                 case "close":
                     depth -= 1
@@ -620,7 +628,7 @@ def _sources(tokens: Sequence[tuple[str, str]]) -> Iterator[int]:
             at += 1
         elif word == "select":
             depth, at = 0, at + 1
-            while at < len(tokens) and not (depth == 0 and tokens[at][1] == "from"):
+            while at < len(tokens) and not (depth == 0 and tokens[at][1] == "from" and tokens[at - 1][1] != "."):
                 depth += {"(": 1, ")": -1}.get(tokens[at][0], 0)
                 at += 1
         else:
@@ -638,6 +646,31 @@ UNITS = {
     "w": 604_800_000_000,
 }
 """Microseconds per unit of a window."""
+
+UNITS_HINT = "the units are us, ms, s, min, h, d and w; without one it is seconds"
+
+_OTHER_UNITS = {
+    "min": "m mins minute minutes",
+    "s": "sec secs second seconds",
+    "h": "hr hrs hour hours",
+    "d": "day days",
+    "w": "wk wks week weeks",
+    "ms": "msec msecs millis millisecond milliseconds",
+    "us": "µs μs usec usecs micros microsecond microseconds",
+    "d, such as 30 d": "mo mon month months",
+    "d, such as 365 d": "y yr yrs year years",
+}
+_MEANT = {other: unit for unit, others in _OTHER_UNITS.items() for other in others.split()}
+
+
+def unit_hint(unit: str) -> str:
+    """
+    >>> unit_hint("Hours")
+    'write h; the units are us, ms, s, min, h, d and w; without one it is seconds'
+    """
+    meant = unit.lower() if unit.lower() in UNITS else _MEANT.get(unit.lower())
+    return f"write {meant}; {UNITS_HINT}" if meant else UNITS_HINT
+
 
 LONGEST_WINDOW = 2**63 - 1
 """Maximum window in microseconds: the greatest integer of the engines."""
@@ -674,7 +707,9 @@ def duration_us(text: str) -> int | None:
     digits = number.replace(".", "", 1)
     if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
         known = ", ".join(UNITS)
-        raise InvalidValue(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
+        meant = _MEANT.get(unit.lower())
+        hint = f"; write {meant} for {unit}" if meant and digits.isdecimal() else ""
+        raise InvalidValue(f"{text!r} is not a duration{hint}; write a number and a unit ({known}), like 1h, or INF")
     microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
     if microseconds > LONGEST_WINDOW:
         raise InvalidValue(f"{text!r} is too long; write INF for no limit")

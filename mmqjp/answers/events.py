@@ -62,8 +62,10 @@ from xscl.algebra.values import number_text
 
 def pause_reason(excess: Excess, quota: Quota) -> str:
     if excess.bound == "partial":
-        return f"more than {quota.partial:,} partial matches wait after {iso_utc(excess.time)} (max-partial)"
-    return f"more than {quota.matches:,} matches at {iso_utc(excess.time)} (max-matches)"
+        partial = "1 partial match waits" if quota.partial == 1 else f"{quota.partial:,} partial matches wait"
+        return f"more than {partial} after {iso_utc(excess.time)} (max-partial)"
+    matches = "1 match" if quota.matches == 1 else f"{quota.matches:,} matches"
+    return f"more than {matches} at {iso_utc(excess.time)} (max-matches)"
 
 
 class EventOutput:

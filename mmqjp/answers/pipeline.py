@@ -5,6 +5,7 @@ engine returns to its previous state."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents
 from mmqjp.answers.events_run import StoredEvents, limits_of
 from mmqjp.answers.fan_out import Outputs
+from mmqjp.answers.isolation import MOST_FAILING, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.kernels import MakeKernel
 from mmqjp.answers.matches import Match, as_batch, match_rows
 from mmqjp.answers.operators import (
@@ -46,7 +48,7 @@ from mmqjp.documents.record import Record, Records
 from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill
-from mmqjp.queries.compile import Compiler
+from mmqjp.queries.compile import Compiler, UnreadableQuery
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
@@ -63,6 +65,8 @@ from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from mmqjp.answers.spread import SpreadAnswers
+
+logger = logging.getLogger("mmqjp")
 
 WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents with consecutive docids, given the first."""
@@ -467,6 +471,10 @@ class BatchResult:
     paused: dict[str, str]
 
 
+class _Tried(Exception):
+    """A trial of a batch succeeded, and is rolled back."""
+
+
 class Batches:
     """Runs batches over an engine's components. Each is committed when the call returns."""
 
@@ -505,7 +513,60 @@ class Batches:
         lasts: bool | None = None,
     ) -> BatchResult:
         """Processes documents and commits `metadata` with them. `evaluated` has stage 1 results computed elsewhere.
-        `lasts` says, at the end of a finite run, whether its state persists."""
+        `lasts` says, at the end of a finite run, whether its state persists. Pauses queries whose own work fails."""
+        documents, paused = list(documents), dict[str, str]()
+        for failures in range(MOST_FAILING + 1):
+            try:
+                done = self._process(documents, metadata, evaluated, lasts)
+                return replace(done, paused=paused | done.paused)
+            except Exception as error:
+                if failures == MOST_FAILING or not may_be_of_query(error):
+                    raise
+                if not (blamed := self._to_blame(error, partial(self._failure, documents, evaluated, lasts))):
+                    raise
+                logger.debug("a query failed", exc_info=error)
+                paused |= self._set_aside(blamed)
+        raise AssertionError("it counts without end")
+
+    def _to_blame(self, error: Exception, failure: Callable[[], Exception | None]) -> dict[Subscription, str]:
+        """Returns the queries whose own work made a batch fail, with the reason; none if it was something else."""
+        registry = self._components.registry
+        if isinstance(error, UnreadableQuery):
+            return {query: reason for query, reason in registry.unreadable().items() if registry.has_work(query)}
+        failing = failing_queries(registry, error, self._components.changes.without, failure)
+        return dict.fromkeys(failing, failure_reason(error))
+
+    def _set_aside(self, blamed: Mapping[Subscription, str]) -> dict[str, str]:
+        """Pauses queries, and takes the work from unreadable ones. Returns the reasons by name."""
+        changes, registry = self._components.changes, self._components.registry
+        active = {query: reason for query, reason in blamed.items() if query.active}
+        for reason in dict.fromkeys(active.values()):
+            with self.whole():
+                changes.pause_queries([query for query in active if active[query] == reason], reason)
+                registry.set_aside()
+        return {query.name: reason for query, reason in active.items()}
+
+    def _failure(
+        self, documents: list[Document | Reject], evaluated: EvaluatedBatch | None, lasts: bool | None
+    ) -> Exception | None:
+        """Returns the error of a batch that is rolled back in any case."""
+        try:
+            self._process(documents, NO_METADATA, evaluated, lasts, is_trial=True)
+        except _Tried:
+            return None
+        except Exception as error:
+            return error
+        return None
+
+    def _process(
+        self,
+        documents: list[Document | Reject],
+        metadata: CommitMetadata | MetadataOf,
+        evaluated: EvaluatedBatch | None,
+        lasts: bool | None,
+        *,
+        is_trial: bool = False,
+    ) -> BatchResult:
         components = self._components
         components.registry.flush()
         taken_at = components.now()
@@ -530,6 +591,8 @@ class Batches:
             self._save_pauses(answered.pauses)
             components.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
             outputs = components.outbox.save_answers(answered.answers, answered.members)
+            if is_trial:
+                raise _Tried
             components.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
             components.eviction.evict(greatest)
             if components.stage1.crowded:
@@ -553,12 +616,31 @@ class Batches:
         if timing.idle_after is None or not is_lateness_bounded(timing.lateness):
             return None
         greatest = components.watermarks.after({}, components.registry.outside(), now)
-        if components.pipeline.is_due(greatest, now) or components.eviction.is_due(greatest):
+        if self._is_due(greatest, now) or components.eviction.is_due(greatest):
             return self.process((), NO_METADATA, None)
         components.watermarks.advance(greatest, {}, now)
         return None
 
+    def _is_due(self, greatest: Mapping[str, int], now: int) -> bool:
+        try:
+            return self._components.pipeline.is_due(greatest, now)
+        except Exception as error:
+            if may_be_of_query(error):
+                return True  # a batch finds the query
+            raise
+
     # ------------------------------------------------------------ queries
+
+    def set_aside(self, *, read_only: bool) -> dict[str, str]:
+        """Pauses the queries that this version cannot read, and returns the reasons by name."""
+        self._components.registry.set_aside()
+        unreadable = self._components.registry.unreadable()
+        if not read_only:
+            return self._set_aside(unreadable)
+        for query, reason in unreadable.items():
+            if query.paused is None:
+                query.pause(0, reason)
+        return {}
 
     def subscribe(
         self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool

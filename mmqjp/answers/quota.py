@@ -86,17 +86,22 @@ class QuotaBound(Enum):
     def reason(self, quota: Quota, document: str, *, hidden: bool) -> str:
         """Returns the reason shown to users. `document` is the arriving document's id; `hidden`: tuples of a hidden
         stream were counted."""
-        matches = "matches of an inner join" if hidden else "matches"
+        one = (quota.matches if self is QuotaBound.MATCHES else quota.outputs) == 1
+        matches = ("match" if one else "matches") + (" of an inner join" if hidden else "")
         match self:
             case QuotaBound.MATCHES:
                 return f"more than {quota.matches:,} {matches} of the document {document!r} (max-matches)"
             case QuotaBound.OUTPUTS:
                 return f"more than {quota.outputs:,} {matches} in {BLOCK:,} documents, with {document!r} (max-outputs)"
             case QuotaBound.WORK:
-                return f"more than {quota.work:,} steps for the document {document!r} (max-work)"
+                return f"more than {_steps(quota.work)} for the document {document!r} (max-work)"
             case QuotaBound.WORK_OF_BLOCK:
                 work = quota.most_work_of_block
-                return f"more than {work:,} steps for {BLOCK:,} documents, with {document!r} (max-work)"
+                return f"more than {_steps(work)} for {BLOCK:,} documents, with {document!r} (max-work)"
+
+
+def _steps(count: int | None) -> str:
+    return "1 step" if count == 1 else f"{count:,} steps"
 
 
 def block_size() -> int:

@@ -23,7 +23,14 @@ from join_stage.store.protocol import Outdated
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
 from mmqjp.commands.console import console, pluralise, progress_shown
 from mmqjp.commands.formats import open_engine
-from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, read_script, time_xpath_option
+from mmqjp.commands.options import (
+    AtLeast,
+    FeedsBeforePaths,
+    feeds_option,
+    read_script,
+    text_for_store,
+    time_xpath_option,
+)
 from mmqjp.engine import Session
 from mmqjp.explain import trial
 from mmqjp.explain.automaton import EventProgram, compile_statements, registered_statements
@@ -48,7 +55,7 @@ from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
 from pattern_stage.plan import RULE_NAMES, RuleName
-from xscl.parser import located_queries
+from xscl.parser import located_queries, parse_script
 from xscl.problems import rendered
 from xscl.syntax import Query, Script
 
@@ -115,12 +122,11 @@ def check(
             failed = True
             continue
         click.echo(f"{path}: {_counts(script)}, no mistakes")
-        if summary is not None:
-            if sample is None:
-                _show(summary.table, len(script.queries), "query", "queries")
-                click.echo("".join(f"{note}\n" for note in summary.notes), nl=False)
-            else:
-                _show_trial(path, text, script, sample)
+        if sample is not None:
+            _show_trial(path, text, script, sample)
+        elif summary is not None:
+            _show(summary.table, len(script.queries), "query", "queries")
+            click.echo("".join(f"{note}\n" for note in summary.notes), nl=False)
         _show_events(script)
         if warnings := warnings_of(text, script, feeds):
             click.echo(rendered(warnings, str(path), "warning", "warning"), err=True)
@@ -178,7 +184,7 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
     with progress_shown():
         trials, everything = try_queries(script, located_queries(text, first), sample)
     console().print(trial.table(trials, text))
-    if more := len(script.queries) - len(trials):
+    if more := len(script.queries) - len(first):
         click.echo(f"and {pluralise(more, 'query', 'queries')} more, not tried")
     if notes := trial.trial_notes(trials, text, everything):
         click.echo(rendered(notes, str(path), "note", "note"))
@@ -288,12 +294,13 @@ def explain(
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
     registered.
     """
-    script = read_script(file)[1]
+    text = read_script(file)[0] if state is None else text_for_store(file)
     if state is not None and stored_engine(state) is None:
         raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
     shows_plan = plan == WHOLE
     plan = DEFAULT_PLAN if shows_plan else plan
     with _opened(state, plan) as engine:
+        script = parse_script(text, events=engine.registry.events.streams())
         if state is None:
             engine.ensure(script)
         names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]

@@ -11,17 +11,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from common.errors import MmqjpError
 from mmqjp.process import INTERRUPTED, ending_when_interrupted, printable_line, without_pandas
 from mmqjp.sinks.standard_output import flush_standard_output, reserve_standard_files
-
-if TYPE_CHECKING:
-    from xscl.problems import XsclErrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +87,11 @@ class Failure(click.ClickException):
 
 
 class ScriptFailure(Failure):
-    """A script with mistakes, each shown in place. `lacks_events`: it only reads undefined events."""
+    """A script with mistakes, each shown in place. `may_lack_events`: it may be correct in a store with more events."""
 
-    def __init__(self, path: Path, errors: XsclErrors) -> None:
-        super().__init__(errors.render(str(path)))
-        self.lacks_events = errors.lacks_events
+    def __init__(self, rendering: str, *, may_lack_events: bool = False) -> None:
+        super().__init__(rendering)
+        self.may_lack_events = may_lack_events
 
     def show(self, file: Any = None) -> None:
         click.echo(self.message, file=file, err=file is None)

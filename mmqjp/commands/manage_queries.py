@@ -18,7 +18,7 @@ from rich.text import Text
 from common.files import share, whole_file
 from feeds.documents import iso_utc
 from join_stage.protocol import DEFAULT_PLAN
-from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.command_line import Failure, ScriptFailure, debug_option
 from mmqjp.commands.console import console, pluralise, progress_shown
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import engine_option, shared_option, text_for_store
@@ -27,7 +27,7 @@ from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
 from mmqjp.process import printable_line
 from mmqjp.queries.registry import NEVER
-from mmqjp.service.commands import SHARING, Client, RunSinks, no_sinks
+from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks, no_sinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -98,8 +98,13 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
     """
     text = text_for_store(file)
     arguments = {"text": text, "add": add, "backfill": backfill}
-    with progress_shown():  # if no service runs, this process registers them
-        changed = client(state, wait, engine, shared=shared).ask("subscribe", arguments)
+    try:
+        with progress_shown():  # if no service runs, this process registers them
+            changed = client(state, wait, engine, shared=shared).ask("subscribe", arguments)
+    except CommandError as error:
+        if "\n" not in str(error):  # it is no rendering of mistakes
+            raise
+        raise ScriptFailure(f"{printable_line(str(file))}: {error}") from error
     print_changed(changed, "subscribed")
 
 

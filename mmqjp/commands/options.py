@@ -22,7 +22,7 @@ from mmqjp.documents.watermarks import Lateness
 from mmqjp.process import gc_paused
 from mmqjp.state.choice import AUTO, ENGINES
 from pattern_stage.assemble import OTHER_STREAMS
-from xscl.parser import parse_script
+from xscl.parser import may_lack_events, parse_script
 from xscl.problems import XsclErrors
 from xscl.syntax import Script
 from xscl.text import duration_us
@@ -152,7 +152,8 @@ def read_script(path: Path) -> tuple[str, Script]:
         with gc_paused(lasting=True), progress_shown():
             return text, parse_script(text)
     except XsclErrors as errors:
-        raise ScriptFailure(path, errors) from None
+        is_for_store = may_lack_events(text, errors)
+        raise ScriptFailure(errors.render(str(path)), may_lack_events=is_for_store) from None
 
 
 def text_for_store(path: Path) -> str:
@@ -160,7 +161,7 @@ def text_for_store(path: Path) -> str:
     try:
         return read_script(path)[0]
     except ScriptFailure as failure:
-        if not failure.lacks_events:
+        if not failure.may_lack_events:
             raise
         return path.read_text("utf-8")
 

@@ -106,8 +106,13 @@ def report_waiting(engine: Session) -> None:
     waiting, never = engine.waiting_absences(), engine.never_decided()
     for name, count in list(waiting.items())[:LISTED_WAITING]:
         documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
-        why = f"; {never[name]} may be late without a limit, so that it never comes: give --lateness"
-        click.echo(f"mmqjp: {name}: {documents}{why if name in never else ''}", err=True)
+        is_endless = name in never
+        why = (
+            f"; {never[name]} may be late without a limit, so that it never comes: give --lateness"
+            if is_endless
+            else ""
+        )
+        click.echo(f"mmqjp: {name}: {documents}{why}", err=True)
     if len(waiting) > LISTED_WAITING:
         click.echo(f"mmqjp: and {len(waiting) - LISTED_WAITING:,} more queries wait", err=True)
 

@@ -24,6 +24,7 @@ from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from pattern_stage.clauses import (
     Clauses,
+    common_equalities,
     condition_text,
     constant_text,
     dnf_clauses,
@@ -363,8 +364,7 @@ class _AutomatonBuilder:
         found: list[str] = []
         if indexed:
             found += static_index(static_clauses(clauses))
-        common = [one for one in clauses[0].equalities if all(one in other.equalities for other in clauses)]
-        if common:
+        if common := common_equalities(clauses):
             found.append(f"hash: {' = '.join(map(text, common[0]))}")
         return tuple(found)
 

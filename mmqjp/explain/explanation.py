@@ -274,7 +274,7 @@ class _Explanation:
         if subscription.is_events:
             yield from self._events(subscription)
             return
-        yield from query_lines(parse_script(subscription.text), 2)
+        yield from query_lines(parse_script(subscription.text, stored=True), 2)
         yield ""
         yield from _normal_form(subscription.normal, subscription.publishes)
         yield from self._targets(subscription, 2)

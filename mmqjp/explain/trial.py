@@ -29,7 +29,7 @@ from xscl.algebra.values import Span, String
 from xscl.check_expressions import blocks
 from xscl.printer import to_xscl
 from xscl.problems import Lines, Problem, XsclError
-from xscl.syntax import Join, Query, Script, Window
+from xscl.syntax import Block, EventDefinition, EventQuery, Join, Query, Script, StatementKind, StreamName, Window
 
 MOST_QUERIES = 100
 """Maximum number of queries of a script that are tried."""
@@ -43,15 +43,15 @@ MOST_PUBLISHED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class QueryTrial:
-    """The result of a query on a sample. `outputs` are those of all queries of its name; `paused` says why one was
-    paused.
+    """The result of a query, or of a definition of events, on a sample. `outputs` are those of all queries of its name,
+    or the events; `paused` says why one was paused.
 
     For a query without outputs, `without_window` counts the outputs without its last join's window, `in_any_order`
     those with JOIN instead of FOLLOWED BY as well, both up to MOST_COUNTED.
     """
 
     name: str
-    query: Query
+    query: Query | EventDefinition | EventQuery
     blocks: list[BlockTrial]
     joins: list[JoinTrial]
     outputs: int
@@ -61,31 +61,70 @@ class QueryTrial:
 
 
 def try_queries(script: Script, located: Iterable[Query], sample: Sample) -> tuple[list[QueryTrial], Sample]:
-    """Tries the queries of a script. `located` are the first of them, with spans. Also returns the sample with what
-    they PUBLISH."""
+    """Tries the queries of a script. `located` are the first of those over documents, with spans. Also returns the
+    sample with what they PUBLISH."""
     namespaces = dict(script.namespaces)
     queries = list(located)
     upstream = _Upstream(script)
-    numbers = sorted({*range(len(queries)), *upstream.of(queries)})
-    part = replace(script, queries=tuple(script.queries[number] for number in numbers))
-    names = script.names()
-    renamed = dict(zip(part.names(), (names[number] for number in numbers), strict=True))
-    run = _run(part, sample, keep={block.stream for query in queries for block in blocks(query.source)})
-    outputs = {renamed[name]: count for name, count in run.outputs.items()}
-    paused = {renamed[name]: reason for name, reason in run.paused.items()}
+    numbers = {*range(len(script.queries if script.has_events else queries)), *upstream.of(queries)}
+    part = _with_queries(script, [script.queries[number] for number in sorted(numbers)])
+    names = _document_names(script)
+    renamed = dict(zip(_document_names(part), (names[number] for number in sorted(numbers)), strict=True))
+    keep = {block.stream for query in queries for block in blocks(query.source)}
+    keep |= {definition.block.stream for definition in script.definitions}
+    probes = _probes(script)
+    run = _run(_with_events(part, probes.values()), sample, keep=keep)
     everything = sample.with_published(run.published)
-    found = [
-        QueryTrial(
-            name,
-            query,
-            [try_block(block, everything.of(block.stream), namespaces) for block in blocks(query.source)],
-            try_joins(query.source, everything, namespaces),
-            outputs.get(name, 0),
-            paused.get(name, ""),
-        )
-        for name, query in zip(names, queries, strict=False)
+
+    def tried(name: str, query: Query | EventDefinition | EventQuery, parts: Iterable[Block], real: str) -> QueryTrial:
+        found = [try_block(block, everything.of(block.stream), namespaces) for block in parts]
+        joins = try_joins(query.source, everything, namespaces) if isinstance(query, Query) else []
+        return QueryTrial(name, query, found, joins, run.outputs[real], run.paused.get(real, ""))
+
+    of_name = {name: real for real, name in renamed.items()}
+    trials = [
+        tried(name, query, blocks(query.source), of_name[name]) for name, query in zip(names, queries, strict=False)
     ]
-    return _explained(found, script, upstream, sample), everything
+    trials += [tried(one.name, one, [one.block], str(probes[one.name].publish)) for one in script.definitions]
+    trials += [
+        tried(name, query, (), real)
+        for (query, name), real in zip(_named(script), part.names(), strict=False)
+        if isinstance(query, EventQuery)
+    ]
+    return _explained(trials, script, upstream, sample), everything
+
+
+def _named(script: Script) -> Iterator[tuple[Query | EventQuery, str]]:
+    return zip(script.all_queries, script.names(), strict=True)
+
+
+def _document_names(script: Script) -> list[str]:
+    return [name for query, name in _named(script) if isinstance(query, Query)]
+
+
+def _with_queries(script: Script, queries: Sequence[Query]) -> Script:
+    """A script with other queries over documents."""
+    order: list[StatementKind] = [kind for kind in script.order if kind != "query"]
+    order += ["query"] * len(queries)
+    if len(queries) == len(script.queries):
+        order = list(script.order)
+    return replace(script, queries=tuple(queries), order=tuple(order))
+
+
+def _with_events(script: Script, queries: Iterable[EventQuery]) -> Script:
+    more = tuple(queries)
+    kinds: list[StatementKind] = ["event query"] * len(more)
+    return replace(script, event_queries=(*script.event_queries, *more), order=(*script.order, *kinds))
+
+
+def _probes(script: Script) -> dict[str, EventQuery]:
+    """Queries for all events of each definition, under new names."""
+    taken = {*script.names(), *(definition.name for definition in script.definitions)}
+    fresh = (name for number in range(2 * len(taken)) if (name := f"events{number}") not in taken)
+    return {
+        definition.name: EventQuery(StreamName(definition.name), publish=next(fresh))
+        for definition in script.definitions
+    }
 
 
 class _Upstream:
@@ -119,7 +158,7 @@ class _Run:
 
 def _run(script: Script, sample: Sample, *, keep: Container[str] = (), most_outputs: int = MAX_OUTPUTS) -> _Run:
     run = _Run(published={name: [] for name in script.published() if name in keep})
-    with Session("duckdb", max_outputs=most_outputs) as engine:
+    with Session("duckdb", settle=None, max_outputs=most_outputs) as engine:
         engine.ensure(script)
         for output in chain(engine.process(sample.documents), engine.finish()):
             run.outputs[output.query] += 1
@@ -133,22 +172,25 @@ def _run(script: Script, sample: Sample, *, keep: Container[str] = (), most_outp
 def _explained(trials: Sequence[QueryTrial], script: Script, upstream: _Upstream, sample: Sample) -> list[QueryTrial]:
     """Adds the counts of wider joins to trials without outputs. All wider joins run in one session, under unread names,
     with their upstream queries."""
-    empty = [trial for trial in trials if _might_join(trial)]
+    joins = {id(trial): trial.query for trial in trials if isinstance(trial.query, Query) and _might_join(trial)}
+    empty = [trial for trial in trials if id(trial) in joins]
     if not empty:
         return list(trials)
-    behind = [script.queries[number] for number in sorted(upstream.of(trial.query for trial in empty))]
-    known = {block.stream for query in (*behind, *(t.query for t in empty)) for block in blocks(query.source)}
+    needed = range(len(script.queries)) if script.has_events else sorted(upstream.of(joins.values()))
+    behind = [script.queries[number] for number in needed]
+    known = {block.stream for query in (*behind, *joins.values()) for block in blocks(query.source)}
+    known |= {*script.names(), *(definition.name for definition in script.definitions)}
     known |= {query.publish for query in behind if query.publish is not None}
     fresh = (name for number in range(len(known) + 2 * len(empty)) if (name := f"wider{number}") not in known)
     names: list[tuple[str, str]] = []
     wider: list[Query] = []
-    for trial in empty:
-        assert isinstance(trial.query.source, Join)
-        endless = replace(trial.query.source, window=Window(None))
+    for query in joins.values():
+        assert isinstance(query.source, Join)
+        endless = replace(query.source, window=Window(None))
         names.append((next(fresh), next(fresh)))
         for name, source in zip(names[-1], (endless, replace(endless, op="JOIN")), strict=True):
-            wider.append(replace(trial.query, source=source, publish=name))
-    run = _run(replace(script, queries=(*behind, *wider)), sample, most_outputs=MOST_COUNTED)
+            wider.append(replace(query, source=source, publish=name))
+    run = _run(_with_queries(script, [*behind, *wider]), sample, most_outputs=MOST_COUNTED)
     counts = {
         id(trial): (_count(run, one), _count(run, other)) for trial, (one, other) in zip(empty, names, strict=True)
     }
@@ -161,7 +203,7 @@ def _explained(trials: Sequence[QueryTrial], script: Script, upstream: _Upstream
 
 def _might_join(trial: QueryTrial) -> bool:
     possible = all(block.matched for block in trial.blocks) and all(join.shared for join in trial.joins)
-    source = trial.query.source
+    source = trial.query.source if isinstance(trial.query, Query) else None
     is_join = isinstance(source, Join) and source.op not in NEGATED
     return possible and not trial.outputs and not trial.paused and is_join
 
@@ -183,7 +225,8 @@ def table(trials: Sequence[QueryTrial], text: str) -> Table:
         made.add_column(column, overflow="fold")
     for trial in trials:
         paused = f", then paused: {printable_line(trial.paused)}" if trial.paused else ""
-        rows = [(trial.name, "outputs", f"{trial.outputs:,}{paused}")]
+        what = "events" if isinstance(trial.query, EventDefinition) else "outputs"
+        rows = [(trial.name, what, f"{trial.outputs:,}{paused}")]
         rows += [("", part_text(block.block.span, text), _matched(block)) for block in trial.blocks]
         rows += [("", part_text(join.span, text), _joined(join)) for join in trial.joins]
         for row in rows:
@@ -221,7 +264,7 @@ def _problems(trial: QueryTrial, text: str, sample: Sample) -> Iterator[Problem]
                 texts = " and ".join(f'"{truncate_value(text)}"' for text in join.near)
                 hint = f"{texts} differ in a few words: {join.instead}"
             yield Problem(what, join.span, hint)
-    if trial.without_window or trial.in_any_order:
+    if isinstance(trial.query, Query) and (trial.without_window or trial.in_any_order):
         span = trial.query.source.span
         if trial.without_window:
             yield Problem(

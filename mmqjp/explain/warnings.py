@@ -560,6 +560,16 @@ def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> It
             yield problem.moved(event_query.span.start)
 
 
+def _words_alone(text: str, script: Script) -> Iterator[Problem]:
+    """Yields warnings for queries of one word that nothing here PUBLISHes."""
+    published = script.published()
+    for query in script.queries:
+        word = text[query.span.start : query.span.end]
+        if isinstance(query.source, Block) and word == query.source.stream and word not in published:
+            hint = f"write FROM {word} if that is meant, or //{word} for the elements of that name"
+            yield Problem(f"this word alone is a query: it takes every document of a stream {word}", query.span, hint)
+
+
 def _as_query(definition: EventDefinition) -> Query:
     items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(definition.attributes)]
     return Query(definition.block, SelectItems(tuple(items)), None, definition.span)
@@ -578,6 +588,8 @@ def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[Xscl
             places = [problem.span for problem in told]
             yield from (problem for problem in item_warnings(query, published) if problem.span not in places)
 
+    lines = Lines(text)
+    found = [] if feeds is not None else [XsclError(problem, lines) for problem in _words_alone(text, script)]
     warned: list[int] = []
     right: set[object] = set()
     for number, query in enumerate(script.queries):
@@ -589,10 +601,9 @@ def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[Xscl
         else:
             right.add(parts)
     if not warned and not script.has_events:
-        return []
-    lines = Lines(text)
+        return found
     located = located_queries(text, warned) if warned else ()
-    found = [XsclError(problem, lines) for query in located for problem in problems(query)]
+    found += [XsclError(problem, lines) for query in located for problem in problems(query)]
     if script.has_events:
         of_events = event_warnings(text, script, feeds=feeds is not None, items=feeds == "item")
         found += [XsclError(problem, lines) for problem in of_events]

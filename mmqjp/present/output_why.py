@@ -31,7 +31,7 @@ from mmqjp.explain.retrace.events import (
     shown,
     source_places,
 )
-from mmqjp.explain.retrace.patterns import Matcher, OutputMatch, tested
+from mmqjp.explain.retrace.patterns import Matcher, OutputMatch, missing_letters, tested
 from mmqjp.explain.retrace.search import MatchBindings
 from mmqjp.explain.retrace.stages import DocumentEvents, Trial
 from mmqjp.explain.retrace.values import DocumentRef, Event, Plain, SourceEvent, as_number, as_text, given_parts
@@ -405,7 +405,7 @@ def _told(
     if isinstance(pattern, NearPattern):
         parts += [build_part(name, events, places) for name, events in match.items()]
         conditions.append(
-            ShownCondition((f"{_errors(output.xml)} letters are missing, of {pattern.errors} that may be",))
+            ShownCondition((f"{missing_letters(int(_errors(output.xml) or 0))}, of {pattern.errors} that may be",))
         )
     else:
         for one in pattern.variables:

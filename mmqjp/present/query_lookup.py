@@ -22,6 +22,8 @@ from mmqjp.queries.compile import (
     Compiler,
     StoredEventQuery,
     StoredQuery,
+    UnreadableQuery,
+    compile_readable,
     compile_stored,
     is_event_form,
     read_by,
@@ -87,12 +89,13 @@ WHERE form LIKE 'events-%' AND qid NOT IN (SELECT qid FROM removed_queries) GROU
 
 
 def definitions(select: SelectFn) -> dict[str, RegisteredDefinition]:
-    """Returns the definitions of a store by name. Raises what `select` does, and StoreError if this version cannot read
-    one."""
+    """Returns the definitions of a store by name, except those that this version cannot read. Raises what `select`
+    does."""
     found = {}
     for row in select(_DEFINITIONS).to_pylist():
-        definition, script = stored_definition(row["text"])
-        found[definition.name] = made(row["id"], row["text"], definition, script.namespaces)
+        with suppress(UnreadableQuery):
+            definition, script = stored_definition(row["text"])
+            found[definition.name] = made(row["id"], row["text"], definition, script.namespaces)
     return found
 
 
@@ -100,7 +103,7 @@ def event_streams(select: SelectFn) -> EventStreams:
     """Raises what `definitions` does."""
     defined = {name: definition.schema for name, definition in definitions(select).items()}
     texts = select(_PUBLISHING)["text"].to_pylist()
-    compiled = compile_stored(texts, defined)
+    compiled = (one for one in compile_readable(texts, defined) if not isinstance(one, UnreadableQuery))
     published = {one.publish: one.stream.schema for one in compiled if one.publish is not None}
     return EventStreams(defined, published)
 

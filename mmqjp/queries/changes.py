@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice
 from typing import Literal
 
 from common.errors import InputError
 from common.tools import track_progress
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
-from join_stage.store.protocol import whole_batch
+from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text, read_by
 from mmqjp.queries.model import Subscription, generated_name_number
 from mmqjp.queries.query_lookup import cycle_of
-from mmqjp.queries.registry import BEGINNING, NEVER, EventForm, Publisher, RegisteredDefinition, Registry, since_of
+from mmqjp.queries.registry import (
+    BEGINNING,
+    NEVER,
+    EventForm,
+    Publisher,
+    RegisteredDefinition,
+    Registry,
+    cannot_be_read,
+    since_of,
+)
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import CommitMetadata
@@ -32,6 +44,9 @@ from xscl.syntax import EventQuery, Script, free_number, names_read
 class InvalidEvents(InputError, ValueError):
     """Event statements conflict with registered ones."""
 
+
+MOST_COMPARED = 10_000
+"""Maximum number of queries whose names are compared with an unknown one."""
 
 EventTime = Callable[[Collection[str]], int]
 """Returns the time from which new event queries over these document streams see events."""
@@ -193,14 +208,20 @@ WithinBatch = Callable[[list[Subscription]], None]
 
 
 class UnknownQuery(InputError, KeyError):
-    """No query has this name."""
+    """No query has this name; one has the name `close`, if it is not empty."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    def __init__(self, name: str, close: str = "") -> None:
+        super().__init__(name, close)
+        self.name, self.close = name, close
 
     def __str__(self) -> str:
-        return f"no query is named {self.name!r}"
+        return f"no query is named {self.name!r}" + (f"; did you mean {self.close!r}?" if self.close else "")
+
+
+def unknown_query(name: str, registry: Registry) -> UnknownQuery:
+    known = (query.name for query in islice(registry.subscriptions.values(), MOST_COMPARED))
+    close = get_close_matches(name, {*known, *registry.events.definitions}, 1)
+    return UnknownQuery(name, *close)
 
 
 class PublishCycle(InputError, ValueError):
@@ -301,13 +322,29 @@ class QueryChanges:
         self._set_paused([s for s in self._named(name) if s.paused is None], reason, [name], metadata_for)
 
     def resume(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
-        """Resumed queries see later documents and those from before the pause. Raises UnknownQuery."""
+        """Resumed queries see later documents and those from before the pause. Raises UnknownQuery and StoreError."""
+        unreadable = self._registry.unreadable()
+        if reason := next((unreadable[query] for query in self._named(name) if query in unreadable), None):
+            raise StoreError(f"{name}: {reason}")
         self._set_paused([s for s in self._named(name) if s.paused is not None], None, [name], metadata_for)
+
+    def pause_queries(self, queries: Sequence[Subscription], reason: str) -> None:
+        self._set_paused(queries, reason, [], no_metadata)
+
+    @contextmanager
+    def without(self, queries: Iterable[Subscription]) -> Iterator[None]:
+        """Leaves active queries out for a while."""
+        left_out = list(queries)
+        self._mark_removed(left_out)
+        try:
+            yield
+        finally:
+            self._unmark_removed(left_out)
 
     def _named(self, name: str) -> list[Subscription]:
         found = self._registry.named(name)
         if not found:
-            raise UnknownQuery(name)
+            raise unknown_query(name, self._registry)
         return found
 
     def _set_paused(
@@ -359,7 +396,7 @@ class QueryChanges:
             text = compiled.text
             key = query.publish, text
             is_other = is_other or (mode == "replace" and since is not None)
-            known = () if is_other else self._registry.equal(*key)
+            known = () if is_other else [one for one in self._registry.equal(*key) if not cannot_be_read(one)]
             # Nothing can be replaced without a name, so the query is added.
             joins = mode == "add" or (mode == "replace" and query.publish is None)
             before = met.get(key, 0)

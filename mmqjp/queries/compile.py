@@ -7,10 +7,12 @@ readers."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import EVENT_FORM, Owner, Target, text_digest, width_of
@@ -45,7 +47,7 @@ from xscl.event_parser import schemas_of
 from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import around_window, to_xscl
-from xscl.problems import XsclErrors
+from xscl.problems import LACKS_EVENTS, XsclErrors
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, Window, names_read
 
 MAX_COMPILED = 20_000
@@ -175,11 +177,27 @@ class CompiledQuery:
         return unnamed.text if self.publish is None else f"{unnamed.text} PUBLISH {self.publish}{unnamed.shared.once}"
 
 
+CANNOT_READ = "this version cannot read"
+"""Begins the reason for the pause of an unreadable query."""
+
+
+class UnreadableQuery(StoreError):
+    """A stored query or definition has a text that this version cannot read."""
+
+    def __init__(self, mistake: str, what: str = "query") -> None:
+        super().__init__(mistake, what)
+        self.mistake, self.what = mistake, what
+
+    def __str__(self) -> str:
+        return f"{CANNOT_READ} the {self.what}: {self.mistake}; subscribe it in words that it reads"
+
+
 class StoredQuery:
-    """A stored query, parsed when its normal form is first used."""
+    """A stored query, parsed when its normal form is first used. `error` is set if it cannot be."""
 
     def __init__(self, text: str, compiler: Compiler) -> None:
         self._text, self._compiler = text, compiler
+        self.error: UnreadableQuery | None = None
 
     @cached_property
     def normal(self) -> NormalQuery:
@@ -193,7 +211,11 @@ class StoredQuery:
 
     @cached_property
     def _compiled(self) -> CompiledQuery:
-        return self._compiler.compile_text(self._text)
+        try:
+            return self._compiler.compile_text(self._text)
+        except UnreadableQuery as error:
+            self.error = error
+            raise
 
 
 class Compiler:
@@ -213,11 +235,11 @@ class Compiler:
         return CompiledQuery(found[1].of(query), query.publish)
 
     def compile_text(self, text: str) -> CompiledQuery:
-        """Compiles a stored query. Raises StoreError if it cannot be parsed."""
+        """Compiles a stored query. Raises UnreadableQuery if it cannot be parsed."""
         try:
             script = parse_script(text, stored=True)
         except XsclErrors as error:
-            raise StoreError(f"the store has a query that this version cannot read: {error}") from error
+            raise UnreadableQuery(error.errors[0].message) from error
         return self.compile(script.queries[0], script.namespaces)
 
 
@@ -312,10 +334,14 @@ class CompiledEvents:
 
 
 class StoredEventQuery:
+    """`error` says why it cannot be read; it then has no stream."""
+
     normal = NO_JOIN
 
-    def __init__(self, form_id: str, compiled: CompiledEvents) -> None:
-        self.form_id, self.stream = form_id, compiled.stream
+    def __init__(self, form_id: str, compiled: CompiledEvents | UnreadableQuery) -> None:
+        self.form_id = form_id
+        self.error = compiled if isinstance(compiled, UnreadableQuery) else None
+        self.stream = None if isinstance(compiled, UnreadableQuery) else compiled.stream
 
 
 def is_event_form(form_id: str) -> bool:
@@ -374,24 +400,64 @@ def definition_text(definition: EventDefinition, script: Script) -> str:
 
 
 def stored_definition(text: str) -> tuple[EventDefinition, Script]:
-    """Parses a stored definition; returns it and its script. Raises StoreError."""
+    """Parses a stored definition; returns it and its script. Raises UnreadableQuery."""
     try:
         script = parse_script(text, stored=True)
     except XsclErrors as error:
-        raise StoreError(f"the store has a definition that this version cannot read: {error}") from error
+        raise UnreadableQuery(error.errors[0].message, "definition") from error
     (definition,) = script.definitions
     return definition, script
 
 
 def compile_stored(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents]:
-    """Compiles stored event queries, which may read each other in any order. Raises StoreError."""
-    known = EventStreams(defined)
+    """Compiles stored event queries, which may read each other in any order. Raises UnreadableQuery."""
+    found: list[CompiledEvents] = []
+    for one in compile_readable(texts, defined):
+        if isinstance(one, UnreadableQuery):
+            raise one
+        found.append(one)
+    return found
+
+
+def compile_readable(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents | UnreadableQuery]:
+    """Compiles stored event queries; returns errors for those that this version cannot read, and for their readers."""
+    known, errors = EventStreams(defined), dict[int, UnreadableQuery]()
+    while left := [number for number in range(len(texts)) if number not in errors]:
+        script, found = _parsed_events([texts[number] for number in left], known)
+        if script is not None and not found:
+            schemas = schemas_of(script, known)
+            made = iter([CompiledEvents(query, schemas) for query in script.event_queries])
+            return [errors.get(number) or next(made) for number in range(len(texts))]
+        errors |= {left[place]: UnreadableQuery(message) for place, message in found.items()}
+    return [errors[number] for number in range(len(texts))]
+
+
+def _parsed_events(texts: Sequence[str], known: EventStreams) -> tuple[Script | None, dict[int, str]]:
+    """Parses event queries as one script. Also returns the first mistake of each, by place."""
+    starts = [0, *accumulate(len(text) + len(_SEPARATOR) for text in texts)]
+    found: dict[int, str] = {}
     try:
-        script = parse_script(";\n".join(texts), stored=True, events=known) if texts else Script(())
-    except XsclErrors as error:
-        raise StoreError(f"the store has an event query that this version cannot read: {error}") from error
-    schemas = schemas_of(script, known)
-    return [CompiledEvents(query, schemas) for query in script.event_queries]
+        script = parse_script(_SEPARATOR.join(texts), stored=True, events=known)
+    except XsclErrors as errors:
+        for error in errors.errors:
+            found.setdefault(min(bisect_right(starts, error.span.start), len(texts)) - 1, error.message)
+        return None, {place: _mistake(texts[place]) or message for place, message in found.items()}
+    for place, query in enumerate(script.all_queries):
+        if not isinstance(query, EventQuery):  # without its publisher, a bare name is a stream of documents
+            found[place] = "it reads events that no query makes"
+    return script, found
+
+
+def _mistake(text: str) -> str:
+    """The first mistake of an event query by itself, with places in its text; "" if it only lacks events."""
+    try:
+        parse_script(text, stored=True)
+    except XsclErrors as errors:
+        return next((one.message for one in errors.errors if not one.message.startswith(LACKS_EVENTS)), "")
+    return ""
+
+
+_SEPARATOR = ";\n"
 
 
 @dataclass(frozen=True, slots=True)

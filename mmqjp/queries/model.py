@@ -9,6 +9,7 @@ import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.encoder import encode_basestring
@@ -317,8 +318,12 @@ class Subscription:
 
     @property
     def waits(self) -> bool:
-        """Whether it has an absence, directly or in an inner join."""
-        return " NOT " in self.text and not self.is_events and has_absence(self.normal)
+        """Whether it has an absence, directly or in an inner join, and can be read."""
+        if " NOT " not in self.text or self.is_events:
+            return False
+        with suppress(StoreError):
+            return has_absence(self.normal)
+        return False
 
     def pause(self, docid: int, reason: str) -> None:
         self.paused = reason
@@ -340,12 +345,12 @@ class Subscription:
 class HiddenStream:
     """The hidden stream of an inner join.
 
-    `reader_count` counts the conjunctive queries that read it, `active_reader_count` the active ones. `find` returns
-    the inner join.
+    `reader_count` counts the conjunctive queries that read it, `active_reader_count` the active ones. Each of `finds`
+    returns the inner join, or raises StoreError if the text of its query cannot be read.
     """
 
     stream: str
-    find: Callable[[], Hidden]
+    finds: list[Callable[[], Hidden]]
     since: int
     reader_count: int = 0
     active_reader_count: int = 0
@@ -353,7 +358,14 @@ class HiddenStream:
 
     @lazy
     def hidden(self) -> Hidden:
-        return self.find()
+        for find in self.finds[:-1]:
+            with suppress(StoreError):
+                return find()
+        return self.finds[-1]()
+
+    def also_found_by(self, find: Callable[[], Hidden]) -> None:
+        if "hidden" not in self.__dict__:
+            self.finds.append(find)
 
     @lazy
     def mirror(self) -> Mirror | None:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from common.tools import decrease
 from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
+from join_stage.store.protocol import StoreError
 from mmqjp.documents.watermarks import EVENT_TIME
-from mmqjp.queries.compile import DefinedEvents, inner_join, minds_since, place, read_by
+from mmqjp.queries.compile import CANNOT_READ, DefinedEvents, inner_join, minds_since, place, read_by
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
 from mmqjp.queries.model import ByKey, CompactSet, HiddenStream, Owner, Sources, StoredTarget, Subscription, Target
 from templates.catalog import Catalog, Change, TemplateRow
@@ -180,7 +181,9 @@ class EventStatements:
     # ------------------------------------------------------------ queries
 
     def add(self, query: Subscription) -> tuple[str, ...]:
-        """Adds an event query. Returns the document streams behind its events."""
+        """Adds an event query, if it can be read. Returns the document streams behind its events."""
+        if cannot_be_read(query):
+            return ()
         form = self._forms.get(query.form_id)
         if form is None:
             stream: Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
@@ -198,6 +201,8 @@ class EventStatements:
         return form.documents
 
     def remove(self, query: Subscription) -> tuple[str, ...]:
+        if cannot_be_read(query):
+            return ()
         form = self._forms[query.form_id]
         form.queries.discard(query)
         if not form.queries:
@@ -213,8 +218,8 @@ class EventStatements:
         return form.documents
 
     def join(self, query: Owner) -> None:
-        """Makes an event query a running member of its form. Ignores other plan nodes."""
-        if not (isinstance(query, Subscription) and query.is_events):
+        """Makes an event query a running member of its form. Ignores other plan nodes, and unreadable queries."""
+        if not (isinstance(query, Subscription) and query.is_events) or cannot_be_read(query):
             return
         id = self._running_id(query)
         self._members.setdefault(id, CompactSet()).add(query)
@@ -223,7 +228,7 @@ class EventStatements:
         self._changed[id] = None
 
     def leave(self, query: Owner) -> None:
-        if not (isinstance(query, Subscription) and query.is_events):
+        if not (isinstance(query, Subscription) and query.is_events) or cannot_be_read(query):
             return
         id = self._running_id(query)
         members = self._members[id]
@@ -265,14 +270,16 @@ class EventStatements:
     def behind(self, query: Subscription) -> set[str]:
         """Returns the document streams behind a query's events, and the names of events that others publish for it."""
         return {
-            self.definitions[name].pattern.stream if name in self.definitions else name
-            for name in self._forms[query.form_id].reads
+            self.definitions[name].pattern.stream if name in self.definitions else name for name in self.reads(query)
         }
 
     def reads(self, query: Subscription) -> tuple[str, ...]:
-        return self._forms[query.form_id].reads
+        return () if cannot_be_read(query) else self._forms[query.form_id].reads
 
     def stream_of(self, form_id: str) -> Statement:
+        """Raises StoreError if this version cannot read the statement."""
+        if form_id not in self._forms:
+            raise StoreError(f"{CANNOT_READ} the event query")
         return self._forms[form_id].stream
 
     def members(self, running_id: str) -> list[Subscription]:
@@ -292,6 +299,11 @@ class EventStatements:
             for query in form.queries
             if query.active
         ]
+
+
+def cannot_be_read(query: Subscription) -> bool:
+    """Whether it is known that this version cannot read a query's text."""
+    return getattr(query.compiled, "error", None) is not None
 
 
 def since_of(query: Subscription) -> int:
@@ -322,6 +334,7 @@ class Registry:
         self._sources = Sources(self.made_of)
         self._joined_streams: frozenset[str] | None = None
         self._read: dict[str, list[Subscription]] | None = None
+        self._aside: set[int] = set()
         self._pending, self._live = dict[int, dict[int, TemplateRow]](), set[int]()
 
     @property
@@ -361,6 +374,27 @@ class Registry:
 
     def named(self, name: str) -> list[Subscription]:
         return list(self._by_name.get(name))
+
+    def unreadable(self) -> dict[Subscription, str]:
+        """Returns the queries known to be unreadable, with the reason."""
+        known = self.subscriptions.values()
+        return {query: str(query.compiled.error) for query in known if cannot_be_read(query)}  # type: ignore[attr-defined]
+
+    def has_work(self, query: Subscription) -> bool:
+        return query.active or bool(query.targets)
+
+    def set_aside(self) -> None:
+        """Takes their work from the paused queries that cannot be read, and leaves their names."""
+        for query in self.unreadable():
+            if query.targets and not query.active:
+                self._take_work(query)
+                query.targets.clear()
+                self._aside.add(query.qid)
+
+    def _take_work(self, query: Subscription) -> None:
+        self._forms.remove(query)
+        self._remove_targets(query)
+        self._forms.forget(query)
 
     def equal(self, published: str | None, text: str) -> Collection[Subscription]:
         return self._by_text.get((published, text))
@@ -467,11 +501,12 @@ class Registry:
     def remove(self, qid: int) -> None:
         self._forget_sources()
         subscription = self.subscriptions.pop(qid)
-        self._forms.remove(subscription)
         self._by_name.remove(subscription.name, subscription)
         self._by_text.remove(subscription.key, subscription)
-        self._remove_targets(subscription)
-        self._forms.forget(subscription)
+        if qid in self._aside:
+            self._aside.discard(qid)
+        else:
+            self._take_work(subscription)
         if subscription.is_events:
             for stream in self.events.remove(subscription):
                 decrease(self._readers, stream)
@@ -592,9 +627,10 @@ class Registry:
         """Adds a reader of a hidden stream; `add` registers the targets of a new one."""
         stream = self._hidden.get(name)
         if stream is None:
-            stream = self._hidden[name] = HiddenStream(name, find, since, active_reader_count=1)
+            stream = self._hidden[name] = HiddenStream(name, [find], since, active_reader_count=1)
             add(stream)
         else:
+            stream.also_found_by(find)
             stream.since = min(stream.since, since)
             self._activate_stream(stream)
         stream.reader_count += 1

@@ -4,6 +4,7 @@ stored as text, so a store can be opened without the script."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -15,11 +16,13 @@ from common.tools import track_progress
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import (
+    CANNOT_READ,
     CompiledQuery,
     Compiler,
     StoredEventQuery,
     StoredQuery,
-    compile_stored,
+    UnreadableQuery,
+    compile_readable,
     is_event_form,
     stored_definition,
 )
@@ -32,6 +35,8 @@ from xscl.algebra.trees import pattern_from_json, pattern_to_json
 from xscl.event_lower import lower_definition, schema_of
 from xscl.syntax import EventDefinition
 
+_LOG = logging.getLogger("mmqjp")
+
 
 class StoredDefinitions:
     def __init__(self, store: JoinEngine) -> None:
@@ -40,14 +45,18 @@ class StoredDefinitions:
         self.next_id = max((id for (id,) in self._rows.tuples("definitions", "id")), default=-1) + 1
 
     def definitions(self) -> list[RegisteredDefinition]:
-        """Returns the definitions not removed. Raises StoreError if this version cannot read one."""
-        rows = self._rows.tuples("definitions", "id text", "id")
-        return [self._read(id, text) for id, text in rows if id not in self._removed]
-
-    @staticmethod
-    def _read(id: int, text: str) -> RegisteredDefinition:
-        definition, script = stored_definition(text)
-        return made(id, text, definition, script.namespaces)
+        """Returns the definitions not removed, except those that this version cannot read."""
+        found = []
+        for id, name, text in self._rows.tuples("definitions", "id name text", "id"):
+            if id in self._removed:
+                continue
+            try:
+                definition, script = stored_definition(text)
+            except UnreadableQuery as error:
+                _LOG.warning("the event %s and what reads it are set aside: %s", name, error)
+            else:
+                found.append(made(id, text, definition, script.namespaces))
+        return found
 
     def save(self, added: Iterable[RegisteredDefinition], removed: Iterable[RegisteredDefinition], now: int) -> None:
         """Writes additions and removals at `now`, in microseconds."""
@@ -135,6 +144,9 @@ class StoredQueries:
         subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
         for subscription in track_progress("opening", subscriptions):
             registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
+            if (subscription.paused or "").startswith(CANNOT_READ):
+                with suppress(UnreadableQuery):
+                    _ = subscription.normal
         registry.events.settle()
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
@@ -187,7 +199,7 @@ class StoredQueries:
     def _event_queries(forms: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
         """Compiles event queries together, since they may read each other; returns them by text."""
         defined = registry.events.streams().defined
-        found = compile_stored(list(forms), defined)
+        found = compile_readable(list(forms), defined)
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:

@@ -22,7 +22,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import PAGE, MatchFilter, OutputPresenter, ShownMatch
-from mmqjp.queries.changes import MetadataFor, UnknownQuery
+from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log, NullLog
 from mmqjp.service.spool import Command, CommandResult, Spool, explain_queries
@@ -388,7 +388,7 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     name = _command_argument(arguments, "name")
     queries = engine.registry.named(name)
     if not queries:
-        raise UnknownQuery(name)
+        raise unknown_query(name, engine.registry)
     return [
         {
             "name": name,
@@ -413,7 +413,7 @@ def _feed_link(engine: Session, arguments: Mapping[str, Any]) -> object:
 def _revoked(engine: Session, name: str) -> int:
     """Returns how often a query's feed link was revoked, even if the query is removed. Raises UnknownQuery."""
     if not engine.registry.named(name) and not engine.removed_queries(name):
-        raise UnknownQuery(name)
+        raise unknown_query(name, engine.registry)
     return int(engine.setting(setting_of(name)) or 0)
 
 

@@ -20,7 +20,7 @@ from feeds.documents import Now, now_us
 from mmqjp.engine import Session
 from mmqjp.explain.explanation import CostInfo, explanation_of
 from mmqjp.explain.pictures import join_graphs
-from mmqjp.queries.changes import UnknownQuery
+from mmqjp.queries.changes import unknown_query
 from mmqjp.queries.model import Subscription
 
 MOST_QUERIES = 10
@@ -62,7 +62,7 @@ def explain_queries(engine: Session, name: str, no_estimates: str = NO_ESTIMATES
     estimates. Raises UnknownQuery."""
     queries = engine.registry.named(name)
     if not queries:
-        raise UnknownQuery(name)
+        raise unknown_query(name, engine.registry)
     shown = queries[:MOST_QUERIES]
     known = CostInfo(None, engine.costs(), no_estimates)
     lines = explanation_of(engine.registry, shown, engine.plan, known)

@@ -6,6 +6,7 @@ from feeds.documents import Document, Reject
 from join_stage.store.protocol import StoreError
 from mmqjp.engine import Session
 from mmqjp.queries.compile import Compiler
+from mmqjp.shown_engine import Engine
 from templates.catalog import Catalog
 from tests.oracle.cases import docs
 from tests.oracle.evaluation import evaluate
@@ -310,3 +311,13 @@ def test_a_query_that_an_earlier_version_took_is_read_from_a_store():
         parse_script(OLD)
     with pytest.raises(StoreError):
         Compiler().compile_text("FROM S//item[now()]")
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "unsubscribe", "explain"])
+def test_an_unknown_name_is_told_with_one_that_is_close(command):
+    with Engine("duckdb", quiet=True) as engine:
+        engine.subscribe("S/a PUBLISH same_story; S/b PUBLISH other")
+        with pytest.raises(KeyError, match=r"no query is named 'same_stroy'; did you mean 'same_story'\?"):
+            getattr(engine, command)("same_stroy")
+        with pytest.raises(KeyError, match=r"no query is named 'zzz'$"):
+            getattr(engine, command)("zzz")

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from tests.generate.event_worlds import world
 from tests.generate.scripts import scripts
 from tests.generate.seeds import examples, seeds
+from tests.generate.trees import DocumentTrees, EventTrees
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES
-from xscl.parser import parse_script
+from xscl.event_parser import parse_event_statement
+from xscl.parser import _parse_statement, parse_script
 from xscl.printer import to_xscl
-from xscl.problems import XsclErrors
-from xscl.syntax import EventStreams, Script
+from xscl.problems import Lines, XsclErrors
+from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query, Script, names_read
+from xscl.text import kinds_of, split_script
 
 TOKENS = (
     *"()[]{}<>=!,;:.*@/|$&-+'\"#\n\0\ud800",
@@ -101,3 +104,73 @@ def test_a_damaged_event_script_is_a_script_or_has_errors(seed: int):
             at = rng.randrange(len(damaged))
             damaged = damaged[:at] + rng.choice(wrong) + damaged[at + rng.choice((0, 1, 3, 30)) :]
         _parse_or_render(damaged)
+
+
+# ---------------------------------------------------------------- trees of any kind
+
+A_SEED = 100
+"""Trees of a seed."""
+
+
+def syntax_of(text: str, known: set[str], *, reuse: bool) -> object:
+    """The tree of one statement, whatever it means."""
+    clean, (statement,) = split_script(text)
+    assert statement.problem is None
+    kinds = kinds_of(clean, [statement], known)
+    if kinds is None or kinds[0] == "xscl":
+        return _parse_statement(clean, 0, Lines(text), reuse=reuse)
+    return parse_event_statement(clean, kinds[0], statement.span, Lines(text), reuse=reuse)
+
+
+@pytest.mark.parametrize("seed", seeds(6, 1_000))
+def test_parsing_a_printed_tree_gives_an_equal_tree(seed: int) -> None:
+    rng = Random(seed)
+    documents, events = DocumentTrees(rng), EventTrees(rng)
+    for number in range(A_SEED):
+        depth = rng.randrange(4)
+        make = (documents.query, events.statement, documents.definition)[number % 3]
+        tree: Query | EventQuery | EventDefinition = make(depth)
+        known = {name.name for name in names_read(tree.stream)} if isinstance(tree, EventQuery) else set()
+        text = to_xscl(tree)
+        for reuse in (True, False):
+            assert syntax_of(text, known, reuse=reuse) == tree, text
+
+
+NESTED = {
+    "minus": lambda n: f"FROM FILTER{{y = {'- ' * n}y}} E",
+    "not": lambda n: f"FROM FILTER{{{'NOT ' * n}y = 1}} E",
+    "parentheses": lambda n: f"FROM FILTER{{{'(' * n}y = 1{')' * n}}} E",
+    "sums": lambda n: f"FROM FILTER{{{'(y - ' * n}y{')' * n} = 1}} E",
+    "negative sums": lambda n: f"FROM FILTER{{y{' - (- ' * n}y{')' * n} = 1}} E",
+    "calls": lambda n: f"FROM FILTER{{{'abs(' * n}y{')' * n} = 1}} E",
+    "event conditions": lambda n: f"FROM FILTER{{{'y = 1 AND (y = 2 AND y = 3 OR ' * n}y = 4{')' * n}}} E",
+    "filters of events": lambda n: f"FROM {'FILTER{y = 1} ' * n}E",
+    "queries": lambda n: f"FROM {'(SELECT * FROM ' * n}E{')' * n}",
+    "unions": lambda n: f"FROM E{' UNION (E' * n}{')' * n}",
+    "letters": lambda n: f"PATTERN SEQ(E, {'(E, ' * n}E{')' * n}) ERRORS <= 1 WITHIN 5 s",
+    "conditions": lambda n: f"FROM S//a[{'a and (b and c or ' * n}d{')' * n}]",
+    "filters": lambda n: f"FROM S//a{'[a' * n}{']' * n}",
+    "not()": lambda n: f"FROM S//a[{'not(' * n}a{')' * n}]",
+    "functions": lambda n: f"FROM S//a[{'lower-case(' * n}a{')' * n} = 'x']",
+    "predicates": lambda n: f"FROM S//a->a JOIN {{{'a = b and (b = a or ' * n}a = b{')' * n}, 1 h}} S//b->b",
+    "elements": lambda n: f"SELECT {'<a>' * n}{{x}}{'</a>' * n} FROM S//a->x",
+    "inner queries": lambda n: f"FROM {'(SELECT x AS x FROM ' * n}S//a->x{')' * n}",
+}
+
+
+KNOWN = EventStreams({"E": (("x", "string"), ("y", "number"))})
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_the_deepest_statement_that_is_accepted_is_stored_in_a_text_that_can_be_read(name: str) -> None:
+    scripts = [script for depth in range(20, 110) if (script := _accepted(NESTED[name](depth))) is not None]
+    assert len(scripts) > 1
+    for script in scripts[-2:]:
+        assert parse_script(to_xscl(script), events=KNOWN, stored=True) == script
+
+
+def _accepted(text: str) -> Script | None:
+    try:
+        return parse_script(text, events=KNOWN)
+    except XsclErrors:
+        return None

@@ -44,6 +44,14 @@ from xpath_stage.binder import Take
 from xscl.algebra.events import EventCondition, NearPattern, Pattern, WhereConjunct, letters_of, spelled_out
 
 
+def missing_letters(count: int) -> str:
+    """
+    >>> missing_letters(1), missing_letters(2)
+    ('1 letter is missing', '2 letters are missing')
+    """
+    return "1 letter is missing" if count == 1 else f"{count:,} letters are missing"
+
+
 class InLine(MatchSearch):
     """Match search for patterns without SET: variables take events one after the other."""
 
@@ -410,7 +418,7 @@ class Lettered:
         if not is_found:
             what = "no word has them in this order, or a letter with ! is missing"
             if least >= 0:
-                what = f"{least:,} letters are missing at least"
+                what = f"{missing_letters(least)} at least"
             stage = stage.told(what)
         rank = (FIRST_CONDITION, -least if least >= 0 else -1 << 30)
         return Sought(match if is_found else None, (*stages, stage), found, rank, starts=starts)

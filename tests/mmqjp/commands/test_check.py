@@ -294,3 +294,43 @@ def test_what_nothing_reads_or_there_is_not_is_told_with_its_place(tmp_path):
     result, path = check(tmp_path, DEFINED + ";\nFROM A NEXT C")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"{path}:5:13: error: there are no events C\n")
+
+
+TRIED_EVENTS = "DEFINE EVENT I FROM S/*->i (title := i/author); DEFINE EVENT N FROM S//nothing->n (x := n/x);"
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        "FROM I PUBLISH all",
+        'FROM FILTER{title = "Ada"} I; FROM I',
+        "FROM S/book->a; FROM I; FROM S/book->a[./author->t] JOIN {t = u, 9 d} S/blog->b[./author->u]",
+        "FROM I PUBLISH all; FROM all/match->m PUBLISH again; FROM all PUBLISH more",
+        "FROM S/book->i PUBLISH first; FROM first/match->m; FROM I NEXT{$1.title = $2.title} I WITHIN 9 d PUBLISH x",
+        "PATTERN SEQ(I a, N b) WITHIN 1 h PUBLISH nothing",
+    ],
+)
+def test_event_statements_are_tried_on_documents(tmp_path: Path, documents: Path, queries: str) -> None:
+    """Each query is shown with as many outputs as a run of the script has."""
+    file = write_queries(tmp_path, TRIED_EVENTS + queries)
+    result = mmqjp("check", file, "--against", documents)
+    assert (result.exit_code, "note: //nothing matched none of 4 documents" in result.stdout) == (0, True), (
+        result.output
+    )
+    script = read_script(file)[1]
+    with Session("duckdb", settle=None) as engine:
+        engine.ensure(script)
+        found = [*engine.process(read_documents([documents])), *engine.finish()]
+    wanted = {name: sum(one.query == name for one in found) for name in script.names()} | {"I": 4, "N": 0}
+    rows = [row for row in cells(result.stdout) if len(row) == 3 and row[1] in ("outputs", "events")]
+    assert {name: int(count) for name, _, count in rows} == wanted and len(rows) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("hello", ["hello"]), ("a; FROM b; c PUBLISH a; d->x; a; S//e", []), ("news; blog; FROM news", ["news", "blog"])],
+)
+def test_a_word_alone_is_warned_of(tmp_path: Path, script: str, words: list[str]) -> None:
+    result = mmqjp("check", write_queries(tmp_path, script))
+    told = [line.rpartition(" ")[2] for line in result.stderr.splitlines() if "this word alone is a query" in line]
+    assert (result.exit_code, told) == (0, words)

@@ -220,7 +220,7 @@ q7     filter       blog  1  0  2  -
 
 
 def test_check_sums_up_all_files(tmp_path):
-    queries = write_queries(tmp_path, f"{THESIS}; FROM S//a->x[./b]; blog")
+    queries = write_queries(tmp_path, f"{THESIS}; FROM S//a->x[./b]; FROM blog")
     result = mmqjp("check", queries)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{queries}: 7 queries, no mistakes\n")

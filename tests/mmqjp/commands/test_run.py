@@ -664,3 +664,16 @@ def test_a_service_replaces_the_names_of_its_file_and_leaves_the_others(tmp_path
     with Session("duckdb", state=place.state) as engine:
         kept = engine.queries()
     assert sorted(kept) == ["live", "pairs", "q2", "q3"] and "5" in kept["pairs"][0] and len(kept["pairs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("lateness", "end"),
+    [("5min", ""), ("INF", "; S may be late without a limit, so that it never comes: give --lateness")],
+)
+def test_an_absence_that_waits_for_its_deadline_is_told(tmp_path, lateness, end):
+    documents = write_documents(tmp_path / "d.jsonl")
+    queries = write_queries(tmp_path, "FROM S/*->a NOT FOLLOWED BY {a/@none = b/@none, 10 d} S/*->b PUBLISH silent")
+    options = ("--engine", "duckdb", "--state", tmp_path / "s", "--lateness", lateness, "--output", tmp_path / "o")
+    result = mmqjp("run", "--queries", queries, "--documents", documents, *options)
+    assert result.exit_code == 0, result.stderr
+    assert f"mmqjp: silent: 4 documents wait for their deadline{end}\n" in result.stderr

@@ -467,6 +467,8 @@ def test_letters_that_are_missing_and_matches_that_overlap():
     given = [Document(f"{name}{at}", f"<{name}><k>1</k></{name}>", "S", at * SECOND) for at, name in enumerate("abca")]
     (found,) = asked(text, "near", given[:1], [0])
     assert (found.kind, found.part, found.message) == ("letters", "ERRORS <= 1", "2 letters are missing at least")
+    (found,) = asked(text.replace("<= 1", "<= 0"), "near", given[:2], [0])
+    assert found.message == "1 letter is missing at least"
     overlapping, disordered = asked(text, "near", given, (1, 2), (3, 2))
     assert overlapping.kind == "overlapping"
     assert disordered.message.startswith("no word has them in this order")

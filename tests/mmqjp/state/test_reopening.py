@@ -116,14 +116,10 @@ def test_a_store_whose_tables_do_not_agree_is_refused(damage, tmp_path):
 def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe("S//a PUBLISH one")
-    for text, message in (
-        ("S//b PUBLISH one", "the stored row of a query belongs to another one"),
-        ("S//", "cannot read"),
-    ):
-        with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
-            connection.execute("UPDATE added_queries SET text = ?", [text])
-        with Session("duckdb", state=tmp_path) as engine, pytest.raises(StoreError, match=message):
-            engine.process([doc(1)])
+    with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
+        connection.execute("UPDATE added_queries SET text = 'S//b PUBLISH one'")
+    with Session("duckdb", state=tmp_path) as engine, pytest.raises(StoreError, match="belongs to another one"):
+        engine.process([doc(1)])
 
 
 @given(cases(max_queries=4))

@@ -1,0 +1,430 @@
+"""Random syntax trees of statements: all that a parser can return, whether it means anything or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+from tests.generate.documents import chance
+from xscl.algebra.values import (
+    And,
+    Call,
+    Compare,
+    ElementConstructor,
+    Expr,
+    Hole,
+    NameTest,
+    Not,
+    Number,
+    Or,
+    Rel,
+    Step,
+    String,
+    VarPath,
+    is_number,
+)
+from xscl.syntax import (
+    AllAttributes,
+    Alternatives,
+    AnyOrder,
+    ArithmeticExpr,
+    Block,
+    Both,
+    Component,
+    DefinedAttribute,
+    Either,
+    EquivalenceTest,
+    Errors,
+    EventCall,
+    EventCompare,
+    EventDefinition,
+    EventExpr,
+    EventQuery,
+    EventStream,
+    Filtered,
+    Grouped,
+    Inner,
+    Input,
+    IsNull,
+    ItemReference,
+    Iteration,
+    Join,
+    LetterOf,
+    ListedVariable,
+    Minus,
+    Mode,
+    Named,
+    Negated,
+    NextStream,
+    NoEvent,
+    Null,
+    Once,
+    OneEvent,
+    Percentage,
+    Query,
+    Reference,
+    Repetition,
+    SelectItem,
+    SelectItems,
+    SelectStar,
+    Sequenced,
+    StrategyName,
+    StreamName,
+    SubQuery,
+    TimeMeasure,
+    UnionStream,
+    Window,
+)
+
+COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
+STRINGS = ("", "u", 'a "quoted" text', "it's", "a; b", "-- no comment", "(: nor this :)", "{x}", "50% RETURN", "é\t東")
+NUMBERS = ("0", "7", "7.", ".5", "1.50", "007")
+WINDOWS = (0, 1, 1_500, 1_500_000, 3_600_000_000, 7 * 86_400_000_000, 2**62 - 1)
+NAMES = ("a", "b", "x1", "_y", "i", "s", "h", "number", "count", "true", "inf", "len")
+CLAUSES = (
+    "seq",
+    "where",
+    "having",
+    "return",
+    "errors",
+    "budget",
+    "all",
+    "matches",
+    "earliest",
+    "maximal",
+    "non",
+    "set",
+)
+"""Keywords of a PATTERN alone: attributes may be called so."""
+KEYWORDS = ("from", "by", "AS", "next", "null", "not", "dur", "within")
+"""Names behind a dot only."""
+FUNCTIONS = ("count", "sum", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown")
+Junction = TypeVar("Junction", And, Or, Both, Either)
+_SIDES: tuple[Any, ...] = ("$1", "$2", "$")
+_PLACES: tuple[Any, ...] = ("", "1", "i", "i-1", "LEN", "[]", "..i-1")
+
+
+def _several(rng: Random, most: int, make: Callable[[], Any]) -> tuple[Any, ...]:
+    return tuple(make() for _ in range(rng.randint(1, most)))
+
+
+def _flat(kind: type[Junction], args: tuple[Any, ...]) -> Junction:
+    """A junction as parsers build it: none stands in another one of its kind."""
+    found = [part for arg in args for part in (arg.args if isinstance(arg, kind) else (arg,))]
+    return kind(tuple(found))
+
+
+class EventTrees:
+    """Trees of event queries and of PATTERN."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+
+    def statement(self, depth: int) -> EventQuery:
+        rng = self.rng
+        publish = rng.choice((None, "p", *NAMES, *CLAUSES))
+        if chance(rng, 50):
+            within = rng.choice((None, Window(rng.choice((None, *WINDOWS)))))
+            return EventQuery(self.pattern(depth), self._select(depth), within, publish)
+        return EventQuery(self.stream(depth), self._select(depth), self._window(), publish)
+
+    def _window(self) -> Window | None:
+        return Window(self.rng.choice((None, *WINDOWS))) if chance(self.rng, 40) else None
+
+    def _name(self) -> str:
+        return self.rng.choice((*NAMES, *NAMES, *CLAUSES))
+
+    # ------------------------------------------------------------ streams
+
+    def _select(self, depth: int) -> tuple[Named | AllAttributes, ...] | None:
+        if chance(self.rng, 40):
+            return None
+        return _several(self.rng, 3, lambda: AllAttributes() if chance(self.rng, 15) else self._named(depth))
+
+    def _named(self, depth: int) -> Named:
+        expr = self.expr(depth)
+        if isinstance(expr, Reference | ItemReference) and chance(self.rng, 50):
+            return Named(expr, expr.name)
+        return Named(expr, "" if isinstance(expr, EventCall) and chance(self.rng, 20) else self._name())
+
+    def stream(self, depth: int) -> EventStream:
+        rng = self.rng
+        if depth <= 0 or chance(rng, 15):
+            return StreamName(self._name())
+        kind, less = rng.randrange(6), depth - 1
+        match kind:
+            case 0:
+                return Filtered(self.expr(less), self.stream(less))
+            case 1:
+                by = _several(rng, 2, lambda: Reference("", self._name())) if chance(rng, 50) else ()
+                items = _several(rng, 2, lambda: self._named(less))
+                return Grouped(items, by, self._window(), self.stream(less))
+            case 2:
+                return NextStream(self.stream(less), self.stream(less), self._maybe(less))
+            case 3:
+                sets = _several(rng, 2, lambda: self._named(less)) if chance(rng, 50) else ()
+                return Iteration(self.stream(less), self.stream(less), self._maybe(less), self._maybe(less), sets)
+            case 4:
+                return UnionStream(self.stream(less), self.stream(less))
+        select, within = self._select(less), self._window()
+        stream = self.stream(less)
+        return stream if select is None and within is None else Inner(select, stream, within)
+
+    def _maybe(self, depth: int) -> EventExpr | None:
+        return None if chance(self.rng, 40) else self.expr(depth)
+
+    # ------------------------------------------------------------ patterns
+
+    def pattern(self, depth: int) -> Sequenced:
+        rng = self.rng
+        strategy = None
+        if chance(rng, 40):
+            listed = _several(rng, 2, lambda: ListedVariable(rng.choice(NAMES), chance(rng, 50)))
+            strategy = StrategyName(rng.choice(("skip_till_next_match", "other")), listed if chance(rng, 40) else ())
+        errors = Errors(rng.randrange(4), rng.choice((None, 1, 100))) if chance(rng, 25) else None
+        mode = Mode(chance(rng, 30), chance(rng, 30))
+        return Sequenced(
+            self._components(depth), strategy, self._maybe(depth), errors, self._maybe(depth), mode
+        )  # fmt: skip
+
+    def _components(self, depth: int) -> tuple[Component, ...]:
+        return _several(self.rng, 3, lambda: self._component(depth))
+
+    def _component(self, depth: int) -> Component:
+        rng = self.rng
+        stream = StreamName(rng.choice(("A", *NAMES)))
+        letter = LetterOf(stream, chance(rng, 30))
+        match rng.randrange(6 if depth > 0 else 3):
+            case 0:
+                return OneEvent(stream, rng.choice(NAMES), chance(rng, 40))
+            case 1:
+                return letter
+            case 2:
+                return Repetition(letter, rng.choice((0, 1, 2, 30)))
+            case 3:
+                return NoEvent(self._component(depth - 1))
+            case 4:
+                return AnyOrder(self._components(depth - 1))
+        words = Alternatives(_several(rng, 3, lambda: self._components(depth - 1)))
+        return Repetition(words, rng.choice((0, 1, 2))) if chance(rng, 50) else words
+
+    # ------------------------------------------------------------ expressions
+
+    def expr(self, depth: int) -> EventExpr:
+        rng, less = self.rng, depth - 1
+        if depth <= 0 or chance(rng, 15):
+            return self._leaf()
+        match rng.randrange(8):
+            case 0:
+                return _flat(Both, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+            case 1:
+                return _flat(Either, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+            case 2:
+                return Negated(self.expr(less))
+            case 3:
+                return EventCompare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]
+            case 4:
+                return IsNull(self.expr(less), chance(rng, 50))
+            case 5:
+                return Minus(self.expr(less))
+            case 6:
+                args = tuple(self.expr(less) for _ in range(rng.randrange(4)))
+                return EventCall(rng.choice(FUNCTIONS), args)
+        return ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]
+
+    def _leaf(self) -> EventExpr:
+        rng = self.rng
+        match rng.randrange(11):
+            case 0:
+                return Reference("", self._name())
+            case 1:
+                return Reference(rng.choice(_SIDES), rng.choice((*NAMES, *KEYWORDS)))
+            case 2 | 3:
+                place = rng.choice(_PLACES)
+                name = rng.choice((*NAMES, *KEYWORDS, *(("",) if place in ("[]", "..i-1") else ())))
+                return ItemReference(rng.choice(NAMES), place, name)
+            case 4:
+                return EquivalenceTest(_several(rng, 2, lambda: Reference("", self._name())))
+            case 5:
+                return TimeMeasure(rng.choice(("DUR", "GAP")))
+            case 6:
+                return String(rng.choice(STRINGS))
+            case 7 | 8:
+                return Number(rng.choice(NUMBERS))
+            case 9:
+                return Percentage(rng.choice(NUMBERS))
+        return rng.choice((Null(), Window(rng.choice(WINDOWS))))
+
+
+XML_NAMES = ("a", "item", "x-", "a--b", "a.b", "é", "from", "by", "not", "next", "union", "fold", "text", "xml", "i1")
+WORDS = (
+    "S",
+    "a",
+    "b-",
+    "x.y",
+    "é",
+    "selected",
+    "next",
+    "union",
+    "filter",
+    "fold",
+    "within",
+    "once",
+    "per",
+    "event",
+    "in",
+)
+VARIABLES = (*WORDS, "x'", "y''")
+STRING_VALUED = ("host", "lower-case", "string", "substring-after", "words")
+OTHER_CALLS = ("contains", "count", "number", "date", "and", "unknown", "near")
+OPERATORS: tuple[Any, ...] = (
+    *("FOLLOWED BY", "JOIN", "JOIN UNORDERED"),
+    *("NOT PRECEDED BY", "NOT FOLLOWED BY", "NOT JOIN"),
+)
+TEXTS = ("text", " ", "<b>", "{{x}}", "a & b", "&amp;", "\n\t\r", "\"'", "; (: no :) --", "}", "東")
+
+
+class DocumentTrees:
+    """Trees of XSCL's queries and of DEFINE EVENT."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+
+    def query(self, depth: int) -> Query:
+        rng = self.rng
+        selects: tuple[Any, ...] = (None, SelectStar(), self._items(depth), self._element(depth))
+        publish = rng.choice((None, *WORDS))
+        once = None
+        if publish is not None and chance(rng, 40):
+            once = Once(_several(rng, 2, lambda: self.operand(1)), rng.choice((None, self._window(None, *WINDOWS))))
+        return Query(self.source(depth), rng.choice(selects), publish, once=once)
+
+    def definition(self, depth: int) -> EventDefinition:
+        attributes = _several(self.rng, 3, lambda: self._attribute(depth))
+        return EventDefinition(self.rng.choice(("A", "b-", "x.y")), self._block(depth), attributes)
+
+    def _attribute(self, depth: int) -> DefinedAttribute:
+        operand = self.operand(depth)
+        if chance(self.rng, 30):
+            return DefinedAttribute(self.rng.choice(WORDS), operand, False, True)
+        is_numeric = is_number(operand)
+        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
+            operand = operand.args[0]
+        return DefinedAttribute(self.rng.choice(WORDS), operand, is_numeric, False)
+
+    def _window(self, *lengths: int | None) -> Window:
+        return Window(self.rng.choice(lengths))
+
+    # ------------------------------------------------------------ inputs
+
+    def source(self, depth: int) -> Input:
+        rng, less = self.rng, depth - 1
+        if depth <= 0 or chance(rng, 30):
+            return self._block(depth)
+        if chance(rng, 25):
+            return SubQuery(SelectStar() if chance(rng, 30) else self._items(less), self.source(less))
+        op = rng.choice(OPERATORS)
+        ends = () if op in ("NOT FOLLOWED BY", "NOT JOIN") else (None,)
+        return Join(op, self.source(less), self.source(less), self._predicate(less), self._window(*ends, *WINDOWS))
+
+    def _block(self, depth: int) -> Block:
+        return Block(self.rng.choice(WORDS), _several(self.rng, 3, lambda: self._step(depth - 1, bound=True)))
+
+    def _step(self, depth: int, *, bound: bool) -> Step:
+        rng = self.rng
+        kind: Any = rng.choice(("element", "element", "attribute"))
+        prefix = rng.choice((None, None, "*", *XML_NAMES[:4]))
+        local = rng.choice(XML_NAMES)
+        if kind == "element" and prefix != "*" and chance(rng, 20):
+            local = "*"
+        elif kind == "attribute" and (prefix == "*" or chance(rng, 10)):
+            prefix, local = None, "*"
+        filters = _several(rng, 2, lambda: self._condition(depth)) if chance(rng, 30) else ()
+        var = rng.choice(VARIABLES) if bound and chance(rng, 40) else None
+        return Step(rng.choice(("/", "//")), NameTest(kind, local, prefix), filters, var)
+
+    # ------------------------------------------------------------ filters
+
+    def _condition(self, depth: int) -> Expr:
+        rng, less = self.rng, depth - 1
+        if depth <= 0 or chance(rng, 20):
+            return self._path(0)
+        match rng.randrange(5):
+            case 0:
+                return _flat(And, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
+            case 1:
+                return _flat(Or, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
+            case 2:
+                return Not(self._condition(less))
+            case 3:
+                return Compare(rng.choice(COMPARISONS), self._value(less), self._value(less))  # type: ignore[arg-type]
+        return rng.choice((Number("1"), String("u"), self._call(less, OTHER_CALLS)))
+
+    def _path(self, depth: int) -> Rel:
+        if chance(self.rng, 20):
+            return Rel(())
+        return Rel(_several(self.rng, 2, lambda: self._step(depth - 1, bound=True)))
+
+    def _value(self, depth: int) -> Expr:
+        rng = self.rng
+        if depth > 0 and chance(rng, 40):
+            return rng.choice((self._call(depth, OTHER_CALLS + STRING_VALUED), Not(self._condition(depth - 1))))
+        return rng.choice((self._path(depth), String(rng.choice(STRINGS)), self._number()))
+
+    def _number(self) -> Number:
+        return Number(self.rng.choice(("", "-")) + self.rng.choice(NUMBERS))
+
+    def _call(self, depth: int, names: tuple[str, ...]) -> Call:
+        rng = self.rng
+        args = _several(rng, 3, lambda: rng.choice((self._value, self._condition))(depth - 1))
+        return Call(rng.choice(names), args)
+
+    # ------------------------------------------------------------ predicates and SELECT
+
+    def _predicate(self, depth: int) -> Expr:
+        rng, less = self.rng, depth - 1
+        if depth <= 0 or chance(rng, 20):
+            return self.operand(depth)
+        match rng.randrange(4):
+            case 0:
+                return _flat(And, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
+            case 1:
+                return _flat(Or, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
+            case 2:
+                return Compare(rng.choice(COMPARISONS), self.operand(less), self.operand(less))  # type: ignore[arg-type]
+        return Not(self.operand(0))
+
+    def operand(self, depth: int) -> Expr:
+        rng = self.rng
+        if depth > 0 and chance(rng, 40):
+            args = _several(rng, 3, lambda: rng.choice((self.operand, self._predicate))(depth - 1))
+            return Call(rng.choice(OTHER_CALLS + STRING_VALUED), args)
+        steps = _several(rng, 2, lambda: self._step(depth - 1, bound=False)) if chance(rng, 40) else ()
+        return rng.choice((VarPath(rng.choice(VARIABLES), steps), String(rng.choice(STRINGS)), self._number()))
+
+    def _items(self, depth: int) -> SelectItems:
+        return SelectItems(_several(self.rng, 3, lambda: self._item(depth)))
+
+    def _item(self, depth: int) -> SelectItem:
+        operand = self.operand(depth)
+        if isinstance(operand, VarPath) and not operand.steps and chance(self.rng, 60):
+            return SelectItem(operand, operand.var)
+        return SelectItem(operand, self.rng.choice(WORDS))
+
+    def _element(self, depth: int) -> ElementConstructor:
+        rng = self.rng
+        names = dict.fromkeys(rng.choice(("a", "p:b", "x-")) for _ in range(rng.randrange(3)))
+        attributes = tuple((name, self._parts(depth, rng.randrange(3), 0)) for name in names)
+        return ElementConstructor(rng.choice(XML_NAMES), attributes, self._parts(depth, rng.randrange(4), depth))
+
+    def _parts(self, depth: int, count: int, nested: int) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for _ in range(count):
+            if chance(self.rng, 40) and not (found and isinstance(found[-1], str)):
+                found.append(self.rng.choice(TEXTS))
+            elif nested > 0 and chance(self.rng, 40):
+                found.append(self._element(nested - 1))
+            else:
+                found.append(Hole(self.operand(depth - 1)))
+        return tuple(found)

@@ -1,0 +1,116 @@
+"""A query whose own work fails is paused with the error, and the others answer as if it were not there."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from feeds.documents import Document
+from mmqjp.engine import Session
+from tests.generate.documents import SECOND
+from xscl.algebra import values
+
+EVENTS = "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id));"
+OTHERS = {
+    "documents": "FROM S//b->x PUBLISH documents",
+    "pairs": "FROM S//b->x JOIN {x/k = y/k, 1 h} S//b->y PUBLISH pairs",
+    "silence": "FROM S//b->x NOT FOLLOWED BY {x/@id = y/@id, 1 s} S//b->y PUBLISH silence",
+    "events": "FROM FILTER{v > 0} B PUBLISH events",
+    "next": "FROM B NEXT{$1.v < $2.v} B PUBLISH next_one",
+    "read": "FROM events PUBLISH read",
+    "of documents": "FROM documents/match->m PUBLISH again",
+}
+FAILING = {
+    "join": "FROM S//b->x JOIN {x/k = y/k AND contains(y/@id, x/@id), 1 h} S//b->y PUBLISH bad",
+    "filter of events": 'FROM FILTER{contains(id, "2")} B PUBLISH bad',
+    "NEXT": "FROM B NEXT{contains($2.id, $1.id)} B PUBLISH bad",
+    "PATTERN": "PATTERN SEQ(B a, B b) WHERE {contains(b.id, a.id)} WITHIN 1 h PUBLISH bad",
+    "reader of events": 'FROM FILTER{contains(id, "2")} events PUBLISH bad',
+    "reader of documents": "FROM again//b->x JOIN {x/k = y/k AND contains(y/@id, x/@id), 1 h} S//b->y PUBLISH bad",
+}
+
+
+def document(id: str, time: int, xml: str) -> Document:
+    return Document(id=id, stream="S", xml=xml, time=(time, time))
+
+
+def documents(*times: int) -> list[Document]:
+    found = [document(f"d{t}", t * SECOND, f'<b id="{t}"><k>1</k></b>') for t in times]
+    return [*found, document(f"z{times[-1]}", times[-1] * SECOND + 1, "<z/>")]
+
+
+def outputs(engine: Session, *times: int) -> set[tuple[str, tuple[str, ...], str]]:
+    return {(one.query, tuple(one.documents), one.xml) for one in engine.process(documents(*times))}
+
+
+def fails(text: str, part: str) -> NoReturn:
+    raise ZeroDivisionError("of the test")
+
+
+@pytest.mark.parametrize("place", FAILING)
+def test_a_query_that_fails_is_paused_and_the_others_answer(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = EVENTS + ";".join(OTHERS.values())
+    with Session("duckdb", settle=0, lateness=0) as engine, Session("duckdb", settle=0, lateness=0) as alone:
+        alone.subscribe(script)
+        engine.subscribe(f"{script};{FAILING[place]}")
+        outputs(alone, 1), outputs(engine, 1)
+        with monkeypatch.context() as patch:
+            patch.setitem(values.TESTS, "contains", fails)
+            for times in ((2, 12), (13,), (23, 24)):
+                wanted = outputs(alone, *times)
+                found = outputs(engine, *times)
+                assert {one for one in found if one[0] != "bad"} == wanted and wanted
+        assert "ZeroDivisionError: of the test" in engine.take_paused()["bad"]
+        engine.resume("bad")
+        assert outputs(alone, 32, 33, 43) <= outputs(engine, 32, 33, 43)
+
+
+def test_an_error_that_no_query_causes_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session("duckdb", settle=0) as engine:
+        engine.subscribe(OTHERS["documents"])
+        with monkeypatch.context() as patch:
+            patch.setattr("mmqjp.answers.pipeline.Outbox.save_answers", fails)
+            with pytest.raises(TypeError):
+                outputs(engine, 1)
+        assert outputs(engine, 1) and not engine.take_paused()
+
+
+# ---------------------------------------------------------------- conditions that do not depend on events
+
+PLACES = {
+    "FILTER": "FROM FILTER{{{0}}} B",
+    "NEXT": "FROM B NEXT{{{0}}} B",
+    "right side of NEXT": "FROM B NEXT FILTER{{{0}}} B",
+    "start of FOLD": "FROM B FOLD{{{0},,}} B",
+    "continuation of FOLD": "FROM B FOLD{{,{0},}} B",
+    "WHERE": "PATTERN SEQ(B a, B b) WHERE {{{0}}} WITHIN 1 h",
+    "WHERE of SET": "PATTERN SEQ(SET(B a, B b)) WHERE {{{0}}} WITHIN 1 h",
+    "WHERE of several": "PATTERN SEQ(B+ a[], B b) WHERE skip_till_next_match {{{0}}} WITHIN 1 h",
+    "HAVING": "PATTERN SEQ(B a, B b) WITHIN 1 h HAVING {0}",
+}
+CONSTANT = {
+    "1 = 2": False,
+    '"a" = "b"': False,
+    "1 IS NULL": False,
+    "NOT (1 = 1)": False,
+    'contains("a", "b")': False,
+    "1 = 2 AND 2 = 2": False,
+    '1 = 1 OR "a" = "b"': True,
+    'starts-with("ab", "a")': True,
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_condition_without_events_holds_always_or_never(where: str) -> None:
+    numbered = {f"q{number}x": (text, holds) for number, (text, holds) in enumerate(CONSTANT.items())}
+    statements = [f"{PLACES[where].format(text)} PUBLISH {name}" for name, (text, _) in numbered.items()]
+    for settle, patterns in ((0, "driver"), (None, "driver"), (None, "sql")):
+        with Session("duckdb", settle=settle, patterns=patterns) as engine:
+            engine.subscribe(EVENTS + ";".join([*statements, f"{PLACES[where].format('1 = 1')} PUBLISH all"]))
+            found = outputs(engine, 1, 2, 3) | {(one.query, tuple(one.documents), one.xml) for one in engine.finish()}
+            assert not engine.take_paused()
+        counts = {name: sum(one[0] == name for one in found) for name in (*numbered, "all")}
+        assert counts["all"] and counts == {name: holds * counts["all"] for name, (_, holds) in numbered.items()} | {
+            "all": counts["all"]
+        }

@@ -1,0 +1,229 @@
+"""Each production of the grammars, and each function in each place, has a statement that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feeds.documents import Document
+from mmqjp.engine import Session
+from tests.generate.documents import SECOND
+from tests.support.places import ROOT
+from xscl import event_parser
+from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
+from xscl.builder import Builder
+from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
+from xscl.event_resolve import ALL_FUNCTIONS
+from xscl.lalr import TableParser
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
+
+DEFINITIONS = {
+    "B": "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id), k := x/k)",
+    "C": "DEFINE EVENT C FROM S//c->x (id := x/@id, v := number(x/@id), k := x/k)",
+    "T": "DEFINE EVENT T FROM S//c->x[./t AS y] (t IN x/t, n := string-length(x/t), k := 5, s := 'a')",
+}
+EVENT_QUERIES = (
+    "B",
+    "FROM B WITHIN 9 s PUBLISH p",
+    "SELECT * FROM B",
+    "SELECT id, v + 1 AS w, -v * 2 - 50% AS p, v / 2 AS h, v % 2 AS r, 36 h AS d, .5 AS n FROM B WITHIN INF",
+    "SELECT DUR AS d, 'x' AS s, coalesce(id, \"y\") AS c FROM (B)",
+    "FROM B NEXT C",
+    "FROM B NEXT{$1.v < $2.v AND GAP < 5 s OR NOT ($1.v = $2.v)} (SELECT id, v FROM C)",
+    "FROM B FOLD{,,} C",
+    "FROM B FOLD{$2.v > $.v, DUR < 9 s, $.v + 1 AS v} (C)",
+    "FROM B UNION C",
+    "FILTER{id IS NOT NULL} B",
+    'FROM FILTER{id IS NULL OR contains(id, "b") OR v >= 1} (SELECT id, v FROM B WITHIN 9 s)',
+    "FROM AGGREGATE{count() AS n, max(v) AS m BY id OVER 9 s} B",
+    "AGGREGATE{sum(v) / count(v) AS m} B",
+)
+PATTERNS = (
+    "PATTERN SEQ(B a) WITHIN 9 s",
+    "PATTERN SEQ(B a, C b) WHERE {a.v < b.v} WITHIN 9 s ALL MATCHES",
+    "PATTERN SEQ(B+ a[], C b) WHERE skip_till_next_match {a[i].v > a[i-1].v AND b.v > max(a[..i-1].v)} WITHIN 9 s",
+    "PATTERN SEQ(B+ a[], C b) WHERE skip_till_any_match(a[], b) {a[1].v < 9 AND a[a.LEN].v < 9} WITHIN 9 s",
+    "PATTERN SEQ(B a, ~(T n), C b) WHERE strict_contiguity {n.k = 7} WITHIN 9 s",
+    "PATTERN SEQ(SET(B a, C+ b[])) WITHIN 9 s EARLIEST MAXIMAL NON OVERLAPPING",
+    "PATTERN SEQ(B a, B b) WITHIN 9 s HAVING a.v > 50% RETURN a.id AS x, b.v",
+    "PATTERN SEQ(B+ a[]) WHERE skip_till_any_match {a[1].v < 9} WITHIN 9 s HAVING count(a[]) > 1 RETURN a[].v AS x",
+    "PATTERN SEQ(B, C!, (T)*) ERRORS <= 1 WITHIN 9 s",
+    "PATTERN SEQ(B+, (C | B, B), C{1,}) WHERE {[k]} ERRORS <= 1 BUDGET 100 WITHIN 9 s RETURN errors NON OVERLAPPING",
+)
+QUERIES = (
+    "S",
+    "S->x",
+    "FROM S AS x",
+    "//b",
+    "FROM S//b->x[./k]",
+    "FROM S//*[@id][.//t or not(k = 2) and (k)]",
+    'FROM S//b[contains(./k, "1")][count(./k) = 1][. != ""]->x',
+    "FROM S//b/@id",
+    "SELECT x/k AS k, 5 AS n, 'a' AS s, lower-case(x/k) AS l FROM S//b->x",
+    "SELECT * FROM S//b->x",
+    "SELECT <a b=\"{x} c\" d='{x}e'>text{x/k}<e/><f g='h'>i</f></a> FROM S//b->x",
+    "SELECT <a/> FROM S//b->x",
+    "FROM S//b->x JOIN {x/k = y/k AND (x/@id != y/@id OR contains(y/k, '1')), 9 s} S//c->y",
+    "FROM S//b->x JOIN UNORDERED {x/k = y/k, INF} (SELECT y AS y FROM S//c->y)",
+    "FROM S//b->x FOLLOWED BY {x/k[. = '1'] = y/k, 1.5 min} S//c->y",
+    "FROM S//b->x NOT FOLLOWED BY {x/@id = y/@id, 1} S//c->y",
+    "FROM S//b->x NOT JOIN {x/@id = y/@id, 1 s} S//c->y",
+    "FROM S//b->x NOT PRECEDED BY {x/@id = y/@id, 1 s} S//c->y",
+    "FROM S//b->x PUBLISH once ONCE PER (x/k, x/@id) WITHIN 1 h",
+    "DECLARE NAMESPACE p = 'u'; FROM S//b->x[p:k or p:* or *:k or @p:id or @* or k]",
+)
+
+
+def documents() -> Iterator[Document]:
+    for place, name in enumerate("bbcbcc", 1):
+        xml = f'<{name} id="{place}"><k>1</k><t>{name} {place}</t></{name}>'
+        yield Document(id=f"d{place}", xml=xml, time=(place * SECOND, place * SECOND))
+    yield Document(id="end", xml="<z/>", time=(99 * SECOND, 99 * SECOND))
+
+
+def outputs(script: str, **options: Any) -> list[str]:
+    with Session("duckdb", settle=None, quiet=True, **options) as engine:
+        engine.subscribe(script)
+        found = [*engine.process(documents()), *engine.finish()]
+        assert engine.take_paused() == {}, script
+        return [one.query for one in found]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_statement_has_outputs(number: int) -> None:
+    statements = (EVENT_QUERIES, PATTERNS, QUERIES)[number]
+    for script in statements:
+        prolog = "" if number == 2 else ";".join(DEFINITIONS.values()) + ";"
+        assert outputs(prolog + script), script
+
+
+def reduced(file: str, start: str, builder: type, texts: Iterable[str]) -> set[str]:
+    """The productions of a grammar that no statement uses."""
+    used: set[str] = set()
+
+    def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Any, children: list[Any]) -> Any:
+            used.add(name)
+            return method(self, children)
+
+        return noted
+
+    names = [name for name in dir(builder) if not name.startswith("_") and callable(getattr(builder, name))]
+    own = {name: noting(name, getattr(builder, name)) for name in names if name != "transform"}
+    lark = event_parser._lark(file, start, type("Noting", (builder,), own)())
+    parser = TableParser(lark)
+    for text in texts:
+        parser.parse(text, 0, len(text))
+    return {
+        str(rule.alias or rule.origin.name) for rule in lark.rules if hasattr(builder, rule.alias or rule.origin.name)
+    } - used
+
+
+def test_each_production_has_a_statement() -> None:
+    of_events = reduced("events.lark", "query", EventPatternBuilder, EVENT_QUERIES)
+    of_events &= reduced("events.lark", "pattern", EventPatternBuilder, PATTERNS)
+    parts = [part.strip() for text in QUERIES for part in text.split(";")]
+    of_documents = reduced("xscl.lark", "statement", Builder, parts)
+    of_definitions = reduced("xscl.lark", "definition", DefinitionBuilder, DEFINITIONS.values()) - {*dir(Builder)}
+    assert of_events == {"null"} and not of_documents and not of_definitions  # NULL alone is refused
+
+
+# ---------------------------------------------------------------- functions
+
+LITERAL = dict.fromkeys(WITH_LITERAL, '{0}, "-"') | dict.fromkeys(TESTS, '{0}, "1"') | {"near": "{0}, {0}, 0.6"}
+LITERAL |= {"coalesce": "{0}, {0}", "concat": "{0}, {0}", "argmax": "{0}, {0}"}
+PLACES = {
+    "filter alone": "FROM S//b[{f(./k)}]",
+    "filter compared": "FROM S//b[{f(./k)} = 1]",
+    "bound": "FROM S//b->x[./k[{f(.)}]->y]",
+    "predicate alone": "FROM S//b->x JOIN {{x/k = y/k AND {f(x/k)}, 9 s}} S//c->y",
+    "predicate compared": "FROM S//b->x JOIN {{x/k = y/k AND {f(x/k)} != 2, 9 s}} S//c->y",
+    "join": "FROM S//b->x JOIN {{{f(x/k)} = {f(y/k)}, 9 s}} S//c->y",
+    "SELECT": "SELECT {f(x/k)} AS r FROM S//b->x",
+    "constructor": "SELECT <a b='{{{f(x/k)}}}'/> FROM S//b->x",
+    "ONCE PER": "FROM S//b->x PUBLISH p ONCE PER ({f(x/k)})",
+    "DEFINE EVENT": "DEFINE EVENT D FROM S//b->x (r := {f(x/k)}); FROM D",
+    "FILTER alone": "FROM FILTER{{{f(id)}}} B",
+    "FILTER compared": "FROM FILTER{{{f(id)} != 7}} B",
+    "NEXT": "FROM B NEXT{{{f($1.id)} != {f($2.id)}}} B",
+    "SELECT of events": "SELECT {f(id)} AS r FROM B",
+    "AGGREGATE": "FROM AGGREGATE{{{f(id)} AS r BY v}} B",
+    "WHERE": "PATTERN SEQ(B a, C b) WHERE {{{f(a.id)} != {f(b.id)}}} WITHIN 9 s",
+    "WHERE alone": "PATTERN SEQ(B a, C b) WHERE {{{f(a.id)}}} WITHIN 9 s",
+    "HAVING": "PATTERN SEQ(B a, C b) WITHIN 9 s HAVING {f(a.id)} != 7",
+    "HAVING of several": "PATTERN SEQ(B+ a[], C b) WHERE strict_contiguity {{}} WITHIN 9 s HAVING {f(a[].v)} != 7",
+    "RETURN": "PATTERN SEQ(B a, C b) WITHIN 9 s RETURN {f(a.id)} AS r",
+    "RETURN of several": "PATTERN SEQ(B+ a[], C b) WHERE strict_contiguity {{}} WITHIN 9 s RETURN {f(a[].v)} AS r",
+}
+FUNCTIONS = [*dict.fromkeys((*ALL_FUNCTIONS, "string", "not"))]
+
+
+def written(place: str, function: str) -> str:
+    text = PLACES[place]
+    while "{f(" in text:
+        begin = text.index("{f(")
+        end = text.index(")}", begin)
+        call = f"{function}({LITERAL.get(function, '{0}').replace('{0}', text[begin + 3 : end])})"
+        text = text[:begin] + call + text[end + 2 :]
+    return text.replace("{{", "{").replace("}}", "}")
+
+
+def script_of(statements: Iterable[str]) -> str:
+    numbered = (text.replace(" D", f" D{number}") for number, text in enumerate(statements))
+    return ";".join((DEFINITIONS["B"], DEFINITIONS["C"], *numbered))
+
+
+def allowed(place: str) -> dict[str, str]:
+    """The statements of the functions that may stand in a place. The others have one mistake that is told in words."""
+    found = {}
+    for function in FUNCTIONS:
+        text = written(place, function)
+        try:
+            parse_script(script_of([text]))
+        except XsclErrors as errors:
+            (message,) = {error.message for error in errors.errors}  # perhaps of each side
+            told = [error.hint for error in errors.errors]
+            assert not message.startswith("unexpected") and all(told) and "expected" not in told[0], text
+        else:
+            found[function] = text
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_function_stands_in_a_place_or_one_message_says_why_not(place: str) -> None:
+    found = allowed(place)
+    needed: set[str] = DERIVED.keys() - ({"date"} if "compared" in place else set())
+    if place.endswith("alone") or place == "bound":
+        needed = {*TESTS}
+    elif "several" in place or place == "AGGREGATE":
+        needed = {"count", "sum"}
+    assert found.keys() >= needed
+    script = script_of(found.values())
+    for patterns in ("driver", "sql"):
+        assert outputs(script, patterns=patterns)
+
+
+NEW_FUNCTION = """
+import sys, types
+sys.modules["xscl"] = package = types.ModuleType("xscl")
+package.__path__ = ["xscl"]
+from xscl.algebra import values
+del sys.modules["xscl"]
+values.DERIVED["first-line"] = values._CHAINED["first-line"] = lambda text: text.split("\\n")[0]
+from tests.xscl.test_productions import PLACES, outputs, script_of, written
+places = [place for place in PLACES if "several" not in place and place != "AGGREGATE" and "alone" not in place]
+for place in places:
+    outputs(script_of([written(place, "first-line")]))
+"""
+
+
+def test_a_function_that_is_added_to_the_one_list_is_known_everywhere() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", NEW_FUNCTION], check=True, cwd=Path(ROOT), env=environment)
