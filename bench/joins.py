@@ -25,11 +25,12 @@ import pyarrow.compute as pc
 from bench.harness import timed
 from bench.workload import SECOND
 from common.arrays import Ints
+from common.bounds import INFINITE
 from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import PLANS, RESULT, JoinEngine, JoinScope, TemplateTable
 from join_stage.store.protocol import whole_batch
 from mmqjp.tables.schema import SCHEMA
-from templates.catalog import INFINITE, Catalog, Placement, StepEdge, TemplateRow
+from templates.catalog import Catalog, Placement, StepEdge, TemplateRow
 from templates.graph import Shape, canonical_shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xscl.algebra.joins import Conjunct, Side, Term

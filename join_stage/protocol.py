@@ -11,9 +11,10 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
+from common.bounds import INFINITE
 from common.errors import InputError
 from join_stage.store.protocol import TableStore
-from templates.catalog import INFINITE, StepEdge, TemplateRow
+from templates.catalog import StepEdge, TemplateRow
 from templates.graph import ConjunctiveQuery, RelationAtom, Shape, executable_query
 from templates.witness import MANY, Witnesses
 

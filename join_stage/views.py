@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from common.bounds import INFINITE
 from join_stage.protocol import APART, SPAN, Orientation, TemplateTable
-from templates.catalog import INFINITE, TemplateRow
+from templates.catalog import TemplateRow
 from templates.graph import Shape
 
 CACHE_BYTES = 256 << 20

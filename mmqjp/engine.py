@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from common.bounds import EARLIEST
 from common.errors import InputError
 from common.files import share
 from feeds.documents import Document, Now, Reject, now_us
@@ -32,7 +33,6 @@ from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK,
 from mmqjp.documents.admission import EvaluatedBatch, EvaluatedRows, warn_of
 from mmqjp.documents.record import Records
 from mmqjp.documents.watermarks import (
-    EARLIEST,
     EVENT_TIME,
     SETTLE,
     Lateness,

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.bounds import END
 from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask, joined
 from pattern_stage.values import Texts
 from templates.catalog import Functions, StepEdge
@@ -270,9 +271,6 @@ def _looked_up(ordered: Ints, keys: Ints) -> tuple[Ints, Mask]:
     at = np.searchsorted(ordered, keys)
     return at, np.append(ordered, -1)[at] != keys
 
-
-START, END = -(2**62), 2**62
-"""Horizons before and after all times."""
 
 OTHER_STREAMS = "*"
 """In a mapping of `settle`, the key of all streams not named."""

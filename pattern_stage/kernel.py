@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from common.bounds import END
 from pattern_stage.aggregate import Aggregating, Simultaneous
 from pattern_stage.columns import Column, Columns, Flow, Mask, whole
 from pattern_stage.definition import AlgebraOp as Defined
@@ -41,6 +42,7 @@ from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
+from pattern_stage.pattern.state import is_keyed
 from pattern_stage.plan import (
     RULE_NAMES,
     Changes,
@@ -115,6 +117,8 @@ def _unseen(table: pa.Table, rows: pa.Table, seen: set[Hashable], new: Counter[H
     keys = dict(zip(ints(rows, "row").tolist(), rows["key"].to_pylist(), strict=True))
     columns = [table[name].to_pylist() for name in table.column_names if name not in _NUMBERS]
     instances = [repr(values) for values in zip(*columns, strict=True)]
+    if is_keyed(table):
+        instances = [""] * len(table)  # runs of a row are those of the first group that has any
     if "rows" not in table.column_names:  # windows of AGGREGATE
         kept = []
         for row, instance in zip(ints(table, "row").tolist(), instances, strict=True):
@@ -136,8 +140,9 @@ def _unseen(table: pa.Table, rows: pa.Table, seen: set[Hashable], new: Counter[H
 def adopted(
     state: SavedState, others: SavedState, parts: Iterable[Ints], theirs: Lineage, ours: Lineage
 ) -> dict[str, pa.Table]:
-    """Returns a state merged with `others`; their `parts`, numbered in `theirs`, are renumbered in `ours`."""
-    return as_one([state, _numbers(theirs.rows(parts), ours).in_state(others)])
+    """Returns a state merged with `others`, which have seen all that it has; their `parts`, numbered in `theirs`, are
+    renumbered in `ours`."""
+    return as_one([_numbers(theirs.rows(parts), ours).in_state(others), state])
 
 
 def _numbers(rows: pa.Table, ours: Lineage) -> Numbers:
@@ -527,7 +532,7 @@ class Kernel:
 
     def _sees(self, mop: int, row: int, firsts: Ints) -> Mask:
         statements, _ = self.statements.of_rows(mop, np.array([row]))
-        seen: Mask = self._lineage.ends(firsts) > min(map(self.statements.since_of, statements), default=1 << 62)
+        seen: Mask = self._lineage.ends(firsts) > min(map(self.statements.since_of, statements), default=END)
         return seen
 
     def _exceed(self, mop: MOp, rows: Mapping[int, Excess]) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, joined_flow
 from pattern_stage.lineage import DocumentIds, EventOrigin
-from pattern_stage.plan import NO_BOUND
 
 LimitName = Literal["matches", "partial"]
 """The limit: on results in an epoch, or on what waits after one. `matches` counts first if both are exceeded."""
@@ -28,8 +28,8 @@ class RowLimits:
     """Limits of a row. `partial` bounds instances, events and links that wait after an epoch; `matches` the results of
     an epoch, before HAVING and late negations."""
 
-    partial: int = NO_BOUND
-    matches: int = NO_BOUND
+    partial: int = INFINITE
+    matches: int = INFINITE
 
 
 NO_LIMITS = RowLimits()
@@ -79,7 +79,7 @@ class RowVectors(Protocol):
 
     @property
     def within(self) -> Ints:
-        """WITHIN of NEXT and FOLD, or OVER of AGGREGATE, in microseconds; NO_BOUND for none. May grow."""
+        """WITHIN of NEXT and FOLD, or OVER of AGGREGATE, in microseconds; the longest for none. May grow."""
 
     @property
     def apart(self) -> Ints:
@@ -180,10 +180,10 @@ class Room:
     """Bounds an operator in an interval: instances that may wait, and results. `epoch` is the common time of all
     events, if any; `most` the maximum number of visible results of a row in it."""
 
-    waiting: int = NO_BOUND
-    found: int = NO_BOUND
+    waiting: int = INFINITE
+    found: int = INFINITE
     epoch: int | None = None
-    most: int = NO_BOUND
+    most: int = INFINITE
     sees: Sees = sees_all
 
 

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from common.arrays import Ints, distinct
+from common.bounds import LONGEST_WINDOW
 from pattern_stage.clauses import rewritten, rewritten_condition
 from pattern_stage.columns import (
     NULL_TEXT,
@@ -46,9 +47,6 @@ from xscl.algebra.events import (
     Union,
     Value,
 )
-
-NO_BOUND = 1 << 62
-"""The window of a row without one."""
 
 
 class RowColumns(NamedTuple):
@@ -592,7 +590,7 @@ class _Adding:
 def _windows(part: _Part) -> Sequence[int] | repeat[int]:
     window = part.node.window
     if window < 0:
-        return repeat(NO_BOUND, len(part.group))
+        return repeat(LONGEST_WINDOW, len(part.group))
     return [windows[window] for windows in part.group.windows]
 
 

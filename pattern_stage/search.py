@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.arrays import Ints, distinct
+from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, mixed, same, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.index import RowClasses, each_shape
-from pattern_stage.plan import NO_BOUND
 from pattern_stage.slots import KeptEvents, Slots
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, value_kind
 from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value
@@ -245,7 +245,7 @@ class Candidates:
         last = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, until, "right"))
         return first, last
 
-    def first(self, start: Ints, end: Ints, test: CandidateTest | None, most: int = NO_BOUND) -> tuple[Ints, Ints]:
+    def first(self, start: Ints, end: Ints, test: CandidateTest | None, most: int = INFINITE) -> tuple[Ints, Ints]:
         """Returns pairs of instance and event: the first event that each matches, with all matching ties; sorted by
         instance. `start` and `end` are those of `ranges`. Without a test all match. Stops past `most` pairs."""
         found: list[tuple[Ints, Ints]] = []
@@ -406,7 +406,7 @@ class PartnerSearch:
         self.marks: Ints = marks
         return self
 
-    def partners(self, batch: InstanceColumns, most: int = NO_BOUND) -> tuple[Ints, Ints]:
+    def partners(self, batch: InstanceColumns, most: int = INFINITE) -> tuple[Ints, Ints]:
         """Returns pairs of instance and first partners, sorted by instance. Past `most`, some may be left out."""
         if not len(batch) or not len(self.right):
             return _NONE, _NONE

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from common.bounds import BEGINNING, LONGEST_WINDOW
 from pattern_stage.columns import (
     Column,
     Columns,
@@ -28,7 +29,6 @@ from pattern_stage.columns import (
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.operators import Crowded, Index, Renumber, Room, RowVectors, Sees
-from pattern_stage.plan import NO_BOUND
 from pattern_stage.saved import flatten_lists, ints, lists, loaded, saved
 from pattern_stage.search import (
     InstanceColumns,
@@ -81,7 +81,7 @@ class Joining:
     def add_rows(self, new: Ints) -> None:
         fresh = self.classes.add(new)
         self._readers.add(new, self._rows.left[new])
-        self._bounded = self._bounded or bool(np.any(self._rows.within[new] < NO_BOUND))
+        self._bounded = self._bounded or bool(np.any(self._rows.within[new] < LONGEST_WINDOW))
         for shape, places in each_shape(self.classes.shape[fresh]):
             if self._static[shape]:
                 targets = fresh[places]
@@ -317,7 +317,7 @@ class Joining:
         members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
         of, classes = instances[order][first], classes[order][first]
         batch, _ = self.awaiting(InstanceColumns(kept[event_of[of]], origins[of], classes, members, _NONE, _NONE))
-        self.finish(_NONE, batch, -NO_BOUND)
+        self.finish(_NONE, batch, BEGINNING)
 
 
 @dataclass(frozen=True, slots=True)

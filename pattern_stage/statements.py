@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 
 from common.arrays import Ints, distinct
+from common.bounds import BEGINNING
 from pattern_stage.aggregate import all_measures, finest
 from pattern_stage.clauses import condition_text, value_text
 from pattern_stage.columns import Mask
@@ -167,7 +168,7 @@ class Statements:
 
     def __init__(self, plan: EventPlan) -> None:
         self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
-        self.newest = -(1 << 62)
+        self.newest = BEGINNING
         """The greatest `since` of any statement ever."""
         self._plan = plan
         self._forms = StatementForms()

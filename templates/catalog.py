@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
+from common.bounds import INFINITE
 from common.errors import OperationalError
 from common.tools import quick
 from templates.graph import Canonical, Minor, Shape, bindings_of, canonical_row, canonical_shape, join_shape, minor
@@ -21,9 +22,6 @@ from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.joins import Conjunct
 from xscl.algebra.trees import PatternNode, node_texts
 from xscl.algebra.values import many_valued
-
-INFINITE = 2**63 - 1
-"""The window `INF` in column `wl`, in microseconds."""
 
 RowKey = tuple[int, tuple[int, ...]]
 """A row as stored: its template, and its variables in the order of the template's nodes."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
+from common.bounds import LONGEST_WINDOW
 from xscl.algebra.events import (
     ALWAYS,
     Aggregate,
@@ -258,12 +259,12 @@ def _longest(op: str, seconds: float) -> int | None:
     """The maximum `t1 - t0` in microseconds for which `DUR op seconds` holds; None if it is no upper bound."""
     if op not in ("<", "<=", "="):
         return None
-    low, high = -1, 2**63 - 1  # `low` holds or is -1, `high` does not or is the last
+    low, high = -1, LONGEST_WINDOW  # `low` holds or is -1, `high` does not or is the last
     while low < high:
         middle = (low + high + 1) // 2
         holds = middle / 1e6 < seconds if op == "<" else middle / 1e6 <= seconds
         low, high = (middle, high) if holds else (low, middle - 1)
-    return None if low < 0 or low == 2**63 - 1 else low
+    return None if low < 0 or low == LONGEST_WINDOW else low
 
 
 _TURNED = {">": "<", ">=": "<=", "=": "="}

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Literal, NamedTuple
 
+from common.bounds import INFINITE, LONGEST_WINDOW
 from common.errors import InvalidValue
 from common.tools import quick
 from xscl.algebra.values import Span
@@ -672,21 +673,18 @@ def unit_hint(unit: str) -> str:
     return f"write {meant}; {UNITS_HINT}" if meant else UNITS_HINT
 
 
-LONGEST_WINDOW = 2**63 - 1
-"""Maximum window in microseconds: the greatest integer of the engines."""
-
-
 def window_us(number: str, unit: str, span: Span) -> int:
-    """A window's length in microseconds. Raises Problem, at `span`, if it is negative or too long."""
+    """A window's length in microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too
+    long for the language."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
     if len(number) < 5 and number.isdecimal():  # as most are
         return int(number) * UNITS[unit]
     # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
-    us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
-    if us > LONGEST_WINDOW:
+    us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else INFINITE + 1
+    if us > INFINITE:
         raise Problem("this window is too long", span, "write INF for a window without end")
-    return us
+    return min(us, LONGEST_WINDOW)
 
 
 def window_text(us: int | None) -> str:
@@ -711,6 +709,6 @@ def duration_us(text: str) -> int | None:
         hint = f"; write {meant} for {unit}" if meant and digits.isdecimal() else ""
         raise InvalidValue(f"{text!r} is not a duration{hint}; write a number and a unit ({known}), like 1h, or INF")
     microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
-    if microseconds > LONGEST_WINDOW:
+    if microseconds > INFINITE:
         raise InvalidValue(f"{text!r} is too long; write INF for no limit")
-    return microseconds
+    return min(microseconds, LONGEST_WINDOW)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
+from common.bounds import LONGEST_WINDOW
 from join_stage.arrays import bisect_ranges, dictionary_encode, equal_ranges, expand_ranges, first_of_each, group_starts
 from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
@@ -50,9 +51,6 @@ from join_stage.signature.runs import DiskRun, EdgeClass
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
 from templates.witness import MANY, Witnesses
-
-LONGEST_WINDOW = 1 << 62
-"""Microseconds: longer than any two times are apart, and small enough that sums do not overflow."""
 
 INDEX_BITS = 32
 """Bits of an instance or kind index where two are packed into one int64."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from common.bounds import EARLIEST, INFINITE, LATEST
 from join_stage.protocol import JoinEngine
 from join_stage.signature.join import SignatureJoin
 from mmqjp.answers.absence_partners import (
@@ -39,13 +40,12 @@ from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuple
 from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
 from mmqjp.answers.quota import NEVER, EqualTimeBudget, OutOfSteps, Quota, Share, SharedAccount, Steps
 from mmqjp.documents.record import Inputs, Record, Records, docid_batches
-from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, LATEST, Progress, Watermarks, lateness_of
+from mmqjp.documents.watermarks import EVENT_TIME, Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger
-from templates.catalog import INFINITE
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import JoinOp, Term
 

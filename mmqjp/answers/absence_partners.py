@@ -14,6 +14,7 @@ from heapq import merge
 from itertools import chain, product
 from typing import NamedTuple
 
+from common.bounds import EARLIEST, INFINITE, LATEST, deadline
 from join_stage import near
 from join_stage.near import learnt
 from mmqjp.answers.matches import CHARACTERS_READ_PER_STEP, JointBinding, residual_holds
@@ -21,12 +22,10 @@ from mmqjp.answers.operators import OnceKey, once_key, value_of
 from mmqjp.answers.output import BoundValue
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Record, StoredRecords
-from mmqjp.documents.watermarks import EARLIEST, LATEST
 from mmqjp.queries.forms import FixedSide, TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.query_lookup import behind
 from mmqjp.queries.registry import Registry
-from templates.catalog import INFINITE
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xscl.algebra.joins import NEGATED, Absent, JoinOp, Term, variables_of
 from xscl.algebra.trees import PatternNode, Test
@@ -45,11 +44,11 @@ def decided_before(op: JoinOp, window: int, watermark: int) -> int:
 
 
 def decided_at(op: JoinOp, window: int, t0: int) -> int:
-    return t0 if op == "NOT PRECEDED BY" else t0 + window + 1
+    return t0 if op == "NOT PRECEDED BY" else deadline(t0, window) + 1
 
 
 def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
-    return t1 if op == "NOT PRECEDED BY" else max(t1, t0 + window)
+    return t1 if op == "NOT PRECEDED BY" else max(t1, deadline(t0, window))
 
 
 def partners_from(op: JoinOp, window: int, t1: int) -> int:

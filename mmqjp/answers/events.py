@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import pyarrow as pa
 
+from common.bounds import BEGINNING, END
 from feeds.documents import iso_utc
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.events_run import DefinitionCursor, KernelSnapshot, RunningForms, StoredEvents, event_rows, events_of
@@ -34,9 +35,7 @@ from mmqjp.queries.registry import EventForm, EventRegistry, Registry, running_f
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import (
-    END,
     MOST_EVENTS,
-    START,
     Assembled,
     EdgesOf,
     Settle,
@@ -241,7 +240,7 @@ class EventBackfill:
                 if name in definitions and name not in needs:
                     self._placements[name], needs[name] = place_events(catalog, definitions[name])
         own.follow(forms, forms)
-        for name, found in kept.events(self._placements, needs.__getitem__, range(START, horizon), own.texts):
+        for name, found in kept.events(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
             own.take(name, found)
 
     def take(self, name: str, found: Assembled) -> None:
@@ -316,12 +315,12 @@ class Patterns:
     @property
     def is_begun(self) -> bool:
         """Whether an event query existed before some batch, so that there is a horizon."""
-        return self._time.horizon > START
+        return self._time.horizon > BEGINNING
 
     # ------------------------------------------------------------ statements
 
     def follow(self) -> None:
-        if not self._is_open and not self._statements.forms and self._time.horizon == START:
+        if not self._is_open and not self._statements.forms and self._time.horizon == BEGINNING:
             return
         self._follow_forms()
         self._pass_over(self._start())
@@ -359,8 +358,8 @@ class Patterns:
 
     def _first_horizon(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
         known = {stream: greatest[stream] for stream in streams if stream in greatest}
-        horizon = next_horizon(START, known, known, self._settle)
-        return max(horizon, last_horizon(START, known, known, self._settle, lasts=True))
+        horizon = next_horizon(BEGINNING, known, known, self._settle)
+        return max(horizon, last_horizon(BEGINNING, known, known, self._settle, lasts=True))
 
     def _follow_definitions(self) -> None:
         placements, taken, ids = self._statements.placements, self._time.taken, self._statements.ids
@@ -461,7 +460,7 @@ class Patterns:
         """Prepares the backfill of new forms, `told`, and of those that they depend on. Until `backfill`, it collects
         the events of published documents."""
         self._follow_forms()
-        if self._time.horizon == START:
+        if self._time.horizon == BEGINNING:
             self._time.horizon = self._first_horizon(greatest, self._outside())
         self.follow()
         lineage = Lineage(0, self._ids)

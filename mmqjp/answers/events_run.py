@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.bounds import BEGINNING, INFINITE
 from common.errors import InvalidValue
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.kernels import (
@@ -34,17 +35,11 @@ from mmqjp.queries.compile import with_output_attributes
 from mmqjp.queries.registry import EventForm, Publisher
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot
-from pattern_stage.assemble import (
-    START,
-    Assembled,
-    Buffer,
-    Settle,
-)
+from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import no_events
 from pattern_stage.lineage import LINEAGE, Lineage
 from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
-from pattern_stage.plan import NO_BOUND
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
 from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
@@ -348,7 +343,7 @@ class PatternTime:
     """The horizon, each external stream's greatest time, the next event number, and a cursor per definition name,
     including definitions first read when their documents were already stored."""
 
-    horizon: int = START
+    horizon: int = BEGINNING
     greatest: dict[str, int] = field(default_factory=dict)
     next_number: int = 0
     taken: dict[str, DefinitionCursor] = field(default_factory=dict)
@@ -407,7 +402,7 @@ class StoredEvents:
     def snapshot(self) -> KernelSnapshot:
         parts = snapshot(self._store)
         if not parts:
-            return KernelSnapshot(START, {}, LINEAGE.empty_table())
+            return KernelSnapshot(BEGINNING, {}, LINEAGE.empty_table())
         kernel = {name.removeprefix("op "): table for name, table in parts.items() if name.startswith("op ")}
         return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE])
 
@@ -469,4 +464,4 @@ def limits_of(quota: Quota) -> RowLimits:
 
 
 def _bound(bound: int | None) -> int:
-    return NO_BOUND if bound is None else bound
+    return INFINITE if bound is None else bound

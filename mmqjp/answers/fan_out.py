@@ -87,8 +87,10 @@ _BY_DOCUMENTS = attrgetter("t1", "documents")
 
 
 def count_recipients(answer: Answer, members: Members, batch: int) -> int:
-    got = members.count(answer.width, answer.appeared, answer.first_qid, batch, answer.arrival)
-    return got - len(answer.withheld)
+    of = answer.width, answer.appeared, answer.first_qid, batch, answer.arrival
+    if not answer.withheld:
+        return members.count(*of)
+    return int(np.count_nonzero(members.get(slice(None), *of) & ~np.isin(members.qids, answer.withheld)))
 
 
 def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:

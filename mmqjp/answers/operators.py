@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from common.bounds import INFINITE
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import flatten_edges, read_edge_groups
@@ -33,8 +34,6 @@ from mmqjp.tables.schema import ToldRow, hidden_tuples
 from templates.catalog import StepEdge
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import NEGATED, Term
-
-INT64_MAX = 2**63 - 1
 
 OnceKey = tuple[int, int]
 """Two halves of a key's digest."""
@@ -65,9 +64,9 @@ def once_key(texts: Sequence[str]) -> OnceKey:
 
 
 def as_published(query: Subscription, answer: Answer, inputs: Inputs, *, within: bool) -> Record:
-    return published_record(
-        query.name, inputs, answer.body.xml(query.name), query.identity.id(answer.choice.encode()), within=within
-    )
+    """Returns an answer for a query's readers. It appears now if time decided it, or unless `within` a batch."""
+    xml, id = answer.body.xml(query.name), query.identity.id(answer.choice.encode())
+    return published_record(query.name, inputs, xml, id, within=within and not query.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,8 @@ def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dic
     """Returns the keys to look up, each with the least and greatest end that can be within the window."""
     asked: dict[AskedKey, tuple[int, int]] = {}
     for form, one, queries in recipients:
-        window = INT64_MAX if (once := _window(form)) is None else once  # without one, a key has one end
-        low, high = max(one.answer.t1 - window, -INT64_MAX), min(one.answer.t1 + window, INT64_MAX)
+        window = INFINITE if (once := _window(form)) is None else once  # without one, a key has one end
+        low, high = max(one.answer.t1 - window, -INFINITE), min(one.answer.t1 + window, INFINITE)
         for query in queries:
             for key in one.keys:
                 known = asked.get(whole := (query.qid, *key))
@@ -165,7 +164,7 @@ def _window(form: Form) -> int | None:
 
 def _until(t1: int, window: int | None) -> int | None:
     """Returns the time until which a key output at `t1` is suppressed; None if forever."""
-    return None if window is None or t1 + window > INT64_MAX else t1 + window
+    return None if window is None or t1 + window > INFINITE else t1 + window
 
 
 def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:

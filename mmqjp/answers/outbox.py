@@ -74,6 +74,25 @@ class Outbox:
     def save_untold(self, rows: Sequence[tuple[int, int]]) -> None:
         TableRows(self._store).append("untold", rows)
 
+    def withhold_told(self, answers: Sequence[Answer], members: Mapping[str, Members], first_qid: int) -> None:
+        """Withholds from the queries with at least `first_qid` what is stored already, under the same ids, as outputs
+        of equal queries before them."""
+        pairs = (zip(of.qids.tolist(), of.identities, strict=True) for of in members.values())
+        own = {qid: identity.text for some in pairs for qid, identity in some if qid >= first_qid}
+        asked = pa.table({"qid": pa.array(own, pa.int64()), "identity": pa.array(own.values(), pa.string())})
+        again = set(schema.registered_before(self._store, asked, first_qid)["qid"].to_pylist()) if own else set()
+        rows = [
+            (place, qid, own[qid], answer.choice)
+            for place, answer in enumerate(answers)
+            for qid in (again.intersection(members[answer.form].qids.tolist()) if answer.form in members else ())
+        ]
+        if not rows:
+            return
+        given = dict(zip(("place", "qid", "identity", "choice"), zip(*rows, strict=True), strict=True))
+        for row in schema.output_before(self._store, pa.table(given)).to_pylist():
+            answer = answers[row["place"]]
+            answer.withheld = tuple({*answer.withheld, row["qid"]})
+
     def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
         """Numbers and appends answers and outputs with the matches behind them. Returns the outputs by number, which is
         line order. `members` are by form."""

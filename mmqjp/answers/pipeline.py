@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from common.bounds import BEGINNING
 from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
@@ -56,7 +57,6 @@ from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, prune, prune
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
-from pattern_stage.assemble import START
 from pattern_stage.kernel import Kernel
 from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -249,9 +249,11 @@ class Pipeline:
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
         if events:
-            pauses += self._event_output.pauses(self.patterns.exceeded_before, self._quota, START, first_new)
+            pauses += self._event_output.pauses(self.patterns.exceeded_before, self._quota, BEGINNING, first_new)
         self._save(accounts)
-        return StepResult(answers, self._members(accounts, answers), pauses)
+        members = self._members(accounts, answers)
+        self._outbox.withhold_told(answers, members, first_new)
+        return StepResult(answers, members, pauses)
 
     def _id_of(self, cutoff: Cutoff) -> str:
         docid = self._ledger.docid_of_arrival(cutoff.arrival)

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from common.bounds import END
 from common.files import share, whole_file
 from feeds.documents import iso_utc
 from join_stage.protocol import DEFAULT_PLAN
@@ -26,7 +27,6 @@ from mmqjp.explain.pictures import sharing_picture
 from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
 from mmqjp.process import printable_line
-from mmqjp.queries.registry import NEVER
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks, no_sinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
 
@@ -285,7 +285,7 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
     click.echo(f"horizon        {_time_or_dash(found['horizon'])}")
     if events := found.get("events"):
-        answered = "the end" if events["horizon"] >= NEVER else _time_or_dash(events["horizon"])
+        answered = "the end" if events["horizon"] >= END else _time_or_dash(events["horizon"])
         waiting = f"waiting: {events['events']:,}; partial matches: {events['partial']:,}"
         click.echo(f"events         answered to {answered}; {waiting}")
     click.echo(f"evictable till {_time_or_dash(found['evictable_before'])}")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from common.bounds import EARLIEST, LATEST
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject
 from feeds.history import size_of
 from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
-from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
+from mmqjp.documents.watermarks import Watermarks
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import DEAD_LETTERS, rows_table
 from templates.catalog import StepEdge

@@ -9,14 +9,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.bounds import EARLIEST
 from join_stage.protocol import JoinEngine
 from mmqjp.documents.record import Record
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import OTHER_STREAMS
-
-EARLIEST, LATEST = -(2**61), 2**61
-"""Bounds of times, in microseconds, beyond which window arithmetic would overflow."""
 
 WATERMARKS = "watermarks"
 """Setting with each stream's lateness and greatest time."""

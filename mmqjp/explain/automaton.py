@@ -17,6 +17,7 @@ from itertools import chain, islice
 import numpy as np
 from lxml import etree
 
+from common.bounds import LONGEST_WINDOW
 from mmqjp.explain.join_trial import Reason
 from mmqjp.explain.terms import ShownCondition, format_window
 from mmqjp.queries.compile import read_by
@@ -40,7 +41,7 @@ from pattern_stage.index import clause_form
 from pattern_stage.pattern.program import CompiledEdge as Compiled
 from pattern_stage.pattern.program import EventSlots, MatchRole, MatchWindows, PatternProgram, match_windows
 from pattern_stage.pattern.program import LetterAutomaton as Letters
-from pattern_stage.plan import NO_BOUND, RULE_NAMES, BoundForm, EventPlan, RuleName
+from pattern_stage.plan import RULE_NAMES, BoundForm, EventPlan, RuleName
 from pattern_stage.statements import RowUsers, Statements
 from pattern_stage.values import Texts
 from xscl.algebra import events as algebra
@@ -262,7 +263,7 @@ class _AutomatonBuilder:
         kept = "simultaneous events only" if self._nodes[place].window < 0 else ""
         if not isinstance(self._operator(place), Aggregate):
             kept = "ever"
-        keeps = kept if within >= NO_BOUND else format_window(within)
+        keeps = kept if within >= LONGEST_WINDOW else format_window(within)
         title = _TITLES[type(self._operator(place))]
         return DiagramState(self._state_of[place], title, keeps, mop.number, row, len(mop.rows), tuple(shared))
 
@@ -491,7 +492,7 @@ class _PatternAutomatonBuilder:
         users = program.users.of(mop.number, row).tolist()
         shared = dict.fromkeys(program.statements[other].name for other in users if other != number)
         within = int(mop.rows.within[row])
-        self._keeps = "ever" if within >= NO_BOUND else format_window(within)
+        self._keeps = "ever" if within >= LONGEST_WINDOW else format_window(within)
         self._place = mop.number, row, len(mop.rows), tuple(shared)
         definition = bound.form.nodes[-1].definition
         assert definition is not None

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
+from common.bounds import INFINITE
 from join_stage.protocol import NEW_LEFT, NEW_RIGHT, Cost, TemplateTable, template_statement, value_pairs_statement
 from mmqjp.explain.automaton import (
     DiagramEdge,
@@ -48,7 +49,6 @@ from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
-from templates.catalog import INFINITE
 from templates.graph import Minor, Shape, conjunctive_query
 from xscl.algebra.events import Events, NearPattern, Pattern
 from xscl.algebra.joins import NEGATED, UNORDERED, NormalQuery, Side, Term, mirror_of, variables_of

@@ -14,11 +14,11 @@ from functools import cached_property
 from itertools import chain, islice, pairwise
 from typing import Any, Literal, TypeVar
 
+from common.bounds import INFINITE
 from feeds.documents import Document, Reject, iso_utc
 from mmqjp.answers.absence_partners import over_at
 from mmqjp.process import printable_line
 from mmqjp.queries.model import Owner, Target
-from templates.catalog import INFINITE
 from templates.graph import Shape
 from xpath_stage.binder import Node, PreparedNode, Take, each_binding
 from xpath_stage.documents import DocumentError, ParsedDocument, parse_document

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.arrays import Ints
+from common.bounds import INFINITE
 from mmqjp.queries.model import Identity
-from templates.catalog import INFINITE
 
 
 class Member(NamedTuple):

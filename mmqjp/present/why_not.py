@@ -11,12 +11,12 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
+from common.bounds import EARLIEST
 from feeds.documents import iso_utc
 from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import LeftMatch, decided_at
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
-from mmqjp.documents.watermarks import EARLIEST
 from mmqjp.explain.funnel import (
     MOST_LISTED,
     Funnel,

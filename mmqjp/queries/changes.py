@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
+from common.bounds import BEGINNING, END
 from common.errors import InputError
 from common.tools import track_progress
 from feeds.documents import Now
@@ -22,8 +23,6 @@ from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, defin
 from mmqjp.queries.model import Subscription, generated_name_number
 from mmqjp.queries.query_lookup import cycle_of
 from mmqjp.queries.registry import (
-    BEGINNING,
-    NEVER,
     EventForm,
     Publisher,
     RegisteredDefinition,
@@ -511,7 +510,7 @@ def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[
     are still stored."""
     forms: dict[str, EventForm] = {}
     for query in new:
-        _add(forms, query.form_id, query, registry, BEGINNING, NEVER)
+        _add(forms, query.form_id, query, registry, BEGINNING, END)
     of_new, fresh = frozenset(forms), frozenset(query.qid for query in new)
     known: set[str] = set()
     while waiting := {name for form in forms.values() for name in read_by(form.stream)} - known:
@@ -532,7 +531,7 @@ def _lives(query: Subscription) -> Iterator[tuple[int, int]]:
         if resumed is None:
             return
         since = max(query.since, resumed)
-    yield since_of(query), NEVER
+    yield since_of(query), END
 
 
 def _add(forms: dict[str, EventForm], id: str, query: Subscription, registry: Registry, since: int, until: int) -> None:

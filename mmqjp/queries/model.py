@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints
+from common.bounds import INFINITE
 from common.tools import lazy
 from join_stage.store.protocol import StoreError
-from templates.catalog import INFINITE, Catalog, Placement
+from templates.catalog import Catalog, Placement
 from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of
 from xscl.algebra.trees import short_name
 
@@ -103,10 +104,6 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-ALWAYS = np.iinfo(np.int64).max
-"""A batch and an arrival after all others."""
-
-
 @dataclass(frozen=True, eq=False)
 class Members:
     """Members of one form by name and qid, as parallel columns.
@@ -126,7 +123,7 @@ class Members:
 
     @classmethod
     def active(cls, names: Sequence[str], identities: Sequence[Identity], columns: Sequence[Ints]) -> Members:
-        ended = np.full(len(names), ALWAYS)
+        ended = np.full(len(names), INFINITE)
         return cls(names, identities, columns[0], columns[1], columns[2], columns[3], ended, ended)
 
     def __len__(self) -> int:
@@ -152,7 +149,7 @@ class Members:
     @cached_property
     def _bounds(self) -> tuple[int, int, int, int]:
         columns = (self.windows, -self.sinces, self.qids, self.ended)
-        window, since, qid, ended = (int(column.min(initial=ALWAYS)) for column in columns)
+        window, since, qid, ended = (int(column.min(initial=INFINITE)) for column in columns)
         return window, -since, qid, ended
 
     @cached_property
@@ -161,7 +158,7 @@ class Members:
 
     def count(self, width: int, appeared: int, first_qid: int, batch: int, arrival: int) -> int:
         window, since, qid, ended = self._bounds
-        if since < appeared and first_qid <= qid and ended == ALWAYS:  # only windows matter
+        if since < appeared and first_qid <= qid and ended == INFINITE:  # only windows matter
             return len(self) - (int(np.searchsorted(self._sorted_windows, width)) if width > window else 0)
         return int(np.count_nonzero(self.get(slice(None), width, appeared, first_qid, batch, arrival)))
 

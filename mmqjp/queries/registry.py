@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
+from common.bounds import END
 from common.tools import decrease
 from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
@@ -26,9 +27,6 @@ from xscl.algebra.joins import NEGATED, Conjunct, Hidden, JoinOp
 from xscl.algebra.trees import is_hidden
 from xscl.syntax import EventStreams
 
-NEVER = 2**62
-"""A time after all others."""
-
 
 class Publisher(NamedTuple):
     """A statement that publishes events of a `stream`: results whose first part ends after `since` and that end by
@@ -37,7 +35,7 @@ class Publisher(NamedTuple):
     stream: str
     identity: str
     since: int
-    until: int = NEVER
+    until: int = END
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,6 @@ class EventRegistry:
                 self._defined.release(name)
         self.changed[form_id] = None
 
-
-BEGINNING = -(2**62)
-"""A time before all others."""
 
 _RESUMED = "@"
 
@@ -295,7 +290,7 @@ class EventStatements:
         if not form.resumed:
             return []
         return [
-            (query.qid, since_of(query) if self._running_id(query) == running_id else NEVER)
+            (query.qid, since_of(query) if self._running_id(query) == running_id else END)
             for query in form.queries
             if query.active
         ]

@@ -274,7 +274,7 @@ class StoredQueries:
         """Writes removals, in a batch; `now` is in microseconds."""
         gone = list(subscriptions)
         self._rows.append("removed_queries", [(s.qid, now) for s in gone])
-        self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.active])
+        self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.paused is None])
 
     def save_pauses(
         self, qids: Sequence[int], docid: int, reason: str | None, now: int, batch: int, arrival: int = NO_ARRIVAL

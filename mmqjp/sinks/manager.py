@@ -204,7 +204,7 @@ class SinkManager:
         course = self._course(name)
         self._work.committed()
         self._work.let_go(name)
-        course.begin(self._before(start), self._now())
+        course.begin(min(self._before(start), course.acked), self._now())  # or what waits between would be lost
         self._work.recount(course)
         self._store(self.notes(), answers)
 

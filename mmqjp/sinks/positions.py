@@ -96,7 +96,7 @@ class SinkControl(Protocol):
         """Returns the result of the last test: None if pending, "" if acknowledged, else the reason."""
 
     def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Delivers again from an output or a time on."""
+        """Delivers again from an output or a time on, and in any case what waits."""
 
     def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Removes a sink and its position."""

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from common.bounds import EARLIEST, INFINITE
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import TableStore
 from join_stage.tables import STATE, by_edges, docids_between, has_documents_between, missing
 from mmqjp.documents.record import Record, Records, docid_batches
-from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_lateness_bounded, to_setting
+from mmqjp.documents.watermarks import WATERMARKS, Watermarks, is_lateness_bounded, to_setting
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
@@ -36,7 +37,6 @@ from mmqjp.tables.schema import (
     told_among,
 )
 from pattern_stage.assemble import event_chains, told_apart
-from templates.catalog import INFINITE
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.documents import Arriving
 from xpath_stage.evaluator import XPathStage

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.bounds import INFINITE
 from feeds.readers import Offset
 from join_stage.store.protocol import NumberedViews, StoreSchema, TableStore
-from templates.catalog import INFINITE
 
 INT, TEXT = pa.int64(), pa.string()
 INTS, TEXTS = pa.list_(INT), pa.list_(TEXT)
@@ -526,6 +526,26 @@ def withheld_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
     return store.select(
         f"""SELECT w.answer, w.qid FROM withheld w JOIN answers a ON a.answer = w.answer
 WHERE a.batch >= {first} AND a.batch <= {last}"""
+    )
+
+
+def registered_before(store: TableStore, queries: pa.Table, qid: int) -> pa.Table:
+    """Returns those of `queries` (`qid`, `identity`) whose identity queries before `qid` have had: `qid`."""
+    return store.select(
+        f"""SELECT DISTINCT a.qid FROM asked a JOIN added_queries q ON q.identity = a.identity
+WHERE q.qid < {qid}""",
+        {"asked": queries},
+    )
+
+
+def output_before(store: TableStore, outputs: pa.Table) -> pa.Table:
+    """Returns those of `outputs` (`place`, `qid`, `identity`, `choice`) whose ids stored outputs have: `place`,
+    `qid`."""
+    return store.select(
+        f"""SELECT DISTINCT o.place, o.qid FROM asked o JOIN answers a ON a.choice = o.choice
+JOIN members m ON m.identity = o.identity AND {RECEIVES}
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL""",
+        {"asked": outputs},
     )
 
 

@@ -7,8 +7,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from common.bounds import END
 from pattern_stage.pattern.masks import EVERY, EventTuple, Segment, Trail, TrailEntry
-from pattern_stage.plan import NO_BOUND
 
 _TRIM = 32
 """Lists are scanned for expired entries when they have doubled and reached this size."""
@@ -46,7 +46,7 @@ class Cell:
     def kill(self, event: EventTuple, rows: int) -> None:
         """Puts a negated event behind the entries before it."""
         if len(self.kills) >= self._most_kills:
-            oldest = self.entries[0].t1 if self.entries else NO_BOUND
+            oldest = self.entries[0].t1 if self.entries else END
             self.kills = [one for one in self.kills if one[1] > oldest]
             self._most_kills = max(_TRIM, 2 * len(self.kills))
         self.kills.append((event[1], event[0], rows))
@@ -91,6 +91,11 @@ class Cell:
         self.kills = [(t1, t0, of & ~rows) for t1, t0, of in self.kills if of & ~rows]
         return gone
 
+    def absorb(self, other: Cell) -> None:
+        """Adds the runs of other rows. Trails keep the old lists."""
+        self._put(sorted([*self.entries, *other.entries], key=lambda one: one.t1))
+        self.kills += other.kills
+
     def only(self, places: set[int]) -> None:
         """Keeps only entries at these places. Trails keep the old list."""
         if len(places) < len(self.entries):
@@ -118,6 +123,16 @@ class Cell:
                 else:
                     found.append((self.entries[begin:end], 0, end - begin, left))
         return found
+
+
+def merge_cell(cells: dict[Any, Cell], cell: Cell) -> Cell:
+    """Adds a cell of other rows to a table. Returns the one that has its runs now."""
+    known = cells.get(cell.name)
+    if known is None:
+        cells[cell.name] = cell
+        return cell
+    known.absorb(cell)
+    return known
 
 
 _Name = tuple[Any, ...]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.arrays import Ints
+from common.bounds import BEGINNING, END
 from pattern_stage.columns import Mask
 from pattern_stage.fan_out import grow_array
-from pattern_stage.plan import NO_BOUND
 
 _FEW = 8
 """Up to this number, bits are set one by one."""
@@ -92,9 +92,6 @@ def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 EVERY = -1
-
-ALWAYS = -NO_BOUND
-"""A time before all others."""
 
 EventTuple = tuple[Any, ...]
 """An event: t0, t1, the number of its part, and values."""
@@ -202,7 +199,7 @@ class Draft:
         self.segments: list[Segment] = []
         self.roots: list[tuple[int, int]] = []
         """Runs that begin with this event: their rows, each with a time that matches end after."""
-        self.before, self.oldest = ALWAYS, NO_BOUND
+        self.before, self.oldest = BEGINNING, END
         """Latest begin of the runs before the event, and earliest of all runs, or bounds of them."""
 
     @property

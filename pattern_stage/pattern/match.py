@@ -81,6 +81,13 @@ class Apart:
         self.ends[key] = [*others, (one.t1, rows)]
         return rows
 
+    def adopt(self, key: Any, ends: Iterable[tuple[int, int]]) -> None:
+        """Adopts saved ends, of other rows than there are already."""
+        kept = [(end, rows) for end, rows in ends if rows]
+        if kept:
+            key = () if self._whole else key
+            self.ends[key] = [*self.ends.get(key, ()), *kept]
+
     def forget_before(self, time: int) -> None:
         """Drops ends before a time, periodically: all that comes begins then or later."""
         if len(self.ends) > 2 * self._swept + 100:

@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from common.bounds import BEGINNING
 from pattern_stage.columns import Column, Columns, Flow, each_once, joined_flow, no_flow, spread
 from pattern_stage.definition import inputs as inputs_of
 from pattern_stage.definition import sees_before
 from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
-from pattern_stage.pattern.cells import Cell
+from pattern_stage.pattern.cells import Cell, merge_cell
 from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Ending, batch_bundles, expand_bundles
 from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, Predecessors
-from pattern_stage.pattern.masks import ALWAYS, Draft, EventTuple, mask_to_rows, rows_to_mask
+from pattern_stage.pattern.masks import Draft, EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.match import Apart, event_order
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector, slots_of
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents
@@ -318,7 +319,7 @@ class NearMatching:
             then = self._automaton.step(vector, one.stream)
             if then:
                 draft = drafts.get(then) or drafts.setdefault(then, Draft(event, 0))
-                draft.before, draft.oldest = max(draft.before, cell.entries[stop - 1].top), ALWAYS
+                draft.before, draft.oldest = max(draft.before, cell.entries[stop - 1].top), BEGINNING
                 draft.segments += cell.segments([(0, 0)], stop, rows, shared=True)
                 store.made += 1
                 if store.history is not None:
@@ -328,7 +329,7 @@ class NearMatching:
         begun = self._automaton.begin(one.stream)
         if begun and event[1] - event[0] <= store.window:
             draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))
-            draft.roots, draft.oldest = [(ALWAYS, rows)], min(draft.oldest, event[0])
+            draft.roots, draft.oldest = [(BEGINNING, rows)], min(draft.oldest, event[0])
         return drafts, before
 
     def _kept(self, one: Arrival) -> EventTuple:
@@ -416,8 +417,7 @@ class NearMatching:
             group = self._group(next(iter(rows.values())))
             reader = PartReader(data, numbers, rows, self._texts, self._kinds, (0,), ())
             if "ends" in reader.data:
-                ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
-                self._apart[group].ends[key] = [(end, of) for end, of in ends if of]
+                self._apart[group].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
                 continue
             store = self._stores[group]
             if store.history is not None and ("history" in reader.data or "learnt" in reader.data):
@@ -430,5 +430,4 @@ class NearMatching:
                 cell.entries = reader.lists[entries]
                 cell.without(0)
                 if cell.entries and cell.entries[-1].top >= store.low:
-                    store.cells.setdefault(key, {})[vector] = cell
-                    store.adopt_cell(key, cell, vector)
+                    store.adopt_cell(key, merge_cell(store.cells.setdefault(key, {}), cell), vector)

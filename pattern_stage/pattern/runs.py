@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from common.bounds import BEGINNING, deadline
 from pattern_stage.columns import Flow, each_once, joined_flow, no_flow
 from pattern_stage.definition import inputs as inputs_of
 from pattern_stage.definition import sees_before
 from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
-from pattern_stage.pattern.cells import Cell, CellTable
+from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
 from pattern_stage.pattern.found import (
     Bundle,
     BundleMatches,
@@ -27,7 +28,7 @@ from pattern_stage.pattern.found import (
     batch_bundles,
     expand_bundles,
 )
-from pattern_stage.pattern.masks import ALWAYS, EVERY, Draft, EventTuple, Trail, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.masks import EVERY, Draft, EventTuple, Trail, mask_to_rows, rows_to_mask, top_of
 from pattern_stage.pattern.match import Apart, KeyState, Roles, event_order
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents
@@ -96,7 +97,7 @@ class KeptRuns(KeptTrails):
         for cell in part.pending.values():
             for one in cell.entries:
                 if one.oldest <= start <= one.start:
-                    ending = Ending(start + self.window, start, start, one.t1, key, part.absent)
+                    ending = Ending(deadline(start, self.window), start, start, one.t1, key, part.absent)
                     self.find(ending, one.trail, one.place, one.rows)
 
     def due(self) -> int | None:
@@ -110,7 +111,7 @@ class KeptRuns(KeptTrails):
             if any(one == "pending" and key in waiting for key, one, _ in self._by_start[start])
         )
         first = min(starts, default=None)
-        return None if first is None else first + self.window
+        return None if first is None else deadline(first, self.window)
 
     def _expire(self, low: int, some: list[ExpiringRun]) -> None:
         for key, one, state in some:
@@ -180,19 +181,22 @@ class KeptRuns(KeptTrails):
                 del self.parts[one]
 
     def adopt(self, key: KeyValues, part: KeyState, trails: Sequence[Trail], passed: int) -> None:
-        """Adopts a saved part and its trails, without what had expired at `passed`."""
-        self.parts[key] = part
+        """Adopts a saved part, which may have other rows than the key has already, and its trails, without what had
+        expired at `passed`."""
+        own = self.parts.setdefault(key, KeyState(self.program.hashed, len(self.program.negations)))
         self.adopt_trails(key, trails, passed)
         if self.trailing:
             for root in (root for trail in trails for root in trail.roots if root.start >= self.low):
                 self.watch(root.start, key, "pending")
-        for state, cells in [*enumerate(part.cells), (-1, part.pending)]:
-            for cell in cells.values():
-                self.adopt_cell(key, cell, state)
-        for some in part.absent:
+        places = [*range(len(part.cells)), -1]
+        for place, cells, more in zip(places, [*own.cells, own.pending], [*part.cells, part.pending], strict=True):
+            for cell in more.values():
+                self.adopt_cell(key, merge_cell(cells, cell), place)
+        for at, some in enumerate(part.absent):
+            own.absent[at] = sorted([*own.absent[at], *some], key=lambda one: one[0][1])
             for event, _ in some:
                 self.watch(event[0] + self._longer(), key, "absent")
-        if part.is_empty():
+        if own.is_empty():
             del self.parts[key]
 
     def waiting(self) -> dict[int, int]:
@@ -341,7 +345,7 @@ class RunStore(KeptRuns):
                 draft = self._draft(drafts, state, registers, event)
             entries, begin, end, _ = segment
             draft.before = max(draft.before, top)
-            draft.oldest = min(draft.oldest, entries[begin].oldest if end - begin == 1 else ALWAYS)
+            draft.oldest = min(draft.oldest, entries[begin].oldest if end - begin == 1 else BEGINNING)
             draft.segments.append(segment)
             self.made += 1
 
@@ -361,7 +365,7 @@ class RunStore(KeptRuns):
         draft = self._draft(drafts, 0, self.program.begin[0]((), event), event)
         draft.oldest = min(draft.oldest, event[0])
         if not self._leading or part is None:
-            draft.roots = [(ALWAYS, rows)]
+            draft.roots = [(BEGINNING, rows)]
             return
         before = [
             (negated[0] + self.window, of)
@@ -374,7 +378,7 @@ class RunStore(KeptRuns):
                 draft.roots.append((bound, of & rows))
                 rows &= ~of
         if rows:
-            draft.roots.append((ALWAYS, rows))
+            draft.roots.append((BEGINNING, rows))
 
     def _kill(self, part: KeyState, arrivals: Sequence[Arrival]) -> None:
         for state, negations in enumerate(self._killing):
@@ -710,10 +714,7 @@ class RunMatching:
             [one.stream for one in self._program.negations],
         )
         if "ends" in reader.data:
-            ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
-            self._apart[window].ends[() if self._pattern.strategy == "strict" else key] = [
-                (end, of) for end, of in ends if of
-            ]
+            self._apart[window].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
             return
         store = self._stores[window]
         part = KeyState(self._program.hashed, len(self._program.negations))

@@ -13,12 +13,12 @@ from heapq import heappush
 from itertools import pairwise
 from typing import Any
 
+from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import LimitName, Meter
 from pattern_stage.pattern.found import Tally
 from pattern_stage.pattern.masks import EventTuple, mask_to_rows
 from pattern_stage.pattern.match import SetMatch
 from pattern_stage.pattern.rows import KeyValues
-from pattern_stage.plan import NO_BOUND
 
 CandidateEvents = Sequence[Sequence[tuple[EventTuple, int]]]
 """By variable, its candidate events in time order, each with its rows."""
@@ -92,7 +92,7 @@ class SetSearch:
         self._tests = form.tests(self._order)
 
     def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
-        yield from self._from(0, rows, NO_BOUND, -NO_BOUND, _Group(-NO_BOUND, NO_BOUND))
+        yield from self._from(0, rows, END, BEGINNING, _Group(BEGINNING, END))
 
     def leave(self, rows: int) -> None:
         self._left |= rows
@@ -161,10 +161,10 @@ class SetSearch:
             after = max(event[1] for event in events)
             if group == 0 and min(event[0] for event in events) != self._start:
                 return None
-            return _Group(after, NO_BOUND)
+            return _Group(after, END)
         if group == max(self._form.groups) and max(event[1] for event in events) != self._end:
             return None
-        return _Group(-NO_BOUND, min(event[0] for event in events))
+        return _Group(BEGINNING, min(event[0] for event in events))
 
     def _is_whole(self, first: int, last: int) -> bool:
         return first == self._start if self._end is None else last == self._end
@@ -225,7 +225,7 @@ class EarliestSearch:
                     break
                 if rows & of and event[1] - event[0] <= self._window:
                     self._first = event
-                    yield from self._with(0, [event], rows & of, event[0], event[1], None, NO_BOUND)
+                    yield from self._with(0, [event], rows & of, event[0], event[1], None, END)
 
     def leave(self, rows: int) -> None:
         self._left |= rows
@@ -246,7 +246,7 @@ class EarliestSearch:
             after = max(some[-1][1] for some, of in zip(self._bound, groups, strict=True) if of == group)
             if not self._has_next(group + 1, after, until):
                 return
-            until = NO_BOUND
+            until = END
         at = order[depth]
         earlier = tied = 0
         time = -1
@@ -311,10 +311,10 @@ class EarliestSearch:
         for event, of in self._own[at]:
             if event[0] > end[1] and not rows & ~of:
                 return int(event[1])
-        return NO_BOUND
+        return END
 
     def _has_next(self, group: int, after: int, until: int) -> bool:
-        return until == NO_BOUND or any(
+        return until == END or any(
             after < event[0] <= until
             for at, of in enumerate(self._form.groups)
             if of == group
@@ -391,7 +391,7 @@ class KeptSets:
         self.starts: list[int] = []
         self.keys_at: dict[int, set[KeyValues]] = defaultdict(set)
         """Keys by begin of an event of the first group."""
-        self.passed = -(1 << 62)
+        self.passed = BEGINNING
         self._count = self._swept = 0
         self._room = meter.limits.partial
         """Number of events that may be added before a row may exceed the limit."""
@@ -405,8 +405,19 @@ class KeptSets:
         self._count += 1
         self._room -= 1
 
+    def adopt(self, key: KeyValues, some: Iterable[BufferedEvent]) -> None:
+        """Adopts saved events, which rows other than these may have kept already."""
+        known = {(one[0][2], one[2]): one for one in self.kept.pop(key, ())}
+        for event, masks, stream in some:
+            before = known.get((event[2], stream))
+            if before is not None:
+                masks = tuple([one | other for one, other in zip(before[1], masks, strict=True)])
+            known[event[2], stream] = event, masks, stream
+        for one in sorted(known.values(), key=lambda one: one[0][1]):
+            self.keep(key, one)
+
     def due(self) -> int | None:
-        return self.starts[0] + self.window if self.starts else None
+        return deadline(self.starts[0], self.window) if self.starts else None
 
     def await_window(self, start: int, key: KeyValues) -> None:
         """Schedules a key for the end of the window of an event that begins at `start`."""

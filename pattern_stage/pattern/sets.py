@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from common.bounds import deadline
 from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import inputs as inputs_of
@@ -117,7 +118,9 @@ class SetFinder:
         start: int | None = None,
     ) -> list[SetMatch]:
         low, high = (
-            (end - store.window, end) if end is not None else (cast(int, start), cast(int, start) + store.window)
+            (end - store.window, end)
+            if end is not None
+            else (cast(int, start), deadline(cast(int, start), store.window))
         )
         candidates = [
             [(event, masks[at]) for event, masks, _ in kept if masks[at] and event[0] >= low and event[1] <= high]
@@ -336,7 +339,7 @@ class SetMatching(SetFinder):
 
     def _pass(self, store: KeptSets, time: int) -> Iterator[list[SetMatch]]:
         store.passed = time
-        while store.starts and store.starts[0] + store.window < time:
+        while store.starts and deadline(store.starts[0], store.window) < time:
             start = heappop(store.starts)
             found: list[SetMatch] = []
             for key in store.keys_at.pop(start):
@@ -412,15 +415,16 @@ class SetMatching(SetFinder):
             window = int(self._rows.within[next(iter(rows.values()))])
             reader = PartReader(data, numbers, rows, self._texts, self._kinds, (), ())
             if "ends" in reader.data:
-                ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
-                self._apart[window].ends[key] = [(end, of) for end, of in ends if of]
+                self._apart[window].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
                 continue
             store, passed = self._stores[window], reader.data["passed"]
             store.passed = max(store.passed, passed)
+            some: list[BufferedEvent] = []
             for event, masks, stream in reader.data["kept"]:
                 made = reader.event_of(event, stream)
                 here = tuple([reader.mask(of) for of in masks])
                 if any(here):
-                    store.keep(key, (made, here, stream))
+                    some.append((made, here, stream))
                     if self._is_late and self._begins(here) and made[0] + window >= passed:
                         store.await_window(made[0], key)
+            store.adopt(key, some)

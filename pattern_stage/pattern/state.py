@@ -266,6 +266,11 @@ def keyed_table(saved: Sequence[tuple[tuple[Any, ...], SavedPart]], kinds: Seque
     )
 
 
+def is_keyed(table: pa.Table) -> bool:
+    """Whether a table of state is one of `keyed_table`."""
+    return "data" in table.column_names
+
+
 def keyed_rows(table: pa.Table, kinds: Sequence[Kind], texts: Texts, renumber: Renumber) -> Iterator[Loaded]:
     """Yields the table rows with any rows of the m-op left."""
     if not len(table):

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 
 from common.arrays import Ints
+from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import LimitName, Meter, RowVectors
 from pattern_stage.pattern.cells import Cell
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, Tally, bundles
-from pattern_stage.pattern.masks import ALWAYS, Draft, Trail, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.masks import Draft, Trail, mask_to_rows, rows_to_mask, top_of
 from pattern_stage.pattern.rows import KeyValues
-from pattern_stage.plan import NO_BOUND
 
 
 class Ages:
@@ -44,7 +44,7 @@ class Ages:
 
 def weights(trail: Trail) -> Iterator[tuple[int, int]]:
     """Yields weights of a trail by begin of their latest run: one per event, and one per link to it or to the first."""
-    before = ALWAYS
+    before = BEGINNING
     for segment in trail.segments:
         top = top_of(segment)
         yield top, 1
@@ -72,7 +72,7 @@ class KeptTrails(ABC):
         self.window, self._meter = window, meter
         self.rows = 0
         self.windows = RowWindows(rows)
-        self.passed = ALWAYS
+        self.passed = BEGINNING
         """The time up to which runs have expired."""
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
         """Items by the begin of their latest run."""
@@ -119,7 +119,7 @@ class KeptTrails(ABC):
     def expiring(self, time: int) -> Iterator[tuple[int, list[ExpiringRun]]]:
         """Advances time. Yields what expires, by its time; what can continue at `time` stays."""
         self.passed = time
-        while self._starts and self._starts[0] + self.window < time:
+        while self._starts and deadline(self._starts[0], self.window) < time:
             start = self._starts[0]
             yield start, self._by_start[start]
             heappop(self._starts)
@@ -163,7 +163,7 @@ class KeptTrails(ABC):
             cell = cells[name] = Cell(name, registers)
         elif cell.crowded():
             cell.drop_before(self.low)
-        top = cell.entries[-1].top if cell.entries else ALWAYS
+        top = cell.entries[-1].top if cell.entries else BEGINNING
         if cell.append(trail, rows, draft.start, draft.oldest).top > top:
             self.watch(draft.start, key, cell, place)
 
@@ -171,7 +171,7 @@ class KeptTrails(ABC):
         """Adopts saved trails; `passed` is the time of saving."""
         self.passed = max(self.passed, passed)
         for trail in trails:
-            before = max((top_of(segment) for segment in trail.segments), default=ALWAYS)
+            before = max((top_of(segment) for segment in trail.segments), default=BEGINNING)
             if before >= self.low:
                 self.watch(before, key, trail)
             self._room -= 2 * len(trail.events) + len(trail.segments)
@@ -181,7 +181,7 @@ class KeptTrails(ABC):
             if one.top >= self.low:
                 self.watch(one.top, key, cell, place)
 
-    def trails(self, *, low: int = ALWAYS) -> Iterator[Trail]:
+    def trails(self, *, low: int = BEGINNING) -> Iterator[Trail]:
         """Yields each trail that runs beginning at `low` or later lead to, once."""
         seen: set[int] = set()
         lists: dict[int, int] = {}
@@ -219,7 +219,7 @@ class KeptTrails(ABC):
                 if start >= self.low:
                     ages.add(rows, start, weight)
         for cell in self.kept_cells():
-            oldest = min((one.t1 for one in cell.entries if one.start >= self.low), default=NO_BOUND)
+            oldest = min((one.t1 for one in cell.entries if one.start >= self.low), default=END)
             for _, t0, rows in cell.kills:
                 if t0 > oldest:
                     ages.add(rows & self.rows, t0, 1)

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from common.bounds import INFINITE
 from join_stage import arrays
 from join_stage.arrays import dictionary_encode
 from join_stage.duckdb import DuckDBEngine
@@ -12,7 +13,7 @@ from join_stage.signature import join
 from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import flatten_edges
 from join_stage.tables import R_BIN_FLAT, by_edges
-from templates.catalog import INFINITE, TemplateRow
+from templates.catalog import TemplateRow
 from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -11,6 +12,7 @@ from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.near import near_case
 from tests.generate.once import with_once
 from tests.generate.strategies import random_case
+from tests.live.events import DEFINED, SCHEMAS, SETTLE, STATEMENTS, EventScript, streams_read
 from tests.live.model import has_inner_absence
 from tests.live.operations import (
     Batch,
@@ -89,6 +91,65 @@ def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: b
             operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
         operations.append(operation)
     return operations
+
+
+READERS = (
+    "SELECT m FROM E/match->m PUBLISH hits",
+    "E/match->r[./k->v] FOLLOWED BY {v = w, 8} S/a[./x->w]",
+    "S/a[./x->w] JOIN {w = v, 5} P/match[./k->v] PUBLISH news",
+    "SELECT v FROM M/match[./p->v] PUBLISH alerts",
+    "M/match->m; P/match->p",
+)
+"""Queries over what event statements publish."""
+
+
+def operations_with_events(rng: Random, length: int = 14) -> list[Operation]:
+    """Some operations on event statements and queries in one store. The first opens it."""
+    texts = list(STATEMENTS)
+    some = [rng.choice(texts) for _ in range(5)]
+    # Those that differ from the first one in constants, windows or names only.
+    alike = [text for text in texts if _shape(text) == _shape(some[0])]
+    some += rng.sample(alike, min(3, len(alike)))
+    queries = [*(_query(rng, (0, 0, 1, 1, 2)) for _ in range(3)), *rng.sample(READERS, 2)]
+    definitions = dict.fromkeys(DEFINED, 0)
+    names = [*sorted(SCHEMAS.keys() - DEFINED.keys()), *PUBLISHED, *(f"q{number}" for number in range(1, 6))]
+    waiting = [_document(rng, number, length) for number in range(length + 4)]
+    waiting.sort(key=lambda d: d.t1 + rng.randrange(5) * SECOND)
+
+    def subscribe(count: int) -> Operation:
+        if chance(rng, 15):
+            name = rng.choice(list(DEFINED))
+            definitions[name] = rng.randrange(len(DEFINED[name]))
+        chosen = [STATEMENTS[text] for text in rng.sample(some, count)]
+        defined = {name for one in chosen for name in streams_read(one)} & definitions.keys()
+        script = EventScript(tuple(chosen), {name: definitions[name] for name in sorted(defined)})
+        parts = [script.text()] if chosen else []
+        parts += rng.sample(queries, rng.choice((0, 0, 1, 2)) if chosen else 1)
+        how = rng.choice(HOWS)
+        return Subscribe("; ".join(parts), how, how != "ensure" and chance(rng, 50))
+
+    opened = Reopen(settle=SETTLE)
+    operations: list[Operation] = [opened, subscribe(3)]
+    while len(operations) < length or waiting:
+        shape = rng.randrange(100)
+        operation: Operation
+        if len(operations) >= length or (shape < 50 and waiting):
+            size = rng.choice((1, 2, 3, 5))
+            operation, waiting = Batch(tuple(waiting[:size])), waiting[size:]
+        elif shape < 74:
+            operation = subscribe(rng.choice((0, 1, 1, 2, 3)))
+        elif shape < 92:
+            operation = rng.choice((Unsubscribe, Pause, Pause, Resume, Resume))(rng.choice(names))
+        else:
+            operation = replace(opened, plan=rng.choice(PLANS))
+        if isinstance(operation, Change) and chance(rng, 10):
+            operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
+        operations.append(operation)
+    return operations
+
+
+def _shape(text: str) -> str:
+    return re.sub(r'"[uv]"|[0-9]+ s|PUBLISH .*', "", text).strip()
 
 
 def _case(rng: Random, length: int, joins: Sequence[int]) -> tuple[Script, list[Doc]]:

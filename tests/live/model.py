@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import count as count_from
@@ -17,13 +17,14 @@ from math import inf
 
 from lxml import etree
 
+from tests.live.events import BEGINNING, EventModel, EventRow, EventStanding, event_row, parsed_events, streams_read
 from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
 from tests.oracle.bindings import Answer, OutputRow, Stored
 from tests.oracle.match import Tree
 from tests.oracle.query_answers import QueryAnswers, Telling, absences_in, without_brackets
 from xscl.check_expressions import blocks
 from xscl.parser import parse_script
-from xscl.syntax import Input, Join, Query, Script, SubQuery
+from xscl.syntax import EventDefinition, EventQuery, Input, Join, Query, Script, SubQuery, names_read
 
 parsed = cache(parse_script)
 """A parsed script, cached: unlike the engine's caches, this one outlives simulated processes."""
@@ -36,7 +37,7 @@ INFINITE = None
 class Expected:
     """The result of an operation: outputs, dead letters as (stream, id, kind), and names."""
 
-    outputs: list[OutputRow] = field(default_factory=list)
+    outputs: list[OutputRow | EventRow] = field(default_factory=list)
     dead_letters: list[tuple[str, str, str]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
@@ -49,8 +50,14 @@ class LiveModel:
         self.queries: list[Standing] = []
         self.documents: list[Kept] = []
         self.dropped: dict[tuple[str, str], int] = {}
-        self.undelivered: list[OutputRow] = []
+        self.statements: list[EventStanding] = []
+        self.event_names: set[str] = set()
+        """The names that event statements have had."""
+        self.events = EventModel(lambda: [d.stored for d in self.documents if d.outside], lambda: self.statements)
+        self.undelivered: list[OutputRow | EventRow] = []
         self.dead_letters: list[tuple[int, tuple[str, str, str]]] = []
+        self._told: dict[object, int] = {}
+        """What is kept of outputs, each with its end: no backfill outputs it again."""
         self._inner = InnerAbsences(self)
         self._floors: list[int] = []
         """A document that ends before one of these times could have matched one that was dropped."""
@@ -74,6 +81,7 @@ class LiveModel:
             case Unsubscribe():
                 gone = self._named(change.name)
                 self.queries = [query for query in self.queries if query not in gone]
+                self.statements = [one for one in self.statements if one not in gone]
                 self._inner.forget()
                 return Expected()
             case Pause() | Resume():
@@ -110,55 +118,112 @@ class LiveModel:
         self.undelivered.clear()
 
     def _subscribe(self, change: Subscribe) -> Expected:
-        script = parsed(change.text)
+        script = parsed_events(change.text)
+        changed = self._changed(script)
+        since = BEGINNING if change.backfill else self._first_seen(script)
         met: Counter[object] = Counter()
-        fresh: list[Standing] = []
-        kept: list[Standing] = []
+        fresh: list[Standing | EventStanding] = []
+        kept: list[Standing | EventStanding] = []
         names: list[str] = []
         highest = self._highest
         self._step += 1
-        for place, query in enumerate(script.queries, 1):
-            one = Standing("", query, script.namespaces, 0, self._step, -1 if change.backfill else self._step, _NONE)
-            same = [other for other in self.queries if other.key == one.key]
+        for place, query in enumerate(script.all_queries, 1):
+            one: Standing | EventStanding
+            if isinstance(query, EventQuery):
+                one = EventStanding("", query, 0, since, self._defined(script, query))
+                is_other = not changed.isdisjoint(streams_read(one.statement))
+                same: list[Standing | EventStanding] = [other for other in self.statements if other.key == one.key]
+            else:
+                after = -1 if change.backfill else self._step
+                one, is_other = Standing("", query, script.namespaces, 0, self._step, after, _NONE), False
+                same = [other for other in self.queries if other.key == one.key]
             count = met[one.key]
             met[one.key] += 1
             joins = change.how == "add" or (change.how == "replace" and query.publish is None)
-            replaces = change.how == "replace" and change.backfill
+            replaces = is_other or (change.how == "replace" and change.backfill)
             if not joins and not replaces and count < len(same):
                 kept.append(same[count])
                 names.append(same[count].name)
                 continue
             one.occurrence = count + (len(same) if joins else 0)
             if query.publish is None:
-                published = {other.publish for other in script.queries}
+                published = {other.publish for other in script.all_queries}
                 highest = next(n for n in count_from(max(place, highest + 1)) if f"q{n}" not in published)
             one.name = query.publish or f"q{highest}"
-            one.answers = QueryAnswers(query, one.name, script.namespaces, one.occurrence)
-            one.telling = Telling(query.once)
+            if isinstance(one, Standing):
+                one.answers = QueryAnswers(one.query, one.name, script.namespaces, one.occurrence)
+                one.telling = Telling(one.query.once)
             fresh.append(one)
             names.append(one.name)
-        replaced = {query.publish for query in script.queries if query.publish} if change.how == "replace" else set()
-        staying = [q for q in self.queries if q in kept or q.query.publish not in replaced]
+        replaced = (
+            {query.publish for query in script.all_queries if query.publish} if change.how == "replace" else set()
+        )
+        before: list[Standing | EventStanding] = [*self.queries, *self.statements]
+        staying = [q for q in before if q in kept or q.query.publish not in replaced]
         if any(one.query.publish == q.name for one in fresh for q in staying if q.query.publish is None):
             raise Refused(ValueError)
         in_order([*staying, *fresh])
+        self._refuse_changes(script, [one for one in staying if isinstance(one, EventStanding)])
         self._highest = max([highest, *(int(one.name[1:]) for one in fresh if re.fullmatch("q[0-9]+", one.name))])
-        self.queries = [*staying, *fresh]
+        self.queries = [one for one in [*staying, *fresh] if isinstance(one, Standing)]
+        self.statements = [one for one in [*staying, *fresh] if isinstance(one, EventStanding)]
+        self.event_names |= {one.name for one in self.statements}
+        self.events.definitions |= {one.name: one for one in script.definitions}
         self._inner.forget()
+        if change.backfill and any(isinstance(one, EventStanding) for one in fresh):
+            self.events.begin_backfill()
         return Expected(self._settle(fresh if change.backfill else None) if change.backfill else [], names=names)
 
+    def _first_seen(self, script: Script) -> int:
+        """The time from which the event statements of a script see events."""
+        defined = {**self.events.definitions, **{one.name: one for one in script.definitions}}
+        read = {name.name for query in script.event_queries for name in names_read(query.stream)}
+        return self.events.first_seen({defined[name].block.stream for name in read if name in defined})
+
+    def _changed(self, script: Script) -> set[str]:
+        """The names whose events a script changes: defined otherwise, or made of such. Raises Refused for a name that
+        is none."""
+        known = self.events.definitions
+        found = {one.name for one in script.definitions if known.get(one.name, one) != one}
+        published = {one.query.publish for one in self.statements} | {one.publish for one in script.event_queries}
+        defined = {*known, *(one.name for one in script.definitions)}
+        waiting = list(script.event_queries)
+        if any(name.name not in {*published, *defined} for one in waiting for name in names_read(one.stream)):
+            raise Refused(ValueError)
+        while ready := [one for one in waiting if any(name.name in found for name in names_read(one.stream))]:
+            waiting = [one for one in waiting if one not in ready]
+            found |= {one.publish for one in ready if one.publish is not None}
+        return found
+
+    def _defined(self, script: Script, query: EventQuery) -> dict[str, EventDefinition]:
+        defined = {**self.events.definitions, **{one.name: one for one in script.definitions}}
+        return {name.name: defined[name.name] for name in names_read(query.stream) if name.name in defined}
+
+    def _refuse_changes(self, script: Script, staying: Iterable[EventStanding]) -> None:
+        """Raises Refused if something that stays reads what is defined otherwise."""
+        for one in script.definitions:
+            if any(of.defined.get(one.name, one) != one for of in staying):
+                raise Refused(ValueError)
+
     def _pause(self, change: Pause | Resume) -> Expected:
-        for query in self._named(change.name):
-            if isinstance(change, Pause) and query.paused is None:
+        named, pauses = self._named(change.name), isinstance(change, Pause)
+        changing = [one for one in named if (one.paused is None) == pauses]
+        statements = [one for one in changing if isinstance(one, EventStanding)]
+        at = self.events.first_seen(self.events.streams(statements))
+        for query in changing:
+            if isinstance(query, EventStanding):
+                query.pause(at) if pauses else query.resume(at)
+            elif isinstance(change, Pause):
                 query.paused = self._step
-            elif isinstance(change, Resume) and query.paused is not None:
+            elif query.paused is not None:
                 # What waits for something not to come begins anew.
                 query.gaps.append((-1 if has_absence(query.query.source) else query.paused, self._step))
                 query.paused = None
         return Expected()
 
-    def _named(self, name: str) -> list[Standing]:
-        found = [query for query in self.queries if query.name == name]
+    def _named(self, name: str) -> list[Standing | EventStanding]:
+        every: list[Standing | EventStanding] = [*self.queries, *self.statements]
+        found = [query for query in every if query.name == name]
         if not found:
             raise Refused(KeyError)
         return found
@@ -168,6 +233,7 @@ class LiveModel:
         known = {(d.stream, d.identity) for d in self.documents} | self.dropped.keys()
         dead: list[tuple[str, str, str]] = []
         arrived: dict[str, int] = {}
+        self.events.follow()
         for document in documents:
             key = document.stream, document.id
             if key in known:
@@ -180,6 +246,10 @@ class LiveModel:
             stored = Stored(document.stream, document.id, document.t0, document.t1, xml, (external,))
             self.documents.append(Kept(stored, document.stream, document.id, True, self._step))
             _raise(arrived, document.stream, document.t1)
+            if self.events.is_late(stored):
+                self.events.refused.add(stored)
+                dead.append((*key, "late for patterns"))
+        self.events.advance()
         self.dead_letters += [(self.now, letter) for letter in dead]
         for stream, time in arrived.items():
             _raise(self.greatest, stream, time)
@@ -200,6 +270,7 @@ class LiveModel:
         horizon = self.watermark(self._streams())
         if horizon is None:
             return Expected()
+        self._told = {one: t1 for one, t1 in self._told.items() if t1 >= horizon - change.keep}
         widest = [window for query in self.queries for window in windows_of(query.query.source)]
         if None not in widest:
             needed = horizon - max((window for window in widest if window is not None), default=0)
@@ -218,14 +289,19 @@ class LiveModel:
 
     # ------------------------------------------------------------ answers
 
-    def _settle(self, backfilled: list[Standing] | None) -> list[OutputRow]:
+    def _settle(self, backfilled: Sequence[Standing | EventStanding] | None) -> list[OutputRow | EventRow]:
         """The new outputs of all queries, publishers before readers. A backfill does not publish again what is
         there."""
-        outputs: list[OutputRow] = []
+        outputs: list[OutputRow | EventRow] = []
         known = {(d.stream, d.identity) for d in self.documents} if backfilled is not None else set()
         read = self._streams()
-        for query in in_order(self.queries):
+        for query in in_order([*self.queries, *self.statements]):
             if query.paused is not None:
+                continue
+            if isinstance(query, EventStanding):
+                if backfilled is None or query in backfilled:
+                    new_ones = [one for one in backfilled or () if isinstance(one, EventStanding)]
+                    outputs += self._of_events(query, new_ones, read, known)
                 continue
             seen: dict[str, list[Stored]] = {}
             by_stored: dict[Stored, Kept] = {}
@@ -240,15 +316,28 @@ class LiveModel:
             ]
             query.given |= {(one.inputs, one.nodes) for one in new}
             for answer in query.telling.told(new):
-                outputs.append(answer.row)
-                if query.query.publish in read:
-                    identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)
-                    if (query.name, identity) not in known:
-                        # An absence appears when its left document did, although it is decided later.
-                        within = query not in (backfilled or ())
-                        arrived = max(by_stored[one].arrived for one in answer.inputs) if within else self._step
-                        self.documents.append(Kept(answer.stored, query.name, identity, False, arrived))
+                identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)
+                if (query.name, identity) not in self._told:
+                    self._told[query.name, identity] = answer.row.t1
+                    outputs.append(answer.row)
+                if query.query.publish in read and (query.name, identity) not in known:
+                    self.documents.append(Kept(answer.stored, query.name, identity, False, self._step))
         self.undelivered += outputs
+        return outputs
+
+    def _of_events(
+        self, one: EventStanding, new: Sequence[EventStanding], read: Collection[str], known: Collection[object]
+    ) -> list[OutputRow | EventRow]:
+        """What an event statement tells, and its documents for readers."""
+        outputs: list[OutputRow | EventRow] = []
+        for made in self.events.told(one, new):
+            identity, stored = one.identity(made), self.events.stored(one, made)
+            if one not in new or identity not in self._told:
+                self._told[identity] = made.t1
+                ids = [id for id, _ in stored.externals]
+                outputs.append(event_row(one.name, made.t0, made.t1, stored.xml, ids))
+            if one.query.publish in read and (one.name, identity) not in known:
+                self.documents.append(Kept(stored, one.name, identity, False, self._step))
         return outputs
 
     def _streams(self) -> set[str]:
@@ -460,18 +549,22 @@ def has_inner_absence(source: Input) -> bool:
     return any(join is not without_brackets(source) for join in absences_in(source))
 
 
-def in_order(queries: list[Standing]) -> list[Standing]:
+def in_order(queries: Sequence[Standing | EventStanding]) -> list[Standing | EventStanding]:
     """The queries, each after those whose outputs it reads. Raises Refused if there is no such order."""
-    ordered: list[Standing] = []
+    ordered: list[Standing | EventStanding] = []
     waiting = list(queries)
     while waiting:
         made = {query.query.publish for query in waiting} - {None}
-        ready = [query for query in waiting if not streams_of(query.query.source) & made]
+        ready = [query for query in waiting if not _read_by(query) & made]
         if not ready:
             raise Refused(ValueError)
         ordered += ready
         waiting = [query for query in waiting if query not in ready]
     return ordered
+
+
+def _read_by(query: Standing | EventStanding) -> set[str]:
+    return streams_of(query.query.source) if isinstance(query, Standing) else streams_read(query.statement)
 
 
 def kept_texts(queries: Iterable[Standing]) -> Counter[tuple[str, Script]]:

@@ -93,6 +93,7 @@ class Reopen:
     lateness: Lateness = None
     idle_after: int | None = None
     max_ahead: int | None = None
+    settle: int | None = None
 
 
 Change = Batch | Subscribe | Unsubscribe | Pause | Resume | Prune

@@ -13,8 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmqjp.answers.output import Output
 from mmqjp.sinks.deliverer import OUTPUT_SINK
-from tests.live.model import Expected, LiveModel, Refused, kept_texts, parsed
+from tests.live.events import STATEMENTS, EventRow, event_row, parsed_events
+from tests.live.model import Expected, LiveModel, Refused, kept_texts
 from tests.live.operations import (
     Batch,
     Broken,
@@ -108,6 +110,7 @@ class Live:
             lateness=opened.lateness,
             idle_after=opened.idle_after,
             max_ahead=opened.max_ahead,
+            settle=opened.settle,
             now=lambda: self._now,
         )
 
@@ -141,9 +144,9 @@ class Live:
             case Batch():
                 outputs = engine.process(doc.document() for doc in change.documents)
                 letters = [_letter(row) for row in engine.last_dead_letters()]
-                return Expected([as_row(output) for output in outputs], letters)
+                return Expected([self._row(output) for output in outputs], letters)
             case Subscribe(how="ensure"):
-                return Expected(names=engine.ensure(parse_script(change.text)))
+                return Expected(names=engine.ensure(parse_script(change.text, events=engine.registry.events.streams())))
             case Subscribe():
                 names = engine.subscribe(change.text, add=change.how == "add", backfill=change.backfill)
                 return Expected(names=names)
@@ -210,6 +213,11 @@ class Live:
 
     # ------------------------------------------------------------ comparisons
 
+    def _row(self, output: Output) -> OutputRow | EventRow:
+        if output.query in self._model.event_names:
+            return event_row(output.query, output.t0, output.t1, output.xml, output.documents)
+        return as_row(output)
+
     def _compare(self, change: Change, got: Expected, expected: Expected) -> None:
         if isinstance(change, Subscribe):
             _same("names", got.names, expected.names)
@@ -227,22 +235,29 @@ class Live:
         outputs = list(self._engine.outputs(self._engine.position(OUTPUT_SINK).acked))
         if outputs:  # numbers have no gaps, whatever was rolled back
             _same("numbers", [o.seq for o in outputs], list(range(outputs[0].seq, self._engine.last_seq + 1)))
-        left = [as_row(output) for output in undelivered(self._engine)]
+        ids = [output.id for output in self._engine.outputs()]
+        _same("ids that are told twice", [id for id, count in Counter(ids).items() if count > 1], [])
+        left = [self._row(output) for output in undelivered(self._engine)]
         _same_rows("undelivered outputs", left, self._model.undelivered)
 
     def _compare_queries(self) -> None:
         texts = self._engine.queries()
-        got = Counter((name, parsed(text)) for name, some in texts.items() for text in some)
+        every = [(name, text) for name, some in texts.items() for text in some]
+        statements = Counter((name, text) for name, text in every if text in STATEMENTS)
+        _same("event statements", statements, Counter((one.name, one.text) for one in self._model.statements))
+        got = Counter((name, parsed_events(text)) for name, text in every if text not in STATEMENTS)
         _same("queries", got, kept_texts(self._model.queries))
 
     def _compare_kept(self) -> None:
         """Compares all that is kept: undelivered outputs, queries, which of them are paused, dead letters,
         documents."""
         self._compare_undelivered()
-        assert_shown(self._engine)  # takes seconds on Spark
+        assert_shown(self._engine, self._model.event_names)  # takes seconds on Spark
         self._compare_queries()
         paused = Counter(s.name for s in self._engine.registry.subscriptions.values() if s.paused is not None)
-        _same("paused", paused, Counter(q.name for q in self._model.queries if q.paused is not None))
+        resting = Counter(one.name for one in self._model.queries if one.paused is not None)
+        resting += Counter(one.name for one in self._model.statements if one.paused is not None)
+        _same("paused", paused, resting)
         letters = sorted(_letter(row) for row in self._engine.dead_letters())
         _same("kept dead letters", letters, sorted(letter for _, letter in self._model.dead_letters))
         sql = "SELECT stream, id, kind FROM documents WHERE kind <> 'hidden'"
@@ -297,7 +312,8 @@ def forget_process() -> None:
 
 def _letter(row: dict[str, Any]) -> tuple[str, str, str]:
     reason = str(row["reason"])
-    kind = next((kind for kind in ("late", "from the future") if reason.startswith(f"{kind}: ")), "unreadable")
+    kinds = ("late", "from the future", "late for patterns")
+    kind = next((kind for kind in kinds if reason.startswith(f"{kind}: ")), "unreadable")
     return row["stream"], row["id"], kind
 
 
@@ -306,8 +322,13 @@ def _same(what: str, got: object, expected: object) -> None:
         raise Parted(f"{what}:\n  {got}\nexpected:\n  {expected}")
 
 
-def _same_rows(what: str, got: Sequence[OutputRow], expected: Sequence[OutputRow]) -> None:
-    one, other = Counter(comparable(got)), Counter(comparable(expected))
+def _same_rows(what: str, got: Sequence[OutputRow | EventRow], expected: Sequence[OutputRow | EventRow]) -> None:
+    one, other = _counted(got), _counted(expected)
     if one != other:
         extra, missing = list((one - other).elements()), list((other - one).elements())
         raise Parted(f"{what}: {len(extra)} too many: {extra[:3]}; {len(missing)} missing: {missing[:3]}")
+
+
+def _counted(rows: Sequence[OutputRow | EventRow]) -> Counter[object]:
+    events = Counter[object](row for row in rows if isinstance(row, EventRow))
+    return events + Counter(comparable(row for row in rows if isinstance(row, OutputRow)))

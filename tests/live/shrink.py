@@ -54,6 +54,10 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
             documents = operation.documents
             for at in range(len(documents) if len(documents) > 1 else 0):
                 yield Batch(documents[:at] + documents[at + 1 :])
+        case Subscribe() if "DEFINE EVENT" in operation.text:
+            texts = operation.text.split("; ")
+            for at in range(len(texts)):
+                yield replace(operation, text="; ".join(texts[:at] + texts[at + 1 :]))
         case Subscribe():
             script = parse_script(operation.text)
             texts = [to_xscl(Script((query,), script.namespaces)) for query in script.queries]

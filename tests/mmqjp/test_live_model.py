@@ -3,6 +3,7 @@ other ways, processes die and stores fail, between batches of documents."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,8 +17,9 @@ from join_stage.signature import disk, join
 from mmqjp.documents import record
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import at_length, seeds
-from tests.live.cases import BOUNDED, FREE, SILENT, random_operations
-from tests.live.operations import Batch, Doc, Operation, Prune, Reopen, Subscribe
+from tests.live.cases import BOUNDED, FREE, SILENT, operations_with_events, random_operations
+from tests.live.events import SETTLE
+from tests.live.operations import Batch, Doc, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
 from tests.live.run import Live
 from tests.live.shrink import printed, shrunk
 from tests.support.in_turn import in_turn
@@ -74,6 +76,23 @@ def lived(engine: str | SparkSession, operations: list[Operation], place: Path) 
 DERIVED = "SELECT v, w FROM S/a[./x->v] JOIN {{{0}(v) = {0}(w), INF}} T/a[./x->w]"
 SILENT_FOR_3 = "S/a->x NOT FOLLOWED BY {x = y, 3} S/b->y PUBLISH P"
 FIRST_OF_ALL = "S/a->x NOT PRECEDED BY {x = y, INF} S/b->y"
+EVENT_A = "DEFINE EVENT A FROM S//a->r (k := r/x)"
+
+
+def events(*seconds: int) -> Iterator[Batch]:
+    """A document at each of these seconds."""
+    for at in seconds:
+        yield Batch((doc(f"e{at}", at, "<a><x>u</x><y>v</y></a>"), doc(f"o{at}", at, "<c/>", "T")))
+
+
+def pattern(components: str, text: str, publish: str) -> str:
+    variable = "n" if "~" in components else "a"
+    return (
+        f"{EVENT_A}; DEFINE EVENT B FROM S//b->r (k := r/x); PATTERN SEQ({components}) "
+        f'WHERE {{{variable}.k = "{text}"}} WITHIN 7 s RETURN a.k AS p, b.k AS q PUBLISH {publish}'
+    )
+
+
 WRONG: dict[str, list[Operation]] = {
     "1: numbers of a process": [
         Reopen(),
@@ -171,6 +190,57 @@ WRONG: dict[str, list[Operation]] = {
         Batch((doc("d4", 1, "<b>u</b>", "T"),)),
         Batch((doc("d5", 30, "<c/>", "T"),)),
     ],
+    "an event statement is edited and edited back": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; FROM A PUBLISH E; FROM A PUBLISH F"),
+        *events(0, 5),
+        Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'),
+        *events(10, 15),
+        Subscribe(f"{EVENT_A}; FROM A PUBLISH E"),
+        *events(20, 25),
+        Subscribe(f"{EVENT_A.replace('r/x', 'r/y')}; FROM A PUBLISH E; FROM A PUBLISH F"),
+        *events(30, 35),
+        Subscribe(f"{EVENT_A}; FROM A PUBLISH E; FROM A PUBLISH F", backfill=True),
+        *events(40, 45),
+    ],
+    "one of two equal event statements is resumed": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; FROM A NEXT {{$1.k = $2.k}} B PUBLISH P; DEFINE EVENT B FROM S//*->r (k := r/x)"),
+        *events(0, 5),
+        Subscribe(f"{EVENT_A}; DEFINE EVENT B FROM S//*->r (k := r/x); FROM A NEXT {{$1.k = $2.k}} B PUBLISH Q"),
+        *events(6),
+        Pause("Q"),
+        Resume("Q"),
+        *events(7, 12, 20),
+    ],
+    **{
+        f"a backfill beside what waits: {components}": [
+            Reopen(settle=SETTLE),
+            Subscribe(pattern(components, "u", "M")),
+            *events(0, 2, 4),
+            Subscribe(pattern(components, "v", "N"), backfill=True),
+            *events(5, 6, 7, 20),
+        ]
+        for components in ("A a, A b", "~(B n), A a, A b", "A a, ~(B n), A b", "A a, A b, ~(B n)")
+    },
+    "what was there is subscribed again with a backfill": [
+        Reopen(),
+        Subscribe("S/a PUBLISH P; P/match->m PUBLISH R"),
+        Batch((doc("d1", 0, "<a/>"),)),
+        Subscribe("S/a PUBLISH P", backfill=True),
+        Subscribe("S/* PUBLISH P; P/match->m PUBLISH R", backfill=True),
+        Unsubscribe("P"),
+        Subscribe("S/a PUBLISH P", backfill=True),
+    ],
+    "who reads absences sees what is published while it is there": [
+        Reopen(lateness=2 * SECOND),
+        Subscribe(f"{SILENT_FOR_3}; P//a PUBLISH R"),
+        Pause("R"),
+        Batch((doc("d1", 0, "<a>u</a>"),)),
+        Subscribe("P//a PUBLISH Q"),
+        Resume("R"),
+        Batch((doc("d2", 10, "<c/>"),)),
+    ],
     "a refused script uses up no number": [
         Reopen(),
         Subscribe("Q/match PUBLISH P"),
@@ -198,9 +268,17 @@ def test_live_use_gives_what_the_model_expects(seed, timing, inner, tmp_path):
     lived("duckdb", random_operations(Random(seed), timing, length, inner=inner), tmp_path)
 
 
+@pytest.mark.parametrize("seed", seeds(2, 3_000, first=1))
+def test_live_use_of_event_statements_gives_what_the_model_expects(seed: int, tmp_path: Path):
+    lived("duckdb", operations_with_events(Random(seed), 18 if at_length() else 12), tmp_path)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [5, 6])
 def test_live_use_on_spark_gives_what_the_model_expects(seed, spark, tmp_path):
     live = Live(spark, tmp_path, START)
     live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long
+    assert live.outputs > 0
+    live = Live(spark, tmp_path, START)
+    live.run(operations_with_events(Random(seed), 6))
     assert live.outputs > 0

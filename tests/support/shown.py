@@ -1,11 +1,17 @@
 """Holds what SQL shows of outputs against what the engine makes of answers."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+
 from mmqjp.answers.output import json_nodes
 from mmqjp.engine import Session
+from mmqjp.tables.lookup import quote_literal
 
 
-def assert_shown(engine: Session) -> None:
-    """The view `outputs` has the outputs of the engine, their lines say the same, and each has a match of its query."""
+def assert_shown(engine: Session, events: Collection[str] = ()) -> None:
+    """The view `outputs` has the outputs of the engine, their lines say the same, and each has a match of its query,
+    but for those of `events`."""
     outputs = list(engine.outputs())
     shown = engine.sql("SELECT * FROM outputs ORDER BY seq").to_pylist()
     of_sql = [tuple(value for name, value in row.items() if name != "batch") for row in shown]
@@ -18,4 +24,6 @@ def assert_shown(engine: Session) -> None:
     unlinked = """SELECT count(*) AS n FROM outputs o
 LEFT JOIN (SELECT DISTINCT l.seq, m.query FROM output_matches l JOIN matches m ON m.match = l.match) k
 ON k.seq = o.seq AND k.query = o.query WHERE k.seq IS NULL"""
+    if events:
+        unlinked += f" AND o.query NOT IN ({', '.join(map(quote_literal, events))})"
     assert engine.sql(unlinked)["n"].to_pylist() == [0]

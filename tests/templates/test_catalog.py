@@ -6,7 +6,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from templates.catalog import INFINITE, Catalog, Change, Placement, needs_of
+from common.bounds import INFINITE
+from templates.catalog import Catalog, Change, Placement, needs_of
 from tests.generate.seeds import AT_LENGTH, at_length, examples
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjunct, conjuncts_of

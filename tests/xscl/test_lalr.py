@@ -44,7 +44,7 @@ def expected(text: str) -> object:
 
 def without_hole_texts(tree: object) -> str:
     """What a tree says. Only a constructor of another text has the texts of its holes."""
-    return re.sub(r"text='[^']*'|text=\"[^\"]*\"", "", repr(tree))
+    return re.sub(r"text='[^']*'|text=\"[^\"]*\"", "", str(tree))
 
 
 @pytest.mark.parametrize("seed", seeds(5, 40))

@@ -534,11 +534,8 @@ class LookingForMatches:
         match = search.run()
         if not self._documents:
             return self._counted(search, stages)
-        if match is not None and search.pattern.maximal:
-            match, by = search.whole.best(match)
-            covered = frozenset[int]().union(*(self._covering.of(one) for some in match.values() for one in some))
-            if by is not None and not search.wanted <= covered:
-                return Sought(None, (*stages, _better(by)), found, (len(search.wanted), 1 << 20, MAXIMAL), (by,))
+        if match is None and (by := search.better) is not None:
+            return Sought(None, (*stages, _better(by)), found, (len(search.wanted), 1 << 20, MAXIMAL), (by,))
         if match is not None:
             return Sought(match, (*stages, *_passed(search, None)), found)
         best = search.furthest.best

@@ -416,6 +416,8 @@ class MatchSearch(ABC):
         self.whole = Whole(pattern, given, take)
         self.asked = [(conjunct_of(pattern, one), one) for one in pattern.conjuncts]
         self.furthest = Furthest()
+        self.better: Event | None = None
+        """An event of a match that EARLIEST MAXIMAL keeps instead of one of all documents."""
         self._known = set[Hashable]()
         self._lasting = [asked for asked, one in self.asked if not _is_done(asked, one)]
         self._lasting += [*self.whole.having, *(asked for kills in self.whole.kills.values() for asked in kills)]
@@ -432,8 +434,12 @@ class MatchSearch(ABC):
     def match(self, partial: Partial) -> MatchBindings:
         return as_match(self.names, partial.bound)
 
+    def covered(self, match: MatchBindings) -> frozenset[int]:
+        return frozenset[int]().union(*(self.covers(one) for some in match.values() for one in some))
+
     def run(self) -> MatchBindings | None:
-        """Returns a match of all documents; None if there is none. Without documents, visits all matches."""
+        """Returns a match of all documents that is output; None if there is none. Without documents, visits all
+        matches."""
         waiting = list(self.begins())
         while waiting:
             partial = waiting.pop()
@@ -441,7 +447,12 @@ class MatchSearch(ABC):
                 continue
             self.furthest.comes(partial.first, len(partial.bound))
             if len(partial.bound) == len(self.positive) and self._is_whole(partial) and self.wanted:
-                return self.match(partial)
+                match, by = self.match(partial), None
+                if self.pattern.maximal:
+                    match, by = self.whole.best(match)
+                if by is None or self.wanted <= self.covered(match):
+                    return match
+                self.better = self.better or by
             waiting += self.steps(partial)
         return None
 
@@ -470,6 +481,7 @@ class MatchSearch(ABC):
             id(partial.last),
             partial.covered,
             self.likeness(partial),
+            tuple(id(one) for some in partial.bound for one in some) if self.pattern.maximal else (),
             tuple(one for asked in self._lasting for one in asked.signature(match)),
         )
         if key in self._known:

@@ -233,6 +233,19 @@ def test_neither_many_outputs_at_once_nor_those_that_are_asked_for_again_are_giv
     assert len(endpoint.got) == 6_000 and not store.gaps
 
 
+@pytest.mark.parametrize("start", [Start(seq=2), Start(seq=99), Start(time=10**18), Start()])
+def test_what_waits_is_not_passed_over_by_a_replay(start):
+    store, endpoint, sinks = with_sink()
+    sinks.committed(store.commit(["a"]))
+    turns(sinks)
+    sinks.pause("s")
+    sinks.committed(store.commit(["a", "a"]))
+    sinks.replay("s", start)
+    sinks.resume("s")
+    turns(sinks)
+    assert ids(endpoint) == ["id0", "id1", "id2"]
+
+
 def test_sinks_are_added_changed_and_removed():
     store, endpoint = FakeStore(Clock()), Endpoint()
     sinks = manager(store, {"s": endpoint})
