@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from email.message import Message
 from functools import partial
-from html.entities import html5
+from html import entities
 
 from common.xml import wide_encoding
 from feeds.items import xml_text
@@ -104,7 +104,7 @@ def without_declaration(text: str) -> str:
 
 _MARK = re.compile(
     r"""<!\[CDATA\[|<!--|<\?|<!DOCTYPE[^\[>]*+
-    |(?P<tag><(?:[/A-Za-z_:]|[^\x00-\x7f])(?:[^"'<>]++|"[^"<]*+"|'[^'<]*+')*+>)
+    |(?P<tag><(?:[/A-Za-z_:]|[^\x00-\x7f])(?:[^"'<>]|"[^"<]*+"|'[^'<]*+')*>)
     |(?P<bare><)(?![/A-Za-z_:!?]|[^\x00-\x7f])
     |&""",
     re.VERBOSE,
@@ -113,7 +113,7 @@ _CLOSERS = {"<![CDATA[": "]]>", "<!--": "-->", "<?": "?>"}
 _REFERENCE = re.compile(r"&(?:#(?:([0-9]++)|[xX]([0-9A-Fa-f]++));?|([A-Za-z][A-Za-z0-9]*+)(;?)|)")
 _ENTITY = re.compile(r"<!ENTITY\s++([^\s%]\S*+)\s++(SYSTEM|PUBLIC|)")
 _OF_XML = dict.fromkeys(("amp", "lt", "gt", "quot", "apos"), "")
-_LONGEST_LEGACY = max(len(name) for name in html5 if not name.endswith(";"))
+_LONGEST_LEGACY = max(len(name) for name in entities.html5 if not name.endswith(";"))
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -172,11 +172,11 @@ def _mended(declared: Mapping[str, str], in_tag: bool, found: re.Match[str]) -> 
         return "&amp;"
     if semicolon and name in declared:
         return "" if declared[name] else found[0]
-    if semicolon and (known := html5.get(f"{name};")) is not None:
+    if semicolon and (known := entities.html5.get(f"{name};")) is not None:
         return known.translate(_ESCAPES)
     following = found.string[found.end() : found.end() + 1]
     for length in range(min(len(name), _LONGEST_LEGACY), 1, -1):
-        if (known := html5.get(name[:length])) is None:
+        if (known := entities.html5.get(name[:length])) is None:
             continue
         # As in addresses: `&copy=1` is a parameter, and in a tag `&copyright` is no sign.
         if (following == "=" and not semicolon) or (in_tag and length < len(name)):

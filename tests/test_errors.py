@@ -18,6 +18,7 @@ from feeds.fetch.http import FetchError, Gone
 from feeds.fetch.state import FetchIsRunning
 from feeds.files import TooLargeError
 from join_stage.protocol import UnknownPlan
+from join_stage.store.protocol import OtherEngine
 from mmqjp.queries.changes import UnknownQuery
 from xscl.check import TooManyDisjuncts
 from xscl.parser import parse_script
@@ -92,6 +93,7 @@ MADE = {
     SourceError: SourceError("a.opml", "no such file", "check the path"),
     FetchError: FetchError("the server answered 503", 503, 7),
     Gone: Gone("it is gone", 410),
+    OtherEngine: OtherEngine(Path("state"), "spark"),
     TooLargeError: TooLargeError(b"<a>"),
     TooManyDisjuncts: TooManyDisjuncts(64),
     UnknownPlan: UnknownPlan("quick"),

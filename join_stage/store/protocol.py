@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, wraps
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -263,10 +262,11 @@ class OutOfMemory(StoreError):
 
 
 class OtherEngine(StoreError):
-    """A store of another engine."""
+    """A store is of another engine. The arguments are its directory and its engine."""
 
-    def __init__(self, directory: Path, engine: str) -> None:
-        super().__init__(f"{directory} holds a store of the engine {engine}: use that engine or another directory")
+    def __str__(self) -> str:
+        directory, engine = self.args
+        return f"{directory} holds a store of the engine {engine}: use that engine or another directory"
 
 
 class Outdated(StoreError):

@@ -405,9 +405,12 @@ def file_urls(paths: Iterable[str]) -> list[str]:
 
 
 def files_frame(session: SparkSession, schema: pa.Schema, paths: Iterable[str]) -> DataFrame:
-    """Parquet files as a data frame. Characters such as [ in a path are no pattern: Spark's streams set the same."""
-    reader = session.read.schema(spark_columns(schema)).option("__globPaths__", "false")
-    return reader.parquet(*file_urls(paths))
+    """Parquet files as a data frame. Spark takes a path for a pattern, so characters such as [ are escaped."""
+    escaped = [_OF_PATTERNS.sub(r"\\\g<0>", url) for url in file_urls(paths)]
+    return session.read.schema(spark_columns(schema)).parquet(*escaped)
+
+
+_OF_PATTERNS = re.compile(r"[\[\]{}*?\\]")
 
 
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
