@@ -408,6 +408,9 @@ class Aggregating:
                 found.append(row)
         return np.array(found, np.int64)
 
+    def sizes(self, flow: Flow) -> Ints | None:
+        return None
+
     def leave(self, rows: Ints) -> None: ...
 
     # ------------------------------------------------------------ state

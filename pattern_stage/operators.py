@@ -19,17 +19,22 @@ from pattern_stage.clauses import Clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, joined_flow
 from pattern_stage.lineage import DocumentIds, EventOrigin
 
-LimitName = Literal["matches", "partial"]
-"""The limit: on results in an epoch, or on what waits after one. `matches` counts first if both are exceeded."""
+LimitName = Literal["matches", "outputs", "partial", "work"]
+"""The limit: on results in an epoch or in a row of epochs, on what waits after one, or on the steps of one. `matches`
+counts first if several are exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
     """Limits of a row. `partial` bounds instances, events and links that wait after an epoch; `matches` the results of
-    an epoch, before HAVING and late negations."""
+    an epoch, before NON OVERLAPPING and EARLIEST MAXIMAL, and without sets before HAVING and negations; `work` the
+    steps of a search for sets in an epoch, and those of a statement's results; `outputs` its results in a row of
+    epochs."""
 
     partial: int = INFINITE
     matches: int = INFINITE
+    work: int = INFINITE
+    outputs: int = INFINITE
 
 
 NO_LIMITS = RowLimits()
@@ -201,6 +206,9 @@ class Bounded(PatternOp, Protocol):
         """Returns the rows with more than `most` visible waiting items, each in its own window, for ends from `until`
         on."""
 
+    def sizes(self, flow: Flow) -> Ints | None:
+        """Returns what each of these results counts for; None if that is one."""
+
     def leave(self, rows: Ints) -> None:
         """Stops rows that are about to be removed, and drops state of theirs that could outgrow its input."""
 
@@ -268,16 +276,24 @@ class Limited:
 
     def _tell_crowded(self, flow: Flow) -> None:
         most = self._meter.limits.matches
-        if len(flow.events) <= most:
+        if most == INFINITE:
+            return
+        sizes = self._operator.sizes(flow)
+        if sizes is None:
+            if len(flow.events) <= most:
+                return
+            sizes = np.ones(len(flow), np.int64)
+        elif sizes.sum() <= most:
             return
         times, ranks, at_once = np.unique(flow.events.t1, return_inverse=True, return_counts=True)
-        if at_once.max() <= most:
+        if at_once.max() <= most and sizes.max(initial=1) == 1:
             return
-        codes, counts = np.unique(flow.rows * len(times) + ranks[flow.at], return_counts=True)
+        codes, which = np.unique(flow.rows * len(times) + ranks[flow.at], return_inverse=True)
+        counts = np.bincount(which, sizes, len(codes))
         for code in codes[counts > most].tolist():
             row, rank = divmod(code, len(times))
-            at = flow.at[(flow.rows == row) & (ranks[flow.at] == rank)]
-            if np.count_nonzero(self._sees(row, flow.events.parts[at, 0])) > most:
+            mine = (flow.rows == row) & (ranks[flow.at] == rank)
+            if sizes[mine][self._sees(row, flow.events.parts[flow.at[mine], 0])].sum() > most:
                 self._meter.tell(np.array([row]), int(times[rank]), "matches")
 
     # ------------------------------------------------------------ as any operator

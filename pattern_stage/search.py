@@ -151,10 +151,12 @@ class Instances:
         places = np.flatnonzero(self._alive[: self._slots.end])
         return places, self._batch.take(places)
 
-    def counts(self) -> Ints:
-        """Returns the number of waiting instances of each row. Rows past the end have none."""
+    def counts(self, sizes: Ints | None = None) -> Ints:
+        """Returns the number of waiting instances of each row, `sizes` being what each counts for. Rows past the end
+        have none."""
         _, batch = self.all()
-        codes, uses = np.unique(batch.members, return_counts=True)
+        codes, which = np.unique(batch.members, return_inverse=True)
+        uses = np.bincount(which, sizes, len(codes))
         places, rows = self.members.rows(codes)
         return np.bincount(rows, uses[places]).astype(np.int64)
 

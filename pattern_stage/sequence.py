@@ -4,7 +4,7 @@ with a left event; each run is a result, and an instance that continues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -41,10 +41,16 @@ from pattern_stage.search import (
     take_apart,
 )
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
-from xscl.algebra.events import EventCondition, Fold, Next, Schema, Value
+from xscl.algebra.events import EventCondition, Fold, Function, Next, Schema, Value
 
 _NONE = np.zeros(0, np.int64)
 NO_INSTANCES = InstanceColumns(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+
+CHARACTERS = 100
+"""A run counts once more towards limits for this many characters of the texts that FOLD made of it."""
+
+_TEXTS_AT_ONCE = 256
+"""Texts that may be made before they are counted; each has at most MOST_TEXT characters."""
 
 
 class Joining:
@@ -183,12 +189,13 @@ class Joining:
         self._abandon()
         raise Crowded(rows)
 
-    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows with more than `most` visible waiting instances, each in its own window."""
-        if len(self.instances) <= most:
+    def crowded(self, most: int, until: int, sees: Sees, sizes: Ints | None = None) -> Ints:
+        """Returns the rows with more than `most` visible waiting instances, each in its own window; `sizes` is what
+        each counts for."""
+        if len(self.instances) <= most and sizes is None:
             return _NONE
         _, batch = self.instances.all()
-        return self._over(batch, np.ones(len(batch), np.int64), until, most, sees)
+        return self._over(batch, np.ones(len(batch), np.int64) if sizes is None else sizes, until, most, sees)
 
     def leave(self, rows: Ints) -> None:
         """Stops rows that are about to be removed, and drops their instances."""
@@ -320,10 +327,16 @@ class Joining:
         self.finish(_NONE, batch, BEGINNING)
 
 
+def is_made_text(value: Value) -> bool:
+    return isinstance(value, Function) and value.kind == "string"
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     continues: Callable[[Pairs], Mask]
     sets: tuple[tuple[int, Callable[[Pairs], Column]], ...]
+    made: tuple[int, ...]
+    """The attributes whose texts are made, and so may grow."""
 
 
 class Folding:
@@ -343,6 +356,7 @@ class Folding:
         left, right = definitions[0].left.schema, definitions[0].right.schema
         self._definitions, self._texts, self._left, self._right = definitions, texts, left, right
         self._steps: list[_Step] = []
+        self._makes_texts = False
         self._joining = Joining((left, right), 2, rows, texts, index, hashed)
         self._places = {name: place for place, (name, _) in enumerate(left)}
         self._columns = [(part == "latest", self._places[name]) for part, name in definitions[0].names]
@@ -353,7 +367,9 @@ class Folding:
         for definition in added:
             sets = tuple((self._places[name], self._value(value)) for name, value in definition.sets)
             continues = compile_condition(definition.continues, self._left, self._right, self._texts)
-            self._steps.append(_Step(continues, sets))
+            made = tuple(self._places[name] for name, value in definition.sets if is_made_text(value))
+            self._steps.append(_Step(continues, sets, made))
+            self._makes_texts = self._makes_texts or bool(made)
         self._joining.add_shapes(definition.chooses for definition in added)
         self._joining.add_rows(new)
 
@@ -370,7 +386,7 @@ class Folding:
             return self._results(left.events, right.events, NO_INSTANCES)
         width = right.events.parts.shape[1]
         new = joining.enter(left, lambda events: [events, _begun(events, width)])
-        joining.make(room, len(new))
+        joining.make(room, int(self._sizes(new).sum()))
         # A class that has no instance now gets none in this interval.
         search = joining.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
@@ -389,7 +405,31 @@ class Folding:
         return found
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        return self._joining.crowded(most, until, sees)
+        sizes = self._sizes(self._joining.instances.all()[1]) if self._makes_texts else None
+        return self._joining.crowded(most, until, sees, sizes)
+
+    def sizes(self, flow: Flow) -> Ints | None:
+        if not self._makes_texts:
+            return None
+        classes = self._joining.classes
+        columns = {place: at for at, (is_latest, place) in enumerate(self._columns) if is_latest}
+        values = {place: flow.events.values[at] for place, at in columns.items()}
+        return self._sizes_of(classes.shape[classes.of_row[flow.rows]], values, flow.at)
+
+    def _sizes(self, batch: InstanceColumns) -> Ints:
+        """Returns what instances count for."""
+        if not self._makes_texts or not len(batch):
+            return np.ones(len(batch), np.int64)
+        latest = dict(enumerate(self._joining.instances.kept.sides[1].values))
+        return self._sizes_of(self._joining.classes.shape[batch.classes], latest, batch.events)
+
+    def _sizes_of(self, shapes: Ints, values: Mapping[int, Column], at: Ints) -> Ints:
+        sizes = np.ones(len(at), np.int64)
+        for shape, places in each_shape(shapes):
+            for place in self._steps[shape].made:
+                lengths = self._texts.derived_numbers("string-length", values[place][at[places]].astype(np.int64))
+                sizes[places] += np.nan_to_num(lengths).astype(np.int64) // CHARACTERS
+        return sizes
 
     def leave(self, rows: Ints) -> None:
         self._joining.leave(rows)
@@ -406,12 +446,16 @@ class Folding:
             part = batch if size == len(batch) else batch.take(slice(begin, begin + size))
             whose, at = search.partners(part)
             resolved[whose + begin] = True
-            found.append(self._next(search, part, whose, at))
-            room.found -= len(found[-1][0])
-            if room.found < 0:
-                runs = self._once(joined_batches([one for one, _ in found]))
-                self._joining.give_up(runs, np.ones(len(runs), np.int64), room)
-            self._joining.make(room, len(found[-1][0]))
+            step = _TEXTS_AT_ONCE if self._makes_texts else max(len(whose), 1)
+            for start in range(0, max(len(whose), 1), step):
+                some = slice(start, start + step)
+                found.append(self._next(search, part, whose[some], at[some]))
+                size = int(self._sizes(found[-1][0]).sum())
+                room.found -= size
+                if room.found < 0:
+                    runs = self._once(joined_batches([one for one, _ in found]))
+                    self._joining.give_up(runs, self._sizes(runs), room)
+                self._joining.make(room, size)
         if len(found) == 1:
             return *found[0], resolved
         runs = joined_batches([one for one, _ in found])
@@ -471,7 +515,8 @@ class Folding:
     # ------------------------------------------------------------ state
 
     def waiting(self) -> Ints:
-        return self._joining.instances.counts()
+        instances = self._joining.instances
+        return instances.counts(self._sizes(instances.all()[1]) if self._makes_texts else None)
 
     def codes(self) -> Iterable[Ints]:
         return self._joining.codes()
@@ -550,6 +595,9 @@ class Sequencing:
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
         return self._joining.crowded(most, until, sees)
+
+    def sizes(self, flow: Flow) -> Ints | None:
+        return None
 
     def leave(self, rows: Ints) -> None:
         self._joining.leave(rows)

@@ -28,7 +28,7 @@ from mmqjp.answers.kernels import (
 )
 from mmqjp.answers.operators import Pause
 from mmqjp.answers.output import Answer, Body, PatternDocuments, element, json_nodes
-from mmqjp.answers.quota import Quota
+from mmqjp.answers.quota import BLOCK, Quota, steps_text
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.compile import read_by
 from mmqjp.queries.registry import EventForm, EventRegistry, Registry, running_form_id, since_of
@@ -50,21 +50,53 @@ from pattern_stage.columns import Column
 from pattern_stage.kernel import adopted
 from pattern_stage.lineage import EventOrigin, Lineage
 from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.sequence import CHARACTERS, is_made_text
 from pattern_stage.values import Texts
 from templates.catalog import Catalog, Change
 from templates.events import EventPlacement, place_events
 from templates.witness import Witnesses, plain_node
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import EventPattern, NearPattern, Pattern
+from xscl.algebra.events import EventPattern, Fold, NearPattern, Pattern, Statement
 from xscl.algebra.values import number_text
 
 
-def pause_reason(excess: Excess, quota: Quota) -> str:
+def pause_reason(excess: Excess, quota: Quota, statement: Statement) -> str:
+    counted = f", with 1 for each {CHARACTERS} characters of a text that FOLD makes" if _makes_texts(statement) else ""
     if excess.bound == "partial":
         partial = "1 partial match waits" if quota.partial == 1 else f"{quota.partial:,} partial matches wait"
-        return f"more than {partial} after {iso_utc(excess.time)} (max-partial)"
-    matches = "1 match" if quota.matches == 1 else f"{quota.matches:,} matches"
-    return f"more than {matches} at {iso_utc(excess.time)} (max-matches)"
+        return f"more than {partial} after {iso_utc(excess.time)}{counted} (max-partial)"
+    if excess.bound == "work":
+        return f"more than {steps_text(quota.work)} at {iso_utc(excess.time)} (max-work)"
+    most = quota.outputs if excess.bound == "outputs" else quota.matches
+    matches = "1 match" if most == 1 else f"{most:,} matches"
+    if excess.bound == "outputs":
+        return f"more than {matches} at {BLOCK:,} times in a row, with {iso_utc(excess.time)} (max-outputs)"
+    if later := _chosen_by(statement):
+        counted = f", before {', '.join(later)}"
+    return f"more than {matches} at {iso_utc(excess.time)}{counted} (max-matches)"
+
+
+def _chosen_by(statement: Statement) -> list[str]:
+    """Returns what chooses among matches of a PATTERN after they are found, and counted."""
+    if isinstance(statement, NearPattern):
+        return ["NON OVERLAPPING"] if statement.apart else []
+    if not isinstance(statement, Pattern):
+        return []
+    runs = not (statement.has_sets or statement.maximal)
+    found = [
+        ("HAVING", runs and bool(statement.having_names)),
+        ("~", runs and any(one.negated for one in statement.variables)),
+        ("EARLIEST MAXIMAL", statement.maximal),
+        ("NON OVERLAPPING", statement.apart),
+    ]
+    return [name for name, there in found if there]
+
+
+def _makes_texts(statement: Statement) -> bool:
+    if isinstance(statement, Fold) and any(is_made_text(value) for _, value in statement.sets):
+        return True
+    sides = (getattr(statement, side, None) for side in ("source", "left", "right"))
+    return any(_makes_texts(side) for side in sides if side is not None)
 
 
 class EventOutput:
@@ -88,10 +120,11 @@ class EventOutput:
         """Yields a pause, effective at the horizon, for each query with at least `first_qid` whose form exceeded a
         limit."""
         for form_id, excess in exceeded.items():
+            statement = self._registry.events.stream_of(running_form_id(form_id))
             for query in self._registry.events.members(form_id):
                 if query.qid >= first_qid:
                     at = max(excess.time, horizon) - 1
-                    yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota))
+                    yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
 
     def _answers(self, found: FormResults, running: RunningForms, first_qid: int) -> list[Answer]:
         events, parts = found.events, running.parts()
@@ -265,6 +298,7 @@ class EventBackfill:
     def join(self, others: RunningForms) -> None:
         """Merges the waiting state into that of the other forms."""
         kernel = self.running.kernel
+        others.counts.adopt(self.running.counts, self._told)
         state: Mapping[str, pa.Table] = others.kernel.state()
         others.take_over(adopted(state, kernel.state(), kernel.parts(), self.running.lineage, others.lineage))
 
@@ -511,7 +545,8 @@ class Patterns:
         if self._since_snapshot >= self._every:
             self.running.compact()
             kernel = self.running.kernel.state()
-            self._stored.save_snapshot(KernelSnapshot(self._time.horizon, kernel, self.running.lineage.table()))
+            lineage, counts = self.running.lineage.table(), self.running.counts.table()
+            self._stored.save_snapshot(KernelSnapshot(self._time.horizon, kernel, lineage, counts))
 
     def finish_batch(self, *, committed: bool) -> None:
         """Without a commit, discards the state, to be restored when next needed."""
@@ -542,6 +577,7 @@ class Patterns:
                 later.setdefault(form.since + 1, []).append(form)
         self._statements.changed.clear()
         running.kernel.restore(found.kernel)
+        running.counts.restore(found.counts, {form.id for form in forms.values() if form.since + 1 < found.horizon})
         schemas = {name: placement.schema for name, placement in self._statements.placements.items()}
         rows = self._stored.events_from(found.horizon)
         taken = {name: since for name, since in self._time.taken.items() if self._statements.ids.get(name) == since.id}

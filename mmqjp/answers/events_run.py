@@ -6,13 +6,14 @@ since the last snapshot."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE
@@ -29,7 +30,7 @@ from mmqjp.answers.kernels import (
     column_texts,
     concat_by_time,
 )
-from mmqjp.answers.quota import Quota
+from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP, Quota, block_size
 from mmqjp.documents.record import Records
 from mmqjp.queries.compile import with_output_attributes
 from mmqjp.queries.registry import EventForm, Publisher
@@ -39,7 +40,7 @@ from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import no_events
 from pattern_stage.lineage import LINEAGE, Lineage
-from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.operators import NO_LIMITS, Excess, LimitName, RowLimits
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
 from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
@@ -154,6 +155,73 @@ def _spark(session: SparkSession) -> Database:
     return Asked(session)
 
 
+class OutputCounts:
+    """What forms tell: at each time, and at BLOCK times in a row at which they tell anything."""
+
+    def __init__(self, limits: RowLimits, texts: Texts) -> None:
+        self._limits, self._texts = limits, texts
+        self._blocks: dict[str, tuple[int, int]] = {}
+        """By form, the number of times of its block, and what was told at them."""
+
+    def add(self, form_id: str, found: Sequence[Columns]) -> Iterator[Excess]:
+        """Counts all that a form tells in an interval, and yields how it exceeds its limits."""
+        limits, count = self._limits, sum(map(len, found))
+        if count > limits.matches:
+            times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
+            yield from _first(times, counts > limits.matches, "matches")
+        width = max(len(one.values) for one in found)
+        if count * (1 + width * (self._texts.longest // XML_CHARACTERS_PER_STEP + 1)) > limits.work:
+            steps = np.concatenate([self._steps(one) for one in found])
+            times, which = np.unique(np.concatenate([one.t1 for one in found]), return_inverse=True)
+            yield from _first(times, np.bincount(which, steps, len(times)) > limits.work, "work")
+        if limits.outputs < INFINITE:
+            yield from self._of_block(form_id, found, count)
+
+    def _steps(self, events: Columns) -> Ints:
+        characters = np.zeros(len(events), np.int64)
+        for column in events.values:
+            if column.dtype == np.int64:
+                lengths = self._texts.derived_numbers("string-length", column.astype(np.int64))
+                characters += np.nan_to_num(lengths).astype(np.int64)
+        return 1 + characters // XML_CHARACTERS_PER_STEP
+
+    def _of_block(self, form_id: str, found: Sequence[Columns], count: int) -> Iterator[Excess]:
+        before, told = self._blocks.get(form_id, (0, 0))
+        size, most = block_size(), self._limits.outputs
+        if count + before < size and count + told <= most:
+            self._blocks[form_id] = before + len({time for one in found for time in one.t1.tolist()}), told + count
+            return
+        times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
+        at = before + np.arange(len(times))
+        sums = told + np.cumsum(counts)
+        starts = np.flatnonzero((at % size == 0) & (at > 0))
+        for start in starts.tolist():
+            sums[start:] -= sums[start] - counts[start]
+        yield from _first(times, sums > most, "outputs")
+        self._blocks[form_id] = int(at[-1]) % size + 1, int(sums[-1])
+
+    def forget(self, form_id: str) -> None:
+        self._blocks.pop(form_id, None)
+
+    def adopt(self, others: OutputCounts, form_ids: Iterable[str]) -> None:
+        self._blocks |= {form_id: others._blocks[form_id] for form_id in form_ids if form_id in others._blocks}
+
+    def table(self) -> pa.Table:
+        times, told = zip(*self._blocks.values(), strict=True) if self._blocks else ((), ())
+        form_ids = pa.array(self._blocks, pa.string())
+        return pa.table({"form": form_ids, "times": pa.array(times, pa.int64()), "told": pa.array(told, pa.int64())})
+
+    def restore(self, table: pa.Table, form_ids: Collection[str]) -> None:
+        for row in table.to_pylist():
+            if row["form"] in form_ids:
+                self._blocks[row["form"]] = row["times"], row["told"]
+
+
+def _first(times: Ints, over: NDArray[np.bool_], bound: LimitName) -> Iterator[Excess]:
+    if over.any():
+        yield Excess(int(times[np.argmax(over)]), bound)
+
+
 class RunningForms:
     """Forms of event queries in a kernel. `lineage` and `texts` resolve its numbers and codes."""
 
@@ -170,7 +238,7 @@ class RunningForms:
         self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
         self._make_kernel, self._records = make_kernel, records
         self.kernel: PatternKernel = make_kernel(self.texts, lineage)
-        self._most = limits.matches
+        self.counts = OutputCounts(limits, self.texts)
         self.exceeded: dict[str, Excess] = {}
         """Forms over a limit: when, and which. They have no results until `follow` adds them again."""
         self._order = FormOrder(made_of)
@@ -190,6 +258,7 @@ class RunningForms:
                 gone.append(number := self._numbers.pop(form_id))
                 del self._form_ids[number], self._known[form_id]
                 self._order.remove(form_id)
+                self.counts.forget(form_id)
         if gone:  # first, because what others read may be defined otherwise now
             self.kernel.remove(gone)
         self.exceeded = {}
@@ -253,15 +322,17 @@ class RunningForms:
             yield results
         yield self._in_limits(by_form(self.kernel.end(), self._form_ids))
 
-    def _in_limits(self, results: Iterable[FormResults]) -> list[FormResults]:
+    def _in_limits(self, results: Sequence[FormResults]) -> list[FormResults]:
         for number, excess in self.kernel.exceeded.items():
             self._exceed(self._form_ids[number], excess)
+        of_form: dict[str, list[Columns]] = {}
+        for one in results:
+            of_form.setdefault(one.form_id, []).append(one.events)
+        for form_id, events in of_form.items():
+            for excess in self.counts.add(form_id, events):
+                self._exceed(form_id, excess)
         kept = []
         for one in results:
-            if len(one.events) > self._most:
-                times, counts = np.unique(one.events.t1, return_counts=True)
-                for time in times[counts > self._most][:1].tolist():
-                    self._exceed(one.form_id, Excess(time, "matches"))
             if (known := self.exceeded.get(one.form_id)) is not None:
                 one = replace(one, events=one.events.take(one.events.t1 < known.time))
             if len(one.events):
@@ -327,7 +398,7 @@ class RunningForms:
 PATTERNS = "patterns"
 """Setting that holds the `PatternTime`."""
 
-_LINEAGE, _HORIZON = "lineage", "horizon"
+_LINEAGE, _HORIZON, _COUNTS = "lineage", "horizon", "counts"
 """Parts of a snapshot that are not the kernel's."""
 
 
@@ -371,6 +442,7 @@ class KernelSnapshot:
     horizon: int
     kernel: dict[str, pa.Table]
     lineage: pa.Table
+    counts: pa.Table
 
 
 class StoredEvents:
@@ -394,7 +466,7 @@ class StoredEvents:
         parts = {f"op {name}": table for name, table in found.kernel.items()}
         save_snapshot(
             self._store,
-            {_HORIZON: horizon, _LINEAGE: found.lineage, **parts},
+            {_HORIZON: horizon, _LINEAGE: found.lineage, _COUNTS: found.counts, **parts},
             self._ledger.batch,
             found.horizon,
         )
@@ -402,9 +474,10 @@ class StoredEvents:
     def snapshot(self) -> KernelSnapshot:
         parts = snapshot(self._store)
         if not parts:
-            return KernelSnapshot(BEGINNING, {}, LINEAGE.empty_table())
+            return KernelSnapshot(BEGINNING, {}, LINEAGE.empty_table(), pa.table({}))
         kernel = {name.removeprefix("op "): table for name, table in parts.items() if name.startswith("op ")}
-        return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE])
+        counts = parts.get(_COUNTS, pa.table({}))  # stores written before have none
+        return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE], counts)
 
     def events_from(self, horizon: int) -> pa.Table:
         return events_from(self._store, horizon)
@@ -460,7 +533,7 @@ def _lists(values: pa.Array, width: int, count: int) -> pa.ListArray:
 
 
 def limits_of(quota: Quota) -> RowLimits:
-    return RowLimits(_bound(quota.partial), _bound(quota.matches))
+    return RowLimits(*map(_bound, (quota.partial, quota.matches, quota.work, quota.outputs)))
 
 
 def _bound(bound: int | None) -> int:

@@ -46,8 +46,9 @@ class Quota:
     `outputs` bounds the same per BLOCK arrivals. `work` bounds the steps per arrival: a match, a tried joint binding, a
     visited node, and XML_CHARACTERS_PER_STEP characters of an output (without the query's name) cost one step each.
 
-    For event queries, `matches` bounds the outputs, and the results of each NEXT and FOLD, at one time; `partial`
-    bounds what then waits for each NEXT, FOLD and AGGREGATE.
+    For event queries, `matches` bounds the outputs, and the results of each NEXT and FOLD, at one time; `outputs` the
+    outputs at BLOCK times in a row; `work` the steps of outputs, and of a search for sets, at one time; `partial` what
+    then waits for each operator.
     """
 
     matches: int | None
@@ -94,13 +95,13 @@ class QuotaBound(Enum):
             case QuotaBound.OUTPUTS:
                 return f"more than {quota.outputs:,} {matches} in {BLOCK:,} documents, with {document!r} (max-outputs)"
             case QuotaBound.WORK:
-                return f"more than {_steps(quota.work)} for the document {document!r} (max-work)"
+                return f"more than {steps_text(quota.work)} for the document {document!r} (max-work)"
             case QuotaBound.WORK_OF_BLOCK:
                 work = quota.most_work_of_block
-                return f"more than {_steps(work)} for {BLOCK:,} documents, with {document!r} (max-work)"
+                return f"more than {steps_text(work)} for {BLOCK:,} documents, with {document!r} (max-work)"
 
 
-def _steps(count: int | None) -> str:
+def steps_text(count: int | None) -> str:
     return "1 step" if count == 1 else f"{count:,} steps"
 
 

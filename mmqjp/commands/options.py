@@ -116,8 +116,8 @@ def versions_option(command: Decorated) -> Decorated:
 def bounds_options(command: Decorated) -> Decorated:
     bounds = (
         ("--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time."),
-        ("--max-work", MAX_WORK, "Most steps of a query for one document; ten times as many for"),
-        ("--max-outputs", MAX_OUTPUTS, "Most outputs of a query for"),
+        ("--max-work", MAX_WORK, "Most steps of a query for one document, or at one time; ten times as many for"),
+        ("--max-outputs", MAX_OUTPUTS, "Most outputs of an event query at 10,000 times in a row, of another one for"),
         ("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time."),
     )
     for name, default, text in bounds:

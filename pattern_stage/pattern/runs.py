@@ -193,6 +193,7 @@ class KeptRuns(KeptTrails):
             for cell in more.values():
                 self.adopt_cell(key, merge_cell(cells, cell), place)
         for at, some in enumerate(part.absent):
+            self.add_weight(len(some))
             own.absent[at] = sorted([*own.absent[at], *some], key=lambda one: one[0][1])
             for event, _ in some:
                 self.watch(event[0] + self._longer(), key, "absent")

@@ -23,6 +23,9 @@ from pattern_stage.pattern.rows import KeyValues
 CandidateEvents = Sequence[Sequence[tuple[EventTuple, int]]]
 """By variable, its candidate events in time order, each with its rows."""
 
+Spend = Callable[[int, int], int]
+"""Counts that many steps for each of some rows, and returns those that have taken too many."""
+
 
 @dataclass(frozen=True, slots=True)
 class SetForm:
@@ -69,7 +72,7 @@ class _Group:
     """Bound on their ends, if groups are tried from the last."""
 
 
-class SetSearch:
+class _Search:
     """A search for matches whose last event ends at `end`, or, with `start`, whose first begins then."""
 
     def __init__(
@@ -77,25 +80,48 @@ class SetSearch:
         form: SetForm,
         candidates: CandidateEvents,
         window: int,
+        spend: Spend,
         *,
         end: int | None = None,
         start: int | None = None,
     ) -> None:
-        self._form, self._candidates, self._window = form, candidates, window
+        self._form, self._candidates, self._window, self._spend = form, candidates, window, spend
         self._end, self._start = end, start
+        self._used: set[int] = set()
+        self._left = 0
+
+    def leave(self, rows: int) -> None:
+        self._left |= rows
+
+    def _tried(self, at: int, rows: int) -> Sequence[tuple[EventTuple, int]]:
+        """Returns the candidates of a variable, each of which is a step for these rows."""
+        found = self._candidates[at]
+        self._left |= self._spend(rows & ~self._left, len(found))
+        return found
+
+
+class SetSearch(_Search):
+    """Finds all matches."""
+
+    def __init__(
+        self,
+        form: SetForm,
+        candidates: CandidateEvents,
+        window: int,
+        spend: Spend,
+        *,
+        end: int | None = None,
+        start: int | None = None,
+    ) -> None:
+        super().__init__(form, candidates, window, spend, end=end, start=start)
         last = max(form.groups)
         order = range(last + 1) if end is None else range(last, -1, -1)
         self._order = [at for group in order for at, of in enumerate(form.groups) if of == group]
         self._bound: list[list[EventTuple] | None] = [None] * len(form.groups)
-        self._used: set[int] = set()
-        self._left = 0
         self._tests = form.tests(self._order)
 
     def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
         yield from self._from(0, rows, END, BEGINNING, _Group(BEGINNING, END))
-
-    def leave(self, rows: int) -> None:
-        self._left |= rows
 
     def _from(
         self, depth: int, rows: int, first: int, last: int, group: _Group
@@ -116,7 +142,7 @@ class SetSearch:
                 return
             group = bounds
         at = order[depth]
-        for event, of in self._candidates[at]:
+        for event, of in self._tried(at, rows):
             held = rows & of & ~self._left
             if held and self._fits(event, first, last, group) and event[2] not in self._used:
                 yield from self._with(depth, [event], held, min(first, event[0]), max(last, event[1]), group)
@@ -130,7 +156,7 @@ class SetSearch:
         if self._form.kleene[at] or all(test(self._bound) for test in self._tests[depth]):
             yield from self._from(depth + 1, rows, first, last, group)
         if self._form.kleene[at]:
-            for event, of in self._candidates[at]:
+            for event, of in self._tried(at, rows):
                 held = rows & of & ~self._left
                 if (
                     held
@@ -174,25 +200,22 @@ _Found = tuple[list[list[EventTuple]], int]
 """Bindings of all variables, and the rows that may have them."""
 
 
-class EarliestSearch:
-    """A search for matches whose last event ends at `end`, or, with `start`, whose first begins then. Finds a superset
-    of the earliest and maximal ones."""
+class EarliestSearch(_Search):
+    """Finds a superset of the earliest and maximal ones."""
 
     def __init__(
         self,
         form: SetForm,
         candidates: CandidateEvents,
         window: int,
+        spend: Spend,
         *,
         end: int | None = None,
         start: int | None = None,
     ) -> None:
-        self._form, self._candidates, self._window = form, candidates, window
-        self._end, self._start = end, start
+        super().__init__(form, candidates, window, spend, end=end, start=start)
         self._last_group = max(form.groups)
         self._bound: list[list[EventTuple]] = [[] for _ in form.groups]
-        self._used: set[int] = set()
-        self._left = 0
         roles = Counter(event[2] for some in candidates for event, _ in some)
         # An event that another variable may have, too, may be passed over for that.
         self._own = [
@@ -223,12 +246,9 @@ class EarliestSearch:
             for event, of in self._candidates[at]:
                 if latest is not None and event[1] > latest:
                     break
-                if rows & of and event[1] - event[0] <= self._window:
+                if rows & of & ~self._left and event[1] - event[0] <= self._window:
                     self._first = event
                     yield from self._with(0, [event], rows & of, event[0], event[1], None, END)
-
-    def leave(self, rows: int) -> None:
-        self._left |= rows
 
     def _from(self, depth: int, rows: int, first: int, last: int, after: int | None, until: int) -> Iterator[_Found]:
         """Binds the next variable. `first` is the least t0 so far, `last` the greatest t1. The group's events begin
@@ -250,7 +270,7 @@ class EarliestSearch:
         at = order[depth]
         earlier = tied = 0
         time = -1
-        for event, of in self._candidates[at]:
+        for event, of in self._tried(at, rows):
             if event[1] > time:
                 earlier, tied, time = earlier | tied, 0, event[1]
                 if not rows & ~earlier & ~self._left:
@@ -289,7 +309,7 @@ class EarliestSearch:
             if all(event[0] <= room for event in bound):
                 yield from self._from(depth + 1, rows, first, last, after, room)
             passed: list[tuple[int, int]] = []
-            for event, of in self._candidates[at]:
+            for event, of in self._tried(at, rows):
                 if event[0] <= end[1] or event[0] > until or event[2] in self._used:
                     continue
                 if event[1] - first > self._window:
@@ -398,7 +418,9 @@ class KeptSets:
         self._gone = 0
         """The rows that exceeded a limit in this epoch."""
         self.found = Tally(meter.limits.matches)
-        """Possible matches tried in an epoch."""
+        """Matches of an epoch, which EARLIEST MAXIMAL and NON OVERLAPPING choose among."""
+        self._steps = Tally(meter.limits.work)
+        """Steps of the search in an epoch."""
 
     def keep(self, key: KeyValues, one: BufferedEvent) -> None:
         self.kept.setdefault(key, []).append(one)
@@ -440,6 +462,7 @@ class KeptSets:
 
     def end_found(self) -> None:
         self.found.clear()
+        self._steps.clear()
         if self._gone:
             self.remove_rows(self._gone)
             self._gone = 0
@@ -452,6 +475,13 @@ class KeptSets:
                     tally.add(together(masks) & self.rows)
         over = tally.over()
         self._room = tally.room
+        return over
+
+    def spend(self, rows: int, steps: int, time: int) -> int:
+        """Counts steps for rows in an epoch, and stops those that take too many. Returns them."""
+        self._steps.add(rows, steps)
+        over = self._steps.over()
+        self.exceed(over, time, "work")
         return over
 
     def exceed(self, rows: int, time: int, bound: LimitName) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -34,6 +35,9 @@ from pattern_stage.pattern.set_search import (
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
 from pattern_stage.values import Texts, value_kind
 from xscl.algebra.events import Attribute, Kind, OfItem, Pattern
+
+_AT_ONCE = 256
+"""Matches that are tested together, and compared with what may be better."""
 
 
 class SetFinder:
@@ -82,6 +86,8 @@ class SetFinder:
             self._early(slots),
             tuple([not self._negated and at not in asked for at in self._positive]),
         )
+        self._is_plain = not rest and not self._negated and not pattern.having_names
+        """Whether all that is in order and in the window is a match."""
         self._arrivals = RoleEvents(self._schemas, pattern.keys, self._roles, texts, all_events=False)
         self._arrivals.compute(slots.values)
         self._kinds = {stream: [value_kind(one) for one in some] for stream, some in slots.values.items()}
@@ -129,23 +135,38 @@ class SetFinder:
         if not self._form.may_match(candidates, low, high):
             return []
         searching = EarliestSearch if self._pattern.maximal else SetSearch
-        search = searching(self._form, candidates, store.window, end=end, start=start)
         known = high if start is not None else cast(int, end)
-        bound: list[SetMatch] = []
-        for bindings, rows in search.matches(store.rows):
-            bound.append(self._match(bindings, rows, known, key))
-            store.found.add(rows)
-            if over := store.found.over():
-                store.exceed(over, known, "matches")
-                search.leave(over)
-        left = [match._replace(rows=match.rows & store.rows) for match in bound if match.rows & store.rows]
-        found = self._true(store, left, kept)
+        search = searching(
+            self._form,
+            candidates,
+            store.window,
+            lambda rows, steps: store.spend(rows, steps, known),
+            end=end,
+            start=start,
+        )
+        found: list[SetMatch] = []
+        bound = (self._match(bindings, rows, known, key) for bindings, rows in search.matches(store.rows))
+        while some := list(islice(bound, _AT_ONCE)):
+            for match in some:
+                store.spend(match.rows & store.rows, len(match.events), known)
+            left = [match._replace(rows=match.rows & store.rows) for match in some if match.rows & store.rows]
+            for match in self._true(store, left, kept):
+                found.append(match)
+                store.found.add(match.rows)
+            store.exceed(store.found.over(), known, "matches")
+            search.leave(~store.rows)
+        found = [match._replace(rows=match.rows & store.rows) for match in found if match.rows & store.rows]
         if self._pattern.maximal and found:
             # Another match may begin earlier, as long as its first event does not end earlier.
             others = [
                 [(event, masks[at]) for event, masks, _ in kept if masks[at]] for at in range(len(self._positive))
             ]
-            found = self._maximal(store, found, kept, others)
+            found = [
+                one
+                for begin in range(0, len(found), _AT_ONCE)
+                for one in self._maximal(store, found[begin : begin + _AT_ONCE], kept, others)
+            ]
+            found = [match._replace(rows=match.rows & store.rows) for match in found if match.rows & store.rows]
         return found
 
     def _match(self, bindings: Sequence[Sequence[EventTuple]], rows: int, known: int, key: KeyValues) -> SetMatch:
@@ -168,8 +189,13 @@ class SetFinder:
         for place, variable in enumerate(self._negated):
             killed = self._killed(store, table, matches, at, rows, kept, place, variable)
             at, rows = at[~killed], rows[~killed]
+        if not len(at):
+            return []
         heads = distinct(at)
-        return [matches[place]._replace(rows=rows_to_mask(rows[at == place])) for place in heads.tolist()]
+        of = np.split(rows, np.searchsorted(at, heads)[1:])
+        return [
+            matches[place]._replace(rows=rows_to_mask(some)) for place, some in zip(heads.tolist(), of, strict=True)
+        ]
 
     def _killed(
         self,
@@ -230,13 +256,18 @@ class SetFinder:
         order = self._ordered({event[2]: event[1] for some in candidates for event, _ in some})
         changed: list[SetMatch] = []
         of: list[int] = []
+        worse = [0] * len(found)
         for place, match in enumerate(found):
             for bindings, rows in changed_bindings(self._form, match, candidates, order):
+                rows &= store.rows & ~worse[place]
                 if rows and is_sound(self._form, bindings, store.window):
+                    store.spend(rows, len(match.events), match.known)
+                    if self._is_plain:
+                        worse[place] |= rows
+                        continue
                     changed.append(self._match(bindings, rows, match.known, match.key))
                     of.append(place)
         numbers = {id(one.events): place for one, place in zip(changed, of, strict=True)}
-        worse = [0] * len(found)
         for one in self._true(store, changed, kept):
             worse[numbers[id(one.events)]] |= one.rows
         return [

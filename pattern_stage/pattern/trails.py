@@ -177,6 +177,7 @@ class KeptTrails(ABC):
             self._room -= 2 * len(trail.events) + len(trail.segments)
 
     def adopt_cell(self, key: KeyValues, cell: Cell, place: Any) -> None:
+        self._room -= len(cell.kills)
         for one in cell.entries:
             if one.top >= self.low:
                 self.watch(one.top, key, cell, place)

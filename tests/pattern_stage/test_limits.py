@@ -231,7 +231,7 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
 def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind):
     world = patterns(seed, kind)
     rng = Random(seed)
-    limits = RowLimits(partial=rng.choice((0, 2, 5, 9)), matches=rng.choice((3, 1_000)))
+    limits = RowLimits(rng.choice((0, 2, 5, 9, 1_000)), rng.choice((3, 1_000)), rng.choice((5, 25, 100_000)))
     at_once = with_limits(world, Run((END,)), limits)
     judge = PatternWorld(world.schemas, world.given, world.statements, order=at_once.order())
     run = replace(to_the_end(random_run(rng, 0, LENGTH)), rules=Run((END,)).rules)
@@ -254,6 +254,14 @@ EXPLOSIONS: dict[str, tuple[str, list[tuple[int, float]]]] = {
         "FROM E FOLD{,, $.x + $2.y AS x} (SELECT y FROM E)",
         [(time, 2.0**time * (1 + place)) for time in range(40) for place in range(2)],
     ),
+    "texts that double": (
+        'FROM (SELECT x, concat(x, "") AS t FROM E) FOLD{,, concat($.t, $.t) AS t} (SELECT x FROM E)',
+        [(time, 1) for time in range(40)],
+    ),
+    "long texts made of each event of a time": (
+        'FROM (SELECT x, concat(x, "") AS t FROM E) FOLD{,, concat($.t, $2.x, $.t) AS t} (SELECT x FROM E)',
+        [(time, 1.0) for time in range(9)] + [(9, float(place)) for place in range(300)],
+    ),
     "what waits for ever": ("FROM E NEXT{$1.x < $2.x} E", [(time, -time) for time in range(3_000)]),
     "one run for each subset": (ANY.format("E+ a[], E b", RISES), [(time, 2.0**time) for time in range(60)]),
     "one match for each subset": (ANY.format("E+ a[], E b", ALL), ONES),
@@ -270,6 +278,14 @@ EXPLOSIONS: dict[str, tuple[str, list[tuple[int, float]]]] = {
         "PATTERN SEQ(E b, SET(E+ a[])) WHERE {a[i].x > a[i-1].x} WITHIN 1000 s EARLIEST MAXIMAL",
         [(time, time) for time in range(60)],
     ),
+    "sets that are all tried for nothing": (
+        "PATTERN SEQ(SET(E a, E b, E c, E d)) WHERE {a.x + b.x + c.x + d.x < 0} WITHIN 1000 s",
+        ONES[:30],
+    ),
+    "each event in any of three greatest sets": (
+        "PATTERN SEQ(SET(E+ a[], E+ b[], E+ c[])) WITHIN 1000 s EARLIEST MAXIMAL",
+        ONES[:9],
+    ),
     "chains that lack letters": ("PATTERN SEQ(E+, E) ERRORS <= 1 WITHIN 1000 s", ONES),
 }
 
@@ -283,7 +299,7 @@ def test_what_would_take_all_memory_is_reported_before_it_does(name, monkeypatch
     quiet = "FROM FILTER{x < 0 - 2998} E"
     if is_pattern:
         quiet = "PATTERN SEQ(E a, E b) WHERE strict_contiguity {b.x > 0} WITHIN 2 s"
-    run, limits = Run((100_000 * SECOND,)), RowLimits(500, 150) if is_pattern else RowLimits(2_000, 5_000)
+    run, limits = Run((100_000 * SECOND,)), RowLimits(500, 150, 100_000) if is_pattern else RowLimits(2_000, 5_000)
     tracemalloc.start()
     try:
         runner = with_limits(written([statement, quiet], given), run, limits)
@@ -294,3 +310,41 @@ def test_what_would_take_all_memory_is_reported_before_it_does(name, monkeypatch
     assert peak < (3_000_000 if is_pattern else 100_000_000)
     alone = with_limits(written([quiet], given), run, NO_LIMITS)
     assert runner.told[1] == alone.told[0] and runner.found_by(1) == alone.found_by(0)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 400))
+def test_texts_that_fold_makes_count_at_the_same_epoch_in_any_intervals(seed, monkeypatch):
+    rng = Random(seed)
+    given = [("E", "x:number", " | ".join(f"{rng.randint(1, 9)} @{rng.randint(0, LENGTH)}" for _ in range(25)))]
+    made = "FROM (SELECT x, 'ab' AS t FROM E) FOLD{{{}, GAP <= {} s, concat($.t, $2.x, $.t) AS t}} (SELECT x FROM E)"
+    texts = [made.format(chosen, gap).replace("'", '"') for chosen, gap in (("", 9), ("$2.x >= $.x", 99))]
+    limits = RowLimits(rng.choice((30, 300, 10_000)), rng.choice((30, 300, 10_000)))
+    world = written([*texts, "FROM E FOLD{, $2.x > $.x, $2.x AS x} (SELECT x FROM E)"], given)
+    plain = with_limits(world, Run((END,)), limits)
+    monkeypatch.setattr(operators, "FOUND", rng.choice((3, 1 << 22)))
+    run = replace(to_the_end(random_run(rng, 0, LENGTH)), rules=Run((END,)).rules)
+    others = with_limits(world, run, limits)
+    assert others.exceeded == plain.exceeded
+    assert [others.found_by(place) for place in range(3)] == [plain.found_by(place) for place in range(3)]
+    assert 0 in plain.exceeded or limits.matches == 10_000
+
+
+def test_matches_of_sets_are_counted_after_having():
+    statement = "PATTERN SEQ(SET(E a, E b)) WITHIN 1000 s HAVING a.x + b.x > 56"
+    given = [("E", "x:number", " | ".join(f"{time} @{time}" for time in range(30)))]
+    assert not with_limits(written([statement], given), Run((END,)), RowLimits(matches=2)).exceeded
+    assert with_limits(written([statement], given), Run((END,)), RowLimits(matches=1)).exceeded
+
+
+@pytest.mark.parametrize("kind", ["~(E n), E b", "E b, ~(E n), E c", "SET(E b, E c), ~(E n)", "E b, E+ c[]"])
+def test_what_was_saved_counts_again(kind):
+    condition = "b.x = 0" if "n" not in kind else "n.x > b.x"
+    strategy = "skip_till_any_match " if "+" in kind else ""
+    statement = f"PATTERN SEQ({kind}) WHERE {strategy}{{{condition}}} WITHIN 100 s"
+    world = written([statement], [("E", "x:number", " | ".join(f"{time % 7} @{time}" for time in range(40)))])
+    cuts = tuple(time * SECOND for time in range(1, 50))
+    for most in (3, 8, 20):
+        plain, often = (
+            with_limits(world, run, RowLimits(most)) for run in (Run((END,)), Run(cuts, restarts=frozenset(cuts)))
+        )
+        assert plain.exceeded == often.exceeded != {}

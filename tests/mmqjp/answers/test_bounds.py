@@ -272,6 +272,9 @@ FROM FILTER{l = "none"} B PUBLISH goes_on;
 FROM AGGREGATE{count() AS n OVER 5 s} A PUBLISH counts
 """
 NAMES = ("pairs", "all", "counts")
+EVENT_BOUNDS = (
+    (2, 100, 100, 100), (100, 3, 100, 100), (3, 5, 100, 100), (1, 1, 100, 100), (100, 100, 5, 100), (100, 100, 100, 2)
+)  # fmt: skip
 PATTERNS = """
 DEFINE EVENT A FROM S//a->a (k := a/@k);
 DEFINE EVENT B FROM S//b->b (l := b/@k);
@@ -345,18 +348,27 @@ def waiting(name: str, events: Sequence[Event], now: int) -> int:
     return sum(now < until and now < one.time + 6 for one, until in zip(starts, taken, strict=True))
 
 
-def limited(name: str, events: Sequence[Event], matches: int, partial: int) -> Limited:
+def limited(name: str, events: Sequence[Event], matches: int, partial: int, outputs: int, work: int) -> Limited:
     found: Found = Counter((name, *one) for one in results(name, events))
     at_once = Counter[int]()
     for (_, _, time, _), count in found.items():
         at_once[time] += count
-    over = [(time, f"more than {matches} matches at", "max-matches") for time, n in at_once.items() if n > matches]
+    one_or_more = "1 match" if matches == 1 else f"{matches} matches"
+    over = [(time, f"more than {one_or_more} at", "max-matches") for time, n in at_once.items() if n > matches]
+    wait = "1 partial match waits" if partial == 1 else f"{partial} partial matches wait"
+    steps = "1 step" if work == 1 else f"{work} steps"
+    over += [(time, f"more than {steps} at", "max-work") for time, n in at_once.items() if n > work]
+    times = sorted(at_once)
+    for place, time in enumerate(times):
+        if sum(at_once[one] for one in times[place // BLOCK * BLOCK : place + 1]) > outputs:
+            several = "1 match" if outputs == 1 else f"{outputs} matches"
+            over.append((time, f"more than {several} at 10,000 times in a row, with", "max-outputs"))
     for now in {one.time for one in events}:
         if waiting(name, events, now) > partial:
-            over.append((now, f"more than {partial} partial matches wait after", "max-partial"))
+            over.append((now, f"more than {wait} after", "max-partial"))
     if not over:
         return Limited(found, NEVER, "")
-    time, what, option = min(over, key=lambda one: (one[0], one[2]))
+    time, what, option = min(over, key=lambda one: (one[0], one[2].partition("-")[2]))
     told = Counter({key: count for key, count in found.items() if key[2] < time})
     return Limited(told, time, f"{what} 1970-01-01T00:00:{time:02}Z ({option})")
 
@@ -379,13 +391,20 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
     made = [(*one, rng.choice("ST")) for one in event_documents(rng, 40)]
     arrived = [sent(number, *one) for number, one in enumerate(sorted(made, key=lambda one: one[0] + lags[one[2]]))]
     stops = sorted(rng.sample(range(5, 38), 3))
-    matches, partial = rng.choice(((2, 100), (100, 2), (3, 3), (1, 1)))
+    monkeypatch.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
+    matches, partial, outputs, work = rng.choice(EVENT_BOUNDS)
     script = EVENT_QUERIES if seed % 2 else PATTERNS + rng.choice(("", GOES_ON))
     if chance(rng, 70):
         script = script.replace("B FROM S", "B FROM T")
 
     def opened(state: Path) -> FaultySession:
-        return FaultySession("duckdb", state=state, settle=0, max_matches=matches, max_partial=partial, quiet=True)
+        bounds: dict[str, Any] = {
+            "max_matches": matches,
+            "max_partial": partial,
+            "max_outputs": outputs,
+            "max_work": work,
+        }
+        return FaultySession("duckdb", state=state, settle=0, **bounds, quiet=True)
 
     def life(state: Path, *, plain: bool) -> tuple[list[str | None], Found]:
         """Returns why each query was paused at each stop, where all are resumed, and the outputs. In a plain life
@@ -419,14 +438,21 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("backfill", [False, True])
-def test_limits_are_those_of_brute_force_in_a_backfill_too(backfill):
+def test_limits_are_those_of_brute_force_in_a_backfill_too(backfill, monkeypatch):
+    monkeypatch.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
     seen = Counter[str]()
-    for seed in seeds(2, 300, first=1):
+    for seed in seeds(6, 300, first=1):
         rng = Random(seed)
         arrived = event_documents(rng, 25)
         events = [one for _, several in arrived for one in several]
-        matches, partial = rng.choice(((2, 100), (100, 3), (3, 5), (1, 1)))
-        with Session("duckdb", settle=0, max_matches=matches, max_partial=partial, quiet=True) as engine:
+        matches, partial, outputs, work = EVENT_BOUNDS[seed % len(EVENT_BOUNDS)]
+        bounds: dict[str, Any] = {
+            "max_matches": matches,
+            "max_partial": partial,
+            "max_outputs": outputs,
+            "max_work": work,
+        }
+        with Session("duckdb", settle=0, **bounds, quiet=True) as engine:
             engine.subscribe("FROM S//nothing PUBLISH nothing" if backfill else EVENT_QUERIES)
             engine.process([sent(number, *one) for number, one in enumerate(arrived)])
             engine.process([Document("last", "<none/>", "S", 50 * SECOND)])
@@ -434,7 +460,7 @@ def test_limits_are_those_of_brute_force_in_a_backfill_too(backfill):
                 engine.subscribe(EVENT_QUERIES, backfill=True)
             expected: Found = Counter()
             for name in NAMES:
-                found = limited(name, events, matches, partial)
+                found = limited(name, events, matches, partial, outputs, work)
                 assert engine.registry.named(name)[0].paused == (found.reason or None), (seed, name, found)
                 expected += found.told
                 seen[found.reason.rpartition(" ")[2]] += 1
@@ -444,7 +470,7 @@ def test_limits_are_those_of_brute_force_in_a_backfill_too(backfill):
             engine.process([Document("end", "<none/>", "S", 70 * SECOND)])
             active = {name for name in NAMES if engine.registry.named(name)[0].active}
             assert {one.query for one in engine.outputs() if one.t1 >= 60 * SECOND} == active
-    assert len(seen) == 3, "both limits are exceeded, and neither"
+    assert len(seen) == 5, "each limit is exceeded, and none"
 
 
 def test_another_query_of_the_same_form_begins_anew(tmp_path):
@@ -456,6 +482,18 @@ def test_another_query_of_the_same_form_begins_anew(tmp_path):
         engine.subscribe("FROM A NEXT{k = l} B WITHIN 6 s PUBLISH others")
         engine.process([sent(3, 3, [Event("A", 3, "u")]), sent(4, 4, [Event("B", 4, "u")]), sent(5, 5, [])])
         assert [one.query for one in engine.outputs() if one.query in ("pairs", "others")] == ["others"]
+
+
+@pytest.mark.parametrize("clauses", ["HAVING a.k = 'none'", "NON OVERLAPPING", "HAVING a.k = 'none' NON OVERLAPPING"])
+def test_a_pause_says_what_chooses_after_matches_are_counted(clauses):
+    definitions = EVENT_QUERIES.partition("FROM A NEXT")[0]
+    with Session("duckdb", settle=0, max_matches=1, quiet=True) as engine:
+        engine.subscribe(f"{definitions} PATTERN SEQ(A a, B b) WITHIN 9 s {clauses} PUBLISH q".replace("'", '"'))
+        engine.process([sent(time, time, [Event(name, time, "u")]) for time, name in ((1, "A"), (2, "A"), (3, "B"))])
+        engine.process([sent(4, 9, [])])
+        names = ", ".join(one for one in ("HAVING", "NON OVERLAPPING") if one in clauses)
+        reason = f"more than 1 match at 1970-01-01T00:00:03Z, before {names} (max-matches)"
+        assert engine.registry.named("q")[0].paused == reason
 
 
 ABSENCES = """S//a->x NOT FOLLOWED BY {x = y AND x != k, 4} S/r[./a->y][./k->k] PUBLISH A;
