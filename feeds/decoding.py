@@ -91,7 +91,7 @@ def decode_text(data: bytes, content_type: str = "") -> str:
     text = data.decode("utf-8", "replace")
     invalid = text.count("\ufffd")
     beyond_ascii = sum(1 for _ in re.finditer(r"[^\x00-\x7f]+", text))
-    return text if invalid < beyond_ascii - invalid else data.decode("cp1252", "replace")
+    return text if invalid <= beyond_ascii - invalid else data.decode("cp1252", "replace")
 
 
 _DECLARATION = re.compile(r"<\?xml\s[^>]*+>\s*+")

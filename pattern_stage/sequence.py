@@ -450,12 +450,12 @@ class Folding:
             for start in range(0, max(len(whose), 1), step):
                 some = slice(start, start + step)
                 found.append(self._next(search, part, whose[some], at[some]))
-                size = int(self._sizes(found[-1][0]).sum())
-                room.found -= size
+                count = int(self._sizes(found[-1][0]).sum())
+                room.found -= count
                 if room.found < 0:
                     runs = self._once(joined_batches([one for one, _ in found]))
                     self._joining.give_up(runs, self._sizes(runs), room)
-                self._joining.make(room, size)
+                self._joining.make(room, count)
         if len(found) == 1:
             return *found[0], resolved
         runs = joined_batches([one for one, _ in found])
