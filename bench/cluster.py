@@ -415,7 +415,7 @@ def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
 
 def bench_cluster() -> None:
     parser = harness.benchmark_parser("cluster", "joins on a Spark cluster")
-    parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of documents that are kept")
+    parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of stored documents")
     options = harness.parse_options(parser)
     cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
     lines = [line for one in harness.with_progress(cases, "{:,} documents".format) for line in measure_cluster(one)]

@@ -165,7 +165,7 @@ def measure_feeds(case: dict[str, str | int], files: Sequence[bytes], rounds: in
     spent: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     for _ in range(rounds):
         floors.append(seconds_of(lambda: feed_floor(files)))
-        if case["format"] != "json":  # of which feedparser reads nothing
+        if case["format"] != "json":  # feedparser does not read JSON Feed
             others.append(seconds_of(lambda: [feedparser.parse(io.BytesIO(data)) for data in files]))
         whole.append(seconds_of(lambda: read_feeds(files)))
         with accounted() as account:

@@ -245,7 +245,7 @@ def run_backtracking(statement: Statement, events: kit.StreamEvents) -> KleeneRu
 def measure_kleene(
     case: KleeneCase, quick: bool = False, turns: int | None = None, sample: int | None = None
 ) -> Iterator[Line]:
-    """Lines of a case: medians over turns, each of which runs all ways. The last way is the baseline."""
+    """Lines of a case: medians over turns; each turn runs all ways. The last way is the baseline."""
     patterns = kit.lower_texts(case.texts(), {STOCK_STREAM: STOCK_SCHEMA})
     events = stock_events(case.events, case.rises)
     chosen = kit.choose_sample(case.queries, sample or (2 if quick else 5))

@@ -236,7 +236,7 @@ def mark_wishes(kinds: Sequence[str]) -> list[Wish]:
 
 class WatchedDirectories:
     """The directories that a peer watches, for tables and for wishes. Marks, two items that match for each kind of
-    wish, end each batch: they get a row from a wish of their own, which tells that all rows of the batch are out."""
+    wish, end each batch: a wish of their own gives them a row, which shows that the batch is complete."""
 
     def __init__(self, root: Path, *, header: bool) -> None:
         self._root, self._header, self._number = root, header, 0

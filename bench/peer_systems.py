@@ -201,8 +201,8 @@ class FlinkPeer(_FilePeer):
 
 
 class PathwayPeer(_FilePeer):
-    """Pathway: its Rust engine in this process. Nothing is forgotten: what is late is told by the newest time of either
-    side, and files of items and links are read one after the other, so links would be lost."""
+    """Pathway: its Rust engine in this process. Nothing is forgotten: lateness depends on both sides' newest time,
+    and files of items and links are read one after the other, so links would be lost."""
 
     def __init__(self, work: protocol.PeerWork, directory: Path) -> None:
         super().__init__(work, directory, "pathway", header=True)

@@ -115,7 +115,7 @@ class RunningService(AbstractContextManager["RunningService"]):
 
 
 class _Threaded(AbstractContextManager[Any]):
-    """Inside the context, a thread works until it is told to stop."""
+    """Inside the context, a thread works until it is stopped."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._stop, self._thread = Event(), Thread(target=work, daemon=True)

@@ -107,8 +107,8 @@ def expected_digests(work: joins.RegisteredQueries, count: int, batches: int, si
 
 
 def shared_leaves(count: int, later: Ints, kept: Callable[[int, int, int], Ints]) -> dict[tuple[int, int], int]:
-    """The pairs of an earlier document and a later one that have values in common: of which leaves, as bits. Values of
-    documents that are kept are those of `kept(count, first, end)`."""
+    """The pairs of an earlier and a later document with common values, with the leaves that have them, as bits.
+    `kept(count, first, end)` gives the values of stored documents."""
     pairs: dict[tuple[int, int], int] = {}
     for leaf in range(LEAVES):
         parts = [kept(count, first, end)[:, leaf] for first, end in kept_chunks(count)]
@@ -135,7 +135,7 @@ class StateCase:
     directory: Path
 
 
-Figures = dict[str, float]  # the details of a line, of which each process measures some
+Figures = dict[str, float]  # the details of a line; each process measures some of them
 
 
 def fill_state(case: StateCase) -> Figures:
@@ -242,7 +242,7 @@ def draw_state(lines: Sequence[Line], prefix: Path) -> None:
 
 def bench_state() -> None:
     parser = harness.benchmark_parser("state", "batches beside a large join state")
-    parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of documents that are kept")
+    parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of stored documents")
     options = harness.parse_options(parser)
     cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
     lines = [measure_state(documents) for documents in harness.with_progress(cases, "{:,} documents".format)]

@@ -296,9 +296,14 @@ class EventStatements:
         ]
 
 
+def reading_error(query: Subscription) -> str | None:
+    """Returns why this version cannot read a query's text; None if it can, or has not tried."""
+    error = getattr(query.compiled, "error", None)
+    return None if error is None else str(error)
+
+
 def cannot_be_read(query: Subscription) -> bool:
-    """Whether it is known that this version cannot read a query's text."""
-    return getattr(query.compiled, "error", None) is not None
+    return reading_error(query) is not None
 
 
 def since_of(query: Subscription) -> int:
@@ -373,7 +378,7 @@ class Registry:
     def unreadable(self) -> dict[Subscription, str]:
         """Returns the queries known to be unreadable, with the reason."""
         known = self.subscriptions.values()
-        return {query: str(query.compiled.error) for query in known if cannot_be_read(query)}  # type: ignore[attr-defined]
+        return {query: error for query in known if (error := reading_error(query)) is not None}
 
     def has_work(self, query: Subscription) -> bool:
         return query.active or bool(query.targets)

@@ -10,13 +10,17 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import httpx
 import pytest
 
 from mmqjp.commands.demo import purposes
 from mmqjp.commands.serve import run_service
-from mmqjp.web.serving import listen
+from mmqjp.engine import Session
+from mmqjp.service.log import NullLog
+from mmqjp.web.readers import CursorReader
+from mmqjp.web.serving import PageEnded, PageOptions, PageProcess, listen
 from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
 from tests.support.served import served
 from xscl.parser import parse_script
@@ -194,6 +198,27 @@ def test_the_page_ends_with_the_service_whatever_clients_are_there(tmp_path):
             with served(tmp_path / "state", "--address", address) as again, again.client() as beside:
                 assert beside.get("/healthz").text == "ok\n" and again.url == page.url
         assert not Path(f"/proc/{child}/fd/0").exists()
+
+
+def test_a_page_whose_service_is_gone_waits_for_no_client(tmp_path, monkeypatch):
+    def with_patient_server(command, **options):
+        program = "import sys; from mmqjp.web import serving; serving.STOP_SECONDS = 10**6; serving.main(*sys.argv[1:])"
+        return popen([command[0], "-c", program, *command[3:]], **options)
+
+    def killed():
+        with page, httpx.stream("GET", f"http://127.0.0.1:{opened.getsockname()[1]}/events", timeout=60) as stream:
+            assert stream.status_code == 200
+            with socket.socket(fileno=os.dup(page._pipe.fileno())) as pipe:
+                pipe.shutdown(socket.SHUT_RDWR)  # as the end of the service does
+            page._process.wait(60)
+
+    popen = subprocess.Popen
+    monkeypatch.setattr("mmqjp.web.serving.subprocess.Popen", with_patient_server)
+    options = PageOptions(str(tmp_path), "127.0.0.1", no_token=True)
+    with Session("duckdb", state=tmp_path) as engine, listen("127.0.0.1", 0) as opened:
+        page = PageProcess(options, opened, CursorReader(engine), NullLog(), Event())
+        with pytest.raises(PageEnded, match="status 1"):
+            killed()
 
 
 def test_an_address_in_use_is_waited_for_and_then_said(tmp_path, monkeypatch):
