@@ -148,6 +148,7 @@ def test_where_a_new_sink_begins(given, start):
         (MAIL.replace("ann@example.org", "ann"), "to", "write addresses like"),
         (MAIL.replace("ann@example.org", "ann@example.org, b@c.example"), "to", "write addresses like"),
         (MAIL.replace("ann@example.org", "A <ann@example.org>"), "to", "write addresses like"),
+        (MAIL.replace("ann@example.org", "ann@[plg"), "to", "write addresses like"),
         (MAIL.replace("smtps", "http"), "server", "smtps://HOST"),
         (MAIL.replace("//mail", "//u:hunter2@mail"), "server", "name the password"),
         (MAIL.replace("smtps", "smtp") + 'starttls = false\nuser = "u"\npassword = "mail"', "starttls",
