@@ -122,11 +122,6 @@ class Rows:
         np.add.at(self.count, found, 1)
         return found, new
 
-    def find(self, vectors: RowColumns) -> Ints:
-        """Returns the number of each row, -1 if absent."""
-        keys = vectors.keys()
-        return self._find(keys, _hashes(keys))
-
     def remove(self, rows: Ints) -> Ints:
         """Drops a use of each row. Returns the unused ones, whose columns stay until `free`."""
         np.subtract.at(self.count, rows, 1)

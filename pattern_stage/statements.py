@@ -76,17 +76,6 @@ def _partial(number: int, mops: Sequence[MOp]) -> Described:
     return Described(number, "PARTIAL AGGREGATES", (shape,), rows, forms, mops[0].inputs)
 
 
-def plan_text(plan: EventPlan) -> str:
-    """Returns a plan as text: a line per m-op and one per shape."""
-    lines = []
-    for one in described(plan):
-        reads = "".join(f" {'and' if at else 'of'} {number}" for at, number in enumerate(one.reads))
-        rows = f": {one.rows} row{'s' * (one.rows != 1)}" if one.reads else ""
-        lines.append(f"{one.number}  {one.title}{reads}{rows}, in {one.forms} form{'s' * (one.forms != 1)}")
-        lines += [f"     {shape}" for shape in one.shapes]
-    return "\n".join(lines)
-
-
 def _described(mop: MOp) -> Described:
     if mop.placement is None:
         return Described(mop.number, mop.stream, (), 1, mop.users, ())

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lxml import etree
 
 from join_stage.protocol import Matches
-from mmqjp.answers.matches import JointBinding, Match, PairTest, match_rows, matches_in
+from mmqjp.answers.matches import JointBinding, Match, match_rows, matches_in
 from mmqjp.answers.operators import (
     Expanded,
     Expansion,
@@ -304,23 +304,6 @@ def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs,
                 yield group.form_of_queries
     elif not part.residual or any(True for _ in context.bindings.of(part, inputs, match.nodes, steps)):
         yield part.form_of_queries  # without residual predicates, a match always has a joint binding
-
-
-def left_out_for_equal_times(query: Subscription, documents: Sequence[Record], quota: Quota) -> bool:
-    """Whether FOLLOWED BY excludes two stored documents, of the streams that the query's sides read, only for their
-    equal times. The left one of a chain is a tuple."""
-    left, right = documents
-    normal, distance = query.normal, right.t1 - left.t0
-    if normal.op != "FOLLOWED BY" or not is_tie(left, right) or distance > query.width:
-        return False
-    first = normal.conjuncts[0]
-    if first.right is None or (left.stream, right.stream) != (first.left.stream, first.right.stream):
-        return False
-    if not (query.sees(left.appeared) and query.sees(right.appeared)):
-        return False
-    with suppress(OutOfSteps):
-        return PairTest(normal.conjuncts).holds(left, right, Steps(quota.most_work))
-    return False
 
 
 class QueryOperator(StatelessOperator):

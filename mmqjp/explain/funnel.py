@@ -446,10 +446,6 @@ class Funnel:
             self._incomplete = True
         record.__dict__.pop("tree", None)
 
-    @property
-    def is_exhausted(self) -> bool:
-        return self._incomplete
-
     def result(self) -> FunnelResult:
         """Joins what was found. The step count starts again for the joins."""
         self._work.left, self._work.here = self._steps, self._steps

@@ -6,7 +6,6 @@ from statistics import fmean
 
 from pattern_stage.definition import StatementForms
 from pattern_stage.plan import RULE_NAMES, MOp, RuleName
-from pattern_stage.statements import plan_text
 from tests.generate.documents import SECOND
 from tests.oracle.cases import events
 from tests.oracle.events import event
@@ -124,17 +123,6 @@ def test_c_alpha_queries_that_began_at_different_times_keep_events_once_and_agre
             found = {one.t1 // SECOND: one.values["mean"] for one in trial.results(begun)}
             assert found == {t: fmean(i * i for i in range(max(begun, t - 4), t + 1)) for t in range(begun, 20)}
     assert kept == {True: [4], False: [40]}
-
-
-def test_a_plan_as_text_has_what_its_m_ops_do_and_who_shares_them():
-    texts = [f'FROM FILTER{{name = "{name}"}} Stock NEXT{{$2.price > $1.price}} Stock' for name in ("IBM", "Dell")]
-    assert plan_text(Trial(SCHEMAS, *texts).kernel.plan).splitlines() == [
-        "0  Stock, in 1 form",
-        "1  FILTER of 0: 2 rows, in 1 form",
-        "     FILTER{name = ?1}",
-        "2  NEXT of 1 and 0: 2 rows, in 1 form",
-        "     NEXT{$1.price < $2.price}",
-    ]
 
 
 # ---------------------------------------------------------------- what waits

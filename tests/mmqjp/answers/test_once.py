@@ -11,8 +11,6 @@ from join_stage.store.protocol import TableStore
 from mmqjp.answers import query_operators as counting
 from mmqjp.answers import quota
 from mmqjp.answers.operators import is_near, once_key
-from mmqjp.answers.query_operators import left_out_for_equal_times
-from mmqjp.answers.quota import DEFAULT_QUOTA
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.tables.schema import told_among
@@ -179,24 +177,6 @@ def test_each_query_of_a_form_counts_what_it_sees_and_for_no_bound():
         engine.resume("A")
         engine.process([*at(100, 1, 20), *at(100, 2, 21)])
         assert engine.ties() == {"B": 18, "A": 3}
-
-
-LEFT_OUT = {
-    "S//a->x[./t->t] FOLLOWED BY {t = u, 1 h} S//a->y[./t->u]": True,
-    "S//a->x[./t->t] JOIN {t = u, 1 h} S//a->y[./t->u]": False,
-    "S//a->x[./t->t] FOLLOWED BY {t = u and x/k != y/k, 1 h} S//a->y[./t->u]": False,
-    "S//a->x[./t->t] FOLLOWED BY {t = u, 1 h} T//a->y[./t->u]": False,
-    "S//a->x[./t->t] FOLLOWED BY {t = u or x/k = y/k, 0} S//a->y[./t->u]": True,
-}
-
-
-def test_a_pair_is_left_out_because_of_equal_times_alone():
-    with Session("duckdb") as engine:
-        engine.subscribe("; ".join([*LEFT_OUT, "S//a"]))
-        engine.process([Document(f"d{n}", "<a><t>v</t><k>w</k></a>", "S", SECOND) for n in range(2)])
-        records = [engine.records[0], engine.records[1]]
-        for query, expected in zip(engine.registry.subscriptions.values(), LEFT_OUT.values(), strict=False):
-            assert left_out_for_equal_times(query, records, DEFAULT_QUOTA) is expected, query.text
 
 
 def bounded(given: list[Document], size: int, query: str = PAIRS) -> tuple[dict[str, int], list[str]]:
