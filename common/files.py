@@ -35,6 +35,13 @@ OTHERS = 0o077
 """Mode bits of group and others."""
 
 
+def with_home(path: str) -> Path:
+    """Expands `~` and `~user`. Where there is no such user, or no home, the path stays as it is."""
+    with suppress(RuntimeError):
+        return Path(path).expanduser()
+    return Path(path)
+
+
 def is_shared(state: Path) -> bool:
     return (state / SHARED).exists()
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from common.files import with_home
+
 NAME = "mmqjp.toml"
 
 
@@ -25,7 +27,7 @@ DefaultMap = dict[str, Any]
 def configuration_files() -> list[Path]:
     """Returns the default files: in the current directory, then in the user's configuration directory."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    home = base if base.is_absolute() else Path("~/.config").expanduser()
+    home = base if base.is_absolute() else with_home("~/.config")
     return [Path(NAME), home / "mmqjp" / NAME]
 
 

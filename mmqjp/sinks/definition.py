@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
 from common.errors import InvalidValue
+from common.files import with_home
 from feeds.documents import EPOCH, from_datetime, parse_iso
 from mmqjp.sinks.secrets import BadSink, OptionTable, SecretName, SecretSource, read_sources
 from mmqjp.sinks.sink import DeliveryResult
@@ -239,7 +240,7 @@ def _path(keys: OptionTable, base: Path) -> Path:
     if keys.live and not _FILE_NAME.fullmatch(text):
         advice = "to write elsewhere, define the sink in the configuration file"
         raise keys.bad("path", f"write a file name without a directory: it is made in {base}; {advice}")
-    return base / Path(text).expanduser()
+    return base / with_home(text)
 
 
 def _split_address(url: str) -> SplitResult | None:

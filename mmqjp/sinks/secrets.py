@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from common.errors import InputError, InvalidValue
-from common.files import make_inside, make_state, sync_directory
+from common.files import make_inside, make_state, sync_directory, with_home
 from mmqjp.syndication.atom import SECRETS
 from xscl.text import duration_us
 
@@ -233,8 +233,8 @@ def read_sources(table: Mapping[str, Any], base: Path, *, file: str) -> dict[str
 def _source(name: str, given: object, base: Path, place: str) -> SecretSource:
     check_secret_name(name, f"{place}: ")
     match given:
-        case {"file": str(path), **more} if path and not more:
-            return FileSecret(base / Path(path).expanduser())
+        case {"file": str(path), **more} if path and "\0" not in path and not more:
+            return FileSecret(base / with_home(path))
         case {"env": str(variable), **more} if variable and not more:
             return EnvSecret(variable)
     # What was given is not shown: it may be the secret.

@@ -55,6 +55,8 @@ def refusal(secrets: Secrets, name: str = "hook") -> str:
 def test_secrets_are_in_files_beside_the_configuration_or_in_the_environment(path, monkeypatch):
     found = sources('a = { file = "hook.key" }\nb = { file = "/x/y" }\nc = { env = "HOOK" }', path.parent)
     assert found == {"a": FileSecret(path), "b": FileSecret(Path("/x/y")), "c": EnvSecret("HOOK")}
+    of_nobody = sources('a = { file = "~nobody-of-this-name/key" }', path.parent)
+    assert of_nobody == {"a": FileSecret(path.parent / "~nobody-of-this-name/key")}
     monkeypatch.setenv("HOOK", f" {VALUE}x ")
     secrets = Secrets(found)
     assert secrets.value("a") == secrets.value(SecretName("a")) == VALUE and secrets.value("c") == VALUE + "x"
@@ -64,7 +66,8 @@ def test_secrets_are_in_files_beside_the_configuration_or_in_the_environment(pat
 
 @pytest.mark.parametrize(
     "given", [f'"{VALUE}"', f'{{ value = "{VALUE}" }}', f'["{VALUE}"]', "{}", f'{{ file = "a", {VALUE[:7]} = 1 }}',
-              '{ file = "a", env = "b" }', '{ file = "" }', f'{{ inline = {{ file = "{VALUE}" }} }}']
+              '{ file = "a", env = "b" }', '{ file = "" }', r'{ file = "a\u0000b" }',
+              f'{{ inline = {{ file = "{VALUE}" }} }}']
 )  # fmt: skip
 def test_a_secret_that_is_written_down_is_refused_and_not_shown(given):
     with pytest.raises(BadSink) as caught:
