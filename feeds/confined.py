@@ -1,13 +1,16 @@
-"""Runs work on untrusted input in a separate process, which the system kills after a time limit.
+"""Runs work on untrusted input in a separate process with little memory, which the system kills after a time limit.
 
 Some libraries that read feeds, pages and robots.txt take quadratic time or worse on hostile input. A thread or a call
-cannot be stopped from outside; a process can. Idle processes are kept for later calls.
+cannot be stopped from outside; a process can. What it answers is data (a line of JSON for each value), since whoever
+takes over such a process must not get further. Idle processes are kept for later calls.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import io
+import json
 import os
 import pickle
 import resource
@@ -15,22 +18,25 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from math import ceil
+from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
-from common.errors import InputError
-
-_T = TypeVar("_T")
+from common.errors import InputError, InvalidValue
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
 """Processor seconds of a call, and the bytes of input that add a second."""
 
-MEMORY = 4 << 30
-"""Maximum address space in bytes."""
+MEMORY, LEAST_MEMORY = 512 << 20, 128 << 20
+"""Default and least maximum of the memory (address space) of a process, in bytes."""
+
+MEMORY_VARIABLE = "MMQJP_FEED_MEMORY"
+"""The environment variable with that maximum, which this process's children (executors too) have as well."""
 
 ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
 """Maximum size of an answer, plus the bytes that each byte of input adds: untrusted input may be built to grow."""
@@ -38,11 +44,35 @@ ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
 IDLE = 2
 """Number of idle processes kept for later calls, and of concurrent calls of event loops."""
 
-_LENGTH = struct.Struct("<Q")
+_HEAD = struct.Struct("<QB")
+"""The length of a message and what it is: of an answer these flags, of a request nothing."""
+
+_FAILED, _MANY, _FILLED = 1, 2, 4
+
+_LONGEST_MESSAGE = 1_000
+
+_NONSENSE = "its process answered nonsense"
 
 
 class ConfinedError(InputError, ValueError):
-    """The work exceeded its limits or ended its process; the message says which."""
+    """The work raised an error, exceeded its limits or ended its process; the message says which."""
+
+
+class HurriedError(ConfinedError):
+    """The work took longer than `hurried` allows. It may have more time later."""
+
+
+_hurry: ContextVar[int | None] = ContextVar("hurry", default=None)
+
+
+@contextmanager
+def hurried(seconds: int) -> Iterator[None]:
+    """Inside the block, a call has at most these seconds of processor time, and raises HurriedError beyond."""
+    token = _hurry.set(seconds)
+    try:
+        yield
+    finally:
+        _hurry.reset(token)
 
 
 def seconds_for(size: int) -> int:
@@ -53,21 +83,33 @@ def answer_for(size: int) -> int:
     return ANSWER + size * ANSWER_PER_BYTE
 
 
-def confined(work: Callable[..., _T], *arguments: object, size: int) -> _T:
-    """Calls a module's function with about `size` bytes of untrusted input, in a confined process. Returns and raises
-    what the function does, and ConfinedError if it exceeds the limits or ends its process."""
-    return cast(_T, _asked(_Call(), work, arguments, size))
+def confined(work: Callable[..., Any], *arguments: object, size: int) -> Any:
+    """Calls a module's function with about `size` bytes of untrusted input, in a confined process. Returns what the
+    function does as JSON gives it back; for an iterator an iterator, which decodes as it goes. Raises ConfinedError
+    with the message if the function raises, exceeds the limits or ends its process."""
+    return _asked(_Call(), work, arguments, size)
 
 
-async def confined_aside(work: Callable[..., _T], *arguments: object, size: int) -> _T:
+async def confined_aside(work: Callable[..., Any], *arguments: object, size: int) -> Any:
     """Async `confined`. Cancelling the call ends the work."""
     call = _Call()
     try:
         loop = asyncio.get_running_loop()
-        return cast(_T, await loop.run_in_executor(_threads, _asked, call, work, arguments, size))
+        return await loop.run_in_executor(_threads, _asked, call, work, arguments, size)
     except asyncio.CancelledError:
         call.cancel()
         raise
+
+
+def memory_limit() -> int:
+    """Raises InvalidValue if the variable has no such number."""
+    text = os.environ.get(MEMORY_VARIABLE, "")
+    if not text:
+        return MEMORY
+    if not (text.isascii() and text.isdecimal() and int(text[:20]) >= LEAST_MEMORY):
+        cause = f"{MEMORY_VARIABLE} is {text!r:.80}"
+        raise InvalidValue(f"{cause}: write a number of bytes, {LEAST_MEMORY:,} or more")
+    return int(text[:20])
 
 
 def prepare(work: Callable[..., object]) -> None:
@@ -77,8 +119,9 @@ def prepare(work: Callable[..., object]) -> None:
 
 class _Worker:
     def __init__(self, first: str = "") -> None:
+        self._memory = memory_limit()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"{first}from feeds.confined import serve_calls; serve_calls()"],
+            [sys.executable, "-c", f"{first}from feeds.confined import serve_calls; serve_calls({self._memory})"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -90,27 +133,37 @@ class _Worker:
         self._ended = False
 
     def is_well(self) -> bool:
-        return not self._ended and self._process.poll() is None
+        return not self._ended and self._memory == memory_limit() and self._process.poll() is None
 
-    def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
-        seconds = seconds_for(size)
-        request = pickle.dumps((seconds, answer_for(size), work, arguments), pickle.HIGHEST_PROTOCOL)
+    def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> Any:
+        seconds, most, hurry = seconds_for(size), answer_for(size), _hurry.get()
+        allowed = seconds if hurry is None else min(hurry, seconds)
         try:
             with suppress(BrokenPipeError):  # its end tells more
-                _write(self._to, request)
-            answer = _read(self._from)
+                _write(self._to, [pickle.dumps((allowed, most, work, arguments), pickle.HIGHEST_PROTOCOL)])
+            flags, answer = _read(self._from, most + _LONGEST_MESSAGE * 8)
         except EOFError:
-            raise ConfinedError(self._end(seconds)) from None
-        succeeded, result = pickle.loads(answer)
-        if succeeded:
-            return result
-        raise result
+            raise self._end(allowed, HurriedError if allowed < seconds else ConfinedError) from None
+        except OverflowError:
+            self.end()
+            raise ConfinedError(_NONSENSE) from None
+        if flags & _FILLED:  # little memory is left for the next
+            self.end()
+        values = _decoded(answer)
+        if flags & _MANY and not flags & _FAILED:
+            return values
+        for value in values:
+            if flags & _FAILED:
+                raise ConfinedError(str(value))
+            return value
+        raise ConfinedError(_NONSENSE)
 
-    def _end(self, seconds: int) -> str:
+    def _end(self, seconds: int, late: type[ConfinedError]) -> ConfinedError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
-            return f"reading it takes more than {seconds} s"
-        return f"reading it ended its process (status {status})"
+            return late(f"reading it takes more than {seconds} s")
+        may_be = f", as it may if {_mebibytes(self._memory)} of memory do not suffice" if status < 0 else ""
+        return ConfinedError(f"reading it ended its process (status {status}){may_be}")
 
     def end(self) -> None:
         self._ended = True
@@ -171,7 +224,7 @@ def _taken() -> _Worker:
     return _Worker()
 
 
-def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ...], size: int) -> object:
+def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ...], size: int) -> Any:
     worker = _taken()
     call.begin(worker)
     try:
@@ -194,6 +247,18 @@ def _put_back(worker: _Worker) -> None:
     worker.finish()
 
 
+def _decoded(answer: bytes) -> Iterator[Any]:
+    for line in io.BytesIO(answer):
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError):
+            raise ConfinedError(_NONSENSE) from None
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size >> 20:,} MiB"
+
+
 def _finish_all() -> None:
     while _idle:
         _idle.pop().finish()
@@ -213,36 +278,54 @@ os.register_at_fork(after_in_child=_forget_all)
 # ---------------------------------------------------------------- in that process
 
 
-def serve_calls() -> None:
+def serve_calls(memory: int) -> None:
     """Runs the calls from standard input until it ends."""
     come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the work prints is no answer
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower(resource.RLIMIT_AS, MEMORY)
+    _lower(resource.RLIMIT_AS, memory)
     while True:
         try:
-            request = _read(come)
+            _, request = _read(come)
         except EOFError:
             return
-        try:
-            seconds, most, work, arguments = pickle.loads(request)
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            _lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
-            answer = pickle.dumps((True, work(*arguments)), pickle.HIGHEST_PROTOCOL)
-            if len(answer) > most:
-                raise ConfinedError(f"what is read of it takes more than {most:,} bytes")
-        except Exception as error:
-            answer = _failure(error)
-        _write(go, answer)
+        flags, lines = _answer(request, memory)
+        _write(go, lines, flags | (_FILLED if _is_filled(memory) else 0))
 
 
-def _failure(error: Exception) -> bytes:
+def _answer(request: bytes, memory: int) -> tuple[int, list[bytes]]:
+    """The lines of the answer to a request, and its flags."""
+    lines: list[bytes] = []
+    flags = _FAILED
     try:
-        answer = pickle.dumps((False, error))
-        pickle.loads(answer)
-    except Exception:
-        return pickle.dumps((False, ValueError(f"{type(error).__name__}: {error}")))
-    return answer
+        seconds, most, work, arguments = pickle.loads(request)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
+        found = work(*arguments)
+        is_many, size = isinstance(found, Iterator), 0
+        for value in found if is_many else (found,):
+            lines.append(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+            size += len(lines[-1])
+            if size > most:
+                raise ConfinedError(f"what is read of it takes more than {most:,} bytes")
+        return _MANY if is_many else 0, lines
+    except MemoryError:
+        text, flags = f"reading it takes more than {_mebibytes(memory)} of memory", _FAILED | _FILLED
+    except ValueError as error:
+        text = str(error) or type(error).__name__
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    lines.clear()
+    return flags, [json.dumps(text[:_LONGEST_MESSAGE]).encode()]
+
+
+def _is_filled(memory: int) -> bool:
+    """Whether this process has grown so that the next input may not fit, which is no fault of that."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return False
+    return pages * resource.getpagesize() > memory // 3
 
 
 def _lower(kind: int, limit: int) -> None:
@@ -250,16 +333,22 @@ def _lower(kind: int, limit: int) -> None:
     resource.setrlimit(kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
 
 
-def _write(pipe: BinaryIO, data: bytes) -> None:
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
+def _write(pipe: BinaryIO, pieces: list[bytes], flags: int = 0) -> None:
+    pipe.write(_HEAD.pack(sum(map(len, pieces)), flags))
+    pipe.writelines(pieces)
     pipe.flush()
 
 
-def _read(pipe: BinaryIO) -> bytes:
-    """Raises EOFError if the pipe ends early."""
-    head = pipe.read(_LENGTH.size)
-    data = pipe.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
-    if not data:
+def _read(pipe: BinaryIO, most: int | None = None) -> tuple[int, bytes]:
+    """The flags of a message and the message. Raises EOFError if the pipe ends early, OverflowError for more than
+    `most` bytes."""
+    head = pipe.read(_HEAD.size)
+    if len(head) < _HEAD.size:
         raise EOFError
-    return data
+    size, flags = _HEAD.unpack(head)
+    if most is not None and size > most:
+        raise OverflowError
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return flags, data

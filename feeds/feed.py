@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any, Literal
+from itertools import chain, islice
+from typing import Any, Literal, cast
 
 import feedparser
 from lxml import etree
 
 from common.xml import read_prolog, xml_parser
-from feeds.confined import confined
+from feeds.confined import ConfinedError, answer_for, confined
 from feeds.decoding import declare_prefixes, decode_text, mend_references, windows_references, without_declaration
-from feeds.documents import DEFAULT_STREAM, FeedError, Reject
+from feeds.documents import DEFAULT_STREAM, INT64, FeedError, Reject, is_text
 from feeds.files import RAW_KEPT
 from feeds.history import EndOfFetch, Fetch, Sighting, sightings
 from feeds.items import (
     LONGEST_ADDRESS,
+    Entry,
     Membership,
     Origin,
     harmless,
@@ -39,44 +41,121 @@ from feeds.xml_feed import ATOM, MODULES, XML_LANG, Feed, FeedElements, feed_ele
 EntryForm = Literal["item", "raw"]
 
 
+MOST_UNREAD = 20
+"""Maximum number of unreadable entries of a feed that become dead letters. The last one counts the others."""
+
+
 def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
     """Yields a feed's entries in order and the end of the fetch, and a Reject for each that is unreadable; one Reject
     if the feed is. A well-formed, empty feed yields only an end; an ill-formed one what can be read."""
     when = origin.modified if origin.fetched is None else origin.fetched
     try:
-        feed, bodies = confined(read_feed, data, origin, form, size=len(data))
+        if len(origin.source) > LONGEST_ADDRESS:
+            raise FeedError(f"the feed's address has more than {LONGEST_ADDRESS:,} characters")
+        rows = iter(confined(entry_rows, data, origin, form, size=len(data)))
+        name, unread = _head(next(rows, None))
     except ValueError as error:
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         return
-    for number, cause in feed.unread:
+    for number, cause in unread:
         place = f"{origin.name}: entry {number}"
         yield Reject(place, DEFAULT_STREAM, when, f"{place} cannot be read: {cause}", data[:RAW_KEPT])
+    fetch = Fetch(name, origin.name, origin.modified, origin.fetched)
+    keys: list[str] = []
+    try:
+        for row in rows:
+            shown = _sighting(row, fetch)
+            keys.append(shown.key)
+            yield shown
+    except ValueError as error:  # then none of it can be trusted
+        yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
+        return
+    yield EndOfFetch(fetch, keys)
+
+
+_NONSENSE = "the process that reads it answered nonsense"
+
+
+def _head(row: object) -> tuple[str, list[tuple[int, str]]]:
+    match row:
+        case [str(name), [*unread]]:
+            return name, [(number, str(cause)) for number, cause in cast(list[tuple[int, str]], unread)]
+    raise ConfinedError(_NONSENSE)
+
+
+def _sighting(row: object, fetch: Fetch) -> Sighting:
+    """A row of `entry_rows`. Nothing is taken for granted: it comes from where strangers' bytes are parsed."""
+    match row:
+        case [str(id), str(xml), str(key), str(version), date, updated, str(former_key), str(former), bool(undated)]:
+            if is_text(id) and is_text(xml) and _is_time(date) and _is_time(updated):
+                times = cast(int | None, date), cast(int | None, updated)
+                return Sighting(id, xml.encode(), fetch, key, version, *times, former_key, former, undated)
+    raise ConfinedError(_NONSENSE)
+
+
+def _is_time(value: object) -> bool:
+    return value is None or (isinstance(value, int) and value in INT64)
+
+
+def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[object]]:
+    """The work of the process that parses feeds: a row with the feed's name and its unreadable entries, then one for
+    each entry, with the fields of its sighting. Raises FeedError if nothing can be read. May take long: see
+    `feeds.confined`."""
+    feed, found = read_feed(data, origin, form)
     fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
-    yield from sightings(feed.entries, bodies, fetch)
+    unread: list[tuple[int, str]] = []
+    shown = sightings(_readable(found, unread), fetch)
+    first = list(islice(shown, 1))
+    if len(unread) > MOST_UNREAD:
+        number, cause = unread[MOST_UNREAD - 1]
+        more = f"{cause}; and {len(unread) - MOST_UNREAD:,} others cannot be read"
+        unread[MOST_UNREAD - 1 :] = [(number, more)]
+    yield [fetch.feed, unread]
+    for one in chain(first, shown):
+        told = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated
+        yield [one.id, cast(bytes, one.xml).decode(), *told]
 
 
-def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
-    """Parses a feed, and builds its entries' documents. Raises FeedError if nothing of it can be read. May take long:
-    see `feeds.confined`."""
+def _readable(
+    found: Iterable[tuple[Entry, bytes] | str], unread: list[tuple[int, str]]
+) -> Iterator[tuple[Entry, bytes]]:
+    for number, one in enumerate(found, 1):
+        if isinstance(one, str):
+            unread.append((number, one))
+        else:
+            yield one
+
+
+Found = Iterator[tuple[Entry, bytes] | str]
+
+
+def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, Found]:
+    """Parses a feed. Its entries, each with its document or else why it cannot be read, are read when they are asked
+    for. Both raise FeedError if nothing can be read, or if the documents are too large for the feed."""
     text = decode_text(data, origin.content_type).lstrip("\ufeff \t\r\n")
     base = next((url for url in (origin.base, origin.source) if is_url(url) and len(url) <= LONGEST_ADDRESS), "")
-    fallback = origin.source or origin.name
-    unread: tuple[tuple[int, str], ...] = ()
     if text.startswith(("{", "[")):
         if form == "raw":
             raise FeedError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")
-        root, unread = json_feed_to_atom(load_json_feed(text))
-        elements = FeedElements(root, list(root.iterchildren(f"{{{ATOM}}}entry")), True)
+        elements = json_feed_to_atom(load_json_feed(text))
     else:
         elements = _elements(text, form)
-    feed = read_elements(elements, base, fallback)
-    feed = replace(feed, unread=(*unread, *feed.unread))
-    if form == "raw":
-        left_out = dict(feed.unread)
-        numbered = enumerate(elements.entries, 1)
-        return feed, [_document(element, feed) for number, element in numbered if number not in left_out]
+    feed = read_elements(elements, base, origin.source or origin.name, len(data))
+    return feed, _documents(feed, origin, form, answer_for(len(data)))
+
+
+def _documents(feed: Feed, origin: Origin, form: EntryForm, most: int) -> Found:
     member = Membership(harmless(_name(origin, feed)), origin.title or feed.title, origin.folders)
-    return feed, [item_xml(entry, member) for entry in feed.entries]
+    left = most
+    for element, entry in feed.entries:
+        if isinstance(entry, str):
+            yield entry
+            continue
+        body = item_xml(entry, member) if form == "item" or element is None else _document(element, feed)
+        left -= len(body)
+        if left < 0:
+            raise FeedError(f"the documents of its entries take more than {most:,} bytes")
+        yield entry, body
 
 
 def _name(origin: Origin, feed: Feed) -> str:
@@ -102,6 +181,8 @@ def _elements(text: str, form: EntryForm) -> FeedElements:
             root = _parsed(declare_prefixes(text, MODULES))
         except etree.XMLSyntaxError:
             return _repaired(text)
+    if (has_dtd or _LONG_NAMESPACE.search(text)) and _has_long_namespace(root):
+        raise FeedError(f"the address of a namespace has more than {LONGEST_ADDRESS:,} characters")
     found = feed_elements(root)
     if found is not None:
         return found
@@ -111,6 +192,15 @@ def _elements(text: str, form: EntryForm) -> FeedElements:
 
 
 _HEAD = 64 * 1024
+_TOO_LONG = f"""(?>"[^"<]{{{LONGEST_ADDRESS + 1}}}[^"<]*+"|'[^'<]{{{LONGEST_ADDRESS + 1}}}[^'<]*+')"""
+_LONG_NAMESPACE = re.compile(rf"""\sxmlns[^\s="'<]*+\s*+=\s*+{_TOO_LONG}""")
+_LONG_BASE = re.compile(rf"\sxml:base\s*+=\s*+{_TOO_LONG}")
+
+
+def _has_long_namespace(root: etree._Element) -> bool:
+    """Whether a namespace would make the name of each element in it long."""
+    declared = etree.iterwalk(root, events=("start-ns",))
+    return any(len(space) > LONGEST_ADDRESS for _, (_, space) in cast(Iterable[tuple[str, tuple[str, str]]], declared))
 
 
 def _parsed(text: str, *, recover: bool = False) -> etree._Element:
@@ -126,11 +216,13 @@ def _repaired(text: str) -> FeedElements:
     # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
     try:
         parsed = feedparser.parse(
-            io.BytesIO(text.encode()),
+            io.BytesIO(_LONG_BASE.sub("", text).encode()),
             response_headers={"content-type": "application/xml; charset=utf-8"},
             sanitize_html=False,
             resolve_relative_uris=True,
         )
+    except MemoryError:
+        raise
     except Exception as error:
         try:
             root = _parsed(text, recover=True)
@@ -183,6 +275,7 @@ def _add_told(holder: etree._Element, told: Any, atom: bool) -> None:
             etree.SubElement(holder, f"{{{ATOM}}}category", term=term)
 
 
+_LONGEST_LANGUAGE = 100
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 
@@ -196,7 +289,7 @@ def _add_construct(holder: etree._Element, name: str, detail: Any, atom: bool) -
         kind = "html"
     _add(holder, name, value, type=kind)
     if value and (language := _text(detail.get("language"))):
-        holder[-1].set(XML_LANG, language)
+        holder[-1].set(XML_LANG, language[:_LONGEST_LANGUAGE])
 
 
 # ---------------------------------------------------------------- raw entries
@@ -239,21 +332,29 @@ def is_json_feed(value: object) -> bool:
     return isinstance(value, dict) and str(value.get("version", "")).startswith(_VERSIONS)
 
 
-def json_feed_to_atom(feed: dict[str, Any]) -> tuple[etree._Element, tuple[tuple[int, str], ...]]:
-    """A JSON Feed as Atom 1.0, and which items were left out and why. Values of a wrong type are dropped."""
+def json_feed_to_atom(feed: dict[str, Any]) -> FeedElements:
+    """A JSON Feed as Atom 1.0, whose items become elements when they are asked for. Values of a wrong type are
+    dropped."""
     root = etree.Element(f"{{{ATOM}}}feed")
     _set_language(root, feed)
     _add(root, "title", feed.get("title"))
     _add_link(root, "alternate", feed.get("home_page_url"))
     _add_link(root, "self", feed.get("feed_url"))
     _add_authors(root, feed)
-    unread = []
-    for number, item in enumerate(feed["items"], 1):
+    return FeedElements(root, _json_entries(root, feed["items"]), True)
+
+
+def _json_entries(root: etree._Element, items: list[Any]) -> Iterator[etree._Element | str]:
+    items.reverse()
+    while items:
+        item = items.pop()  # which frees the memory
         if isinstance(item, dict):
-            _add_entry(etree.SubElement(root, f"{{{ATOM}}}entry"), item)
+            entry = etree.SubElement(root, f"{{{ATOM}}}entry")
+            _add_entry(entry, item)
+            yield entry
+            root.remove(entry)
         else:
-            unread.append((number, "it is no JSON object"))
-    return root, tuple(unread)
+            yield "it is no JSON object"
 
 
 def _add_entry(entry: etree._Element, item: dict[str, Any]) -> None:
@@ -294,7 +395,7 @@ def _add(parent: etree._Element, name: str, value: object, **attributes: str) ->
 
 def _set_language(holder: etree._Element, told: dict[str, Any]) -> None:
     if text := _text(told.get("language")):
-        holder.set(XML_LANG, text)
+        holder.set(XML_LANG, text[:_LONGEST_LANGUAGE])
 
 
 def _add_link(parent: etree._Element, rel: str, href: object, **about: object) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from common.urls import canonical_url
 from feeds.documents import DEFAULT_STREAM, Document, Reject, change_time, first_time
-from feeds.items import Entry, entry_id, entry_identity, entry_version
+from feeds.items import Entry, entry_identity, entry_version, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,25 @@ def size_of(item: InputItem) -> int:
             return 0
 
 
-def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fetch) -> Iterator[Sighting | EndOfFetch]:
-    """The sightings of a fetch, given its entries and the document of each, and its end."""
-    keys, former_keys = list(_keys(entries)), _keys(entries, canonical=False)
-    for entry, body, key, former_key in zip(entries, bodies, keys, former_keys, strict=True):
-        version, former = _hash(entry_version(entry)), _hash(entry_version(entry, canonical=False))
-        id = entry_id(entry, fetch.feed)
+def sightings(found: Iterable[tuple[Entry, bytes | str]], fetch: Fetch) -> Iterator[Sighting]:
+    """The sightings of a fetch, given each of its entries and that entry's document. All are read before the first
+    sighting: a key depends on how often its feed repeats an identity. An id is the feed, the identity and a hash of the
+    version, so that a changed entry gets a new one."""
+    rows: list[tuple[Any, ...]] = []
+    identities: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
+    for entry, body in found:
+        identity, version = entry_identity(entry), entry_version(entry)
+        id = one_line(f"{fetch.feed} {identity} {version}")
+        former = _hash(entry_version(entry, canonical=False))
         undated = entry.date is None and entry.date_text != ""
-        yield Sighting(id, body, fetch, key, version, entry.date, entry.updated, former_key, former, undated)
-    yield EndOfFetch(fetch, keys)
+        rows.append((id, body, _hash(version), entry.date, entry.updated, former, undated))
+        identities[0].append((identity, canonical_url(entry.item_url)))
+        identities[1].append((entry_identity(entry, canonical=False), entry.item_url))
+    keys = zip(*map(_keys, identities), strict=True)
+    rows.reverse()
+    for key, former_key in keys:
+        id, body, version, date, updated, former, undated = rows.pop()  # which frees the memory
+        yield Sighting(id, body, fetch, key, version, date, updated, former_key, former, undated)
 
 
 def encode_sighting(shown: Sighting | EndOfFetch) -> str:
@@ -113,13 +123,12 @@ def fetch_in(text: str) -> Fetch:
     return Fetch(*json.loads(text)[0])
 
 
-def _keys(entries: Sequence[Entry], canonical: bool = True) -> Iterator[str]:
-    """The key of each entry within its feed: its identity. If a feed repeats an identity, with the link, and then a
-    number among those with the same link, counted from the oldest, because feeds grow at the top."""
-    identities = [entry_identity(entry, canonical) for entry in entries]
-    links = [canonical_url(entry.item_url) if canonical else entry.item_url for entry in entries]
-    repeated, left = Counter(identities), Counter(zip(identities, links, strict=True))
-    for identity, link in zip(identities, links, strict=True):
+def _keys(entries: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The key of each entry within its feed, given identities and links: its identity. If a feed repeats an identity,
+    with the link, and then a number among those with the same link, counted from the oldest, because feeds grow at the
+    top."""
+    repeated, left = Counter(identity for identity, _ in entries), Counter(entries)
+    for identity, link in entries:
         if repeated[identity] == 1:
             yield _hash(identity)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html.parser import HTMLParser
@@ -280,11 +280,6 @@ def _leaf(item: etree._Element, name: str, value: str) -> None:
         etree.SubElement(item, name).text = xml_text(value)
 
 
-def entry_id(entry: Entry, source: str) -> str:
-    """`source identity hash`, joined by blanks. A changed entry gets a new id."""
-    return one_line(f"{source} {entry_identity(entry)} {entry_version(entry)}")
-
-
 def entry_identity(entry: Entry, canonical: bool = True) -> str:
     """The part that stays when an entry changes: the guid, else the link, else a hash of title and date. Addresses are
     canonical, but for the fragment, by which some feeds tell entries of one page apart. Stores written before have
@@ -365,8 +360,8 @@ _ADDRESSES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
-def sanitised(html: str, base: str = "") -> tuple[str, list[str]]:
-    """HTML without active content, and the distinct addresses of its links. Relative ones are resolved against
+def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> tuple[str, list[str]]:
+    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones against
     `base`."""
     links: dict[str, None] = {}
 
@@ -379,7 +374,7 @@ def sanitised(html: str, base: str = "") -> tuple[str, list[str]]:
         value = value.strip()
         if base and not _SCHEME.match(value):
             with suppress(ValueError):
-                value = urljoin(base, value)
+                value = join(base, value)
         if tag == "a" and name == "href":
             links[value] = None
         return value
@@ -388,8 +383,8 @@ def sanitised(html: str, base: str = "") -> tuple[str, list[str]]:
     return clean, list(links)
 
 
-def extract_links(html: str, base: str = "") -> list[str]:
-    return sanitised(html, base)[1] if _ANCHOR.search(html) else []
+def extract_links(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> list[str]:
+    return sanitised(html, base, join)[1] if _ANCHOR.search(html) else []
 
 
 def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape, unescape
@@ -19,6 +19,7 @@ from urllib.parse import urljoin
 from lxml import etree
 
 from common.dates import parse_timestamp
+from feeds.documents import FeedError
 from feeds.items import (
     INLINE,
     LONGEST_ADDRESS,
@@ -95,25 +96,34 @@ _TO_OTHERS = frozenset({"related", "via"})
 _T = TypeVar("_T")
 
 
+MOST_JOINED, JOINED_PER_BYTE = 4 << 20, 4
+"""Maximum number of characters that bases add to a feed's relative addresses, plus those for each byte of the feed."""
+
+_CONTEXTS = 1_000
+"""Number of elements whose base and language are cached."""
+
+_LONGEST_CAUSE = 200
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed's title, its site's and its own address, and its entries in order. Each entry repeats title and addresses,
-    so the title is cut, and an address is "" if it is missing or too long. Addresses have no credentials. `unread` has
-    the numbers of the others, counted from 1, and the causes."""
+    """A feed's title, its site's and its own address. Each entry repeats them, so the title is cut, and an address is
+    "" if it is missing or too long. Addresses have no credentials. `entries` reads the elements of the entries in
+    order, each when it is asked for; a text is why one cannot be read."""
 
     title: str
     site_url: str
     self_url: str
-    entries: tuple[Entry, ...]
-    unread: tuple[tuple[int, str], ...] = ()
+    entries: Iterator[tuple[etree._Element | None, Entry | str]]
 
 
 @dataclass(frozen=True, slots=True)
 class FeedElements:
-    """The element with what a feed says of itself, those of its entries, and whether they are Atom's."""
+    """The element with what a feed says of itself, those of its entries (a text: why one is none), and whether they are
+    Atom's."""
 
     head: etree._Element
-    entries: list[etree._Element]
+    entries: Iterable[etree._Element | str]
     atom: bool
 
 
@@ -166,16 +176,16 @@ def _children(holder: etree._Element) -> Children:
     return found
 
 
-def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "") -> Feed:
+def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", size: int = 0) -> Feed:
     """The feed of some elements. Relative addresses are resolved against `xml:base` and `base`, the URL that the feed
     came from, else against its own or its site's address. `fallback_url` is the channel's address if the feed names
-    neither."""
+    neither. `size` is the feed's in bytes. Reading an entry raises FeedError if what bases add is too much for that."""
     head = _children(feed.head)
     if not base:
-        unresolved = _Reader(feed.atom, "")
+        unresolved = _Reader(feed.atom, "", size)
         told = (unresolved.address_of(head, "self"), unresolved.address_of(head, "alternate"))
         base = next(filter(is_url, told), "")
-    reader = _Reader(feed.atom, base)
+    reader = _Reader(feed.atom, base, size)
     site_url, self_url = reader.address_of(head, "alternate"), reader.address_of(head, "self")
     # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
     authors = [one for one in reader.authors(head) if len(one) <= LONGEST_TITLE] if feed.atom else []
@@ -183,16 +193,28 @@ def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "") ->
     common = Entry(
         channel_url=site_url or self_url or harmless(fallback_url),
         authors=tuple(authors[:MOST_AUTHORS]),
-        lang=next(filter(None, map(_language, languages)), "") or _language(_inherited(feed.head, XML_LANG)),
+        lang=next(filter(None, map(_language, languages)), "") or reader.language(feed.head),
     )
-    entries, unread = [], []
-    for number, element in enumerate(feed.entries, 1):
+    title = reader.title(head)[:LONGEST_TITLE].strip()
+    return Feed(title, site_url, self_url, _entries(reader, feed.entries, common))
+
+
+def _entries(
+    reader: _Reader, elements: Iterable[etree._Element | str], common: Entry
+) -> Iterator[tuple[etree._Element | None, Entry | str]]:
+    for element in elements:
+        if isinstance(element, str):
+            yield None, element
+            continue
         # Whatever a stranger's entry does to the reader must stay that entry's failure, hence the broad except.
+        found: Entry | str
         try:
-            entries.append(reader.entry(element, common))
+            found = reader.entry(element, common)
+        except (FeedError, MemoryError):
+            raise
         except Exception as error:
-            unread.append((number, one_line(str(error)) or type(error).__name__))
-    return Feed(reader.title(head)[:LONGEST_TITLE].strip(), site_url, self_url, tuple(entries), tuple(unread))
+            found = one_line(str(error))[:_LONGEST_CAUSE] or type(error).__name__
+        yield element, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +230,10 @@ class _Construct:
 
 
 class _Reader:
-    def __init__(self, atom: bool, base: str) -> None:
+    def __init__(self, atom: bool, base: str, size: int) -> None:
         self._atom, self._base = atom, base
+        self._most = self._left = MOST_JOINED + size * JOINED_PER_BYTE
+        self._contexts: dict[etree._Element, tuple[str, str]] = {}
 
     def entry(self, element: etree._Element, feed: Entry) -> Entry:
         told = _children(element)
@@ -220,11 +244,11 @@ class _Reader:
         summary = self._first(told, ("summary", "itunes:summary") if self._atom else _DESCRIPTIONS)
         content, linked = self._content(told)
         if summary.markup:
-            linked = [*linked, *extract_links(summary.markup, summary.base)]
+            linked = [*linked, *extract_links(summary.markup, summary.base, self._joined)]
         own = [item_url, guid, self._base, *(href for rel, href in links if rel not in _TO_OTHERS)]
         date, date_text, updated = _dates(told)
         sources = [_children(source) for source in told.get("source", ())] if self._atom else []
-        return Entry(
+        entry = Entry(
             item_url=item_url,
             channel_url=feed.channel_url,
             title=self.title(told),
@@ -237,10 +261,14 @@ class _Reader:
             guid=guid,
             content=content,
             updated=updated,
-            lang=_entry_language(element, told) or feed.lang,
+            lang=self._entry_language(told) or feed.lang,
             enclosures=_distinct(self._enclosures(told)),
             mentions=mentions(linked, self._base, own),
         )
+        if self._left < 0:
+            cause = f"relative addresses take more than {self._most:,} characters"
+            raise FeedError(f"{cause} once they are absolute: shorten the xml:base or write the addresses in full")
+        return entry
 
     def title(self, head: Children) -> str:
         return self._first(head, ("title", "dc:title")).plain()
@@ -297,16 +325,16 @@ class _Reader:
         for element in (one for name in names for one in told.get(name, ())):
             found = self._construct(element, is_html=_local(element) != "content")
             if found.markup:
-                return sanitised(found.markup, found.base)
+                return sanitised(found.markup, found.base, self._joined)
             plain = plain or escape(xml_text(found.text).strip(), quote=False)
         return plain, []
 
     def _construct(self, element: etree._Element, is_html: bool = False) -> _Construct:
         """What an element says, by its type; nothing for what is neither text nor HTML. RSS has no types."""
-        text, base = _text(element), self._base_of(element)
+        text, base = _text(element), self._context(element)[0]
         if is_html or not (self._atom or _key(element.tag, "").startswith("atom:")):
             if len(element):
-                return _Construct(text, _inside(element, base).strip(), base)
+                return _Construct(text, _inside(element, base, self._joined).strip(), base)
             if is_html or (is_html_text(text) if _local(element) in _HTML_FIELDS else looks_like_markup(text)):
                 return _Construct(text, text.strip(), base)
             return _Construct(_REFERENCE.sub(lambda found: unescape(found[0]), text), "", base)
@@ -319,26 +347,49 @@ class _Reader:
             return _Construct("", "", base)
         if len(element):
             inner = _unwrapped(element) if kind in ("html", "xhtml") else element
-            base = self._base_of(inner)
+            base = self._context(inner)[0]
             is_source = kind == "html" and not len(inner)  # escaped, and a <div> around it
-            return _Construct(text, (inner.text or "").strip() if is_source else _inside(inner, base).strip(), base)
+            markup = inner.text or "" if is_source else _inside(inner, base, self._joined)
+            return _Construct(text, markup.strip(), base)
         is_source = kind in ("html", "text/html") or looks_like_markup(text)
         return _Construct(text, text.strip() if is_source else "", base)
 
-    def _base_of(self, element: etree._Element) -> str:
-        told = [element.get(_BASE), *(one.get(_BASE) for one in element.iterancestors())]
-        base = self._base
-        for one in filter(None, reversed(told)):
-            base = _joined(base, one)
-        return base
+    def language(self, element: etree._Element) -> str:
+        return self._context(element)[1]
+
+    def _entry_language(self, told: Children) -> str:
+        own = map(_language, map(_text, told.get("dc:language", ())))
+        texts = (self.language(one) for name in _TEXTS for one in told.get(name, ()))
+        return next(filter(None, (*own, *texts)), "")
+
+    def _context(self, element: etree._Element) -> tuple[str, str]:
+        """The base of addresses in an element, and its language."""
+        if (known := self._contexts.get(element)) is not None:
+            return known
+        parent = element.getparent()
+        base, language = (self._base, "") if parent is None else self._context(parent)
+        base = _base_within(base, element)
+        if (told := element.get(XML_LANG)) is not None:
+            language = _language(told)
+        if len(element):  # its children ask again, and an attribute may be long
+            if len(self._contexts) >= _CONTEXTS:
+                self._contexts.clear()
+            self._contexts[element] = base, language
+        return base, language
 
     def _resolved(self, element: etree._Element, address: str | None) -> str:
         if address is None or not is_harmless(address):
             return ""
-        base = self._base_of(element)
+        base = self._context(element)[0]
         if not address.strip() and base == self._base:
             return ""
-        return harmless(one_line(_joined(base, address)))
+        return harmless(one_line(self._joined(base, address)))
+
+    def _joined(self, base: str, address: str) -> str:
+        """An absolute address, as long as bases have not added too much."""
+        joined = address if self._left < 0 else _joined(base, address)
+        self._left -= max(len(joined) - len(address), 0)
+        return joined
 
 
 def _joined(base: str, address: str) -> str:
@@ -346,6 +397,15 @@ def _joined(base: str, address: str) -> str:
         return urljoin(base, address.strip())
     except ValueError:
         return address
+
+
+def _base_within(base: str, element: etree._Element) -> str:
+    """The base of addresses in an element. What is too long for an address is no base."""
+    told = element.get(_BASE)
+    if not told or len(told) > LONGEST_ADDRESS:
+        return base
+    found = _joined(base, told)
+    return found if len(found) <= LONGEST_ADDRESS else base
 
 
 def _text(element: etree._Element) -> str:
@@ -366,29 +426,32 @@ def _unwrapped(element: etree._Element) -> etree._Element:
     return element[0] if alone and _local(element[0]) == "div" else element
 
 
-def _inside(element: etree._Element, base: str) -> str:
+_Join = Callable[[str, str], str]
+
+
+def _inside(element: etree._Element, base: str, join: _Join) -> str:
     """The content of an element as HTML. Addresses under an `xml:base` inside of it are resolved."""
     pieces: list[str] = []
-    _write_inside(element, base, False, pieces)
+    _write_inside(element, base, False, join, pieces)
     return "".join(pieces)
 
 
-def _write_inside(element: etree._Element, base: str, is_based: bool, pieces: list[str]) -> None:
+def _write_inside(element: etree._Element, base: str, is_based: bool, join: _Join, pieces: list[str]) -> None:
     # libxml2 bounds the depth.
     pieces.append(escape(element.text or "", quote=False))
     for child in element:
         name = _local(child)
         if name:
-            inner = _joined(base, child.get(_BASE, "")) if child.get(_BASE) else base
+            inner = _base_within(base, child)
             based = is_based or inner != base
             pieces.append(f"<{name}")
             for key, value in cast(list[tuple[str, str]], child.items()):
                 if not key.startswith("{"):
-                    told = _joined(inner, value) if based and key in _ADDRESSES else value
+                    told = join(inner, value) if based and key in _ADDRESSES else value
                     pieces.append(f' {key}="{escape(told)}"')
             pieces.append(">")
             if name not in _VOID:
-                _write_inside(child, inner, based, pieces)
+                _write_inside(child, inner, based, join, pieces)
                 pieces.append(f"</{name}>")
         pieces.append(escape(child.tail or "", quote=False))
 
@@ -441,8 +504,8 @@ def _dates(told: Children) -> tuple[int | None, str, int | None]:
 def undated_entries(root: etree._Element) -> int:
     """The number of a feed's entries that have a date, but none that can be read."""
     feed = feed_elements(root)
-    dates = [_dates(_children(entry)) for entry in feed.entries] if feed is not None else []
-    return sum(date is None and text != "" for date, text, _ in dates)
+    entries = (one for one in feed.entries if not isinstance(one, str)) if feed is not None else ()
+    return sum(date is None and text != "" for date, text, _ in (_dates(_children(entry)) for entry in entries))
 
 
 def _categories(told: Children) -> Iterator[str]:
@@ -472,19 +535,6 @@ def _person(element: etree._Element) -> str:
 
 
 _TEXTS = ("title", "summary", "description", "content", *_CONTENTS)
-
-
-def _entry_language(element: etree._Element, told: Children) -> str:
-    own = map(_text, told.get("dc:language", ()))
-    texts = (one for name in _TEXTS for one in told.get(name, ()))
-    return next(filter(None, map(_language, (*own, *(_inherited(one, XML_LANG) for one in texts)))), "")
-
-
-def _inherited(element: etree._Element, attribute: str) -> str:
-    value = element.get(attribute)
-    if value is None:
-        value = next((told for one in element.iterancestors() if (told := one.get(attribute)) is not None), "")
-    return value
 
 
 def _language(told: str) -> str:

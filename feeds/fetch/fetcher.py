@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from feeds.confined import ConfinedError, confined_aside
+from feeds.confined import confined_aside
 from feeds.documents import SourceError
 from feeds.fetch.archive import Archive, Capture, DropArchive, WarcArchive
 from feeds.fetch.http import (
@@ -196,8 +196,8 @@ async def _looked_at(reply: Reply) -> BodySummary | None:
     if reply.status != 200:
         return None
     try:
-        return await confined_aside(look, reply.body, reply.url, size=len(reply.body))
-    except ConfinedError as error:
+        return BodySummary.from_json(await confined_aside(look, reply.body, reply.url, size=len(reply.body)))
+    except ValueError as error:
         raise FetchError(str(error), reply.status) from None
 
 

@@ -534,17 +534,21 @@ class BodySummary:
     sha256: str = ""
     hints: Hints = field(default_factory=Hints)
 
+    @classmethod
+    def from_json(cls, told: object) -> BodySummary:
+        """The inverse of `look`. Raises FetchError for what that does not give."""
+        match told:
+            case [("feed" | "page" | "other") as kind, [*feeds], str(sha256), str(hints)]:
+                return cls(kind, list(map(str, feeds)), sha256, Hints.from_json(hints))
+        raise FetchError("the process that looked at the answer told nonsense")
 
-def look(body: bytes, url: str) -> BodySummary:
-    """Summarises a body. Hostile input may take long: see `feeds.confined`."""
+
+def look(body: bytes, url: str) -> list[object]:
+    """Summarises a body, as JSON for `BodySummary.from_json`. Hostile input may take long: see `feeds.confined`."""
     kind = kind_of_body(body)
-    if kind == "page":
-        return BodySummary(kind, feeds_of_page(body, url))
-    return (
-        BodySummary(kind, [], hashlib.sha256(body).hexdigest(), body_hints(body))
-        if kind == "feed"
-        else BodySummary(kind)
-    )
+    feeds = feeds_of_page(body, url) if kind == "page" else []
+    sha256, hints = (hashlib.sha256(body).hexdigest(), body_hints(body)) if kind == "feed" else ("", Hints())
+    return [kind, feeds, sha256, hints.to_json()]
 
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]

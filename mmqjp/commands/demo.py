@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from feeds.confined import prepare
-from feeds.feed import read_feed
+from feeds.feed import entry_rows
 from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.command_line import Failure, debug_option
@@ -52,7 +52,7 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
             raise click.UsageError("choose either --both or --serve")
         serve_demo(engine, master, plan)
         return
-    prepare(read_feed)
+    prepare(entry_rows)
     chosen = DUCKDB if both else chosen_engine(engine, master=master).engine
     out = console()
     with example_run(chosen, None if both else master, plan) as found:

@@ -1,12 +1,23 @@
 import asyncio
 import os
+import re
 import signal
 from operator import getitem, mul
 
 import pytest
 
+from common.errors import InvalidValue
 from feeds import confined as module
-from feeds.confined import ANSWER, ConfinedError, confined, confined_aside, prepare, seconds_for
+from feeds.confined import (
+    ANSWER,
+    LEAST_MEMORY,
+    MEMORY_VARIABLE,
+    ConfinedError,
+    confined,
+    confined_aside,
+    prepare,
+    seconds_for,
+)
 from feeds.documents import Reject
 from feeds.feed import read_entries
 from feeds.fetch.lists import read_opml
@@ -34,17 +45,63 @@ def test_work_returns_or_raises_as_it_does_here_and_what_is_printed_is_no_answer
     module._finish_all()  # those of other tests
     process = confined(os.getpid, size=0)
     assert process != os.getpid() and confined(mul, 2, 4, size=0) == 8
-    for error, cause, work in (
-        (KeyError, "why", (getitem, {}, "why")),
-        (ValueError, "Odd: one other", (exec, ODD)),
-        (MemoryError, "", (bytearray, 1 << 40)),
+    for cause, work in (
+        ("KeyError: 'why'", (getitem, {}, "why")),
+        ("Odd: one other", (exec, ODD)),
+        ("not a feed", (exec, "raise ValueError('not a feed')")),
+        ("TypeError: Object of type bytes is not JSON serializable", (bytes, 1)),
     ):
-        with pytest.raises(error, match=cause):
+        with pytest.raises(ConfinedError, match=rf"\A{re.escape(cause)}\Z"):
             confined(*work, size=0)
+    values = [1, "\ud800\u2028\n", [None, {"a": 1.5}]]
+    assert confined(list, values, size=0) == values and list(confined(iter, values, size=0)) == values
     for _ in range(2):  # Each has its time, not what those before it left.
         assert confined(exec, BUSY, size=0) is None
     assert confined(exec, "print('not an answer')", size=0) is None
     assert confined(os.getpid, size=0) == process
+
+
+def test_memory_is_bounded_and_the_next_call_has_a_new_process(monkeypatch: pytest.MonkeyPatch):
+    """Also if the work has only filled it, and if it needs more where no error can be raised."""
+    module._finish_all()
+    for work, cause in (
+        ((bytearray, 1 << 40), r"reading it takes more than 512 MiB of memory"),
+        ((exec, "grown = [b'']\nwhile True: grown.append(bytes(1 << 20))"), "more than 512 MiB of memory"),
+        ((exec, "import builtins; builtins.kept = bytearray(200 << 20)"), ""),
+    ):
+        process = confined(os.getpid, size=0)
+        if cause:
+            with pytest.raises(ConfinedError, match=cause):
+                confined(*work, size=0)
+        else:
+            confined(*work, size=0)
+        assert confined(os.getpid, size=0) != process
+    process = confined(os.getpid, size=0)
+    monkeypatch.setenv(MEMORY_VARIABLE, str(LEAST_MEMORY))
+    assert confined(os.getpid, size=0) != process
+    with pytest.raises(ConfinedError, match="takes more than 128 MiB of memory"):
+        confined(bytearray, LEAST_MEMORY, size=0)
+    for text in ("lots", "-1", str(LEAST_MEMORY - 1), "²"):
+        monkeypatch.setenv(MEMORY_VARIABLE, text)
+        with pytest.raises(InvalidValue, match=f"{MEMORY_VARIABLE} is {text!r}: write a number of bytes"):
+            confined(os.getpid, size=0)
+
+
+NONSENSE = {
+    "no JSON": b"\x12\0\0\0\0\0\0\0\0cos\nsystem\n(S'x'\ntR",
+    "nested": (1_000_001).to_bytes(8, "little") + b"\0" + b"[" * 1_000_000 + b"\n",
+    "a size": b"\xff" * 9,
+    "nothing": b"\0" * 9,
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_what_parses_strangers_bytes_is_not_believed(kind: str):
+    """A process that was taken over writes what it likes, and it stays text."""
+    module._finish_all()
+    said = f"import os; os.write(os.open('/proc/self/fd/4', os.O_WRONLY), {NONSENSE[kind]!r}); os._exit(0)"
+    with pytest.raises(ConfinedError, match="answered nonsense"):
+        assert confined(exec, said, size=0) is not None, "nonsense"
 
 
 def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_more_time(
@@ -93,7 +150,7 @@ def test_the_event_loop_goes_on_and_work_ends_when_it_is_cancelled():
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        return await confined_aside(mul, 2, 100, size=0)
+        return int(await confined_aside(mul, 2, 100, size=0))
 
     assert asyncio.run(program()) == 200
 

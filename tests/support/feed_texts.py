@@ -54,4 +54,4 @@ def json_feed(item, **feed):
 
 def entries_of(feed):
     """What our reader makes of the entries of a feed."""
-    return read_feed(feed, HERE, "item")[0].entries
+    return [one[0] for one in read_feed(feed, HERE, "item")[1] if not isinstance(one, str)]
