@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
-from common.errors import InputError, InvalidValue
+from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
 """Processor seconds of a call, and the bytes of input that add a second."""
@@ -58,16 +58,17 @@ class ConfinedError(InputError, ValueError):
     """The work raised an error, exceeded its limits or ended its process; the message says which."""
 
 
-class HurriedError(ConfinedError):
-    """The work took longer than `hurried` allows. It may have more time later."""
+class HurriedError(OperationalError, RuntimeError):
+    """The work takes longer than `hurried` allows. It may have more time later."""
 
 
 _hurry: ContextVar[int | None] = ContextVar("hurry", default=None)
 
 
 @contextmanager
-def hurried(seconds: int) -> Iterator[None]:
-    """Inside the block, a call has at most these seconds of processor time, and raises HurriedError beyond."""
+def hurried(seconds: int | None) -> Iterator[None]:
+    """Inside the block, a call has at most these seconds of processor time, and raises HurriedError beyond. None: as
+    many as its size allows."""
     token = _hurry.set(seconds)
     try:
         yield
@@ -158,7 +159,7 @@ class _Worker:
             return value
         raise ConfinedError(_NONSENSE)
 
-    def _end(self, seconds: int, late: type[ConfinedError]) -> ConfinedError:
+    def _end(self, seconds: int, late: type[MmqjpError]) -> MmqjpError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
             return late(f"reading it takes more than {seconds} s")

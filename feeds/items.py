@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from html import unescape
 from html.parser import HTMLParser
 from itertools import islice
 from urllib.parse import urljoin, urlsplit
@@ -66,6 +67,7 @@ INLINE = frozenset(
 _UNSEEN = frozenset({"script", "style"})
 # To a browser `<![` opens a comment that the next `>` ends; html.parser raises on most of them.
 _MARKED_SECTION = re.compile(r"<!\[[^>]*>?")
+_COMMENT_END = re.compile(r"--!?\s*+>")
 
 
 def xml_text(text: str) -> str:
@@ -104,9 +106,16 @@ def html_to_text(markup: str) -> str:
     """
     if "<" not in markup and "&" not in markup:
         return one_line(markup)
+    markup = _MARKED_SECTION.sub("", markup)
+    # html.parser takes quadratic time for what is never closed, and ends up with its text. That of a comment is after
+    # the last end of one, that of a tag after the last `>`.
+    closed = max((found.end() for found in _COMMENT_END.finditer(markup)), default=0)
+    markup = markup[:closed] + markup[closed:].replace("<!--", "&lt;!--")
+    end = markup.rfind(">") + 1
     reader = _TextReader()
-    reader.feed(_MARKED_SECTION.sub("", markup))
+    reader.feed(markup[:end])
     reader.close()
+    reader.handle_data(unescape(markup[end:]))
     return one_line("".join(reader.pieces))
 
 

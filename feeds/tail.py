@@ -16,8 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Generic, TypeVar
 
+from feeds.confined import HurriedError, hurried
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, TimeReader, now_us, time_reader
 from feeds.feed import EntryForm
 from feeds.files import (
@@ -568,22 +571,157 @@ def _empty(directory: Path, feeds: EntryForm | None) -> SourceError:
 _OnUnreadable = Callable[[WaitingFile, str], object]
 
 
+def start_thread(work: Callable[[], None]) -> None:
+    Thread(target=work, name="mmqjp slow feeds", daemon=True).start()
+
+
+TURN = 2
+"""Seconds that the items of a file may take, in reading and in what is made of them, while others wait."""
+
+AHEAD = 1_000
+"""Number of items that the slow lane reads ahead."""
+
+
 def read_waiting(files: Iterable[WaitingFile], told: _OnUnreadable) -> Iterator[ReadItem[InputItem]]:
-    """The items of the files. `told` is called for a file that cannot be read, or not further, with the reason: it
-    stays waiting, and so do later versions of its feed, because their new entries depend on it."""
-    blocked = BlockedFeeds()
-    for waiting in files:
-        if blocked.has(waiting):
-            continue
+    """The items of the files in order, however long each takes; see `Turns`."""
+    return Turns(None).read(files, told)
+
+
+class Turns:
+    """Reads waiting files so that those of one feed do not hold up others.
+
+    A file whose items take more than `turn` seconds goes on when nothing else waits, for a turn at a time. One whose
+    feeds take more than that to parse goes to the slow lane: a thread, which `start` begins, reads one such file after
+    another, while others are read. Later versions of its feed wait.
+    """
+
+    def __init__(
+        self,
+        turn: int | None = TURN,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], object] = start_thread,
+    ) -> None:
+        """Without a `turn`, files are read in order, however long each takes."""
+        self._turn, self._clock, self._start = turn, clock, start
+        self._begun: dict[object, tuple[WaitingFile, Iterator[ReadItem[InputItem]]]] = {}
+        self._slow: dict[object, WaitingFile] = {}
+        self._ahead: _ReadAhead | None = None
+        self._was_cut = False
+
+    def is_ready(self) -> bool:
+        """Whether `read` has items even if no more files are waiting."""
+        return self._was_cut or bool(self._begun) or (self._ahead is not None and self._ahead.is_ready())
+
+    def read(
+        self, files: Iterable[WaitingFile], told: _OnUnreadable, *, wait: bool = False
+    ) -> Iterator[ReadItem[InputItem]]:
+        """The items of the files, until one has had its turn: then the caller lists files again, if this `is_ready`.
+        With `wait`, also those that the slow lane has yet to read.
+
+        `told` is called for a file that cannot be read, or not further, with the reason: it stays waiting, and so do
+        later versions of its feed, because their new entries depend on it."""
+        self._was_cut, blocked = False, BlockedFeeds()
+        for waiting in files:
+            if not (blocked.has(waiting) or self._holds(waiting)):
+                yield from self._take_turn(waiting, waiting.read(), blocked, told)
+                if self._was_cut:
+                    return
+        if self._begun:
+            key = next(iter(self._begun))
+            yield from self._take_turn(*self._begun.pop(key), blocked, told)
+        elif self._slow:
+            yield from self._take_slow(blocked, told, wait=wait)
+
+    def _holds(self, waiting: WaitingFile) -> bool:
+        held = self._begun.keys() | self._slow.keys()
+        return bool(held) and not held.isdisjoint({_key(waiting), (waiting.source, waiting.file)})
+
+    def _take_turn(
+        self,
+        waiting: WaitingFile,
+        items: Iterator[ReadItem[InputItem]],
+        blocked: BlockedFeeds,
+        told: _OnUnreadable,
+    ) -> Iterator[ReadItem[InputItem]]:
+        begun = self._clock()
+        while True:
+            try:
+                with hurried(self._turn):
+                    read = next(items, None)
+            except HurriedError:
+                self._slow[_key(waiting)] = waiting
+                self._was_cut = True
+                self._go_on()
+                return
+            except OSError as error:
+                self._note(waiting, error, blocked, told)
+                return
+            if read is None:
+                return
+            waiting = replace(waiting, start=read.offset)
+            yield read
+            if self._turn is not None and self._clock() - begun >= self._turn:
+                self._begun[_key(waiting)] = waiting, items
+                self._was_cut = True
+                return
+
+    def _take_slow(self, blocked: BlockedFeeds, told: _OnUnreadable, *, wait: bool) -> Iterator[ReadItem[InputItem]]:
+        begun = self._clock()
+        while self._ahead is not None and (wait or self._ahead.is_ready()):
+            read = self._ahead.next()
+            if isinstance(read, ReadItem):
+                yield read
+                if self._turn is not None and self._clock() - begun >= self._turn:
+                    self._was_cut = True
+                    return
+                continue
+            waiting, self._ahead = self._slow.pop(next(iter(self._slow))), None
+            self._go_on()
+            if isinstance(read, OSError):
+                self._note(waiting, read, blocked, told)
+            elif read is not None:
+                raise read
+
+    def _go_on(self) -> None:
+        """Lets the slow lane read its next file."""
+        if self._ahead is None and self._slow:
+            self._ahead = _ReadAhead(next(iter(self._slow.values())))
+            self._start(self._ahead.run)
+
+    def _note(self, waiting: WaitingFile, error: OSError, blocked: BlockedFeeds, told: _OnUnreadable) -> None:
+        if isinstance(error, ReplacedError):
+            return  # the next look tells what it is
+        if not is_unreadable(error):
+            raise error
+        blocked.add(waiting)
+        told(waiting, read_error_text(error))
+
+
+def _key(waiting: WaitingFile) -> object:
+    return waiting.feed() or (waiting.source, waiting.file)
+
+
+class _ReadAhead:
+    """The items of a file that a thread reads, followed by None or the error that ended it."""
+
+    def __init__(self, waiting: WaitingFile) -> None:
+        self._waiting = waiting
+        self._found: Queue[ReadItem[InputItem] | BaseException | None] = Queue(AHEAD)
+
+    def run(self) -> None:
         try:
-            yield from waiting.read()
-        except ReplacedError:
-            pass  # the next look tells what it is
-        except OSError as error:
-            if not is_unreadable(error):
-                raise
-            blocked.add(waiting)
-            told(waiting, read_error_text(error))
+            for read in self._waiting.read():
+                self._found.put(read)
+        except BaseException as error:
+            self._found.put(error)
+        else:
+            self._found.put(None)
+
+    def is_ready(self) -> bool:
+        return not self._found.empty()
+
+    def next(self) -> ReadItem[InputItem] | BaseException | None:
+        return self._found.get()
 
 
 def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[Document | Reject]]:

@@ -25,7 +25,7 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, Fetc
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import console, pluralise
-from mmqjp.commands.options import AtLeast, Decorated, parse_duration
+from mmqjp.commands.options import AtLeast, Decorated, feed_memory_option, parse_duration
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.process import json_line, printable_line
 from mmqjp.service.drops import (
@@ -479,6 +479,7 @@ def given_or_configured(context: click.Context, parameter: click.Parameter, valu
     "--once/--watch", default=True, help="Fetch what is due and stop, or keep running until Ctrl-C.  [default: once]"
 )
 @fetch_options
+@feed_memory_option
 @debug_option
 def fetch(
     lists: tuple[str, ...],

@@ -5,6 +5,7 @@ by `mmqjp.sinks.tables`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
@@ -97,13 +99,33 @@ class FeedsBeforePaths(click.Command):
 
 
 def feeds_option(command: Decorated) -> Decorated:
+    """Adds --feeds and --feed-memory."""
     return click.option(
         "--feeds",
         is_flag=False,
         flag_value="item",
         type=click.Choice(FEED_FORMS),
         help="The input is feeds. Each entry becomes a document: an <item> or, with raw, its own XML.",
+    )(feed_memory_option(command))
+
+
+def feed_memory_option(command: Decorated) -> Decorated:
+    """Adds --feed-memory, which the command itself does not get."""
+    return click.option(
+        "--feed-memory",
+        metavar="N",
+        type=AtLeast(LEAST_MEMORY),
+        envvar=MEMORY_VARIABLE,
+        expose_value=False,
+        callback=_limit_feed_memory,
+        help="Most memory of the process that parses feeds, in bytes. A feed that takes more is a dead letter. "
+        f"Default: {MEMORY_VARIABLE}, else the configuration, else {MEMORY}.",
     )(command)
+
+
+def _limit_feed_memory(context: click.Context, parameter: click.Parameter, value: int | None) -> None:
+    if value is not None:
+        os.environ[MEMORY_VARIABLE] = str(value)
 
 
 def versions_option(command: Decorated) -> Decorated:

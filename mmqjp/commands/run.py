@@ -339,7 +339,7 @@ def run(
 
 
 def fetched(intake: Intake) -> Iterator[_InputBatch]:
-    for batch in intake.batches():
+    for batch in intake.batches(wait=True):
         yield batch.items, intake.metadata(batch, {})
         intake.committed(batch)
 

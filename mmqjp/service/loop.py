@@ -20,7 +20,7 @@ from common.tools import in_batches
 from feeds.documents import Document, Reject
 from feeds.history import History, InputItem, size_of
 from feeds.readers import Offset, Positions
-from feeds.tail import ReadItem, Tail, WaitingFile, judged, read_waiting, waiting_files
+from feeds.tail import ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedBatch
@@ -70,8 +70,10 @@ class Intake:
         batch_size: int,
         batch_bytes: int,
         report: Callable[[str, str], object],
+        turns: Turns | None = None,
     ) -> None:
         """`report` is called once for each unreadable file with the reason, and with "" when it is readable again."""
+        self._turns = turns or Turns()
         self._report, self._failed = report, dict[tuple[str, str], str]()
         self._engine, self._sources, self._history = engine, sources, history
         self._batch_size, self._batch_bytes = batch_size, batch_bytes
@@ -79,14 +81,23 @@ class Intake:
         self.backlog = InputBacklog()
         history.load(engine.settings(HISTORY))
 
-    def batches(self) -> Iterator[ReadBatch]:
-        found = waiting_files(self._sources, self._positions)
-        self._forget_missing({(waiting.source, waiting.file) for waiting in found})
+    def batches(self, *, wait: bool = False) -> Iterator[ReadBatch]:
+        """Reads what is waiting, each feed in turn. With `wait`, also what takes long to parse."""
 
         def report(waiting: WaitingFile, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
 
-        return self.in_batches(self.judged(read_waiting(self.backlog.counting(found), report)))
+        is_left = True
+        while is_left:
+            found = waiting_files(self._sources, self._positions)
+            self._forget_missing({(waiting.source, waiting.file) for waiting in found})
+            read = self._turns.read(self.backlog.counting(found), report, wait=wait)
+            yield from self.in_batches(self.judged(read))
+            is_left = self._turns.is_ready()
+
+    def is_ready(self) -> bool:
+        """Whether there is something to read, in a file that was listed before."""
+        return self._turns.is_ready()
 
     def fail(self, file: tuple[str, str], cause: str) -> None:
         """Records that a file, given as (source, file), cannot be read now, or not to its end."""
@@ -433,7 +444,7 @@ class Service:
         `trigger` is None."""
         while not stop.is_set():
             started = perf_counter()
-            self.drain(stop)
+            self.drain(stop, wait=trigger is None)
             self._pass_time()
             self._options.on_idle(self._engine)
             if trigger is None:
@@ -450,17 +461,17 @@ class Service:
         while not stop.is_set() and (left := until - (now := perf_counter())) > 0:
             self._run_commands()
             watcher = self._options.watcher if now >= rest_until else Polling()
-            if watcher.wait(min(left, POLL), stop):
+            if watcher.wait(min(left, POLL), stop) or self._intake.is_ready():
                 started = perf_counter()
                 if not self.drain(stop):
                     now = perf_counter()
                     rest_until = now + SHARE * (now - started)
 
-    def drain(self, stop: Stop) -> bool:
-        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. Returns whether
-        there were documents or commands."""
+    def drain(self, stop: Stop, *, wait: bool = False) -> bool:
+        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. With `wait`, also
+        what takes long to parse. Returns whether there were documents or commands."""
         found = self._run_commands()
-        for batch in self._intake.batches():
+        for batch in self._intake.batches(wait=wait):
             found = True
             self._process(batch)
             if stop.is_set():

@@ -86,8 +86,10 @@ def test_what_is_made_of_a_feed_is_linear_in_its_size(make, arguments):
 
 
 def read_with(attributes: str, inside: str) -> Document | Reject | None:
-    (found,) = read(f"<feed xmlns='http://www.w3.org/2005/Atom' {attributes}><entry>{inside}</entry></feed>", FROM)
-    return found
+    feed = f"<feed xmlns='http://www.w3.org/2005/Atom' {attributes}><entry>{inside}</entry></feed>"
+    found: list[Document | Reject | None] = read(feed, FROM)
+    assert len(found) == 1
+    return found[0]
 
 
 FROM = Origin("f", 0, "https://f.example/")
