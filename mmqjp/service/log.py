@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -160,20 +161,48 @@ def progress(engine: Session, backlog: InputBacklog) -> dict[str, object]:
 _PLAIN = logging.Formatter()
 
 
+REPEATED_SECONDS = 60.0
+"""Seconds in which a message is logged once: whoever may connect can bring about thousands."""
+
+MOST_COUNTED = 100
+
+
 class _Records(logging.Handler):
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
         super().__init__(logging.WARNING)
-        self._log = log
+        self._log, self._clock = log, clock
+        self._counted: dict[tuple[str, str], tuple[float, int, logging.LogRecord]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        more = {"traceback": _PLAIN.formatException(record.exc_info)} if record.exc_info else {}
+        if record.exc_info:
+            self._tell(record, traceback=_PLAIN.formatException(record.exc_info))
+            return
+        key, now = (record.name, str(record.msg)), self._clock()
+        begun, count, _ = self._counted.get(key, (-math.inf, 0, record))
+        if now < begun + REPEATED_SECONDS:
+            self._counted[key] = begun, count + 1, record
+            return
+        if len(self._counted) >= MOST_COUNTED:
+            self.flush()
+        self._counted[key] = now, 0, record
+        self._tell(record, **({"times": count + 1} if count else {}))
+
+    def flush(self) -> None:
+        """Logs what was only counted."""
+        for _, count, record in self._counted.values():
+            if count:
+                self._tell(record, times=count)
+        self._counted.clear()
+
+    def _tell(self, record: logging.LogRecord, **more: object) -> None:
         self._log.event("said", by=record.name, level=record.levelname.lower(), text=record.getMessage(), **more)
 
 
 @contextmanager
-def records_in(log: Log, *names: str) -> Iterator[None]:
-    """Inside the block, warnings and errors of these `logging` loggers go to `log` only."""
-    handler, loggers = _Records(log), [logging.getLogger(name) for name in names]
+def records_in(log: Log, *names: str, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Inside the block, warnings and errors of these `logging` loggers go to `log` only. A message is logged once in
+    REPEATED_SECONDS, with the number of `times` since."""
+    handler, loggers = _Records(log, clock), [logging.getLogger(name) for name in names]
     before = [logger.propagate for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
@@ -184,3 +213,4 @@ def records_in(log: Log, *names: str) -> Iterator[None]:
         for logger, propagated in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
             logger.propagate = propagated
+        handler.flush()

@@ -31,8 +31,11 @@ SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 LARGEST = 1 << 20
 """Maximum size of a request body, in bytes."""
 
-BODY_SECONDS = 30.0
-"""Time limit for receiving a request body."""
+BODY_SECONDS, STRANGER_SECONDS = 30.0, 10.0
+"""Time limit for receiving a request body, and that for one of somebody without a token or a login."""
+
+KNOW = "know"
+"""The key of a function in a scope's state, to call once a token or a login was shown on its connection."""
 
 POLICY = "; ".join((
     "default-src 'none'", "style-src 'self'", "script-src 'self'", "img-src 'self' data:", "connect-src 'self'",
@@ -79,9 +82,12 @@ class Guard:
         if scope["type"] != "http":  # nobody speaks over web sockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        body = _Body(receive, self._largest, self._seconds)
-        sender = _Sender(send, body)
         response = self._refusal(scope)
+        is_known = response is None and self._is_known(scope)
+        if is_known:
+            scope.get("state", {}).get(KNOW, _nobody)()
+        body = _Body(receive, self._largest, self._seconds if is_known else min(self._seconds, STRANGER_SECONDS))
+        sender = _Sender(send, body)
         if response is None:
             try:
                 await self._app(scope, body.receive, sender.send)
@@ -132,6 +138,10 @@ class Guard:
             return response
         return _unauthorized(path, "the token is wrong: it is in the file secrets/token of the state directory")
 
+    def _is_known(self, scope: Scope) -> bool:
+        """Whether an allowed request has a token or a login, or needs none of anybody."""
+        return self._access.is_open or not needs_no_token(scope["path"]) or self._has_cookie(Headers(scope=scope))
+
     def _comes_from_here(self, headers: Headers, has_bearer: bool) -> bool:
         """Whether a changing request comes from a page of this site or no browser. Browsers send at least one of the
         two headers with a form; scripts send a token and neither."""
@@ -145,6 +155,10 @@ class Guard:
     def _has_cookie(self, headers: Headers) -> bool:
         found = cookie_parser(headers.get("cookie", "")).get(self._access.cookie)
         return found is not None and self._access.is_cookie(found)
+
+
+def _nobody() -> None:
+    """Of a server that does not ask."""
 
 
 class _Sender:

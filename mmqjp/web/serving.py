@@ -19,12 +19,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import uvicorn
 from fastapi import FastAPI
@@ -45,7 +46,7 @@ from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.state.choice import SPARK, stored_engine
 from mmqjp.web import areas
 from mmqjp.web.access import Hosts
-from mmqjp.web.guard import SAFE, Guard
+from mmqjp.web.guard import KNOW, SAFE, Guard
 from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
 from mmqjp.web.readers import CursorReader, FilesReader, SteadyReader, StoreReader
 from mmqjp.web.site import API, Site, asking, handle_errors
@@ -423,25 +424,104 @@ class PageProcess:
 
 
 MOST_CONNECTIONS = 500
-"""Maximum number of connections. Further ones get 503."""
+"""Maximum number of connections. For a further one, one that waits for a request is closed; if none does, it gets
+503."""
 
-HEAD_SECONDS = 20.0
-"""Time limit for a request's head."""
+MOST_STRANGERS, MOST_OF_CLIENT = 100, 50
+"""Maximum number of connections on which nobody has shown a token or a login yet: of all, and of one address. For a
+further one, one of these is closed."""
+
+HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0
+"""Time limit for a request's head, and that of a stranger."""
 
 IDLE_SECONDS = 15
-"""Seconds until an idle connection is closed."""
+"""Seconds until an idle connection is closed. A stranger's is closed after STRANGER_SECONDS."""
 
 STOP_SECONDS = 3
 """Seconds that the server waits for connections when it stops."""
 
 
+class OpenConnection(Protocol):
+    """A connection to a client's address."""
+
+    host: str
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a request, or for the rest of one."""
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether there was a request."""
+
+    def drop(self) -> None: ...
+
+
+class Connections:
+    """The open connections, strangers apart. A new one takes the place of one that waits, has never asked and is old,
+    in this order."""
+
+    def __init__(
+        self, most: int = MOST_CONNECTIONS, strangers: int = MOST_STRANGERS, of_client: int = MOST_OF_CLIENT
+    ) -> None:
+        self._most, self._most_strangers, self._of_client = most, strangers, of_client
+        self._strangers: dict[OpenConnection, None] = {}
+        self._known: dict[OpenConnection, None] = {}
+
+    def add(self, connection: OpenConnection) -> None:
+        of_client = [one for one in self._strangers if one.host == connection.host]
+        if len(of_client) >= self._of_client:
+            self._drop_one(of_client)
+        elif len(self._strangers) >= self._most_strangers:
+            self._drop_one(list(self._strangers))
+        elif len(self._strangers) + len(self._known) >= self._most - 1:  # at `most`, uvicorn answers 503
+            self._drop_one([one for one in (*self._strangers, *self._known) if one.is_waiting])
+        self._strangers[connection] = None
+
+    def know(self, connection: OpenConnection) -> None:
+        """Of a connection whose client has shown a token or a login."""
+        del self._strangers[connection]
+        self._known[connection] = None
+
+    def remove(self, connection: OpenConnection) -> None:
+        self._strangers.pop(connection, None)
+        self._known.pop(connection, None)
+
+    def _drop_one(self, among: list[OpenConnection]) -> None:
+        if among:
+            chosen = min(among, key=lambda one: (not one.is_waiting, one.has_asked))
+            self.remove(chosen)
+            chosen.drop()
+
+
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose next request head is late; uvicorn alone would wait for ever."""
+    """Closes a connection whose next request head is late; uvicorn alone would wait for ever. Strangers have less
+    time."""
 
     _head: asyncio.TimerHandle | None = None
+    host = ""
+
+    def __init__(self, *arguments: Any, opened: Connections, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._opened, self._is_stranger = opened, True
+        self.app_state = {**self.app_state, KNOW: self._know}
+        self.timeout_keep_alive = STRANGER_SECONDS  # type: ignore[assignment]  # asyncio takes fractions
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self.has_asked or self.cycle.response_complete or self.cycle.more_body
+
+    @property
+    def has_asked(self) -> bool:
+        return self.cycle is not None
+
+    def drop(self) -> None:
+        self.transport.abort()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.host = self.client[0] if self.client else ""
+        self._opened.add(self)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -454,13 +534,20 @@ class PatientProtocol(H11Protocol):
             self._head = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._opened.remove(self)
         if self._head is not None:
             self._head.cancel()
             self._head = None
         super().connection_lost(exc)
 
+    def _know(self) -> None:
+        """Called by the guard when it has seen who asks."""
+        if self._is_stranger and not self.transport.is_closing():
+            self._opened.know(self)
+            self._is_stranger, self.timeout_keep_alive = False, IDLE_SECONDS
+
     def _wait_for_head(self) -> None:
-        self._head = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self._head = self.loop.call_later(STRANGER_SECONDS if self._is_stranger else HEAD_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
         self._head = None
@@ -474,7 +561,7 @@ class Server:
     def __init__(self, app: ASGIApp, listening: socket.socket, log: Log, stop: Event) -> None:
         config = uvicorn.Config(
             app,
-            http=PatientProtocol,
+            http=partial(PatientProtocol, opened=Connections()),  # type: ignore[arg-type]  # it only calls it
             ws="none",
             lifespan="off",
             log_config=None,
