@@ -605,12 +605,12 @@ class Turns:
         self._turn, self._clock, self._start = turn, clock, start
         self._begun: dict[object, tuple[WaitingFile, Iterator[ReadItem[InputItem]]]] = {}
         self._slow: dict[object, WaitingFile] = {}
-        self._ahead: _ReadAhead | None = None
+        self._ahead: _Ahead | None = None
         self._was_cut = False
 
     def is_ready(self) -> bool:
         """Whether `read` has items even if no more files are waiting."""
-        return self._was_cut or bool(self._begun) or (self._ahead is not None and self._ahead.is_ready())
+        return self._was_cut or bool(self._begun) or (self._ahead is not None and not self._ahead.empty())
 
     def read(
         self, files: Iterable[WaitingFile], told: _OnUnreadable, *, wait: bool = False
@@ -667,8 +667,8 @@ class Turns:
 
     def _take_slow(self, blocked: BlockedFeeds, told: _OnUnreadable, *, wait: bool) -> Iterator[ReadItem[InputItem]]:
         begun = self._clock()
-        while self._ahead is not None and (wait or self._ahead.is_ready()):
-            read = self._ahead.next()
+        while self._ahead is not None and (wait or not self._ahead.empty()):
+            read = self._ahead.get()
             if isinstance(read, ReadItem):
                 yield read
                 if self._turn is not None and self._clock() - begun >= self._turn:
@@ -685,8 +685,8 @@ class Turns:
     def _go_on(self) -> None:
         """Lets the slow lane read its next file."""
         if self._ahead is None and self._slow:
-            self._ahead = _ReadAhead(next(iter(self._slow.values())))
-            self._start(self._ahead.run)
+            self._ahead = Queue(AHEAD)
+            self._start(partial(_read_ahead, next(iter(self._slow.values())), self._ahead))
 
     def _note(self, waiting: WaitingFile, error: OSError, blocked: BlockedFeeds, told: _OnUnreadable) -> None:
         if isinstance(error, ReplacedError):
@@ -701,27 +701,17 @@ def _key(waiting: WaitingFile) -> object:
     return waiting.feed() or (waiting.source, waiting.file)
 
 
-class _ReadAhead:
-    """The items of a file that a thread reads, followed by None or the error that ended it."""
+_Ahead = Queue[ReadItem[InputItem] | BaseException | None]
+"""The items of a file that a thread reads, followed by None or the error that ended it."""
 
-    def __init__(self, waiting: WaitingFile) -> None:
-        self._waiting = waiting
-        self._found: Queue[ReadItem[InputItem] | BaseException | None] = Queue(AHEAD)
 
-    def run(self) -> None:
-        try:
-            for read in self._waiting.read():
-                self._found.put(read)
-        except BaseException as error:
-            self._found.put(error)
-        else:
-            self._found.put(None)
-
-    def is_ready(self) -> bool:
-        return not self._found.empty()
-
-    def next(self) -> ReadItem[InputItem] | BaseException | None:
-        return self._found.get()
+def _read_ahead(waiting: WaitingFile, found: _Ahead) -> None:
+    try:
+        for read in waiting.read():
+            found.put(read)
+        found.put(None)
+    except BaseException as error:
+        found.put(error)
 
 
 def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[Document | Reject]]:

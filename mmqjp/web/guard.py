@@ -84,8 +84,8 @@ class Guard:
             return
         response = self._refusal(scope)
         is_known = response is None and self._is_known(scope)
-        if is_known:
-            scope.get("state", {}).get(KNOW, _nobody)()
+        if is_known and KNOW in (state := scope.get("state", {})):
+            state[KNOW]()
         body = _Body(receive, self._largest, self._seconds if is_known else min(self._seconds, STRANGER_SECONDS))
         sender = _Sender(send, body)
         if response is None:
@@ -155,10 +155,6 @@ class Guard:
     def _has_cookie(self, headers: Headers) -> bool:
         found = cookie_parser(headers.get("cookie", "")).get(self._access.cookie)
         return found is not None and self._access.is_cookie(found)
-
-
-def _nobody() -> None:
-    """Of a server that does not ask."""
 
 
 class _Sender:

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 from fastapi import FastAPI
@@ -441,22 +441,6 @@ STOP_SECONDS = 3
 """Seconds that the server waits for connections when it stops."""
 
 
-class OpenConnection(Protocol):
-    """A connection to a client's address."""
-
-    host: str
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it waits for a request, or for the rest of one."""
-
-    @property
-    def has_asked(self) -> bool:
-        """Whether there was a request."""
-
-    def drop(self) -> None: ...
-
-
 class Connections:
     """The open connections, strangers apart. A new one takes the place of one that waits, has never asked and is old,
     in this order."""
@@ -465,10 +449,10 @@ class Connections:
         self, most: int = MOST_CONNECTIONS, strangers: int = MOST_STRANGERS, of_client: int = MOST_OF_CLIENT
     ) -> None:
         self._most, self._most_strangers, self._of_client = most, strangers, of_client
-        self._strangers: dict[OpenConnection, None] = {}
-        self._known: dict[OpenConnection, None] = {}
+        self._strangers: dict[PatientProtocol, None] = {}
+        self._known: dict[PatientProtocol, None] = {}
 
-    def add(self, connection: OpenConnection) -> None:
+    def add(self, connection: PatientProtocol) -> None:
         of_client = [one for one in self._strangers if one.host == connection.host]
         if len(of_client) >= self._of_client:
             self._drop_one(of_client)
@@ -478,16 +462,16 @@ class Connections:
             self._drop_one([one for one in (*self._strangers, *self._known) if one.is_waiting])
         self._strangers[connection] = None
 
-    def know(self, connection: OpenConnection) -> None:
+    def know(self, connection: PatientProtocol) -> None:
         """Of a connection whose client has shown a token or a login."""
         del self._strangers[connection]
         self._known[connection] = None
 
-    def remove(self, connection: OpenConnection) -> None:
+    def remove(self, connection: PatientProtocol) -> None:
         self._strangers.pop(connection, None)
         self._known.pop(connection, None)
 
-    def _drop_one(self, among: list[OpenConnection]) -> None:
+    def _drop_one(self, among: list[PatientProtocol]) -> None:
         if among:
             chosen = min(among, key=lambda one: (not one.is_waiting, one.has_asked))
             self.remove(chosen)
@@ -509,6 +493,7 @@ class PatientProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
+        """Whether it waits for a request, or for the rest of one."""
         return not self.has_asked or self.cycle.response_complete or self.cycle.more_body
 
     @property

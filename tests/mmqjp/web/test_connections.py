@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from threading import Event
+from typing import cast
 
 import httpx
 import pytest
@@ -18,7 +19,15 @@ from mmqjp.service.log import REPEATED_SECONDS, NullLog, records_in
 from mmqjp.web import serving
 from mmqjp.web.access import Access, Hosts
 from mmqjp.web.guard import Guard
-from mmqjp.web.serving import MOST_CONNECTIONS, MOST_OF_CLIENT, MOST_STRANGERS, Connections, Server, listen
+from mmqjp.web.serving import (
+    MOST_CONNECTIONS,
+    MOST_OF_CLIENT,
+    MOST_STRANGERS,
+    Connections,
+    PatientProtocol,
+    Server,
+    listen,
+)
 from tests.generate.seeds import seeds
 
 TOKEN = "t" * 40
@@ -49,7 +58,7 @@ def test_strangers_are_few_and_the_idle_and_old_give_way(seed: int) -> None:
         if what == "add":
             before = list(there)
             new = Fake(rng.choice(("a", "a", "a", "b", "c", "d")), number, of=there)
-            found.add(new)
+            found.add(cast(PatientProtocol, new))
             there.append(new)
             gone = [other for other in before if not other.is_open]
             assert len(gone) <= 1 and new.is_open
@@ -61,14 +70,14 @@ def test_strangers_are_few_and_the_idle_and_old_give_way(seed: int) -> None:
                     assert not any(rival.is_waiting for rival in rivals if rival.host == other.host)
         elif one is not None:
             if what == "know" and not one.is_known:
-                found.know(one)
+                found.know(cast(PatientProtocol, one))
                 one.is_known = one.has_asked = True
             elif what == "ask":
                 one.has_asked, one.is_waiting = True, False
             elif what == "answer":
                 one.is_waiting = True
             elif what == "end":
-                found.remove(one)
+                found.remove(cast(PatientProtocol, one))
                 there.remove(one)
         strangers = [one for one in there if not one.is_known]
         assert len(strangers) <= 10 and max(Counter(one.host for one in strangers).values(), default=0) <= 6
