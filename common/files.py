@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from zlib import crc32
 
 
 def lock(handle: int, *, shared: bool = False) -> bool:
@@ -146,6 +147,34 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file atomically, private if its directory is. Raises OSError."""
     with whole_file(path, open_like_directory) as file:
         file.write(content if isinstance(content, bytes) else content.encode())
+
+
+_MARK = 80
+"""Bytes of a mark."""
+
+
+def write_mark(path: Path, *numbers: int) -> None:
+    """Overwrites a file of a few numbers in place, without a sync, in some microseconds. After a power failure it may
+    hold earlier numbers, but none that are later than what was synced before. Raises OSError."""
+    text = " ".join(map(str, numbers))
+    handle = open_like_directory(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.pwrite(handle, f"{text} {crc32(text.encode())}".ljust(_MARK - 1).encode() + b"\n", 0)
+    finally:
+        os.close(handle)
+
+
+def read_mark(path: Path) -> tuple[int, ...] | None:
+    """The numbers of a mark; None if there is none to be read, or a power failure left it empty. Raises ValueError if
+    it is damaged."""
+    try:
+        content = path.read_bytes().strip(b"\0")
+    except OSError:
+        return None
+    text, _, checksum = content.decode("ascii").strip().rpartition(" ")
+    if text and crc32(text.encode()) != int(checksum):
+        raise ValueError("its checksum differs")
+    return tuple(map(int, text.split())) or None
 
 
 def drafts(directory: Path) -> Iterator[Path]:

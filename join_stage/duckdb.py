@@ -37,13 +37,12 @@ from join_stage.protocol import (
 )
 from join_stage.signature.plan import SignaturePlan
 from join_stage.store.duckdb import DuckDBStore, columns_of, telling_damage, temporary_views, translate_write_errors
-from join_stage.store.protocol import StoreSchema, TableStore
+from join_stage.store.protocol import RUNS, StoreError, StoreSchema, TableStore
 from join_stage.tables import (
     BOUND_STATE,
     BOUND_STORE,
     NOTHING_ELSE,
     R_DOCTS_STORED,
-    RUNS,
     STATE,
     drop_runs_manifest,
     latest_texts,
@@ -486,6 +485,9 @@ class DuckDBEngine(DuckDBStore):
         if name == "signature":
             return DuckDBSignaturePlan(self, None if directory is None else make_inside(directory, RUNS))
         raise UnknownPlan(name)
+
+    def mends(self, error: Exception) -> bool:
+        return isinstance(error, StoreError) and self._plan.mends(error)
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()

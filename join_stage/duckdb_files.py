@@ -17,6 +17,7 @@ from join_stage.store.duckdb import (
     ADVICE,
     FIRST_INDEX,
     TYPES,
+    CommitMark,
     DuckDBQuestion,
     DuckDBTables,
     PreparedStatements,
@@ -25,7 +26,7 @@ from join_stage.store.duckdb import (
     tables_in,
     telling_damage,
 )
-from join_stage.store.protocol import DUCKDB_FILE, UNBOUNDED, Bounds, Outdated, StoreError, StoreSchema
+from join_stage.store.protocol import DUCKDB_FILE, UNBOUNDED, Bounds, Outdated, StoreError, StoreSchema, check_not_lost
 from join_stage.store.spark.manifests import CheckedSnapshot
 from join_stage.tables import BOUND_STORE, FLAT_STORE, OnlyRead
 
@@ -199,7 +200,9 @@ class DuckDBReader(OnlyRead, DuckDBTables):
         self.schema = BOUND_STORE | schema
         file = directory / DUCKDB_FILE
         if not file.exists():
+            check_not_lost(directory)
             raise StoreError(f"{directory} holds no store of the engine duckdb")
+        CommitMark(directory).check()
         try:
             self._connection = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:

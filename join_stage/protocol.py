@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from common.bounds import INFINITE
 from common.errors import InputError
-from join_stage.store.protocol import TableStore
+from join_stage.store.protocol import StoreError, TableStore
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import ConjunctiveQuery, RelationAtom, Shape, executable_query
 from templates.witness import MANY, Witnesses
@@ -252,6 +252,10 @@ class Joiner(Protocol):
     def drop_derived(self, node: int) -> None:
         """Drops the join state's rows with node ids from `node` on, those of derived values."""
 
+    def mends(self, error: Exception) -> bool:
+        """Called after rollback with the error of the batch. Returns whether it came of damaged files that derive from
+        the tables: the next batch builds them anew."""
+
     def costs(self) -> dict[int, Cost]:
         """The cost of each template, by number, in the last batch that answered it."""
 
@@ -296,6 +300,10 @@ class JoinPlan(Protocol):
     def rolled_back(self, *, whole: bool) -> None:
         """Called after rollback. Without `whole`, a commit failed and may be only partly undone."""
 
+    def mends(self, error: StoreError) -> bool:
+        """Called after rollback with the error of the batch. Returns whether the plan's own files were damaged, which
+        it builds anew in the next batch."""
+
     def close(self) -> None:
         """Called when the engine is closed."""
 
@@ -326,6 +334,9 @@ class SQLPlan:
     def committed(self) -> None: ...
 
     def rolled_back(self, *, whole: bool) -> None: ...
+
+    def mends(self, error: StoreError) -> bool:
+        return False
 
     def close(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import NoReturn
 
@@ -51,6 +52,9 @@ class OnlyRead:
 
     def follow(self, tables: Collection[str]) -> None: ...
 
+    def mends(self, error: Exception) -> bool:
+        return False
+
     def counters(self) -> dict[str, int]:
         return {}
 
@@ -77,9 +81,6 @@ STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
 
 BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
 """The join state as stage 1 gives it: R_bin by groups of edges, which table `groups` has."""
-
-RUNS = "postings"
-"""The folder of a store for runs of postings, by plan `signature`."""
 
 POSTING_RUNS = pa.schema([("version", pa.int64()), ("manifest", pa.string())])
 """Manifests of the runs of postings, by plan `signature`; the row with the greatest version counts."""
@@ -175,6 +176,12 @@ def runs_manifest(store: TableStore) -> str | None:
     """The manifest of the runs of postings on disk, if any."""
     rows = store.read("posting_runs", POSTING_RUNS.names).sort_by("version")["manifest"]
     return rows[-1].as_py() if len(rows) else None
+
+
+def times_rebuilt(store: TableStore) -> int:
+    """How often damaged runs of postings were built anew."""
+    rebuilt: int = json.loads(runs_manifest(store) or "{}").get("rebuilt", 0)
+    return rebuilt
 
 
 def save_runs_manifest(store: TableStore, manifest: str) -> None:

@@ -20,7 +20,7 @@ from feeds.documents import Document, Now, Reject, now_us
 from feeds.readers import Offset
 from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question
-from join_stage.tables import groups
+from join_stage.tables import groups, times_rebuilt
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, check_backfill, check_place, kernels
 from mmqjp.answers.fan_out import Outputs, OutputStream
@@ -515,6 +515,10 @@ class Session(CoreEngine):
         `run_bytes`, and `merges` under way. Evicted documents count until their run goes. `basic` has none.
         """
         return self._store.counters()
+
+    def times_rebuilt(self) -> int:
+        """Returns how often damaged postings on disk were built anew, in the life of the store."""
+        return times_rebuilt(self._store)
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
         """Returns the last plan, and the cost of each template in the last batch that matched it; None before the first

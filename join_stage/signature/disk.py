@@ -1,11 +1,12 @@
 """The runs of a store on disk: their manifest, their files, and the background merges. A merge reads and writes each
-file sequentially, a piece at a time, and leaves out evicted documents. Files are written before the commit that names
-them and removed after the commit that drops them; files that a killed process leaves behind are not in the manifest and
-are removed after the next commit."""
+file sequentially, a piece at a time, and leaves out evicted documents; it gives files of format 1 their checksums.
+Files are written before the commit that names them and removed after the commit that drops them; files that a killed
+process leaves behind are not in the manifest and are removed after the next commit."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +28,6 @@ from join_stage.signature.rows import PathClasses
 from join_stage.signature.runs import (
     MOST,
     NARROW,
-    DamagedRun,
     DiskRun,
     EdgeClass,
     Field,
@@ -38,6 +38,9 @@ from join_stage.signature.runs import (
     Starts,
     write_run,
 )
+from join_stage.store.protocol import DamagedRun
+
+_LOG = logging.getLogger("mmqjp")
 
 PIECE = 100_000
 """Number of postings, or other records, moved at a time."""
@@ -403,6 +406,10 @@ class StoredRuns:
         """Set when merging has failed."""
         self._has_others = False
         """Whether there may be files that neither the committed state nor the running batch names."""
+        self._is_trusted = True
+        """Unset when a file was found damaged, until the runs are opened again."""
+        self.rebuilt = 0
+        """How often damaged runs were replaced, in the life of the store."""
 
     # ------------------------------------------------------------ opening and committing
 
@@ -414,16 +421,26 @@ class StoredRuns:
         is_whole = False
         if manifest is not None:
             told = json.loads(manifest)
-            self._next = told["next"]
+            self._next, self.rebuilt = told["next"], max(told.get("rebuilt", 0), self.rebuilt)
             self._committed = _Named(told["upto"], tuple((name, low) for name, low in told["runs"]))
-            with suppress(DamagedRun):
-                runs = [self._opened(self._directory / name, number_of, low) for name, low in self._committed.runs]
-                kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
-                self.now, is_whole = Runs(tuple(kept), told["upto"]), True
+            try:
+                if self._is_trusted:
+                    runs = [self._opened(self._directory / name, number_of, low) for name, low in self._committed.runs]
+                    kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
+                    self.now, is_whole = Runs(tuple(kept), told["upto"]), True
+            except DamagedRun as error:
+                self.distrust(error)
+            self._is_trusted = True
         self._files = set(self._directory.iterdir())
         self._next = max([self._next, *(number + 1 for number in map(_number, self._files))])
         self._has_others = True
         return is_whole
+
+    def distrust(self, error: DamagedRun) -> None:
+        """Tells that the runs are damaged; the next `open` opens none, so that they are built anew."""
+        _LOG.warning("%s; the postings are built anew from the tables", error)
+        self._is_trusted = False
+        self.rebuilt += 1
 
     @property
     def is_changed(self) -> bool:
@@ -432,7 +449,7 @@ class StoredRuns:
 
     def manifest(self) -> str:
         named = _named(self.now)
-        return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
+        return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs, "rebuilt": self.rebuilt})
 
     def committed(self) -> None:
         """Removes files that the committed manifest no longer names."""
@@ -540,7 +557,7 @@ class StoredRuns:
         busy = {file for merge in self._merges for file in merge.files}
         newest = max((run.file.head.last for run in self.now.runs), default=0)
         for run in self.now.runs:
-            if run.file not in busy and run.is_mostly_evicted:
+            if run.file not in busy and (not run.file.head.page or run.is_mostly_evicted):
                 self._merges.append(Merge([run], self._path(), self._merger))
                 busy.add(run.file)
         for older, newer in reversed([*pairwise(self.now.runs)]):

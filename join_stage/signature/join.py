@@ -48,6 +48,7 @@ from join_stage.signature.rows import (
     Streams,
 )
 from join_stage.signature.runs import DiskRun, EdgeClass
+from join_stage.store.protocol import DamagedRun
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
 from templates.witness import MANY, Witnesses
@@ -772,6 +773,11 @@ class SignatureJoin:
     def committed(self) -> None:
         if self._stored is not None:
             self._stored.committed()
+
+    def distrust(self, error: DamagedRun) -> None:
+        """Called when a file of a run on disk is damaged: the next `restart` opens none."""
+        assert self._stored is not None, "only files are damaged"
+        self._stored.distrust(error)
 
     def _number_of(self, one: EdgeClass) -> int:
         return self._classes.number_of_edges(one.groups, one.same, one.stream)

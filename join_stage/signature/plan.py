@@ -14,7 +14,7 @@ from join_stage.near import NearTexts
 from join_stage.protocol import Batch, Cost, JoinScope, Matches, TemplateTable
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import Savepoint, SignatureJoin
-from join_stage.store.protocol import StoreError
+from join_stage.store.protocol import DamagedRun, StoreError
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import Witnesses
 
@@ -149,7 +149,11 @@ class SignaturePlan:
             self._state.save_word_order(frequent)
             self.forget()  # all keys change
         if self._loaded:
-            self._settle(self._end, wholly=self._write_all)
+            try:
+                self._settle(self._end, wholly=self._write_all)
+            except DamagedRun as error:  # found by a merge
+                self._join.distrust(error)
+                self.forget()
 
     def _settle(self, end: int, *, wholly: bool = False) -> None:
         with telling_no_room():
@@ -168,6 +172,14 @@ class SignaturePlan:
                 self._join.close()
         self._near.sets.forget()
         self._before, self._write_all = None, False
+
+    def mends(self, error: StoreError) -> bool:
+        if not isinstance(error, DamagedRun):
+            return False
+        self._join.distrust(error)
+        self._join.close()
+        self._loaded = False
+        return True
 
     def close(self) -> None:
         self._join.close()

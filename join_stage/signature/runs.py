@@ -3,15 +3,15 @@ sorted by value digest and path class, the postings of a group by time and insta
 digests of every BLOCK-th group, the fences, locate the block of a value; a byte of each digest, the fingerprint, rules
 out nearly all absent values. Numbers are little-endian and process-independent. Pages are read and cached rather than
 mapped: a page fault costs several microseconds, a read one, and with 10 million documents a mapped batch took three
-times as long and a gigabyte more."""
+times as long and a gigabyte more. Each page has a checksum, which is compared whenever the page is read."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet, finalize
@@ -25,7 +25,7 @@ from common.files import open_like_directory, sync_directory, sync_file
 from join_stage.arrays import Composed, IntLookup, bisect_ranges, expand_ranges
 from join_stage.signature.postings import AskedValues, Digests, PostingRun, TimeSpan, ValueDictionary
 from join_stage.signature.rows import DROPPED, PathClasses
-from join_stage.store.protocol import StoreError
+from join_stage.store.protocol import DamagedRun
 from templates.catalog import StepEdge
 
 RecordArray = NDArray[Any]
@@ -36,6 +36,9 @@ PAGE = 1_024
 
 LIMIT = 48 << 20
 """Maximum bytes of cached pages. Past it all are dropped: the system caches them while it has room."""
+
+CHECKED_AT_ONCE = 8 << 20
+"""Bytes read at a time when a whole file is checked."""
 
 AT_ONCE = LIMIT // PAGE // 4
 """Maximum number of look-ups at once: their pages stay below LIMIT."""
@@ -62,12 +65,63 @@ class PagePool:
         return has_room
 
 
-class PagedRecords:
-    """An array of `count` records in an open file, from byte `start` on. Look-ups raise OSError."""
+def records_of_page(kind: np.dtype[Any], page: int) -> int:
+    return max(1, page // kind.itemsize)
 
-    def __init__(self, handle: int, start: int, count: int, kind: np.dtype[Any], pool: PagePool) -> None:
+
+def page_sums(content: bytes | memoryview, size: int) -> list[int]:
+    """The checksums of consecutive pages of `size` bytes; the last one may be shorter."""
+    view = memoryview(content)
+    return [crc32(view[at : at + size]) for at in range(0, len(view), size)]
+
+
+class PageSums:
+    """The stored checksums of a file's pages, read when the first page is compared. They detect damage, not malice."""
+
+    def __init__(self, path: Path, handle: int, head: RunHead) -> None:
+        self._path, self._handle, self._head = path, handle, head
+        self._first = [sum(head.page_counts[:array]) for array in range(4)]
+        self._sizes = [head.page_bytes(array) for array in range(4)]
+
+    def check(self, array: int, pages: Ints, content: bytes) -> None:
+        """Compares pages of an array, in ascending order. Raises DamagedRun."""
+        found = page_sums(content, self._sizes[array])
+        if found != (wanted := self._stored[pages + self._first[array]].tolist()):
+            page = next(
+                pages[place] for place, pair in enumerate(zip(found, wanted, strict=True)) if pair[0] != pair[1]
+            )
+            start = self._head.starts[array] + int(page) * self._sizes[array]
+            raise DamagedRun(f"{self._path} is damaged between bytes {start:,} and {start + self._sizes[array]:,}")
+
+    @cached_property
+    def _stored(self) -> NDArray[np.uint32]:
+        head = self._head
+        content = os.pread(self._handle, head.counts[-1] * _SUM.itemsize, head.starts[-2])
+        if crc32(content) != head.sums:
+            raise DamagedRun(f"{self._path} is damaged: its checksums are not what was written")
+        return np.frombuffer(content, _SUM)
+
+
+_PageCheck = Callable[[Ints, bytes], None]
+"""Compares pages, given their numbers and content."""
+
+
+class PagedRecords:
+    """An array of `count` records in an open file, from byte `start` on, in pages that are passed to `check` when they
+    are read. Look-ups raise OSError, and what `check` raises."""
+
+    def __init__(
+        self,
+        handle: int,
+        start: int,
+        count: int,
+        kind: np.dtype[Any],
+        pool: PagePool,
+        page: int = 0,
+        check: _PageCheck | None = None,
+    ) -> None:
         self._handle, self._start, self._count, self._kind, self._pool = handle, start, count, kind, pool
-        self._of_page = max(1, PAGE // kind.itemsize)
+        self._of_page, self._check = records_of_page(kind, page or PAGE), check
         self.forget()
         pool.add(self)
 
@@ -81,8 +135,12 @@ class PagedRecords:
 
     def range(self, first: int, end: int) -> RecordArray:
         """The records from `first` on and before `end`, uncached."""
-        size = self._kind.itemsize
-        return np.frombuffer(self._read(self._start + first * size, (end - first) * size), self._kind)
+        page = first // self._of_page
+        past = max(page, -(-end // self._of_page))
+        content = self._read_pages(page, past - page)
+        if self._check is not None:
+            self._check(np.arange(page, past), content)
+        return np.frombuffer(content, self._kind, end - first, (first - page * self._of_page) * self._kind.itemsize)
 
     def at(self, places: Ints) -> RecordArray:
         if len(places) <= AT_ONCE:
@@ -116,13 +174,14 @@ class PagedRecords:
 
     def _load(self, pages: Ints) -> None:
         """Reads pages, in ascending order; neighbours are read together."""
-        size = self._of_page * self._kind.itemsize
         first = np.flatnonzero(np.diff(pages, prepend=-2) != 1)
         counts = np.diff(first, append=len(pages))
-        starts = (self._start + pages[first] * size).tolist()
         content = b"".join(
-            [self._read(start, count * size) for start, count in zip(starts, counts.tolist(), strict=True)]
+            [self._read_pages(*pair) for pair in zip(pages[first].tolist(), counts.tolist(), strict=True)]
         )
+        if self._check is not None:
+            self._check(pages, content)
+        content = content.ljust(len(pages) * self._of_page * self._kind.itemsize, b"\0")
         end = self._used + len(pages)
         if end > len(self._pages):
             more = np.empty((max(end, 2 * len(self._pages)), self._of_page), self._kind)
@@ -133,7 +192,10 @@ class PagedRecords:
         self._slots[pages] = np.arange(self._used, end)
         self._used = end
 
-    def _read(self, start: int, size: int) -> bytes:
+    def _read_pages(self, first: int, count: int) -> bytes:
+        page = self._of_page * self._kind.itemsize
+        start = self._start + first * page
+        size = min(count * page, self._count * self._kind.itemsize - first * page)
         found = os.pread(self._handle, size, start)
         while len(found) < size:
             more = os.pread(self._handle, size - len(found), start + len(found))
@@ -170,7 +232,12 @@ FINGERPRINTS = np.dtype([("fingerprints", "<u8", (BLOCK // 8,))])
 MOST = (1 << 32) - 1
 """Maximum number of postings, and of instances, in a file."""
 
-FORMAT = 1
+_SUM = np.dtype("<u4")
+"""The checksum of a page."""
+
+FORMAT = 2
+"""Since 2, files have checksums of their pages, and their name."""
+
 _MAGIC = b"mmqjprun"
 _ALIGNED = 64
 _END = len(_MAGIC) + 16
@@ -219,7 +286,8 @@ class EdgeClass:
 class RunHead:
     """The description of a run file. Numbers of records, documents and instances; the layout; the docid `base` of its
     postings and the `end` after the greatest; when the `first` and `last` document begin, and `until` when any lasts,
-    in microseconds; the path classes."""
+    in microseconds; the path classes. `page` is the approximate size of a page in bytes, `sums` the checksum of the
+    checksums of all pages, `name` the file's name without suffix. Files of format 1 have no checksums: `page` is 0."""
 
     postings: int
     groups: int
@@ -232,16 +300,30 @@ class RunHead:
     last: int
     until: int
     classes: tuple[EdgeClass, ...]
+    page: int = 0
+    sums: int = 0
+    name: str = ""
 
     @property
     def types(self) -> tuple[np.dtype[Any], ...]:
         """The types of the arrays, in file order."""
-        return self.layout.posting, GROUP, FENCE, FINGERPRINTS
+        return self.layout.posting, GROUP, FENCE, FINGERPRINTS, _SUM
 
     @property
     def counts(self) -> tuple[int, ...]:
         """The lengths of the arrays, in file order."""
-        return self.postings, self.groups, self.blocks, self.blocks
+        return self.postings, self.groups, self.blocks, self.blocks, sum(self.page_counts)
+
+    def page_bytes(self, array: int) -> int:
+        """The size of the pages of an array."""
+        return records_of_page(self.types[array], self.page) * self.types[array].itemsize
+
+    @property
+    def page_counts(self) -> tuple[int, ...]:
+        """The numbers of pages of the arrays before the checksums."""
+        counts = self.postings, self.groups, self.blocks, self.blocks
+        pages = (-(-count // records_of_page(kind, self.page)) for count, kind in zip(counts, self.types, strict=False))
+        return tuple(pages) if self.page else (0, 0, 0, 0)
 
     @property
     def blocks(self) -> int:
@@ -269,7 +351,7 @@ class RunHead:
     def from_json(text: bytes) -> RunHead:
         """Raises ValueError, KeyError or TypeError if this is no description."""
         told = json.loads(text.decode("utf-8", "surrogatepass"))
-        if told.pop("format") != FORMAT:
+        if told.pop("format") not in (1, FORMAT):
             raise ValueError("of another format")
         sets = [frozenset((above, below) for above, below in edges) for edges in told.pop("sets")]
         classes = (
@@ -277,10 +359,6 @@ class RunHead:
             for numbers, same, stream in told.pop("classes")
         )
         return RunHead(**told | {"layout": Layout(**told["layout"]), "classes": tuple(classes)})
-
-
-class DamagedRun(StoreError):
-    """The file of a run is gone, or is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +382,7 @@ class RunFile:
         finalize(self, os.close, self._handle)
         self.size = os.fstat(self._handle).st_size
         self.head = self._described()
+        self._sums = PageSums(path, self._handle, self.head)
         self.postings, self.groups = self.arrays(pool)
 
     @cached_property
@@ -314,26 +393,30 @@ class RunFile:
     def index_between(self, first: int, end: int) -> RunIndex:
         """The index of the blocks that may have digests with `first` <= high half < `end`."""
         blocks = self.head.blocks
-        fences = Field(PagedRecords(self._handle, self.head.starts[2], blocks, FENCE, PagePool()), "high")
+        fences = Field(self._array(2, PagePool()), "high")
         bounds = np.array([first, min(end, (1 << 64) - 1)], np.uint64)
         low, high = bisect_ranges(fences, np.zeros(2, np.int64), np.full(2, blocks), bounds).tolist()
         return self._index(max(low - 1, 0), min(high + 1, blocks) if end < 1 << 64 else blocks)
 
     def _index(self, first: int, end: int) -> RunIndex:
-        *_, fences, fingerprints = zip(self.head.types, self.head.starts, strict=False)
-        return RunIndex(
-            self._whole(*fences, first, end)["high"], self._whole(*fingerprints, first, end)["fingerprints"], first
-        )
+        fences, fingerprints = (self._array(number, PagePool()).range(first, end) for number in (2, 3))
+        return RunIndex(fences["high"], fingerprints["fingerprints"], first)
 
     def arrays(self, pool: PagePool) -> tuple[PagedRecords, PagedRecords]:
         """The arrays of postings and groups, with pages of their own."""
-        head = self.head
-        (one, other, *_), (count, groups, *_), (start, at, *_) = head.types, head.counts, head.starts
-        return PagedRecords(self._handle, start, count, one, pool), PagedRecords(self._handle, at, groups, other, pool)
+        return self._array(0, pool), self._array(1, pool)
 
-    def _whole(self, kind: np.dtype[Any], start: int, first: int, end: int) -> RecordArray:
-        size = kind.itemsize
-        return np.frombuffer(os.pread(self._handle, (end - first) * size, start + first * size), kind)
+    def _array(self, number: int, pool: PagePool) -> PagedRecords:
+        head, check = self.head, partial(self._sums.check, number)
+        place = head.starts[number], head.counts[number], head.types[number]
+        return PagedRecords(self._handle, *place, pool, head.page, check if head.page else None)
+
+    def check(self) -> None:
+        """Compares all checksums. Raises DamagedRun."""
+        for number, count in enumerate(self.head.counts[:-1]):
+            array, step = self._array(number, PagePool()), CHECKED_AT_ONCE // self.head.types[number].itemsize
+            for first in range(0, count, step):
+                array.range(first, min(first + step, count))
 
     def _described(self) -> RunHead:
         end = os.pread(self._handle, _END, max(0, self.size - _END))
@@ -345,9 +428,9 @@ class RunFile:
                 raise ValueError("no description")
             head = RunHead.from_json(text)
         except (ValueError, KeyError, TypeError) as error:
-            raise DamagedRun(f"{self.path} is damaged") from error
-        if head.starts[-1] != at:
-            raise DamagedRun(f"{self.path} is damaged")
+            raise DamagedRun(f"{self.path} is damaged: its description is not what was written") from error
+        if head.starts[-1] != at or head.name not in ("", self.path.stem):
+            raise DamagedRun(f"{self.path} is damaged: its description is that of another file")
         return head
 
 
@@ -356,7 +439,9 @@ class RunWriter:
 
     def __init__(self, path: Path, layout: Layout, postings: int, docids: range) -> None:
         self.path = path
-        self._head = RunHead(postings, 0, 0, 0, layout, docids.start, docids.stop, 0, 0, 0, ())
+        self._head = RunHead(postings, 0, 0, 0, layout, docids.start, docids.stop, 0, 0, 0, (), PAGE, 0, path.stem)
+        self._sums, self._unsummed = ([b""], [b""]), [b"", b""]
+        """Checksums of the pages of postings and groups, and the content behind them, less than a page."""
         self._next = list(self._head.starts[:2])
         self._groups = 0
         self._fences: list[RecordArray] = []
@@ -375,6 +460,13 @@ class RunWriter:
     def _put(self, place: int, records: RecordArray) -> None:
         content = np.ascontiguousarray(records, self._head.types[place]).tobytes()
         self._next[place] = self._write(content, self._next[place])
+        content = self._unsummed[place] + content
+        whole = len(content) - len(content) % self._head.page_bytes(place)
+        self._sums[place].append(self._summed(place, memoryview(content)[:whole]))
+        self._unsummed[place] = content[whole:]
+
+    def _summed(self, place: int, content: bytes | memoryview) -> bytes:
+        return np.array(page_sums(content, self._head.page_bytes(place)), _SUM).tobytes()
 
     def _write(self, content: bytes, at: int) -> int:
         rest = memoryview(content)
@@ -390,9 +482,15 @@ class RunWriter:
         head = replace(self._head, groups=self._groups, documents=documents, instances=instances)
         head = replace(head, first=times[0], last=times[1], until=times[2], classes=tuple(classes))
         assert tuple(map(_aligned, self._next)) == head.starts[1:3], "as many records as were announced"
-        self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[2])
-        self._write(b"".join(some.tobytes() for some in self._fingerprints), head.starts[3])
-        text = head.to_json()
+        sums = [part for place in (0, 1) for part in (*self._sums[place], self._summed(place, self._unsummed[place]))]
+        for place, parts in enumerate((self._fences, self._fingerprints), 2):
+            size = head.counts[place] * head.types[place].itemsize
+            content = b"".join(part.tobytes() for part in parts).ljust(size, b"\0")
+            self._write(content, head.starts[place])
+            sums.append(self._summed(place, content))
+        content = b"".join(sums)
+        self._write(content, head.starts[4])
+        text = replace(head, sums=crc32(content)).to_json()
         end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
         self._write(text + end, head.starts[-1])
         sync_file(self._file.fileno())

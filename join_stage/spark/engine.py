@@ -33,15 +33,14 @@ from join_stage.protocol import (
 from join_stage.signature.plan import SignaturePlan, telling_no_room
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
-from join_stage.store.protocol import UNBOUNDED, Bounds, StoreSchema, TableStore
+from join_stage.store.protocol import RUNS, UNBOUNDED, Bounds, StoreError, StoreSchema, TableStore
 from join_stage.store.spark.manifests import CheckedSnapshot, DataFile
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews, local_frame
 from join_stage.store.spark.question import SparkQuestion
-from join_stage.store.spark.session import telling_loss
+from join_stage.store.spark.session import loss, telling_loss
 from join_stage.tables import (
     FLAT_STORE,
     NOTHING_ELSE,
-    RUNS,
     STATE,
     OnlyRead,
     drop_runs_manifest,
@@ -298,6 +297,10 @@ class SparkEngine:
 
     def follow(self, tables: Collection[str]) -> None:
         """Returns None: the store cannot follow tables."""
+
+    def mends(self, error: Exception) -> bool:
+        found = error if isinstance(error, StoreError) else loss(error)
+        return found is not None and self._plan.mends(found)
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()

@@ -32,7 +32,6 @@ from join_stage.signature.runs import (
     BLOCK,
     FENCE,
     FINGERPRINTS,
-    DamagedRun,
     DiskRun,
     EdgeClass,
     Field,
@@ -40,8 +39,9 @@ from join_stage.signature.runs import (
     RecordArray,
     RunFile,
 )
-from join_stage.store.protocol import StoreError
+from join_stage.store.protocol import DamagedRun, StoreError
 from join_stage.store.spark.manifests import DataFile, Merging, find_rows, merge_files
+from join_stage.store.spark.session import loss
 from templates.witness import R_DOC
 
 
@@ -115,12 +115,14 @@ class KeptFiles:
         self._files: OrderedDict[Path, RunFile] = OrderedDict()
 
     def open(self, path: Path) -> RunFile:
-        """Raises StoreError if the file does not exist on this machine."""
+        """Raises StoreError if the file does not exist on this machine, and DamagedRun."""
         file = self._files.get(path)
         if file is None:
             try:
                 file = self._files[path] = RunFile(path, self._pool)
             except DamagedRun as error:
+                if path.exists():
+                    raise
                 raise StoreError(
                     f"{error}, for an executor of Spark: the state directory must be on a file system that the driver "
                     "and all executors have at the same place"
@@ -410,6 +412,8 @@ class SparkMerger:
                 self._context.parallelize([path], 1).mapPartitions(partial(_merge, inputs)).collect()
         except _FAILURES as error:
             _remove_drafts(path)
+            if isinstance(found := loss(error), DamagedRun):
+                raise found from error
             raise OSError(f"an executor did not merge runs: {error}") from error
         finally:
             self._context.removeJobTag(_tag(path))

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
-from weakref import ref
+from typing import Any, NoReturn, TypeVar
+from weakref import finalize, ref
+from zlib import crc32
 
 import duckdb
 import pyarrow as pa
 
-from common.files import is_shared, keep_private, make_state
+from common.files import is_shared, keep_private, make_state, write_mark
 from join_stage.store.protocol import (
+    COMMITTED,
     DUCKDB_FILE,
+    LOST,
     ONLY_READ,
     SPARK_MANIFESTS,
     UNBOUNDED,
@@ -35,7 +39,9 @@ from join_stage.store.protocol import (
     StoreError,
     StoreSchema,
     check_known,
+    check_not_lost,
     json_objects,
+    last_commit,
     measured,
     short_enough,
     telling,
@@ -390,6 +396,81 @@ def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
     check_known(name, schema, set() if before else made)
 
 
+_HEADERS, _HEADER, _APART = 4096, struct.Struct("<QQ"), 4096
+"""Where DuckDB's file has the two headers of its checkpoints, and their first numbers: checksum and iteration, which
+grows with each checkpoint."""
+
+
+class CommitMark:
+    """Notes after each commit how far DuckDB's file and its log have come. DuckDB opens a file whose log is missing,
+    ends early, or has some damaged entries, as of an earlier commit; the mark tells that it is one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._path, self._handle = directory, directory / COMMITTED, -1
+        self._file, self._log = directory / DUCKDB_FILE, directory / f"{DUCKDB_FILE}.wal"
+        self._last = (-1, 0, 0)
+        """The iteration of the file, the size of the log, and its checksum."""
+
+    def note(self) -> None:
+        """Called after a commit. A mark that cannot be written stays as it was, and tells less."""
+        with suppress(OSError):
+            if self._handle < 0:  # it stays open: to close it would end the locks of DuckDB
+                self._handle = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
+                finalize(self, os.close, self._handle)
+            iteration = _iteration(self._handle)  # first: if DuckDB drops the log now, the mark tells less
+            size = _size(self._log)
+            known, start, checksum = self._last
+            if known != iteration or start > size:
+                start = checksum = 0
+            length, checksum = _summed(self._log, start, size, checksum)
+            if start + length == size and (last := (iteration, size, checksum)) != self._last:
+                write_mark(self._path, *last)
+                self._last = last
+
+    def check(self) -> None:
+        """Raises StoreError if the file or its log is older than the last commit noted."""
+        if (mark := last_commit(self._directory)) is None:
+            return
+        with self._file.open("rb") as file:
+            found = _iteration(file.fileno())
+        iteration, size, checksum = mark
+        if found < iteration:
+            self._raise(self._file, "is older than what was committed, or damaged")
+        length, summed = _summed(self._log, 0, size if found == iteration else 0, 0)
+        if found == iteration and (length, summed) != (size, checksum):
+            state = "damaged" if length == size else "cut" if length else "gone"
+            self._raise(self._log, f"has the last commits before a kill and is {state}")
+
+    def _raise(self, file: Path, what: str) -> NoReturn:
+        raise StoreError(
+            f"the store in {self._directory} has lost commits: {file.name} {what}; put it back as it was, or take an "
+            f"older copy of the directory; {LOST.format(self._directory)}"
+        )
+
+
+def _iteration(handle: int) -> int:
+    content = os.pread(handle, _APART + _HEADER.size, _HEADERS)
+    places = (place for place in (0, _APART) if len(content) >= place + _HEADER.size)
+    return max((_HEADER.unpack_from(content, place)[1] for place in places), default=-1)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _summed(path: Path, start: int, end: int, checksum: int) -> tuple[int, int]:
+    """The number of bytes of a file in a range, and the checksum of all before `end`."""
+    length = 0
+    with suppress(FileNotFoundError), (path if start < end else Path(os.devnull)).open("rb", buffering=0) as file:
+        file.seek(start)
+        while length < end - start and (some := file.read(min(end - start - length, 1 << 20))):
+            checksum, length = crc32(some, checksum), length + len(some)
+    return length, checksum
+
+
 MEMORY_LIMIT = "2GB"
 """Memory that DuckDB uses before it spills to disk."""
 
@@ -545,6 +626,11 @@ class DuckDBStore(DuckDBTables):
             if directory is not None:
                 make_state(directory)
             self._is_new = directory is None or not (directory / DUCKDB_FILE).exists()
+            self._mark = None if directory is None else CommitMark(directory)
+            if directory is not None and self._is_new:
+                check_not_lost(directory)
+            elif self._mark is not None:
+                self._mark.check()
             file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
             # By default a database in memory spills into the working directory, which is the user's.
             self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
@@ -565,6 +651,7 @@ class DuckDBStore(DuckDBTables):
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
+            self._note()
         except BaseException:
             self.close()
             raise
@@ -648,9 +735,14 @@ class DuckDBStore(DuckDBTables):
             if self._begun:
                 self._connection.commit()
         self._in_batch = self._begun = False
+        self._note()
         for one in self._following():
             one.commit()
         self._keep_private()
+
+    def _note(self) -> None:
+        if self._mark is not None:
+            self._mark.note()
 
     def rollback(self) -> None:
         self._take_back()
@@ -720,6 +812,7 @@ class DuckDBStore(DuckDBTables):
     def close(self) -> None:
         with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
             self._connection.close()
+        self._note()
         if self._spilled is not None:
             self._spilled.cleanup()
 

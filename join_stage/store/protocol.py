@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, wraps
+from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from common.errors import InputError, OperationalError
+from common.files import read_mark
 
 MOST_BYTES = 64 << 20
 """Bytes collected until a look; past it all is dropped."""
@@ -249,6 +251,13 @@ DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
 """Marker of a store on DuckDB (a file) and on Spark (a folder)."""
 
 
+COMMITTED = "committed"
+"""The mark of a store, a file that says how far it had come: never further than the store itself."""
+
+RUNS = "postings"
+"""The folder of a store for runs of postings, by plan `signature`."""
+
+
 class OtherSession(InputError, ValueError):
     """Another Spark session than the requested one runs in this process."""
 
@@ -257,8 +266,37 @@ class StoreError(OperationalError, RuntimeError):
     """A store cannot be opened, read or written: it is damaged, missing, full, or of a newer version."""
 
 
+class DamagedRun(StoreError):
+    """A file of postings, which derive from the tables, is gone, or is not what was written."""
+
+
 class OutOfMemory(StoreError):
     """A batch needs more memory than the store has."""
+
+
+def check_not_lost(directory: Path) -> None:
+    """Called if a directory has no store. Raises StoreError if it has parts of one."""
+    for part in (COMMITTED, RUNS, f"{DUCKDB_FILE}.wal"):
+        if (directory / part).exists():
+            raise StoreError(
+                f"the store in {directory} has lost its data: {part} is there, but neither {DUCKDB_FILE} nor "
+                f"{SPARK_MANIFESTS} is; put them back, take an older copy of the directory, or name another one"
+            )
+
+
+def last_commit(directory: Path) -> tuple[int, ...] | None:
+    """The mark of a store, if any. Raises StoreError if it is damaged."""
+    try:
+        return read_mark(directory / COMMITTED)
+    except ValueError as error:
+        raise StoreError(
+            f"the store is damaged: {directory / COMMITTED}, which tells whether the store has all commits, is not "
+            "what was written; take an older copy of the store, or, if nothing else has changed, remove this file"
+        ) from error
+
+
+LOST = "mmqjp check-store {} --repair goes on without what is lost, so that outputs may be told again"
+"""What to do about a store that is older than its mark, beside restoring it."""
 
 
 class OtherEngine(StoreError):

@@ -515,14 +515,20 @@ class Batches:
         lasts: bool | None = None,
     ) -> BatchResult:
         """Processes documents and commits `metadata` with them. `evaluated` has stage 1 results computed elsewhere.
-        `lasts` says, at the end of a finite run, whether its state persists. Pauses queries whose own work fails."""
-        documents, paused = list(documents), dict[str, str]()
+        `lasts` says, at the end of a finite run, whether its state persists. Pauses queries whose own work fails, and
+        tries again once the store has mended itself."""
+        documents, paused, is_mended = list(documents), dict[str, str](), False
         for failures in range(MOST_FAILING + 1):
             try:
                 done = self._process(documents, metadata, evaluated, lasts)
                 return replace(done, paused=paused | done.paused)
             except Exception as error:
-                if failures == MOST_FAILING or not may_be_of_query(error):
+                if failures == MOST_FAILING:
+                    raise
+                if not is_mended and self._components.store.mends(error):
+                    is_mended = True
+                    continue
+                if not may_be_of_query(error):
                     raise
                 if not (blamed := self._to_blame(error, partial(self._failure, documents, evaluated, lasts))):
                     raise

@@ -294,6 +294,8 @@ def status(state: Path, as_json: bool, wait: float) -> None:
         click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
     for name, count in found.get("waiting", {}).items():
         click.echo(f"waiting        {printable_line(name)}: {count:,} for their deadline")
+    if times := found.get("rebuilt"):
+        click.echo(f"rebuilt        postings that were damaged, {pluralise(times, 'time')}")
     for sink in found.get("sinks", ()):
         reason = f": {printable_line(sink['reason'])}" if sink["reason"] else ""
         click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")

@@ -37,6 +37,7 @@ class Status:
     read. No join needs documents that begin before `evictable_before` (None: unknown). `state_bytes` is the size of the
     files. `sinks` are known only while a service delivers to them. `events` describes the waiting state of event
     queries. `waiting` counts, for the first MOST_LISTED names, documents of undecided absences.
+    `rebuilt` counts how often damaged postings were built anew.
     """
 
     queries: int
@@ -54,6 +55,7 @@ class Status:
     sinks: tuple[SinkState, ...] = ()
     events: WaitingCounts | None = None
     waiting: dict[str, int] = field(default_factory=dict)
+    rebuilt: int = 0
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -95,4 +97,5 @@ def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
         tuple(sinks),
         engine.waiting_events(),
         dict(islice(engine.waiting_absences().items(), MOST_LISTED)),
+        engine.times_rebuilt(),
     )

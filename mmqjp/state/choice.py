@@ -18,7 +18,7 @@ from common.errors import InvalidValue
 from common.files import lock, make_lock, make_state, unlock
 from feeds.documents import Now, now_us
 from join_stage.protocol import JoinEngine
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError, check_not_lost
 from join_stage.store.spark.java import has_session, runs_in_submit
 from mmqjp.tables.schema import SCHEMA
 
@@ -73,9 +73,13 @@ def choose_engine(
 
 
 def stored_engine(state: Path) -> str | None:
+    """Returns the engine of a store; None if there is none. Raises StoreError if there are only parts of one."""
     if (state / DUCKDB_FILE).exists():
         return DUCKDB
-    return SPARK if (state / SPARK_MANIFESTS).exists() else None
+    if (state / SPARK_MANIFESTS).exists():
+        return SPARK
+    check_not_lost(state)
+    return None
 
 
 def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:

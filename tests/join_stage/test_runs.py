@@ -1,10 +1,13 @@
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +21,10 @@ from join_stage.signature import runs as runs_module
 from join_stage.signature.disk import MOST_RUNS, Merge, MergerHere, StoredRuns
 from join_stage.signature.postings import CODE_BITS, AskedValues, PostingRun, ValueDictionary, digests, grouped
 from join_stage.signature.rows import PathClass, PathClasses, RowIndex
-from join_stage.signature.runs import DamagedRun, DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
+from join_stage.signature.runs import DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
 from join_stage.spark.tasks import SparkMerger, merge_on_executor
-from join_stage.store.protocol import StoreError
+from join_stage.store.protocol import RUNS, DamagedRun, StoreError
 from join_stage.store.spark.manifests import Merging, read_rows, write_data_file
-from join_stage.tables import RUNS
 from templates.witness import NO_WITNESSES
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
 from tests.generate.seeds import at_length, seeds
@@ -454,3 +456,55 @@ def test_files_of_tables_are_merged_there_or_here(
     assert (file.name, file.rows, file.level) == ("all.parquet", 6, 1)
     assert read_rows(tmp_path / "all.parquet", SCHEMA)["n"].to_pylist() == [0, 10, 1, 11, 2, 12]
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def as_format_1(path: Path) -> None:
+    """Makes a run file as it was before there were checksums."""
+    file = RunFile(path, PagePool())
+    told = json.loads(file.head.to_json())
+    for name in ("page", "sums", "name"):
+        del told[name]
+    text = json.dumps(told | {"format": 1}).encode()
+    end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + b"mmqjprun"
+    path.write_bytes(path.read_bytes()[: file.head.starts[4]] + text + end)
+
+
+def test_files_without_checksums_are_read_and_get_them_by_a_merge(tmp_path: Path):
+    runs, rng = StoredRuns(tmp_path), np.random.default_rng(5)
+    runs.open(None, lambda one: 1)
+    for number in (0, 1):
+        runs.add(*random_run(rng, 400 // (1 + 2 * number), number * 400, 30), number * 400 + 399)
+    kept = [flat(run) for run in runs.now.runs]
+    manifest = runs.manifest()
+    for path in tmp_path.iterdir():
+        as_format_1(path)
+    again = StoredRuns(tmp_path)
+    assert again.open(manifest, lambda one: 1)
+    assert [run.file.head.page for run in again.now.runs] == [0, 0]
+    assert [flat(run) for run in again.now.runs] == kept
+    merged(again, 6)
+    assert all(run.file.head.page for run in again.now.runs)
+    for run in again.now.runs:
+        run.file.check()
+    assert sorted(repr(posting) for run in again.now.runs for posting in flat(run)) == sorted(map(repr, chain(*kept)))
+
+
+@pytest.mark.parametrize("seed", seeds(2, 100))
+def test_each_byte_of_a_run_is_compared(seed: int, tmp_path: Path):
+    rng = np.random.default_rng(seed)
+    path = tmp_path / "0.run"
+    written(path, *random_run(rng, int(rng.choice([1, 30, 300])), 0, 50)).file.check()
+    whole, turned = path.read_bytes(), Random(seed)
+    file = RunFile(path, PagePool())
+    starts, sizes = file.head.starts, [kind.itemsize for kind in file.head.types]
+    ends = [start + count * size for start, count, size in zip(starts, file.head.counts, sizes, strict=False)]
+    for start, end in [*zip(starts, ends, strict=False), (starts[-1], len(whole))]:
+        for _ in range(20):
+            at = turned.randrange(start, end)
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
+            with pytest.raises(DamagedRun, match="is damaged"):
+                RunFile(path, PagePool()).check()
+    path.write_bytes(whole)
+    shutil.copy(path, tmp_path / "1.run")
+    with pytest.raises(DamagedRun, match="that of another file"):
+        RunFile(tmp_path / "1.run", PagePool())

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.arrays import Ints
-from common.files import open_like_directory, sync_directory, sync_file, write_whole
+from common.files import open_like_directory, sync_directory, sync_file, write_mark, write_whole
 from common.tools import in_batches
-from join_stage.store.protocol import SPARK_MANIFESTS, StoreError, StoreSchema
+from join_stage.store.protocol import COMMITTED, LOST, SPARK_MANIFESTS, StoreError, StoreSchema, last_commit
 
 FORMAT = 2
 """Manifest format. Since 2 manifests have digests of themselves and of their files."""
@@ -63,11 +63,23 @@ def newest_files(directory: Path, schema: StoreSchema) -> Files:
     """The files of the tables after the last batch; another process may be writing. Raises StoreError if the directory
     holds no store."""
     while True:
+        mark = last_commit(directory)  # first: another process may commit in between
         batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
+        check_newest(directory, max(batches, default=0), mark)
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
         with suppress(FileNotFoundError):  # newer manifests have come, and this one was removed
             return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", schema).files
+
+
+def check_newest(directory: Path, newest: int, mark: tuple[int, ...] | None) -> None:
+    """Raises StoreError if the newest manifest is older than the last batch, of the store's mark, if any."""
+    if mark is not None and newest < mark[0]:
+        raise StoreError(
+            f"the store in {directory} has lost commits: its manifest {mark[0]}.json is gone, and the newest one is "
+            f"{f'{newest}.json' if newest else 'gone, too'}; put it back, or take an older copy of the directory"
+            + (f"; {LOST.format(directory)}" if newest else "")
+        )
 
 
 def digests_of(path: Path) -> tuple[int, int]:
@@ -146,6 +158,8 @@ def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
             raise StoreError(f"{path} has format {found}; this version of mmqjp reads formats up to {FORMAT}")
         if content["format"] == FORMAT and digest != _digest(content):
             raise damaged(path)
+        if content.get("batch", int(path.stem)) != int(path.stem):
+            raise damaged(path)
         named = content["tables"]
         files = {
             table: tuple(DataFile(**file) for file in named.get(schema.folder(table), ())) for table in schema.tables
@@ -158,10 +172,12 @@ def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest, schema: StoreSchema) -> None:
-    """Writes a manifest atomically."""
+    """Writes a manifest atomically, and then the mark of the store."""
     tables = {schema.folder(name): [asdict(file) for file in found] for name, found in manifest.files.items() if found}
-    content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
+    content = {"format": FORMAT, "batch": int(path.stem), "written_at": manifest.written_at, "tables": tables}
     write_whole(path, json.dumps({**content, "digest": _digest(content)}))
+    with suppress(OSError):  # then the mark tells less
+        write_mark(path.parents[1] / COMMITTED, int(path.stem))
 
 
 def _digest(content: Mapping[str, object]) -> int:

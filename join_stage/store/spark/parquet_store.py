@@ -22,7 +22,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from common.files import drafts, make_inside, make_state
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OtherEngine, StoreError, StoreSchema
+from join_stage.store.protocol import (
+    DUCKDB_FILE,
+    SPARK_MANIFESTS,
+    OtherEngine,
+    StoreError,
+    StoreSchema,
+    check_not_lost,
+    last_commit,
+)
 from join_stage.store.spark.manifests import (
     DataFile,
     Files,
@@ -31,6 +39,7 @@ from join_stage.store.spark.manifests import (
     Merging,
     Snapshot,
     check_footer,
+    check_newest,
     check_whole,
     damaged,
     find_rows,
@@ -137,11 +146,14 @@ class ParquetStore:
             if (self.directory / DUCKDB_FILE).exists():
                 raise OtherEngine(directory, "duckdb")
             make_state(self.directory)
+            if not (self.directory / SPARK_MANIFESTS).exists():
+                check_not_lost(self.directory)
             make_inside(self.directory, SPARK_MANIFESTS)
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         kept = {batch: read_manifest(self._manifest(batch), schema) for batch in sorted(self._batches())}
         self._batch = max(kept, default=0)
+        check_newest(self.directory, self._batch, last_commit(self.directory))
         self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
         self.files: Files = self._committed
         """The files of each table as the running batch sees them."""

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from common.errors import InputError
-from join_stage.store.protocol import OtherSession, OutOfMemory, StoreError, telling
+from join_stage.store.protocol import DamagedRun, OtherSession, OutOfMemory, StoreError, telling
 from join_stage.store.spark.java import heap_mb, java_home, memory_bytes, runs_in_submit
 
 _Kind = TypeVar("_Kind", bound=type)
@@ -43,7 +43,7 @@ _LOST = (
 )
 
 
-_OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(?:StoreError|DamagedRun): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(StoreError|DamagedRun): (.+)$", re.MULTILINE)
 """One of our errors at the end of a task's traceback."""
 
 
@@ -67,8 +67,9 @@ def loss(error: BaseException) -> StoreError | None:
         )
     if any(word in text for word in _STOPPED):
         return StoreError(ENDED)
-    if told := _OURS.search(text):
-        return StoreError(told[1].strip())
+    if told := _OURS.findall(text):
+        name, message = told[-1]
+        return (DamagedRun if name == DamagedRun.__name__ else StoreError)(message.strip())
     for word in _LOST:
         if word in text:
             line = next(line for line in text.splitlines() if word in line)
