@@ -32,6 +32,9 @@ COMMANDS = LazyCommands(
         "sinks": LazyCommand("mmqjp.commands.manage_sinks:sinks", "Show and change where outputs are delivered."),
         "show": LazyCommand("mmqjp.commands.matches:show", "Show documents as queries see them."),
         "check": LazyCommand("mmqjp.commands.check:check", "Check query files for mistakes."),
+        "check-store": LazyCommand(
+            "mmqjp.commands.check_store:check_store", "Check the files and tables of a store, and mend them."
+        ),
         "sharing": LazyCommand("mmqjp.commands.manage_queries:sharing", "Show what registered queries share and cost."),
         "backtest": LazyCommand("mmqjp.commands.backtest:backtest", "Try queries on documents that are there."),
         "explain": LazyCommand("mmqjp.commands.check:explain", "Explain how queries are run and what they share."),

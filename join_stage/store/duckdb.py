@@ -416,7 +416,7 @@ class CommitMark:
         with suppress(OSError):
             if self._handle < 0:  # it stays open: to close it would end the locks of DuckDB
                 self._handle = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
-                finalize(self, os.close, self._handle)
+                self._end = finalize(self, os.close, self._handle)
             iteration = _iteration(self._handle)  # first: if DuckDB drops the log now, the mark tells less
             size = _size(self._log)
             known, start, checksum = self._last
@@ -426,6 +426,13 @@ class CommitMark:
             if start + length == size and (last := (iteration, size, checksum)) != self._last:
                 write_mark(self._path, *last)
                 self._last = last
+
+    def close(self) -> None:
+        """Called when DuckDB has closed its file."""
+        self.note()
+        if self._handle >= 0:
+            self._end()
+            self._handle = -1
 
     def check(self) -> None:
         """Raises StoreError if the file or its log is older than the last commit noted."""
@@ -637,6 +644,8 @@ class DuckDBStore(DuckDBTables):
             self._connection = duckdb.connect(file)
             self._private = () if directory is None or is_shared(directory) else (Path(file), Path(f"{file}.wal"))
             self._keep_private()
+            if self._private and directory is not None:
+                keep_private(directory / COMMITTED)
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
@@ -812,7 +821,8 @@ class DuckDBStore(DuckDBTables):
     def close(self) -> None:
         with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
             self._connection.close()
-        self._note()
+        if self._mark is not None:
+            self._mark.close()
         if self._spilled is not None:
             self._spilled.cleanup()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feeds.spark.sources import drops
-    from mmqjp.spark.attachment import attach, register
+    from mmqjp.spark.source import attach, register
 
 __all__ = ["attach", "drops", "register"]
 
@@ -15,6 +15,10 @@ def __getattr__(name: str) -> object:
     """Imports public functions on first use; executors need only some of the modules behind them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mmqjp.spark import attachment
+    if name == "drops":
+        from feeds.spark.sources import drops
 
-    return getattr(attachment, name)
+        return drops
+    from mmqjp.spark import source
+
+    return getattr(source, name)

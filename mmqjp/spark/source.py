@@ -1,7 +1,8 @@
 """The streaming data sources of a service on Spark: files, or any source whose rows have a `value`. For files, the
 driver writes a read plan (which splits of which files) before Spark starts a micro-batch; the plan's number is Spark's
 offset, so that a repeated micro-batch reads the same splits, and the plan is removed once committed. Executors turn
-splits into rows, one per item or bare offset, in source order. A `value` is XML or a JSON record."""
+splits into rows, one per item or bare offset, in source order. A `value` is XML or a JSON record. Also makes our data
+sources, and the tables of a store, available in any session."""
 
 from __future__ import annotations
 
@@ -40,13 +41,17 @@ from feeds.readers import (
     read_error_text,
     read_line,
 )
+from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
 from feeds.tail import BlockedFeeds, ReadItem, Tail, WaitingFile, waiting_files
 from join_stage.store.protocol import StoreSchema
+from join_stage.store.spark.attach import DATABASE
+from join_stage.store.spark.attach import attach_store as _attach
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
 from join_stage.store.spark.parquet_store import spark_columns
+from join_stage.tables import FLAT_STORE
 from mmqjp.documents.admission import size_refusal
-from mmqjp.tables.schema import OFFSETS, by_file
+from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, by_file
 
 LARGE = 64 << 20
 """Bytes of XML after which the rest of a file is left to a later micro-batch. A file of this size ends its plan."""
@@ -632,3 +637,24 @@ def streaming_frame(
     known = StoredPositions(state)
     own.dataSource.register(file_source(replace(source, tasks=tasks), known, checkpoint.absolute() / PLANS))
     return own.readStream.format(FORMAT).load()
+
+
+def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE) -> None:
+    """Makes the store in the directory `warehouse` readable in a session, as a database.
+
+    The database has the tables `documents`, `outputs`, `dead_letters`, `batches`, `r_bin`, `r_doc` and `r_docts`, and
+    the views `queries`, `matches`, `costs` and `r_t_0`, `r_t_1`, ...
+
+    The database exists for all sessions, but each session chooses, and may change, which store it shows. A query sees
+    the batches committed when it is planned, including those after this call. Call again for the views of templates
+    added later. Executors need this package. Raises StoreError if the directory holds no store, or if the database has
+    a table that is not ours.
+    """
+    _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views=SPARK_VIEWS), Path(warehouse), database)
+
+
+def register(spark: SparkSession) -> None:
+    """Registers the data sources `mmqjp_warc` (WARC files) and `mmqjp_feeds` (live feeds) in a session, for
+    `spark.read` and `spark.readStream`. Executors need this package."""
+    for source in (WarcSource, FeedSource):
+        spark.dataSource.register(source)

@@ -21,7 +21,7 @@ from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
 from feeds.tail import read_documents
 from mmqjp.engine import Session
-from mmqjp.spark.attachment import register
+from mmqjp.spark.source import register
 from tests.support.feed_server import Fetching, rss
 from tests.support.places import ROOT
 

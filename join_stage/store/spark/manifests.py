@@ -368,7 +368,7 @@ class CheckedSnapshot(Snapshot):
         """Checks the files of tables: content once, existence each time."""
         for table in tables:
             for file, path in self._files_of(table):
-                _look_at(Path(path), file, None if path in self._whole else check_whole)
+                look_at(Path(path), file, None if path in self._whole else check_whole)
                 self._whole.add(path)
 
     @contextmanager
@@ -379,7 +379,7 @@ class CheckedSnapshot(Snapshot):
         except errors:
             for table in tables:
                 for file, path in self._files_of(table):
-                    _look_at(Path(path), file, None)
+                    look_at(Path(path), file, None)
             raise
 
     def columns(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
@@ -404,7 +404,7 @@ class CheckedSnapshot(Snapshot):
         """The paths of the existing files of a table. The footer of each is checked the first time."""
         for file, path in self._files_of(table):
             is_known = path in self._whole or path in self._footers
-            _look_at(Path(path), file, None if is_known else check_footer)
+            look_at(Path(path), file, None if is_known else check_footer)
             self._footers.add(path)
         return self.unchecked_paths(table)
 
@@ -412,7 +412,7 @@ class CheckedSnapshot(Snapshot):
         return zip(self.files[table], self.unchecked_paths(table), strict=True)
 
 
-def _look_at(path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None) -> None:
+def look_at(path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None) -> None:
     """Raises StoreError if a file is missing, has another size, or fails the check."""
     try:
         if path.stat().st_size != file.size:

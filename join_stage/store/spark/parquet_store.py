@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from common.files import drafts, make_inside, make_state
+from common.files import drafts, is_shared, keep_private, make_inside, make_state
 from join_stage.store.protocol import (
+    COMMITTED,
     DUCKDB_FILE,
     SPARK_MANIFESTS,
     OtherEngine,
@@ -151,6 +152,8 @@ class ParquetStore:
             make_inside(self.directory, SPARK_MANIFESTS)
         except OSError as error:
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
+        if not is_shared(self.directory):
+            keep_private(self.directory / COMMITTED)
         kept = {batch: read_manifest(self._manifest(batch), schema) for batch in sorted(self._batches())}
         self._batch = max(kept, default=0)
         check_newest(self.directory, self._batch, last_commit(self.directory))

@@ -13,7 +13,7 @@ from join_stage.store.protocol import StoreError
 from join_stage.store.spark.attach import table_source
 from join_stage.tables import FLAT_STORE
 from mmqjp.engine import Session
-from mmqjp.spark.attachment import attach
+from mmqjp.spark.source import attach
 from mmqjp.tables.schema import SCHEMA
 from tests.generate.seeds import at_length
 from tests.support.places import ROOT

@@ -1,0 +1,504 @@
+"""`mmqjp check-store`: compares all files of a store with their checksums, and its rows with what they refer to, and
+mends what derives from the rest. The store is read by DuckDB, whichever engine wrote it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import numpy as np
+
+from common.arrays import Ints
+from common.errors import MmqjpError
+from common.files import make_inside
+from feeds.documents import now_us
+from feeds.fetch.state import FetchStore
+from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
+from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, DamagedRun, Outdated, StoreError
+from join_stage.tables import runs_manifest
+from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.commands.command_line import FAILED, Failure, debug_option
+from mmqjp.commands.console import pluralise
+from mmqjp.engine import Session
+from mmqjp.process import printable_line
+from mmqjp.service.drops import state_file
+from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
+from mmqjp.state.choice import SPARK, Ownership, ReadLock, stored_engine
+from mmqjp.tables.ledger import NEXT_IDS
+from mmqjp.tables.schema import QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings, snapshot
+
+if TYPE_CHECKING:
+    from join_stage.duckdb_files import DuckDBFilesReader, DuckDBReader
+    from join_stage.store.spark.manifests import Files
+
+QUARANTINE = "damaged"
+"""The folder of a state directory to which --repair moves damaged files."""
+
+MOST_PASSES = 5
+"""Maximum number of repairs: what one drops may be what other rows refer to."""
+
+
+@dataclass(slots=True)
+class Repairs:
+    """What is to be done: `moved` to quarantine; `rows` to drop, by table and condition; `files` of a table that are
+    left out of the manifest, on Spark; `postings` built anew; the `mark` removed, so that lost commits are accepted."""
+
+    moved: list[Path] = field(default_factory=list)
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    files: set[tuple[str, str]] = field(default_factory=set)
+    postings: bool = False
+    mark: bool = False
+
+
+class Fault(NamedTuple):
+    """Something wrong with a file or a table. `remedy` is what --repair does; empty if only a copy helps. `repair` adds
+    that to what is to be done."""
+
+    place: str
+    what: str
+    remedy: str = ""
+    repair: Callable[[Repairs], object] | None = None
+
+    def to_dict(self, *, mended: bool) -> dict[str, object]:
+        return {"place": self.place, "what": self.what, "remedy": self.remedy or None, "mended": mended}
+
+
+ESSENTIAL = frozenset((*QUERY_TABLES, *SETTING_TABLES, "definitions", "removed_definitions", "groups"))
+"""Tables without whose rows no store can be opened."""
+
+
+class Reference(NamedTuple):
+    """Numbers in a column of a table that must be in another one."""
+
+    table: str
+    column: str
+    target: str
+    key: str
+
+
+_OF_QUERIES = (
+    "memberships",
+    "placements",
+    "inner_placements",
+    "removed_queries",
+    "pauses",
+    "withheld",
+    "untold",
+    "told",
+)
+
+REFERENCES = (
+    *(Reference(table, "qid", "added_queries", "qid") for table in _OF_QUERIES),
+    Reference("placements", "template", "templates", "template"),
+    Reference("inner_placements", "template", "templates", "template"),
+    Reference("removed_definitions", "id", "definitions", "id"),
+    Reference("answers", "form", "added_queries", "form"),
+)
+
+ON_DUCKDB = (
+    Reference("bound", "docid", "r_docts", "docid"),
+    Reference("bound", "grp", "groups", "grp"),
+    Reference("r_doc", "docid", "r_docts", "docid"),
+)
+"""References within the join state. On Spark it is evicted by files, so that its tables keep different documents."""
+
+_PRUNED = "(SELECT coalesce(min(t1), 0) FROM answers)"
+"""With --keep, matches and documents are dropped that end before a time, and no answer that is kept does. So whatever
+begins later is there."""
+
+MISSING = {
+    "answers": (f"t0 >= {_PRUNED} AND answer IN (SELECT l.answer FROM answer_matches l WHERE l.match NOT IN "
+                "(SELECT m.match FROM match_rows m))", "have matches that are gone"),
+    "match_rows": (f"t0 >= {_PRUNED} AND (docid1 NOT IN (SELECT d.docid FROM documents d) OR docid2 NOT IN "
+                   "(SELECT d.docid FROM documents d))", "are of documents that are gone"),
+}  # fmt: skip
+"""Rows that lack others which cannot be made again: by table, the condition and what is wrong."""
+
+NUMBERED = """SELECT count(*) AS n FROM (
+  SELECT first_seq, last_seq, sum(recipients) AS outputs, lead(first_seq) OVER (ORDER BY first_seq) AS next
+  FROM answers GROUP BY first_seq, last_seq
+) WHERE last_seq - first_seq + 1 <> outputs OR next <= last_seq"""
+"""Groups of answers whose outputs have numbers in common, or not as many numbers as outputs."""
+
+RECEIVED = """SELECT count(*) AS n FROM answers a LEFT JOIN (
+  SELECT answer, count(*) AS members FROM recipients GROUP BY answer
+) r ON r.answer = a.answer WHERE a.recipients <> coalesce(r.members, 0)"""
+"""Answers that do not have the recipients for which their outputs are numbered."""
+
+
+class StoreCheck:
+    """Checks a store that no other process writes. Counts what was compared in `files` and `rows`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.engine: str | None = None
+        self.files = self.rows = 0
+
+    def faults(self) -> Iterator[Fault]:
+        try:
+            self.engine = stored_engine(self._directory)
+            if self.engine is None:
+                yield Fault(str(self._directory), "there is no store in it")
+                return
+            damaged = set[str]()
+            faults = self._files_of_spark(damaged) if self.engine == SPARK else self._log()
+            for fault in faults:
+                yield fault
+                if fault.place in (SPARK_MANIFESTS, DUCKDB_FILE):
+                    return  # what it says of the rest is not true
+            with closing(self._opened()) as reader:
+                yield from self._tables(reader, damaged)
+                yield from self._postings(reader, damaged)
+                yield from self._references(reader, damaged)
+                yield from self._states(reader, damaged)
+        except (MmqjpError, OSError) as error:
+            yield Fault(self.engine or str(self._directory), str(error))
+        yield from self._beside()
+
+    def _opened(self) -> DuckDBReader | DuckDBFilesReader:
+        from join_stage.duckdb_files import DuckDBFilesReader, DuckDBReader
+
+        return (DuckDBFilesReader if self.engine == SPARK else DuckDBReader)(SCHEMA, self._directory)
+
+    # ------------------------------------------------------------ files
+
+    def _log(self) -> Iterator[Fault]:
+        from join_stage.store.duckdb import CommitMark
+
+        self.files += 1
+        try:
+            CommitMark(self._directory).check()
+        except StoreError as error:
+            yield Fault(DUCKDB_FILE, str(error), "goes on without the lost commits", _accept)
+
+    def _files_of_spark(self, damaged: set[str]) -> Iterator[Fault]:
+        from join_stage.store.spark.manifests import check_whole, look_at, newest_files
+        from join_stage.tables import FLAT_STORE
+
+        schema = FLAT_STORE | SCHEMA
+        self.files += 1
+        try:
+            files = newest_files(self._directory, schema)
+        except StoreError as error:
+            found = sorted((self._directory / SPARK_MANIFESTS).glob("*.json"), key=lambda path: int(path.stem))
+            is_newest_bad = str(found[-1]) in str(error) if found else False
+            able = len(found) > (1 if is_newest_bad else 0)
+
+            def roll_back(repairs: Repairs) -> None:
+                _accept(repairs)
+                repairs.moved += found[-1:] if is_newest_bad else []
+
+            yield Fault(SPARK_MANIFESTS, str(error), *(("goes on without the lost commits", roll_back) if able else ()))
+            return
+        for table, several in files.items():
+            for file in several:
+                self.files += 1
+                path = self._directory / schema.folder(table) / file.name
+                try:
+                    look_at(path, file, check_whole)
+                except StoreError as error:
+                    damaged.add(table)
+                    place = str(path.relative_to(self._directory))
+                    if table in ESSENTIAL:
+                        yield Fault(place, str(error))
+                        continue
+                    remedy = f"leaves out its {pluralise(file.rows, 'row')} of {table}"
+                    yield Fault(place, str(error), remedy, _left_out(table, file.name, path))
+
+    # ------------------------------------------------------------ tables
+
+    def _tables(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+        """Reads all values of all tables, of which DuckDB compares the checksums."""
+        for table in reader.schema.tables:
+            if table in damaged:
+                continue
+            try:
+                (row,) = reader.select(f"SELECT count(*) AS n, bit_xor(hash(t)) AS digest FROM {table} t").to_pylist()
+                self.rows += row["n"]
+            except Exception as error:  # DuckDB's, of many classes, or of Arrow
+                damaged.add(table)
+                yield Fault(table, f"it cannot be read: {str(error).splitlines()[0]}")
+
+    def _postings(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+        manifest = None if "posting_runs" in damaged else runs_manifest(reader)
+        known: Ints | None = None
+        for name, low in [] if manifest is None else json.loads(manifest)["runs"]:
+            self.files += 1
+            try:
+                file = RunFile(self._directory / RUNS / name, PagePool())
+                file.check()
+            except DamagedRun as error:
+                yield Fault(f"{RUNS}/{name}", str(error), "builds the postings anew from the tables", _rebuild)
+                continue
+            if known is None and "r_docts" not in damaged:
+                known = np.sort(reader.read("r_docts", ["docid"])["docid"].to_numpy())
+            if known is not None and (unknown := _unknown(file, low, known)):
+                what = f"it has postings of {pluralise(unknown, 'document')} that the join state does not have"
+                yield Fault(f"{RUNS}/{name}", what, "builds the postings anew from the tables", _rebuild)
+
+    def _references(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+        references = REFERENCES if self.engine == SPARK else REFERENCES + ON_DUCKDB
+        for table, column, target, key in references:
+            if damaged.isdisjoint((table, target)):
+                condition = f"{column} NOT IN (SELECT o.{key} FROM {target} o WHERE o.{key} IS NOT NULL)"
+                row = self._count(reader, f"{table} WHERE {condition}", f"any_value({column})")
+                if row["n"]:
+                    what = f"{pluralise(row['n'], 'row')} with a {column} that {target} has not, such as {row['one']}"
+                    yield Fault(table, what, "drops them", _dropped(table, condition))
+        for table, (condition, what) in MISSING.items():
+            if damaged.isdisjoint(("answers", "answer_matches", "match_rows", "documents")):
+                row = self._count(
+                    reader, f"{table} WHERE {condition}", f"any_value({reader.schema.tables[table].names[0]})"
+                )
+                if row["n"]:
+                    yield Fault(table, f"{pluralise(row['n'], 'row')} {what}, such as {row['one']}")
+        if damaged.isdisjoint(("answers", "withheld", "memberships", "added_queries")):
+            for sql, what in (
+                (NUMBERED, "groups of outputs are numbered wrongly"),
+                (RECEIVED, "answers have other recipients than when they were made"),
+            ):
+                (row,) = reader.select(sql).to_pylist()
+                if row["n"]:
+                    yield Fault("answers", f"{row['n']:,} {what}")
+
+    def _count(self, reader: DuckDBReader | DuckDBFilesReader, source: str, one: str) -> dict[str, Any]:
+        (row,) = reader.select(f"SELECT count(*) AS n, {one} AS one FROM {source}").to_pylist()
+        return dict(row)
+
+    # ------------------------------------------------------------ states of operators and sinks, and files beside
+
+    def _states(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+        if "pattern_state" not in damaged:
+            try:
+                snapshot(reader)
+            except Exception as error:  # of Arrow
+                yield Fault("pattern_state", f"the state of event queries cannot be read: {error}")
+        if "settings" in damaged:
+            return
+        noted = json.loads(read_settings(reader, NEXT_IDS).get("", "null") or "null")
+        last = reader.highest("answers", "last_seq") if noted is None else noted[3] - 1
+        last = max(last, reader.highest("answers", "last_seq"), reader.highest("earlier_outputs", "seq"))
+        for sink, value in read_settings(reader, SINK_PREFIX).items():
+            acked = Position.from_setting(value).acked
+            if acked > last:
+                yield Fault("settings", f"the sink {sink} has acknowledged output {acked}, and the last one is {last}")
+        for table, column in (("gaps", "last"), ("undelivered", "seq")):
+            condition = f"{column} > {last}"
+            if (
+                table not in damaged
+                and (row := self._count(reader, f"{table} WHERE {condition}", f"max({column})"))["n"]
+            ):
+                what = f"{pluralise(row['n'], 'row')} about outputs that there are not, up to {row['one']}"
+                yield Fault(table, what, "drops them", _dropped(table, condition))
+
+    def _beside(self) -> Iterator[Fault]:
+        for folder in (COMMANDS, ANSWERS):
+            for path in sorted((self._directory / SPOOL / folder).glob("*.json")):
+                self.files += 1
+                try:
+                    json.loads(path.read_bytes())
+                except ValueError:
+                    place = str(path.relative_to(self._directory))
+                    yield Fault(place, "it is no JSON", f"moves it to {QUARANTINE}/", _moved(path))
+        path = state_file(self._directory)
+        if path.is_file():
+            self.files += 1
+            try:
+                with closing(FetchStore(path)) as store:
+                    self.rows += len(store.feeds())
+            except (MmqjpError, OSError) as error:
+                yield Fault(str(path.relative_to(self._directory)), str(error))
+
+
+def _accept(repairs: Repairs) -> None:
+    repairs.mark = True
+
+
+def _rebuild(repairs: Repairs) -> None:
+    repairs.postings = True
+
+
+def _dropped(table: str, condition: str) -> Callable[[Repairs], object]:
+    return lambda repairs: repairs.rows.append((table, condition))
+
+
+def _left_out(table: str, name: str, path: Path) -> Callable[[Repairs], object]:
+    def add(repairs: Repairs) -> None:
+        repairs.files.add((table, name))
+        repairs.moved.append(path)
+        repairs.postings = True  # which may have more documents than the tables now
+
+    return add
+
+
+def _moved(path: Path) -> Callable[[Repairs], object]:
+    return lambda repairs: repairs.moved.append(path)
+
+
+def _unknown(file: RunFile, low: int | None, known: Ints) -> int:
+    """The number of documents of a run that are not evicted, and not among the known ones."""
+    step, found = CHECKED_AT_ONCE // file.head.types[0].itemsize, set[int]()
+    for first in range(0, len(file.postings), step):
+        some = file.postings.range(first, min(first + step, len(file.postings)))
+        docids = np.unique(some["docid"].astype(np.int64)[some["time"] >= (file.head.first if low is None else low)])
+        docids += file.head.base
+        at = np.minimum(known.searchsorted(docids), max(len(known) - 1, 0))
+        found.update(docids[known[at] != docids].tolist() if len(known) else docids.tolist())
+    return len(found)
+
+
+# ---------------------------------------------------------------- repairs
+
+
+def apply(directory: Path, repairs: Repairs) -> None:
+    """Mends a store that this process holds. Raises StoreError, OSError."""
+    engine = stored_engine(directory)
+    if engine == SPARK:
+        _mend_spark(directory, repairs)
+    else:
+        _mend_duckdb(directory, repairs)
+    for path in repairs.moved:
+        if path.exists():
+            _quarantine(directory, path)
+    if repairs.postings:
+        for path in (directory / RUNS).glob("*"):
+            path.unlink()
+
+
+def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
+    import duckdb
+
+    from join_stage.store.duckdb import DuckDBStore
+    from join_stage.tables import BOUND_STORE
+
+    file, log = directory / DUCKDB_FILE, directory / f"{DUCKDB_FILE}.wal"
+    try:
+        try:
+            connection = duckdb.connect(str(file))
+        except duckdb.Error:
+            if not repairs.mark or not log.exists():
+                raise
+            _quarantine(directory, log)
+            connection = duckdb.connect(str(file))
+        with connection:
+            connection.begin()
+            for table, condition in [*repairs.rows, *([("posting_runs", "true")] if repairs.postings else [])]:
+                connection.execute(f"DELETE FROM {table} WHERE {condition}")
+            connection.commit()
+    except duckdb.Error as error:
+        raise StoreError(f"the store cannot be mended: {error}; take an older copy of the store") from error
+    if repairs.mark:
+        (directory / COMMITTED).unlink(missing_ok=True)
+    DuckDBStore(BOUND_STORE | SCHEMA, directory).close()  # which writes the mark
+
+
+def _quarantine(directory: Path, path: Path) -> None:
+    make_inside(directory, QUARANTINE)
+    path.rename(directory / QUARANTINE / "-".join(path.relative_to(directory).parts))
+
+
+def _mend_spark(directory: Path, repairs: Repairs) -> None:
+    from join_stage.duckdb_files import DuckDBFilesReader
+    from join_stage.store.spark.manifests import Manifest, newest_files, write_data_file, write_manifest
+    from join_stage.tables import FLAT_STORE
+
+    if repairs.mark:  # the next pass sees what the older manifest names
+        (directory / COMMITTED).unlink(missing_ok=True)
+        return
+    schema = FLAT_STORE | SCHEMA
+    files: Files = newest_files(directory, schema)
+    kept = {
+        name: tuple(file for file in some if (name, file.name) not in repairs.files) for name, some in files.items()
+    }
+    batch = 1 + max(int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json"))
+    for table in {table: None for table, _ in repairs.rows}:  # none of the join state
+        lost = " OR ".join(f"({condition})" for name, condition in repairs.rows if name == table)
+        with closing(DuckDBFilesReader(SCHEMA, directory)) as reader:
+            rows = reader.select(f"SELECT * FROM {table} WHERE ({lost}) IS NOT TRUE").cast(schema.tables[table])
+        path = directory / schema.folder(table) / f"{batch}-0-repaired.parquet"
+        kept[table] = (write_data_file(path, [rows], schema.tables[table]),) if len(rows) else ()
+    if repairs.postings:
+        kept["posting_runs"] = ()
+    write_manifest(directory / SPARK_MANIFESTS / f"{batch}.json", Manifest(kept, now_us()), schema)
+
+
+def mend(directory: Path) -> tuple[list[Fault], list[Fault], StoreCheck]:
+    """Repairs as often as something can be. Returns the mended and the remaining faults, and the last check."""
+    mended: list[Fault] = []
+    for _ in range(MOST_PASSES):
+        check = StoreCheck(directory)
+        faults = list(check.faults())
+        able = [fault for fault in faults if fault.repair is not None]
+        if not able:
+            break
+        repairs = Repairs()
+        for fault in able:
+            assert fault.repair is not None, "these have one"
+            fault.repair(repairs)
+        apply(directory, repairs)
+        mended += able
+    return mended, faults, check
+
+
+def opening_faults(directory: Path) -> list[Fault]:
+    """What keeps an otherwise whole store from being opened."""
+    try:
+        Session(state=directory, read_only=True, quiet=True).close()
+    except Outdated:  # it has no queries yet, as one that has lost all commits
+        return []
+    except (MmqjpError, OSError) as error:
+        return [Fault(str(directory), f"it cannot be opened: {error}")]
+    return []
+
+
+@click.command("check-store")
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--repair", is_flag=True, help="Mend what can be mended. Take a copy of DIR before.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@debug_option
+@click.pass_context
+def check_store(context: click.Context, directory: Path, repair: bool, as_json: bool) -> None:
+    """Compare a store with its checksums and references, and say what is wrong.
+
+    \b
+    Examples:
+      mmqjp check-store state/
+      mmqjp check-store state/ --repair
+
+    No other process may hold the store. The exit status is 1 if anything is wrong (that --repair has not mended).
+    """
+    if repair and stored_engine(directory) is None:
+        raise Failure(f"there is no store in {directory}: name the state directory of one")
+    lock = Ownership(directory) if repair else ReadLock(directory)
+    try:
+        mended: list[Fault] = []
+        if repair:
+            mended, faults, check = mend(directory)
+        else:
+            check = StoreCheck(directory)
+            faults = list(check.faults())
+    finally:
+        lock.release()
+    faults = faults or opening_faults(directory)
+    if as_json:
+        told = [fault.to_dict(mended=True) for fault in mended] + [fault.to_dict(mended=False) for fault in faults]
+        click.echo(
+            json.dumps(
+                {"engine": check.engine, "files": check.files, "rows": check.rows, "faults": told}, ensure_ascii=False
+            )
+        )
+    else:
+        for fault in mended:
+            click.echo(f"mended: {fault.place}: {printable_line(fault.what)}; --repair {fault.remedy}")
+        for fault in faults:
+            remedy = f"--repair {fault.remedy}" if fault.remedy else "take an older copy of the store"
+            click.echo(f"wrong: {fault.place}: {printable_line(fault.what)}; {remedy}")
+        compared = f"{pluralise(check.files, 'file')} and {pluralise(check.rows, 'row')} compared"
+        click.echo(f"{compared}, {pluralise(len(faults), 'fault')}{f', {len(mended)} mended' if repair else ''}")
+    if faults:
+        context.exit(FAILED)
