@@ -3,13 +3,14 @@
 import shutil
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from common.files import read_mark, write_mark
 from feeds.documents import Document
 from join_stage.signature import disk, join
+from join_stage.spark import tasks
 from join_stage.store.duckdb import CommitMark
 from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, StoreError
 from mmqjp.engine import Session
@@ -18,6 +19,9 @@ from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.support.damage import damaged, lost_or_swapped
 from tests.support.stores import as_files, parquet_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUERIES = """S//a[./x->v] FOLLOWED BY {v = w, 10} S//a[./x->w] PUBLISH p;
 S//a[./x->v][./y->r] FOLLOWED BY {v = w AND r = s, 30} S//b[./x->w][./y->s] PUBLISH q;
@@ -183,3 +187,41 @@ def test_manifests_that_are_gone_or_swapped_are_told(whole, tmp_path):
         parquet_store(state)
     write_mark(tmp_path / "kept" / COMMITTED, 1)
     parquet_store(tmp_path / "kept").close()
+
+
+# ---------------------------------------------------------------- on Spark
+
+
+def went_on_spark(spark: "SparkSession", state: Path) -> Found:
+    with Session(spark, state=state) as engine:
+        for number in range(BEFORE, BATCHES):
+            engine.process(batch(number))
+        return sorted((o.query, o.documents, o.xml) for o in engine.outputs())
+
+
+@pytest.fixture(scope="module")
+def whole_on_spark(small, spark, tmp_path_factory) -> Path:
+    state = tmp_path_factory.mktemp("spark") / "state"
+    with Session(spark, state=state) as engine:
+        engine.subscribe(QUERIES)
+        for number in range(BEFORE):
+            engine.process(batch(number))
+    return state
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize("by_tasks", [True, False])
+@pytest.mark.parametrize("seed", seeds(2, 12))
+def test_any_damage_of_a_store_on_spark(seed, by_tasks, spark, whole, whole_on_spark, tmp_path, monkeypatch):
+    """Small batches are joined in this process, or all by tasks of the executors."""
+    monkeypatch.setattr(tasks, "LEAST_DOCUMENTS", 1 if by_tasks else 2_000)
+    rng, right = Random(seed), sorted((query, documents, xml) for _, query, documents, xml in whole.right)
+    of_runs = seed % 2 == 0
+    how = damaged(rng, whole_on_spark, tmp_path / "copy", lambda path: not of_runs or path.parent.name == RUNS)
+    if seed % 4 == 1:
+        how = lost_or_swapped(rng, whole_on_spark, tmp_path / "copy")
+    try:
+        assert went_on_spark(spark, tmp_path / "copy") == right, how
+    except StoreError:
+        assert not of_runs, how
