@@ -269,7 +269,7 @@ class Aggregating:
         if self._definition.over is not None:
             room.waiting -= int(come.weights.sum())
             if room.waiting < 0:
-                raise Crowded
+                raise Crowded("partial")
         found = self._aggregated(come)
         if self._definition.over is not None:
             self._store.add(come.groups, come.times, come.weights, come.columns, come.columns[: len(self._by)])

@@ -7,7 +7,7 @@ epoch arrive together, results do not depend on how intervals are cut."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -19,22 +19,24 @@ from pattern_stage.clauses import Clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, joined_flow
 from pattern_stage.lineage import DocumentIds, EventOrigin
 
-LimitName = Literal["matches", "outputs", "partial", "work"]
-"""The limit: on results in an epoch or in a row of epochs, on what waits after one, or on the steps of one. `matches`
-counts first if several are exceeded."""
+LimitName = Literal["matches", "outputs", "partial", "work", "work of a block"]
+"""The limit: on results in an epoch or in a row of epochs, on what waits after one, or on the steps of one or of a row
+of epochs. `matches` counts first if several are exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
     """Limits of a row. `partial` bounds instances, events and links that wait after an epoch; `matches` the results of
     an epoch, before NON OVERLAPPING and EARLIEST MAXIMAL, and without sets before HAVING and negations; `work` the
-    steps of a search for sets in an epoch, and those of a statement's results; `outputs` its results in a row of
-    epochs."""
+    steps of a search for sets, the comparisons of NEXT and FOLD, and the steps of a statement's results, each in an
+    epoch; `work_of_block` the steps of a search for sets in a row of epochs; `outputs` a statement's results in a row
+    of epochs."""
 
     partial: int = INFINITE
     matches: int = INFINITE
     work: int = INFINITE
     outputs: int = INFINITE
+    work_of_block: int = INFINITE
 
 
 NO_LIMITS = RowLimits()
@@ -172,28 +174,35 @@ def sees_all(row: int, firsts: Ints) -> Mask:
 
 
 class Crowded(Exception):
-    """An operator ran out of room; its state is unchanged. `rows` are those with too many results already, if the
-    interval was one epoch."""
+    """An operator ran out of room for what `bound` limits; its state is unchanged. `rows` are those that exceed it
+    already, if the interval was one epoch."""
 
-    def __init__(self, rows: Ints | None = None) -> None:
+    def __init__(self, bound: LimitName, rows: Ints | None = None) -> None:
         super().__init__("too much is made of an interval")
+        self.bound: LimitName = bound
         self.rows: Ints = np.zeros(0, np.int64) if rows is None else rows
 
 
 @dataclass(slots=True)
 class Room:
-    """Bounds an operator in an interval: instances that may wait, and results. `epoch` is the common time of all
-    events, if any; `most` the maximum number of visible results of a row in it."""
+    """Bounds an operator in an interval: instances that may wait, results, and comparisons. `epoch` is the common time
+    of all events, if any; `limits` are those of a row, of whose results and comparisons only visible ones count. `over`
+    gets the rows that take too many steps at a time."""
 
     waiting: int = INFINITE
     found: int = INFINITE
+    compared: int = INFINITE
     epoch: int | None = None
-    most: int = INFINITE
+    limits: RowLimits = NO_LIMITS
     sees: Sees = sees_all
+    over: list[tuple[int, Ints]] = field(default_factory=list)
 
 
 FOUND = 1 << 22
 """Number of results produced between checks of the limit per row."""
+
+COMPARED = 1 << 26
+"""Number of comparisons between checks of the limit per row."""
 
 
 class Bounded(PatternOp, Protocol):
@@ -229,9 +238,6 @@ class Limited:
 
     def _parts(self, inputs: Sequence[Flow], until: int) -> Iterator[Flow]:
         flow = self._attempt(inputs, until)
-        if flow is None:  # perhaps less waits than there is known of
-            self._spare = self._meter.limits.partial - int(self._operator.waiting().max(initial=0))
-            flow = self._attempt(inputs, until)
         if flow is not None:
             yield flow
             return
@@ -244,27 +250,43 @@ class Limited:
         yield from self._parts([_before(one, cut) for one in inputs], cut)
         yield from self._parts([_behind(one, cut) for one in inputs], until)
 
-    def _attempt(self, inputs: Sequence[Flow], until: int) -> Flow | None:
-        room = Room(max(self._spare, 0), FOUND)
+    def _attempt(self, inputs: Sequence[Flow], until: int, *, again: bool = False) -> Flow | None:
+        room = self._room(FOUND, COMPARED, max(self._spare, 0))
         try:
             flow = self._operator.attempt(inputs, until, room)
-        except Crowded:
-            return None
+        except Crowded as crowded:
+            if again or crowded.bound != "partial":
+                return None
+            # Perhaps less waits than there is known of.
+            self._spare = self._meter.limits.partial - int(self._operator.waiting().max(initial=0))
+            return self._attempt(inputs, until, again=True)
         self._spare = min(self._spare, room.waiting)
+        self._tell_over(room)
         return flow
+
+    def _room(self, found: int, compared: int, waiting: int = INFINITE, epoch: int | None = None) -> Room:
+        limits = self._meter.limits
+        return Room(waiting, found, compared if limits.work < INFINITE else INFINITE, epoch, limits, self._sees)
+
+    def _tell_over(self, room: Room) -> None:
+        for time, rows in room.over:
+            self._meter.tell(rows, time, "work")
 
     def _epoch(self, inputs: Sequence[Flow], time: int) -> Flow:
         """Runs one epoch to its end, then counts what waits. Room grows as long as no row has too many results."""
-        limits, found = self._meter.limits, FOUND
+        limits, found, compared = self._meter.limits, FOUND, COMPARED
         while True:
+            room = self._room(found, compared, epoch=time)
             try:
-                flow = self._operator.attempt(
-                    inputs, time + 1, Room(found=found, epoch=time, most=limits.matches, sees=self._sees)
-                )
+                flow = self._operator.attempt(inputs, time + 1, room)
                 break
             except Crowded as crowded:
-                found *= 4
-                self._tell(crowded.rows, time, "matches")
+                self._tell(crowded.rows, time, crowded.bound)
+                if crowded.bound == "work":
+                    compared *= 4
+                else:
+                    found *= 4
+        self._tell_over(room)
         self._tell(self._operator.crowded(limits.partial, time + 1, self._sees), time, "partial")
         self._spare = 0
         return flow

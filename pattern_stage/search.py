@@ -5,7 +5,7 @@ what is left to test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -220,6 +220,8 @@ class Instances:
         self.members.leave(batch.members)
 
 
+_NONE = np.zeros(0, np.int64)
+
 _PAIRS = 1 << 20
 """Approximate number of pairs tested at once."""
 
@@ -232,6 +234,7 @@ class Candidates:
 
     def __init__(self, times: Ints, groups: Ints, events: Ints) -> None:
         """`times`: sorted t1 of all events. Pair i says that event `events[i]` is in `groups[i]`."""
+        self.tests = 0
         self._times, ranks = np.unique(times, return_inverse=True)
         self._step = len(self._times) + 1
         codes = groups * self._step + ranks[events]
@@ -247,27 +250,34 @@ class Candidates:
         last = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, until, "right"))
         return first, last
 
-    def first(self, start: Ints, end: Ints, test: CandidateTest | None, most: int = INFINITE) -> tuple[Ints, Ints]:
+    def first(
+        self, start: Ints, end: Ints, test: CandidateTest | None, most: int = INFINITE, steps: int = INFINITE
+    ) -> tuple[Ints, Ints, Ints]:
         """Returns pairs of instance and event: the first event that each matches, with all matching ties; sorted by
-        instance. `start` and `end` are those of `ranges`. Without a test all match. Stops past `most` pairs."""
+        instance. `start` and `end` are those of `ranges`. Without a test all match. Also returns, for each instance,
+        where the epoch of these ends, which is `end` without any. Stops past `most` pairs, or `steps` tests in all."""
         found: list[tuple[Ints, Ints]] = []
         count = 0
+        stops = start.copy()
         active = np.flatnonzero(start < end)
         at, end = start[active], end[active]
         size = 1
-        while len(active) and count <= most:
+        while len(active) and count <= most and self.tests <= steps:
             # What is tested at once becomes longer, so that the rounds are few, and little is tested in vain. It ends
             # with an epoch, so that ties are not torn apart.
             reach = np.minimum(at + size, end)
             stop = np.minimum(np.searchsorted(self._codes, self._codes[reach - 1], "right"), end)
             part = self._share(stop - at)
             places, whose = spread(at[:part], (stop - at)[:part])
+            self.tests += len(places)
+            stops[active[:part]] = stop[:part]
             if test is not None:
                 held = test(active[whose], self.events[places])
                 places, whose = places[held], whose[held]
             codes = self._codes[places]
             heads = np.ones(len(whose), np.bool_)
             np.not_equal(whose[1:], whose[:-1], out=heads[1:])
+            stops[active[whose[heads]]] = np.searchsorted(self._codes, codes[heads], "right")
             best = codes[heads][np.cumsum(heads) - 1]
             ties = codes == best
             found.append((active[whose[ties]], self.events[places[ties]]))
@@ -280,12 +290,24 @@ class Candidates:
             if part == len(stop):
                 size *= 4
         if not found:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+            return _NONE, _NONE, stops
         instances, events = (np.concatenate(column) for column in zip(*found, strict=True))
         if len(found) > 1:
             order = np.argsort(instances, kind="stable")
             instances, events = instances[order], events[order]
-        return instances, events
+        return instances, events, stops
+
+    def crowded(self, start: Ints, stop: Ints, most: int) -> Iterator[tuple[int, Ints]]:
+        """Given ranges of events, yields the times of more than `most` of them, and how many of each are there."""
+        ends = np.zeros(len(self._codes) + 1, np.int64)
+        np.add.at(ends, start, 1)
+        np.subtract.at(ends, stop, 1)
+        ranks = self._codes % self._step
+        counts = np.bincount(ranks, np.cumsum(ends)[:-1], self._step)
+        first = self._codes[np.minimum(start, len(self._codes) - 1)] // self._step * self._step
+        for rank in np.flatnonzero(counts > most).tolist():
+            low, high = (np.searchsorted(self._codes, first + rank, side) for side in ("left", "right"))
+            yield int(self._times[rank]), np.maximum(np.minimum(stop, high) - np.maximum(start, low), 0)
 
     def share(self, count: int) -> int:
         """Returns how many of `count` instances to process together, by their ties."""
@@ -342,9 +364,6 @@ def known_keys(column: Column) -> tuple[Ints, Mask]:
     return same(column), column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
 
 
-_NONE = np.zeros(0, np.int64)
-
-
 def pairs_of(
     instances: Instances, classes: RowClasses, events: Ints, right: Columns | None, right_at: Ints | None, of: Ints
 ) -> Pairs:
@@ -363,6 +382,9 @@ class PartnerSearch:
         self._blocks: dict[int, tuple[int, Ints]] = {}
         self._parts: list[tuple[Ints, Ints, Ints]] = []
         self._end = 0
+        self.compared = 0
+        """Number of pairs of an instance and a candidate up to the time of its partners."""
+        self._compared: list[tuple[InstanceColumns, Ints, Ints]] = []
         if len(right):
             rows = distinct(right.rows)
             self._row_scopes = np.full(max(int(rows[-1]), int(classes.right.max(initial=0))) + 1, -1, np.int64)
@@ -408,12 +430,22 @@ class PartnerSearch:
         self.marks: Ints = marks
         return self
 
-    def partners(self, batch: InstanceColumns, most: int = INFINITE) -> tuple[Ints, Ints]:
-        """Returns pairs of instance and first partners, sorted by instance. Past `most`, some may be left out."""
+    def partners(self, batch: InstanceColumns, most: int = INFINITE, steps: int = INFINITE) -> tuple[Ints, Ints]:
+        """Returns pairs of instance and first partners, sorted by instance. Past `most`, or once more than `steps`
+        were tested in all, some may be left out."""
         if not len(batch) or not len(self.right):
             return _NONE, _NONE
         start, end = self._ranges(batch)
-        return self.candidates.first(start, end, self._test(batch), most)
+        whose, at, stop = self.candidates.first(start, end, self._test(batch), most, steps)
+        self.compared += int((stop - start).sum())
+        if steps < INFINITE:
+            self._compared.append((batch, start, stop))
+        return whose, at
+
+    def comparisons(self) -> tuple[InstanceColumns, Ints, Ints]:
+        """Returns the instances compared, and the ranges of their candidates."""
+        batches, starts, stops = zip(*self._compared, strict=True)
+        return joined_batches(batches), np.concatenate(starts), np.concatenate(stops)
 
     def _ranges(self, batch: InstanceColumns) -> tuple[Ints, Ints]:
         shapes = self._classes.shape[batch.classes]

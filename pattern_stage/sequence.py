@@ -4,7 +4,7 @@ with a left event; each run is a result, and an instance that continues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -181,13 +181,39 @@ class Joining:
         room.waiting -= count
         if room.waiting < 0:
             self._abandon()
-            raise Crowded
+            raise Crowded("partial")
 
     def give_up(self, batch: InstanceColumns, results: Ints, room: Room) -> NoReturn:
         """Raises Crowded because of the results per instance so far."""
-        rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, room.most, room.sees)
+        rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, room.limits.matches, room.sees)
         self._abandon()
-        raise Crowded(rows)
+        raise Crowded("matches", rows)
+
+    def compare(self, search: PartnerSearch, room: Room, once: Callable[[InstanceColumns], Ints] | None = None) -> None:
+        """Ends a search: finds the rows with too many comparisons at a time. `once` returns the places of distinct
+        instances. Raises Crowded if the search has stopped for its comparisons."""
+        found = list(self._compared(search, room, once))
+        if search.candidates.tests > room.compared:
+            self._abandon()
+            rows = [_NONE, *(rows for _, rows in found)] if room.epoch is not None else [_NONE]
+            raise Crowded("work", np.concatenate(rows))
+        room.over += found
+
+    def _compared(
+        self, search: PartnerSearch, room: Room, once: Callable[[InstanceColumns], Ints] | None
+    ) -> Iterator[tuple[int, Ints]]:
+        most = room.limits.work
+        if search.compared <= most:
+            return
+        batch, start, stop = search.comparisons()
+        if once is not None:
+            places = once(batch)
+            batch, start, stop = batch.take(places), start[places], stop[places]
+        for time, counts in search.candidates.crowded(start, stop, most):
+            some = np.flatnonzero(counts)
+            rows = self._over(batch.take(some), counts[some], time, most, room.sees)
+            if len(rows):
+                yield time, rows
 
     def crowded(self, most: int, until: int, sees: Sees, sizes: Ints | None = None) -> Ints:
         """Returns the rows with more than `most` visible waiting instances, each in its own window; `sizes` is what
@@ -401,6 +427,7 @@ class Folding:
             made.append(runs)
             batch = runs.take(going_on)
         found = self._results(left.events, right.events, joined_batches(made))
+        joining.compare(search, room, self._distinct)
         joining.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
 
@@ -444,7 +471,9 @@ class Folding:
         size = search.candidates.share(len(batch))
         for begin in range(0, len(batch), size):
             part = batch if size == len(batch) else batch.take(slice(begin, begin + size))
-            whose, at = search.partners(part)
+            whose, at = search.partners(part, steps=room.compared)
+            if search.candidates.tests > room.compared:
+                self._joining.compare(search, room, self._distinct)
             resolved[whose + begin] = True
             step = _TEXTS_AT_ONCE if self._makes_texts else max(len(whose), 1)
             for start in range(0, max(len(whose), 1), step):
@@ -583,9 +612,10 @@ class Sequencing:
         search = joining.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
         batch = joined_batches([waiting, new])
-        whose, at = search.partners(batch, room.found)
+        whose, at = search.partners(batch, room.found, room.compared)
         if len(whose) > room.found:
             joining.give_up(batch, np.bincount(whose, minlength=len(batch)), room)
+        joining.compare(search, room)
         found = self._results(left.events, search.right.events, batch, whose, at)
         resolved = np.zeros(len(batch), np.bool_)
         resolved[whose] = True

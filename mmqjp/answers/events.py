@@ -67,6 +67,9 @@ def pause_reason(excess: Excess, quota: Quota, statement: Statement) -> str:
         return f"more than {partial} after {iso_utc(excess.time)}{counted} (max-partial)"
     if excess.bound == "work":
         return f"more than {steps_text(quota.work)} at {iso_utc(excess.time)} (max-work)"
+    if excess.bound == "work of a block":
+        steps = steps_text(quota.most_work_of_block)
+        return f"more than {steps} at {BLOCK:,} times in a row, with {iso_utc(excess.time)} (max-work)"
     most = quota.outputs if excess.bound == "outputs" else quota.matches
     matches = "1 match" if most == 1 else f"{most:,} matches"
     if excess.bound == "outputs":

@@ -533,7 +533,8 @@ def _lists(values: pa.Array, width: int, count: int) -> pa.ListArray:
 
 
 def limits_of(quota: Quota) -> RowLimits:
-    return RowLimits(*map(_bound, (quota.partial, quota.matches, quota.work, quota.outputs)))
+    of_block = None if quota.work is None else quota.most_work_of_block
+    return RowLimits(*map(_bound, (quota.partial, quota.matches, quota.work, quota.outputs, of_block)))
 
 
 def _bound(bound: int | None) -> int:

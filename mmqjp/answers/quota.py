@@ -47,8 +47,8 @@ class Quota:
     visited node, and XML_CHARACTERS_PER_STEP characters of an output (without the query's name) cost one step each.
 
     For event queries, `matches` bounds the outputs, and the results of each NEXT and FOLD, at one time; `outputs` the
-    outputs at BLOCK times in a row; `work` the steps of outputs, and of a search for sets, at one time; `partial` what
-    then waits for each operator.
+    outputs at BLOCK times in a row; `work` the steps of outputs, of comparisons by NEXT and FOLD, and of a search for
+    sets, at one time, and those of a search also at BLOCK times; `partial` what then waits for each operator.
     """
 
     matches: int | None

@@ -653,7 +653,7 @@ class Tally:
         """Returns, and forgets, the rows with more than `most`."""
         if self._room >= 0:
             return 0
-        counts = self._by_row()
+        counts = self.by_row()
         found = rows_to_mask(np.flatnonzero(counts > self._most))
         if found:
             before, self._counts = self._counts, {}
@@ -668,7 +668,7 @@ class Tally:
         """Lower bound of what may be counted before a row has too much; may be negative."""
         return self._room
 
-    def _by_row(self) -> Ints:
+    def by_row(self) -> Ints:
         size = max((mask.bit_length() for mask in self._counts), default=0)
         found = np.zeros(size, np.int64)
         for mask, amount in self._counts.items():

@@ -13,18 +13,25 @@ from heapq import heappush
 from itertools import pairwise
 from typing import Any
 
-from common.bounds import BEGINNING, END, deadline
+import numpy as np
+
+from common.arrays import Ints
+from common.bounds import BEGINNING, END, INFINITE, deadline
+from pattern_stage.fan_out import grow_array
 from pattern_stage.operators import LimitName, Meter
 from pattern_stage.pattern.found import Tally
-from pattern_stage.pattern.masks import EventTuple, mask_to_rows
+from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.match import SetMatch
 from pattern_stage.pattern.rows import KeyValues
 
-CandidateEvents = Sequence[Sequence[tuple[EventTuple, int]]]
-"""By variable, its candidate events in time order, each with its rows."""
+Candidates = Sequence[tuple[EventTuple, int]]
+"""Events in time order, each with its rows."""
+
+CandidateEvents = Sequence[Candidates]
+"""The candidates of each variable."""
 
 Spend = Callable[[int, int], int]
-"""Counts that many steps for each of some rows, and returns those that have taken too many."""
+"""Counts that many events for each of some rows, and returns those that have taken too many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +100,10 @@ class _Search:
     def leave(self, rows: int) -> None:
         self._left |= rows
 
-    def _tried(self, at: int, rows: int) -> Sequence[tuple[EventTuple, int]]:
-        """Returns the candidates of a variable, each of which is a step for these rows."""
-        found = self._candidates[at]
+    def _tried(self, at: int, rows: int, found: Candidates | None = None) -> Candidates:
+        """Counts and returns the candidates of a variable, or those of them that are `found`."""
+        if found is None:
+            found = self._candidates[at]
         self._left |= self._spend(rows & ~self._left, len(found))
         return found
 
@@ -119,6 +127,14 @@ class SetSearch(_Search):
         self._order = [at for group in order for at, of in enumerate(form.groups) if of == group]
         self._bound: list[list[EventTuple] | None] = [None] * len(form.groups)
         self._tests = form.tests(self._order)
+        self._decides = sum(of == form.groups[self._order[0]] for of in form.groups) - 1
+        """Place of the variable that completes the first group to be bound, which has the given end or begin."""
+        at = self._order[self._decides]
+        self._deciding: Candidates | None = None
+        if end is None:
+            self._deciding = [one for one in candidates[at] if one[0][0] == start]
+        elif not form.kleene[at]:
+            self._deciding = [one for one in candidates[at] if one[0][1] == end]
 
     def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
         yield from self._from(0, rows, END, BEGINNING, _Group(BEGINNING, END))
@@ -142,7 +158,8 @@ class SetSearch(_Search):
                 return
             group = bounds
         at = order[depth]
-        for event, of in self._tried(at, rows):
+        missing = depth == self._decides and not (first == self._start if self._end is None else last == self._end)
+        for event, of in self._tried(at, rows, self._deciding if missing else None):
             held = rows & of & ~self._left
             if held and self._fits(event, first, last, group) and event[2] not in self._used:
                 yield from self._with(depth, [event], held, min(first, event[0]), max(last, event[1]), group)
@@ -393,11 +410,58 @@ def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: in
     return bool(max(event[1] for event in events) - min(event[0] for event in events) <= window)
 
 
+_STEPS_OF_EVENT = 10
+"""Steps of an event that is tried, or that is one of a match to be tested: it takes as long as so many of a join."""
+
+_TIMES = 10_000
+"""Times of a block; see `RowLimits.work_of_block`."""
+
 _SWEEP = 100
 """Events are scanned for expired ones when they have doubled and grown by this number."""
 
 BufferedEvent = tuple[EventTuple, tuple[int, ...], int]
 """A waiting event, the rows that accept it in each role, and its input."""
+
+
+class BlockSteps:
+    """The steps that each row has taken in its block: _TIMES times in a row at which it took any."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times = self._steps = np.zeros(0, np.int64)
+
+    def add(self, tally: Tally) -> int:
+        """Counts the steps of one time, and returns the rows that have taken too many."""
+        if self._most == INFINITE:
+            return 0
+        counts = tally.by_row()
+        rows = np.flatnonzero(counts)
+        self._grow(len(counts))
+        self._clear(rows[self._times[rows] == _TIMES])
+        self._times[rows] += 1
+        self._steps[rows] += counts[rows]
+        return rows_to_mask(rows[self._steps[rows] > self._most])
+
+    def remove_rows(self, gone: int) -> None:
+        rows = mask_to_rows(gone)
+        self._clear(rows[rows < len(self._times)])
+
+    def saved(self) -> Iterator[tuple[int, int, int]]:
+        """Yields times, steps, and the rows that have taken these."""
+        pairs = np.stack([self._times, self._steps], axis=1)
+        for times, steps in np.unique(pairs[self._times > 0], axis=0).tolist():
+            yield times, steps, rows_to_mask(np.flatnonzero((pairs == (times, steps)).all(axis=1)))
+
+    def adopt(self, times: int, steps: int, mask: int) -> None:
+        rows = mask_to_rows(mask)
+        self._grow(int(rows.max(initial=-1)) + 1)
+        self._times[rows], self._steps[rows] = times, steps
+
+    def _grow(self, size: int) -> None:
+        self._times, self._steps = grow_array(self._times, size), grow_array(self._steps, size)
+
+    def _clear(self, rows: Ints) -> None:
+        self._times[rows] = self._steps[rows] = 0
 
 
 class KeptSets:
@@ -421,6 +485,7 @@ class KeptSets:
         """Matches of an epoch, which EARLIEST MAXIMAL and NON OVERLAPPING choose among."""
         self._steps = Tally(meter.limits.work)
         """Steps of the search in an epoch."""
+        self.block = BlockSteps(meter.limits.work_of_block)
 
     def keep(self, key: KeyValues, one: BufferedEvent) -> None:
         self.kept.setdefault(key, []).append(one)
@@ -458,10 +523,12 @@ class KeptSets:
             self._count = self._swept = sum(map(len, self.kept.values()))
         if self._room < 0:
             self.exceed(self._over(time), time, "partial")
-        self.end_found()
+        self.end_found(time)
 
-    def end_found(self) -> None:
+    def end_found(self, time: int) -> None:
+        """Ends the search of an epoch."""
         self.found.clear()
+        self.exceed(self.block.add(self._steps), time, "work of a block")
         self._steps.clear()
         if self._gone:
             self.remove_rows(self._gone)
@@ -477,9 +544,9 @@ class KeptSets:
         self._room = tally.room
         return over
 
-    def spend(self, rows: int, steps: int, time: int) -> int:
-        """Counts steps for rows in an epoch, and stops those that take too many. Returns them."""
-        self._steps.add(rows, steps)
+    def spend(self, rows: int, events: int, time: int) -> int:
+        """Counts the steps of events for rows in an epoch, and stops those that take too many. Returns them."""
+        self._steps.add(rows, events * _STEPS_OF_EVENT)
         over = self._steps.over()
         self.exceed(over, time, "work")
         return over
@@ -493,6 +560,7 @@ class KeptSets:
 
     def remove_rows(self, gone: int) -> None:
         self.rows &= ~gone
+        self.block.remove_rows(gone)
         for key, kept in list(self.kept.items()):
             cleared = [(event, tuple([of & ~gone for of in masks]), stream) for event, masks, stream in kept]
             self.kept[key] = [one for one in cleared if any(one[1])]

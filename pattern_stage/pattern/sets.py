@@ -375,7 +375,7 @@ class SetMatching(SetFinder):
             found: list[SetMatch] = []
             for key in store.keys_at.pop(start):
                 found += self._matches(store, key, store.kept.get(key, []), start=start)
-            store.end_found()
+            store.end_found(deadline(start, store.window))
             if found:
                 yield found
 
@@ -422,6 +422,10 @@ class SetMatching(SetFinder):
     def state(self) -> pa.Table:
         saved: list[tuple[KeyValues, SavedPart]] = []
         for window, store in self._stores.items():
+            if spent := list(store.block.saved()):
+                writer = self._writer()
+                told = [(times, steps, writer.mask(rows)) for times, steps, rows in spent]
+                saved.append(((), writer.done(spent=told)))
             for key, some in store.kept.items():
                 writer = self._writer()
                 kept = [
@@ -448,7 +452,12 @@ class SetMatching(SetFinder):
             if "ends" in reader.data:
                 self._apart[window].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
                 continue
-            store, passed = self._stores[window], reader.data["passed"]
+            store = self._stores[window]
+            if "spent" in reader.data:
+                for times, steps, spent in reader.data["spent"]:
+                    store.block.adopt(times, steps, reader.mask(spent))
+                continue
+            passed = reader.data["passed"]
             store.passed = max(store.passed, passed)
             some: list[BufferedEvent] = []
             for event, masks, stream in reader.data["kept"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -13,6 +13,7 @@ import pytest
 
 from pattern_stage import operators
 from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.pattern import set_search
 from tests.generate.documents import SECOND, chance
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
@@ -35,7 +36,7 @@ from tests.oracle.event_syntax import (
     Union,
     Window,
 )
-from tests.oracle.event_values import holds
+from tests.oracle.event_values import Value, holds
 from tests.oracle.events import EVER, Event, Events, Iteration, World, before, chosen, event, iterated, pair
 from tests.oracle.pattern_syntax import Near, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld
@@ -107,14 +108,17 @@ def a_leaf(rng: Random) -> Stream:
 
 
 class Counted:
-    """What each operator of a statement has waiting after each epoch, and what it finds in it."""
+    """What each operator of a statement has waiting after each epoch, what it finds in it, and what it compares for
+    that. `hashed`: events are compared only if they are equal where the condition says so."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, *, hashed: bool) -> None:
+        self._world, self._hashed = world, hashed
         self._epochs = sorted({one.t1 for found in world.given.values() for one in found})
 
-    def excess(self, statement: Cel, limits: RowLimits) -> Excess | None:
-        return min(self._of(statement, None, limits), default=None)
+    def excesses(self, statement: Cel, limits: RowLimits) -> list[Excess]:
+        """All at the first time that has any, the one that counts first."""
+        found = sorted(set(self._of(statement, None, limits)))
+        return [one for one in found if one.time == found[0].time]
 
     def _events(self, stream: Stream, within: int | None) -> Events:
         return self._world._of(stream, within, EVER)
@@ -139,6 +143,21 @@ class Counted:
             for begin, end in self._lives(stream, within):
                 waits.update(time for time in self._epochs if begin <= time < end)
             yield from (Excess(time, "partial") for time, count in waits.items() if count > limits.partial)
+            compared = Counter(self._comparisons(stream, within))
+            yield from (Excess(time, "work") for time, count in compared.items() if count > limits.work)
+
+    def _comparisons(self, stream: Next | Fold | Aggregate, within: int | None) -> Iterator[int]:
+        """The time of each comparison with a later event: all up to the first partners, or to the end of the window."""
+        if isinstance(stream, Aggregate):
+            return
+        right = self._events(stream.right, within)
+        condition = stream.cond if isinstance(stream, Next) else stream.chooses
+        for begin, end, one, first in self._waiting(stream, within):
+            for b in right:
+                if begin < b.t1 <= min(end, first.t0 + (EVER[1] if within is None else within)):
+                    own = dict(one)
+                    if not (self._hashed and condition == SAME) or own["k"] == b.values["k"]:
+                        yield b.t1
 
     def _lives(self, stream: Next | Fold | Aggregate, within: int | None) -> Iterator[tuple[int, int]]:
         """From when on, and until when, each thing waits."""
@@ -147,18 +166,26 @@ class Counted:
                 assert stream.over is not None
                 yield one.t1, one.t1 + stream.over.us - 1  # a window ends after it
             return
+        bound = EVER[1] if within is None else within
+        for begin, end, _, first in self._waiting(stream, within):
+            yield begin, min(end, first.t0 + bound)
+
+    def _waiting(
+        self, stream: Next | Fold, within: int | None
+    ) -> Iterator[tuple[int, int, Iterable[tuple[str, Value]], Event]]:
+        """From when on and until which partners each instance waits, its values, and what it began with."""
         left, right = self._events(stream.left, within), self._events(stream.right, within)
         bound = EVER[1] if within is None else within
         if isinstance(stream, Next):
             for a in left:
                 partners = (b.t1 for b in right if before(a, b) and holds(stream.cond, pair(a, b)))
-                yield a.t1, min(min(partners, default=EVER[1]), a.t0 + bound)
+                yield a.t1, min(partners, default=EVER[1]), a.values.items(), a
             return
         current = {Iteration(a, a, a.attributes) for a in left}
         while current:
             for now in current:
                 taken = min((b.t1 for b, _ in chosen(stream, now, right)), default=EVER[1])
-                yield now.t1, min(taken, now.first.t0 + bound)
+                yield now.t1, taken, now.values, now.first
             longer = {more for one in current for more in iterated(stream, one, right)}
             current = {more for more in longer if more.t1 - more.first.t0 <= bound}
 
@@ -166,14 +193,16 @@ class Counted:
 def check(seed: int, seen: Counter[str]) -> None:
     rng = Random(seed)
     world = a_world(rng)
-    limits = RowLimits(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)))
+    limits = RowLimits(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)), rng.choice((2, 9, 20, 1_000)))
     run = random_run(rng, 0, LENGTH)
-    runner, counted = with_limits(world, run, limits), Counted(world)
+    runner, counted = with_limits(world, run, limits), Counted(world, hashed=run.hashed)
     for place, statement in enumerate(world.statements):
-        excess = counted.excess(statement, limits)
-        seen[excess.bound if excess else "none"] += 1
-        assert runner.exceeded.get(place) == excess, (statement.text(), limits)
-        until = excess.time if excess else 2**62
+        excesses: list[Excess | None] = [*counted.excesses(statement, limits)] or [None]
+        found = runner.exceeded.get(place)
+        seen[found.bound if found else "none"] += 1
+        # What stops for its comparisons has not found all its matches.
+        assert found in excesses[: len(excesses) if operators.COMPARED == 5 else 1], (statement.text(), limits)
+        until = found.time if found else 2**62
         assert runner.found_by(place) == {one for one in world.results(place) if one.t1 < until}, statement.text()
 
 
@@ -181,6 +210,7 @@ def check(seed: int, seen: Counter[str]) -> None:
 def test_statements_tell_what_they_have_before_they_exceed_a_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 2:
         monkeypatch.setattr(operators, "FOUND", 3)
+    monkeypatch.setattr(operators, "COMPARED", (5, 1 << 26)[seed // 2 % 2])
     check(seed, Counter())
 
 
@@ -188,7 +218,7 @@ def test_random_statements_exceed_all_limits() -> None:
     seen = Counter[str]()
     for seed in range(100, 130):
         check(seed, seen)
-        if len(seen) == 3:
+        if len(seen) == 4:
             return
     pytest.fail(f"some limit is not exceeded: {seen}")
 
@@ -228,10 +258,14 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
 
 @pytest.mark.parametrize("kind", ["run", "set", "near"])
 @pytest.mark.parametrize("seed", seeds(3, 1_000, first=70_000))
-def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind):
+def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind, monkeypatch):
     world = patterns(seed, kind)
     rng = Random(seed)
-    limits = RowLimits(rng.choice((0, 2, 5, 9, 1_000)), rng.choice((3, 1_000)), rng.choice((5, 25, 100_000)))
+    monkeypatch.setattr(set_search, "_TIMES", rng.choice((2, 5, 10_000)))
+    limits = RowLimits(
+        *(rng.choice((0, 2, 5, 9, 1_000)), rng.choice((3, 1_000)), rng.choice((50, 250, 10**6))),
+        work_of_block=rng.choice((50, 400, 2_000, 10**6)),
+    )
     at_once = with_limits(world, Run((END,)), limits)
     judge = PatternWorld(world.schemas, world.given, world.statements, order=at_once.order())
     run = replace(to_the_end(random_run(rng, 0, LENGTH)), rules=Run((END,)).rules)
@@ -327,6 +361,41 @@ def test_texts_that_fold_makes_count_at_the_same_epoch_in_any_intervals(seed, mo
     assert others.exceeded == plain.exceeded
     assert [others.found_by(place) for place in range(3)] == [plain.found_by(place) for place in range(3)]
     assert 0 in plain.exceeded or limits.matches == 10_000
+
+
+def test_a_search_for_sets_ends_within_its_steps_of_all_times(monkeypatch):
+    """Five variables, of which each time tries more: no time has too many, and all together take hours."""
+    events, spend = 0, set_search.KeptSets.spend
+
+    def counted(store: set_search.KeptSets, rows: int, some: int, time: int) -> int:
+        nonlocal events
+        events += some
+        return spend(store, rows, some, time)
+
+    monkeypatch.setattr(set_search.KeptSets, "spend", counted)
+    sets = "PATTERN SEQ(SET(E a, E b, E c, E d, E e)) WHERE {{ {} }} WITHIN 1000 s"
+    for condition in ("a.x = b.x + 100", "a.x + b.x + c.x + d.x + e.x < 0", "a.x > b.x"):
+        for mode in ("", " EARLIEST MAXIMAL"):
+            world = written(
+                [sets.format(condition) + mode], [("E", "x:number", " | ".join(f"1 @{t}" for t in range(60)))]
+            )
+            limits, events = RowLimits(matches=10**5, work=10**6, work_of_block=300_000), 0
+            runner = with_limits(world, Run((END,)), limits)
+            assert runner.exceeded[0].bound == "work of a block"
+            assert 30_000 < events <= 130_000
+            cuts = tuple(time * SECOND for time in range(1, 61))
+            assert with_limits(world, Run(cuts, restarts=frozenset(cuts[::3])), limits).exceeded == runner.exceeded
+
+
+def test_a_row_may_take_its_steps_in_each_block(monkeypatch):
+    world = written(
+        ["PATTERN SEQ(SET(E a, E b)) WHERE { a.x > b.x } WITHIN 3 s"],
+        [("E", "x:number", " | ".join(f"1 @{t}" for t in range(200)))],
+    )
+    steps = RowLimits(work_of_block=2_500)
+    assert with_limits(world, Run((END,)), steps).exceeded
+    monkeypatch.setattr(set_search, "_TIMES", 10)
+    assert not with_limits(world, Run((END,)), steps).exceeded
 
 
 def test_matches_of_sets_are_counted_after_having():
