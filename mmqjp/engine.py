@@ -377,8 +377,8 @@ def _stage1(
     with gc_paused(lasting=True):
         known = groups(store)
         if session is None:
-            return XPathStage(known, limits=limits)
-        return SparkStage(session, known, spread=spread_past(session), limits=limits, max_nodes=max_nodes)
+            return XPathStage(known, limits=limits, failures={})
+        return SparkStage(session, known, spread=spread_past(session), limits=limits, max_nodes=max_nodes, failures={})
 
 
 class NotOnSpark(InputError, TypeError):

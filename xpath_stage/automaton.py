@@ -25,7 +25,7 @@ from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import node_id
 from xpath_stage.documents import ElementColumns, Limits, Memo, Tags, Vocabulary, owner_test, split_name
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
-from xpath_stage.filters import FilterBank, NodeClass, NodeClasses, Tests
+from xpath_stage.filters import Failures, FilterBank, NodeClass, NodeClasses, Tests
 from xpath_stage.masks import Bits, MaskIndex
 from xscl.algebra.trees import Test
 from xscl.algebra.values import NodeKind
@@ -557,9 +557,10 @@ _Reached = tuple[NodeKind, int, frozenset[tuple[int, Way]]]
 
 
 class Automaton:
-    def __init__(self, groups: Groups, limits: Limits) -> None:
+    def __init__(self, groups: Groups, limits: Limits, failures: Failures | None) -> None:
         self._vocabulary = Vocabulary()
-        self._filters = FilterBank(self._vocabulary)
+        self._failures = failures
+        self._filters = FilterBank(self._vocabulary, failures)
         self._classes = NodeClasses(self._filters, self._vocabulary, limits.classes)
         self._limits = limits
         self._steps = StepIndex()
@@ -629,7 +630,7 @@ class Automaton:
         self._outcomes: dict[_Outline, StateOutcome] = {}
         self._by_reached: dict[_Reached, StateOutcome] = {}
         self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
-        self.emissions = Emissions()
+        self.emissions = Emissions(self._failures)
         self._is_used = False
 
     def _forget_states(self) -> None:

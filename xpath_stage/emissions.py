@@ -66,7 +66,9 @@ class EmissionTable:
 class Emissions:
     """The cached emissions, by number. Emission 0 is empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: dict[str, Exception] | None = None) -> None:
+        self.failures = failures
+        """Functions that raised, if that counts as an empty text."""
         self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Derivation, ...]], int] = {}
         self.values: list[tuple[Derivation, ...]] = []
         self._wants = array("b")
@@ -227,6 +229,7 @@ class StringValues:
     elements: list[int]
     attributes: list[int]
     derived: list[tuple[int, int | None, Derivation]]
+    failures: dict[str, Exception] | None = None
 
     def nodes(self, columns: ElementColumns) -> tuple[Ints, Ints]:
         """The node ids, with elements numbered across all documents, and their elements, an entry per value."""
@@ -250,9 +253,18 @@ class StringValues:
         for _, attribute, (_, functions) in self.derived:
             value = (next(texts) or "") if attribute is None else columns.values[attribute]
             for name in functions:
-                value = derive(name, value)
+                value = self._derived(name, value)
             values.append(value)
         return values
+
+    def _derived(self, name: str, value: str) -> str:
+        try:
+            return derive(name, value)
+        except Exception as error:
+            if self.failures is None:
+                raise
+            self.failures.setdefault(name, error)
+            return ""
 
 
 def string_values(emissions: Emissions, walk: Walk) -> StringValues:
@@ -260,7 +272,7 @@ def string_values(emissions: Emissions, walk: Walk) -> StringValues:
     attributes, of_attributes = _asked(emissions, *walk.of_attributes(), len(walk.attributes))
     derived: list[tuple[int, int | None, Derivation]] = [(element, None, how) for element, how in of_elements]
     derived += [(walk.owners[attribute], attribute, how) for attribute, how in of_attributes]
-    return StringValues(elements, attributes, derived)
+    return StringValues(elements, attributes, derived, emissions.failures)
 
 
 def _asked(

@@ -24,6 +24,7 @@ from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
 from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, outline_key
 from xpath_stage.emissions import Emissions, StringValues, Walk, WitnessRows, ranges, string_values, witness_rows
+from xpath_stage.filters import Failures
 
 MAX_ELEMENTS = 500
 """Maximum number of elements of a cached document."""
@@ -260,11 +261,19 @@ _NO_GROUPS = R_GROUP.empty_table()
 
 
 class XPathStage:
-    """The shared XPath evaluator of registered patterns. `groups` are those of an earlier run."""
+    """The shared XPath evaluator of registered patterns. `groups` are those of an earlier run. Errors of
+    conditions and functions are raised, or put into `failures` if there are any."""
 
-    def __init__(self, groups: Iterable[tuple[int, frozenset[StepEdge]]] = (), *, limits: Limits = DEFAULT) -> None:
+    def __init__(
+        self,
+        groups: Iterable[tuple[int, frozenset[StepEdge]]] = (),
+        *,
+        limits: Limits = DEFAULT,
+        failures: Failures | None = None,
+    ) -> None:
+        self.failures = failures
         self._groups = Groups(groups)
-        self._automaton = Automaton(self._groups, limits)
+        self._automaton = Automaton(self._groups, limits, failures)
         self._limits = limits
         self._kept: Collection[int] | None = None
         self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)

@@ -40,6 +40,9 @@ from xscl.algebra.values import (
 )
 from xscl.algebra.words import near
 
+Failures = dict[str, Exception]
+"""What raised, and so counted as false or empty: conditions in XPath and functions of values, with the first error."""
+
 _XPathValue = list[etree._Element | str] | str | float
 """An operand as lxml returns it: a node set, a string or a number."""
 
@@ -233,8 +236,8 @@ class AtName:
 
 
 class FilterBank:
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, failures: Failures | None = None) -> None:
+        self._vocabulary, self._failures = vocabulary, failures
         self._bit_of: dict[tuple[str, str], int] = {}
         self._uses: dict[tuple[str, str], int] = {}
         self._free: list[int] = []
@@ -262,6 +265,15 @@ class FilterBank:
         return any(
             test.kind == "attribute" and by for kind in (self._literals, self._guarded) for test, by in kind.items()
         )
+
+    def holds(self, xpath: str, element: etree._Element, place: int) -> bool:
+        try:
+            return xpath_holds(xpath, element, place)
+        except Exception as error:
+            if self._failures is None:
+                raise
+            self._failures.setdefault(xpath, error)
+            return False
 
     # ------------------------------------------------------------ registration
 
@@ -573,7 +585,7 @@ class NodeClasses:
 
     def _own(self, name: AtName, mask: int, element: etree._Element, place: int) -> int:
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
-            if xpath_holds(xpath, element, place):
+            if self._bank.holds(xpath, element, place):
                 mask |= 1 << self._bank.bit_of_xpath(xpath)
         return mask
 

@@ -33,6 +33,7 @@ from xpath_stage.documents import (
     parse_documents,
 )
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.filters import Failures
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
 
 FOUND = """r_bin ARRAY<STRUCT<grp: BIGINT, node1: BIGINT, node2: BIGINT>>,
 r_doc ARRAY<STRUCT<node: BIGINT, strval: STRING>>, r_group ARRAY<STRUCT<grp: BIGINT, var1: INT, var2: INT>>,
-error STRING"""
-"""Columns added to each document: its rows of R_bin and R_doc, or its error. A group's number derives from its edges.
-`r_group` has the edges of each group in some row of the frame, not necessarily in the row that uses it."""
+error STRING, failed BOOLEAN"""
+"""Columns added to each document: its rows of R_bin and R_doc, or its error; and whether a condition or function of a
+pattern raised in its rows, so that the results are not complete. A group's number derives from its
+edges. `r_group` has the edges of each group in some row of the frame, not necessarily in the row that uses it."""
 
 TEXTS = "text STRING, unread BINARY"
 """Columns added on demand: the document as read, or the bytes of an unreadable one."""
@@ -76,7 +78,8 @@ def evaluate_batches(
 
 class _Worker:
     def __init__(self, change: Change, limits: Limits) -> None:
-        self._stage = XPathStage(limits=limits)
+        self._failures: Failures = {}
+        self._stage = XPathStage(limits=limits, failures=self._failures)
         self._stage.add(change)
         self._edges: list[list[StepEdge]] = []
         self._keys: list[int] = []
@@ -102,6 +105,8 @@ class _Worker:
         columns["r_doc"] = _nested(len(documents), found.r_doc["docid"].to_numpy(), r_doc)
         columns["r_group"] = _nested(len(documents), first, r_group)
         columns["error"] = pa.array(errors, pa.string())
+        columns["failed"] = pa.repeat(bool(self._failures), len(documents))
+        self._failures.clear()
         if texts:
             columns["text"] = pa.array(read, pa.string())
             columns["unread"] = pc.if_else(columns["error"].is_valid(), documents["xml"], None)
@@ -177,9 +182,10 @@ class SparkStage(XPathStage):
         spread: int = SPREAD,
         limits: Limits = DEFAULT,
         max_nodes: int | None = None,
+        failures: Failures | None = None,
     ) -> None:
         """Executors refuse documents with more than `max_nodes` elements and attributes."""
-        super().__init__(groups, limits=limits)
+        super().__init__(groups, limits=limits, failures=failures)
         self._max_nodes = max_nodes
         self._session = session.newSession()
         for key, value in _SETTINGS.items():
@@ -221,6 +227,8 @@ class SparkStage(XPathStage):
         self.spread_documents += len(batch)
         frame = self._session.createDataFrame(_table(batch))
         found = _mapped(frame, *self._registered.broadcast(), trusted=True).toArrow()
+        if pc.any(found["failed"]).as_py():
+            return super().evaluate(batch)
         return self.witnesses(found, collect_edge_groups(found))
 
     def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> Witnesses:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from graphlib import TopologicalSorter
 
 from common.errors import InputError, OperationalError
+from mmqjp.documents.record import Record
 from mmqjp.queries.compile import UnreadableQuery
-from mmqjp.queries.model import Subscription
+from mmqjp.queries.model import Owner, Subscription, Target
 from mmqjp.queries.registry import Registry
+from mmqjp.state.eviction import arriving
+from templates.catalog import Change
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.filters import Failures
 
 MOST_FAILING = 20
 """Maximum number of forms that are paused in one batch; a further failure is raised."""
@@ -51,6 +56,63 @@ def failing_queries(
         passing, failing = (passing, middle) if fails(middle) else (middle, failing)
     form = queries[passing].form_id
     return [query for query in queries if query.form_id == form]
+
+
+class FailedPatterns:
+    """The queries to blame for what raised in stage 1, which evaluates the patterns of paused queries, too."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._asked: tuple[int, frozenset[str]] = 0, frozenset()
+        self._forms: list[list[Subscription]] = []
+        self._of_events = False
+
+    def blamed(self, failed: Collection[str], records: Sequence[Record]) -> dict[Subscription, Exception]:
+        """Returns active queries over documents whose patterns, alone, raise with these records."""
+        self._ask(frozenset(failed))
+        found: dict[Subscription, Exception] = {}
+        for queries in self._forms:
+            failures: Failures = {}
+            alone = XPathStage(failures=failures)
+            alone.add(self._needs(queries[0]))
+            alone.evaluate(map(arriving, records))
+            for error in failures.values():
+                found |= dict.fromkeys(queries, error)
+        return found
+
+    def is_defined(self, failed: Collection[str]) -> bool:
+        """Whether a definition of events may have raised. Stage 1 has those that active queries read."""
+        self._ask(frozenset(failed))
+        return self._of_events
+
+    def _ask(self, failed: frozenset[str]) -> None:
+        registry = self._registry
+        if self._asked == (registry.version, failed):
+            return
+        forms: dict[str, list[Subscription]] = {}
+        for query in registry.subscriptions.values():
+            if query.active and not query.is_events and _uses(self._needs(query), failed):
+                forms.setdefault(query.form_id, []).append(query)
+        self._asked, self._forms = (registry.version, failed), list(forms.values())
+        events = registry.events.running
+        self._of_events = any(_uses(events.needs_of(name), failed) for name in events.placements)
+
+    def _needs(self, query: Subscription) -> Change:
+        return self._registry.catalog.needs_of({target.row for target in self._targets(query)})
+
+    def _targets(self, owner: Owner) -> Iterator[Target]:
+        for target in owner.targets:
+            yield target
+            for stream in self._registry.inner(target):
+                yield from self._targets(stream)
+
+
+def _uses(needs: Change, failed: Collection[str]) -> bool:
+    """Whether patterns have one of these conditions or functions."""
+    nodes = [node for step in needs.steps for node in step.node.walk()]
+    return any(condition.xpath in failed for node in nodes for condition in node.conditions) or any(
+        function in failed for node in nodes for function in node.functions
+    )
 
 
 def _publishers_first(registry: Registry, queries: list[Subscription]) -> list[Subscription]:

@@ -22,7 +22,7 @@ from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents
 from mmqjp.answers.events_run import StoredEvents, limits_of
 from mmqjp.answers.fan_out import Outputs
-from mmqjp.answers.isolation import MOST_FAILING, failing_queries, failure_reason, may_be_of_query
+from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.kernels import MakeKernel
 from mmqjp.answers.matches import Match, as_batch, match_rows
 from mmqjp.answers.operators import (
@@ -53,13 +53,14 @@ from mmqjp.queries.compile import Compiler, UnreadableQuery
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
-from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, prune, prune_offsets
+from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, arriving, prune, prune_offsets
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
 from pattern_stage.kernel import Kernel
 from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.filters import Failures
 from xpath_stage.spark import SparkStage
 from xscl.syntax import Script
 
@@ -68,8 +69,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mmqjp")
 
-WitnessSource = Callable[[int], Witnesses]
-"""Returns the witnesses of documents with consecutive docids, given the first."""
+WitnessSource = Callable[[int], Witnesses | None]
+"""Returns the witnesses of documents with consecutive docids, given the first; None if a pattern failed."""
 
 
 class Pipeline:
@@ -98,6 +99,9 @@ class Pipeline:
         self._usage = StoredUsage(store, ledger.next_arrival)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
+        self._failed_patterns = FailedPatterns(registry)
+        self.blamed: Mapping[Subscription, Exception] = {}
+        """The queries whose patterns failed in the last batch."""
 
     # ------------------------------------------------------------ batches
 
@@ -119,6 +123,7 @@ class Pipeline:
         are released; if not, all absences are decided.
         """
         first, horizon = self._ledger.next_docid, self.patterns.horizon
+        self.blamed = {}
         witnesses: Witnesses | None = None
         cutoffs: dict[int, Cutoff] = {}
         while True:
@@ -272,11 +277,25 @@ class Pipeline:
             self._arrivals.add(record.docid, record.arrival)
 
     def _witnesses(self, records: list[Record], found: WitnessSource | None) -> Witnesses:
-        if found is None or not records:
-            return self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
+        witnesses = found(records[0].docid) if found is not None and records else None
+        if witnesses is None:
+            witnesses = self._stage1.evaluate(map(arriving, records))
+            if failures := self._stage1.failures:
+                self._blame(failures, records)
+            return witnesses
         # The time of a feed's entry is final only now.
         times = {name: [getattr(record, name) for record in records] for name in R_DOCTS.names}
-        return replace(found(records[0].docid), r_docts=pa.table(times, R_DOCTS))
+        return replace(witnesses, r_docts=pa.table(times, R_DOCTS))
+
+    def _blame(self, failures: Failures, records: list[Record]) -> None:
+        """Raises what raised in stage 1, unless it was for paused queries only."""
+        failed = dict(failures)
+        failures.clear()
+        self.blamed = self._failed_patterns.blamed(failed, records)
+        for error in self.blamed.values():
+            raise error
+        if self._failed_patterns.is_defined(failed):
+            raise next(iter(failed.values()))
 
     def _reader(self, context: StepContext) -> MatchReader:
         expansion = Expansion(self._registry, self._records, self.operators.of, context)
@@ -541,6 +560,8 @@ class Batches:
         registry = self._components.registry
         if isinstance(error, UnreadableQuery):
             return {query: reason for query, reason in registry.unreadable().items() if registry.has_work(query)}
+        if blamed := self._components.pipeline.blamed:
+            return {query: failure_reason(error) for query, error in blamed.items()}
         failing = failing_queries(registry, error, self._components.changes.without, failure)
         return dict.fromkeys(failing, failure_reason(error))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common.bounds import EARLIEST, LATEST
 from common.tools import in_batches
@@ -72,8 +73,9 @@ class EvaluatedBatch(Protocol):
     def read(self, index: int) -> SerializedDocument | DocumentError:
         """Returns a document's text, or why it could not be parsed."""
 
-    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses:
-        """Returns the witnesses of these documents, with consecutive docids from `first_docid`."""
+    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
+        """Returns the witnesses of these documents, with consecutive docids from `first_docid`; None if a pattern
+        failed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,9 @@ class EvaluatedDocuments:
         text = self._texts[index]
         return DocumentError(self._errors[index]) if text is None else SerializedDocument(text)
 
-    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses:
+    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
         chosen = self._rows.take(pa.array(indexes, pa.int64()))
+        if pc.any(chosen["failed"]).as_py():
+            return None
         docids = pa.array(np.arange(first_docid, first_docid + len(indexes)), pa.int64())
         return self._stage.witnesses(chosen.append_column("docid", docids), self._groups)

@@ -24,10 +24,10 @@ from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.match import SetMatch
 from pattern_stage.pattern.rows import KeyValues
 
-Candidates = Sequence[tuple[EventTuple, int]]
+_Candidates = Sequence[tuple[EventTuple, int]]
 """Events in time order, each with its rows."""
 
-CandidateEvents = Sequence[Candidates]
+CandidateEvents = Sequence[_Candidates]
 """The candidates of each variable."""
 
 Spend = Callable[[int, int], int]
@@ -100,7 +100,7 @@ class _Search:
     def leave(self, rows: int) -> None:
         self._left |= rows
 
-    def _tried(self, at: int, rows: int, found: Candidates | None = None) -> Candidates:
+    def _tried(self, at: int, rows: int, found: _Candidates | None = None) -> _Candidates:
         """Counts and returns the candidates of a variable, or those of them that are `found`."""
         if found is None:
             found = self._candidates[at]
@@ -130,7 +130,7 @@ class SetSearch(_Search):
         self._decides = sum(of == form.groups[self._order[0]] for of in form.groups) - 1
         """Place of the variable that completes the first group to be bound, which has the given end or begin."""
         at = self._order[self._decides]
-        self._deciding: Candidates | None = None
+        self._deciding: _Candidates | None = None
         if end is None:
             self._deciding = [one for one in candidates[at] if one[0][0] == start]
         elif not form.kleene[at]:

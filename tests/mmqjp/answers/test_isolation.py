@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
+from lxml import etree
 
 from feeds.documents import Document
 from mmqjp.engine import Session
+from templates.catalog import Catalog
+from templates.events import place_events
 from tests.generate.documents import SECOND
+from xpath_stage import emissions, filters
+from xpath_stage.documents import DEFAULT
+from xpath_stage.spark import _Worker
 from xscl.algebra import values
+from xscl.event_lower import lower_definition
+from xscl.parser import parse_script
 
 EVENTS = "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id));"
 OTHERS = {
@@ -74,6 +84,81 @@ def test_an_error_that_no_query_causes_is_raised(monkeypatch: pytest.MonkeyPatch
             with pytest.raises(TypeError):
                 outputs(engine, 1)
         assert outputs(engine, 1) and not engine.take_paused()
+
+
+# ---------------------------------------------------------------- patterns, which paused queries keep in stage 1
+
+PATTERNS = {
+    "condition": 'FROM S//b[ends-with(@id, "2")]->x PUBLISH bad',
+    "condition of a derived text": 'FROM S//b[upper-case(@id) = "2"]->x PUBLISH bad',
+    "condition in not": 'FROM S//b[not(ends-with(@id, "2"))]->x PUBLISH bad',
+    "condition below": 'FROM S//b->x[./k[ends-with(., "1")]] PUBLISH bad',
+    "condition of a join": 'FROM S//b[ends-with(@id, "2")]->x JOIN {x/k = y/k, 1 h} S//b->y PUBLISH bad',
+    "value of a join": "FROM S//b->x JOIN {upper-case(x/k) = upper-case(y/k), 1 h} S//b->y PUBLISH bad",
+    "inner join": "FROM S//b->x JOIN {upper-case(x/k) = upper-case(y/k), 1 h} S//b->y JOIN {x/k = z/k, 1 h} S//b->z"
+    " PUBLISH bad",
+    "absence": 'FROM S//b[ends-with(@id, "2")]->x NOT FOLLOWED BY {x/k = y/k, 1 s} S//b->y PUBLISH bad',
+    "definition": 'DEFINE EVENT C FROM S//b[ends-with(@id, "2")]->x (id := x/@id); FROM C PUBLISH bad',
+    "value of a definition": "DEFINE EVENT C FROM S//b->x (id := upper-case(x/@id)); FROM C PUBLISH bad",
+    "reader of documents": 'FROM again//b[ends-with(@id, "2")]->x PUBLISH bad',
+    "value of published ones": "FROM again//b->x JOIN {upper-case(x/k) = upper-case(y/k), 1 h} S//b->y PUBLISH bad",
+}
+
+
+def break_stage_1(patch: pytest.MonkeyPatch) -> None:
+    """Lets ends-with() and upper-case() fail in patterns."""
+    holds, derive = filters.xpath_holds, values.derive
+
+    def failing_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
+        return fails(xpath, "") if "ends-with" in xpath or "upper-case" in xpath else holds(xpath, element, attribute)
+
+    def failing_derive(name: str, text: str) -> str:
+        return fails(name, text) if name == "upper-case" else derive(name, text)
+
+    patch.setattr(filters, "xpath_holds", failing_holds)
+    patch.setattr(emissions, "derive", failing_derive)
+
+
+@pytest.mark.parametrize("place", PATTERNS)
+def test_a_query_whose_pattern_fails_is_paused_and_the_others_answer(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = 'FROM S//b[ends-with(@id, "2")]->x JOIN {upper-case(x/k) = upper-case(y/k), 1 h} S//b->y PUBLISH too'
+    script = EVENTS + ";".join(OTHERS.values())
+    with Session("duckdb", settle=0, lateness=0) as engine, Session("duckdb", settle=0, lateness=0) as alone:
+        alone.subscribe(script)
+        engine.subscribe(f"{script};{PATTERNS[place]};{same}")
+        with monkeypatch.context() as patch:
+            break_stage_1(patch)
+            for times in ((2, 12), (13,), (23, 24)):
+                wanted = outputs(alone, *times)
+                assert outputs(engine, *times) == wanted and wanted
+        assert engine.take_paused().keys() == {"bad", "too"}
+        engine.resume("bad")
+        assert outputs(alone, 32, 33, 43) <= outputs(engine, 32, 33, 43)
+
+
+def test_a_function_that_fails_for_one_value_pauses_the_queries_that_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    derive = values.derive
+    joins = "FROM S//b->x JOIN {{upper-case(x/{0}) = upper-case(y/{0}), 1 h}} S//b->y PUBLISH {0}"
+    with Session("duckdb", settle=0) as engine:
+        engine.subscribe(";".join(joins.format(path) for path in ("k", "n")))
+        patched = partial(lambda derive, name, text: fails(name, text) if text == "bad" else derive(name, text), derive)
+        monkeypatch.setattr(emissions, "derive", patched)
+        xml = "<b><k>1</k><n>{}</n></b>"
+        found = engine.process([document(f"d{t}", t, xml.format(text)) for t, text in enumerate(("2", "bad"))])
+        assert {one.query for one in found} == {"k"} and engine.take_paused().keys() == {"n"}
+
+
+def test_an_executor_says_that_a_pattern_failed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog()
+    _, needs = place_events(catalog, lower_definition(parse_script(PATTERNS["definition"]).definitions[0], {}))
+    rows = pa.RecordBatch.from_pydict({"stream": ["S"], "xml": [b'<b id="2"/>']})
+    with monkeypatch.context() as patch:
+        break_stage_1(patch)
+        worker = _Worker(needs, DEFAULT)
+        assert worker.evaluate(rows, True, False, None)["failed"].to_pylist() == [True]
+    assert worker.evaluate(rows, True, False, None)["failed"].to_pylist() == [False]
 
 
 # ---------------------------------------------------------------- conditions that do not depend on events
