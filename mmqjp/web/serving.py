@@ -362,7 +362,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(place)
-        found.listen(128)
+        found.listen(BACKLOG)
     except BaseException:
         found.close()
         raise
@@ -430,6 +430,10 @@ MOST_CONNECTIONS = 500
 MOST_STRANGERS, MOST_OF_CLIENT = 100, 50
 """Maximum number of connections on which nobody has shown a token or a login yet: of all, and of one address. For a
 further one, one of these is closed."""
+
+ACCEPTED_AT_ONCE, BACKLOG = 2, 128
+"""Number of connections that the event loop accepts before it reads from those that are open, and of those that the
+system queues. If it accepted MOST_OF_CLIENT at once, a flood would displace a connection before its request is read."""
 
 HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0
 """Time limit for a request's head, and that of a stranger."""
@@ -540,6 +544,13 @@ class PatientProtocol(H11Protocol):
             self.transport.close()
 
 
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():  # the number of uvicorn's configuration stands for both
+            listening.listen(BACKLOG)
+
+
 class Server:
     """A context manager that serves an app over a socket in its own thread. `stop` is set on failure."""
 
@@ -553,11 +564,12 @@ class Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            backlog=ACCEPTED_AT_ONCE,
             limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        self._server, self._socket, self._log, self._stop = uvicorn.Server(config), listening, log, stop
+        self._server, self._socket, self._log, self._stop = _Server(config), listening, log, stop
         self._thread = Thread(target=self._run, name="mmqjp serve", daemon=True)
         self._failure: BaseException | None = None
 

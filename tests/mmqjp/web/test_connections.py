@@ -137,6 +137,18 @@ def test_held_connections_shut_out_nobody_who_has_the_token(kind: str) -> None:
         assert gone == MOST_CONNECTIONS - MOST_OF_CLIENT
 
 
+def test_who_comes_in_a_crowd_is_heard() -> None:
+    """The first of many that the system has queued: its request is read before those behind it displace it."""
+    with listen("127.0.0.1", 0) as listening, ExitStack() as held:
+        port = listening.getsockname()[1]
+        head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        asks = held.enter_context(closing(opened(port, head)))
+        for _ in range(2 * MOST_OF_CLIENT):
+            held.enter_context(closing(opened(port, b"GET")))
+        with Server(Guard(app, Access(TOKEN), Hosts("127.0.0.1", port)), listening, NullLog(), Event()):
+            assert asks.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_strangers_time_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with page() as port, httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as known:
         assert known.get(f"http://127.0.0.1:{port}/").status_code == 200
