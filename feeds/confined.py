@@ -24,13 +24,16 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import ceil
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any, BinaryIO, cast
 
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
 """Processor seconds of a call, and the bytes of input that add a second."""
+
+STUCK = 30
+"""Multiple of these seconds after which a process that uses none of them is killed."""
 
 MEMORY, LEAST_MEMORY = 512 << 20, 128 << 20
 """Default and least maximum of the memory (address space) of a process, in bytes."""
@@ -139,6 +142,9 @@ class _Worker:
     def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> Any:
         seconds, most, hurry = seconds_for(size), answer_for(size), _hurry.get()
         allowed = seconds if hurry is None else min(hurry, seconds)
+        stuck = Timer(allowed * STUCK, self.end)
+        stuck.daemon = True
+        stuck.start()
         try:
             with suppress(BrokenPipeError):  # its end tells more
                 _write(self._to, [pickle.dumps((allowed, most, work, arguments), pickle.HIGHEST_PROTOCOL)])
@@ -148,6 +154,8 @@ class _Worker:
         except OverflowError:
             self.end()
             raise ConfinedError(_NONSENSE) from None
+        finally:
+            stuck.cancel()
         if flags & _FILLED:  # little memory is left for the next
             self.end()
         values = _decoded(answer)
@@ -161,8 +169,8 @@ class _Worker:
 
     def _end(self, seconds: int, late: type[MmqjpError]) -> MmqjpError:
         status = self._process.wait()
-        if status == -signal.SIGXCPU:
-            return late(f"reading it takes more than {seconds} s")
+        if status == -signal.SIGXCPU or self._ended:
+            return late(f"reading it takes more than {seconds * (STUCK if self._ended else 1):g} s")
         may_be = f", as it may if {_mebibytes(self._memory)} of memory do not suffice" if status < 0 else ""
         return ConfinedError(f"reading it ended its process (status {status}){may_be}")
 

@@ -9,12 +9,13 @@ import pytest
 from common.errors import InvalidValue
 from feeds import confined as module
 from feeds.confined import (
-    ANSWER,
     LEAST_MEMORY,
     MEMORY_VARIABLE,
     ConfinedError,
+    HurriedError,
     confined,
     confined_aside,
+    hurried,
     prepare,
     seconds_for,
 )
@@ -107,9 +108,12 @@ def test_what_parses_strangers_bytes_is_not_believed(kind: str):
 def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_more_time(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    with pytest.raises(ConfinedError, match=r"\Awhat is read of it takes more than 67,108,864 bytes\Z"):
-        confined(mul, "x", ANSWER, size=0)
-    assert len(confined(mul, "x", ANSWER, size=10)) == ANSWER
+    monkeypatch.setattr(module, "ANSWER", 1 << 20)
+    with pytest.raises(ConfinedError, match=r"\Awhat is read of it takes more than 1,048,576 bytes\Z"):
+        confined(mul, "x", 1 << 20, size=0)
+    assert len(confined(mul, "x", 1 << 20, size=10)) == 1 << 20
+    with pytest.raises(ConfinedError, match="more than 1,048,576 bytes"):
+        confined(iter, ["x"] * (1 << 18), size=0)
     monkeypatch.undo()
     assert seconds_for(0) == 10 and seconds_for(1 << 20) == 14
 
@@ -140,6 +144,17 @@ def test_work_that_takes_too_long_or_ends_its_process_is_an_error_and_the_next_i
     with pytest.raises(ConfinedError, match=cause):
         confined(*work, size=0)
     assert confined(mul, 2, 4, size=0) == 8
+
+
+def test_work_that_does_nothing_ends_too_and_in_a_hurry_it_may_have_more_time_later(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "STUCK", 0.1)
+    with pytest.raises(ConfinedError, match=r"\Areading it takes more than 0\.1 s\Z"):
+        confined(signal.pause, size=0)
+    monkeypatch.undo()
+    with pytest.raises(HurriedError, match=r"\Areading it takes more than 1 s\Z"), hurried(1):
+        confined(sum, range(10**12), size=0)
+    with hurried(1):
+        assert confined(mul, 2, 4, size=0) == 8
 
 
 def test_the_event_loop_goes_on_and_work_ends_when_it_is_cancelled():
