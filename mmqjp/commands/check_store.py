@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import numpy as np
@@ -18,9 +18,11 @@ from common.errors import MmqjpError
 from common.files import make_inside
 from feeds.documents import now_us
 from feeds.fetch.state import FetchStore
+from join_stage.protocol import DEFAULT_PLAN, JoinEngine
 from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
 from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, DamagedRun, Outdated, StoreError
-from join_stage.tables import runs_manifest
+from join_stage.tables import BOUND_STORE, FLAT_STORE, runs_manifest
+from join_stage.views import CACHE_BYTES
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
 from mmqjp.commands.console import pluralise
@@ -28,13 +30,9 @@ from mmqjp.engine import Session
 from mmqjp.process import printable_line
 from mmqjp.service.drops import state_file
 from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
-from mmqjp.state.choice import SPARK, Ownership, ReadLock, stored_engine
+from mmqjp.state.choice import SPARK, Ownership, ReadLock, open_store, stored_engine
 from mmqjp.tables.ledger import NEXT_IDS
 from mmqjp.tables.schema import QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings, snapshot
-
-if TYPE_CHECKING:
-    from join_stage.duckdb_files import DuckDBFilesReader, DuckDBReader
-    from join_stage.store.spark.manifests import Files
 
 QUARANTINE = "damaged"
 """The folder of a state directory to which --repair moves damaged files."""
@@ -72,63 +70,66 @@ ESSENTIAL = frozenset((*QUERY_TABLES, *SETTING_TABLES, "definitions", "removed_d
 """Tables without whose rows no store can be opened."""
 
 
-class Reference(NamedTuple):
-    """Numbers in a column of a table that must be in another one."""
+class RowCheck(NamedTuple):
+    """Rows of a table that no whole store has: those of a condition, which `reads` tables. `what` follows their number,
+    and `column` has an example. Without them a store is as whole as before, if `drops`."""
 
     table: str
+    condition: str
+    what: str
     column: str
-    target: str
-    key: str
+    reads: tuple[str, ...]
+    drops: bool = False
 
 
-_OF_QUERIES = (
-    "memberships",
-    "placements",
-    "inner_placements",
-    "removed_queries",
-    "pauses",
-    "withheld",
-    "untold",
-    "told",
-)
+def _refers(table: str, column: str, target: str, key: str) -> RowCheck:
+    condition = f"{column} NOT IN (SELECT o.{key} FROM {target} o WHERE o.{key} IS NOT NULL)"
+    return RowCheck(table, condition, f"with a {column} that {target} has not", column, (table, target), drops=True)
 
-REFERENCES = (
-    *(Reference(table, "qid", "added_queries", "qid") for table in _OF_QUERIES),
-    Reference("placements", "template", "templates", "template"),
-    Reference("inner_placements", "template", "templates", "template"),
-    Reference("removed_definitions", "id", "definitions", "id"),
-    Reference("answers", "form", "added_queries", "form"),
-)
 
-ON_DUCKDB = (
-    Reference("bound", "docid", "r_docts", "docid"),
-    Reference("bound", "grp", "groups", "grp"),
-    Reference("r_doc", "docid", "r_docts", "docid"),
-)
-"""References within the join state. On Spark it is evicted by files, so that its tables keep different documents."""
+_OF_QUERIES = ("memberships", "placements", "inner_placements", "removed_queries", "pauses")
 
-_PRUNED = "(SELECT coalesce(min(t1), 0) FROM answers)"
+_OF_MEMBERS = ("withheld", "untold", "told")
+
+_PRUNED = "(SELECT coalesce(min(p.t1), 0) FROM answers p)"
 """With --keep, matches and documents are dropped that end before a time, and no answer that is kept does. So whatever
 begins later is there."""
 
-MISSING = {
-    "answers": (f"t0 >= {_PRUNED} AND answer IN (SELECT l.answer FROM answer_matches l WHERE l.match NOT IN "
-                "(SELECT m.match FROM match_rows m))", "have matches that are gone"),
-    "match_rows": (f"t0 >= {_PRUNED} AND (docid1 NOT IN (SELECT d.docid FROM documents d) OR docid2 NOT IN "
-                   "(SELECT d.docid FROM documents d))", "are of documents that are gone"),
-}  # fmt: skip
-"""Rows that lack others which cannot be made again: by table, the condition and what is wrong."""
+_LACK_MATCHES = f"""t0 >= {_PRUNED} AND answer IN (
+  SELECT l.answer FROM answer_matches l WHERE l.match NOT IN (SELECT m.match FROM match_rows m))"""
 
-NUMBERED = """SELECT count(*) AS n FROM (
+_LACK_DOCUMENTS = f"""t0 >= {_PRUNED} AND (
+  docid1 NOT IN (SELECT d.docid FROM documents d) OR docid2 NOT IN (SELECT d.docid FROM documents d))"""
+
+_WRONGLY_NUMBERED = """first_seq IN (SELECT first_seq FROM (
   SELECT first_seq, last_seq, sum(recipients) AS outputs, lead(first_seq) OVER (ORDER BY first_seq) AS next
   FROM answers GROUP BY first_seq, last_seq
-) WHERE last_seq - first_seq + 1 <> outputs OR next <= last_seq"""
-"""Groups of answers whose outputs have numbers in common, or not as many numbers as outputs."""
+) WHERE last_seq - first_seq + 1 <> outputs OR next <= last_seq)"""
 
-RECEIVED = """SELECT count(*) AS n FROM answers a LEFT JOIN (
+_WRONGLY_RECEIVED = """answer IN (SELECT a.answer FROM answers a LEFT JOIN (
   SELECT answer, count(*) AS members FROM recipients GROUP BY answer
-) r ON r.answer = a.answer WHERE a.recipients <> coalesce(r.members, 0)"""
-"""Answers that do not have the recipients for which their outputs are numbered."""
+) r ON r.answer = a.answer WHERE a.recipients <> coalesce(r.members, 0))"""
+
+_RECEIVING = ("answers", "withheld", "memberships", "added_queries")
+
+ROW_CHECKS = (
+    *(_refers(table, "qid", "added_queries", "qid") for table in _OF_QUERIES + _OF_MEMBERS),
+    _refers("placements", "template", "templates", "template"),
+    _refers("inner_placements", "template", "templates", "template"),
+    _refers("removed_definitions", "id", "definitions", "id"),
+    _refers("answers", "form", "added_queries", "form")._replace(drops=False),
+    RowCheck("answers", _LACK_MATCHES, "lack matches", "answer", ("answers", "answer_matches", "match_rows")),
+    RowCheck("match_rows", _LACK_DOCUMENTS, "lack documents", "match", ("answers", "match_rows", "documents")),
+    RowCheck("answers", _WRONGLY_NUMBERED, "have wrong numbers of outputs", "answer", ("answers",)),
+    RowCheck("answers", _WRONGLY_RECEIVED, "had other recipients when they were made", "answer", _RECEIVING),
+)
+
+ON_DUCKDB = (
+    _refers("bound", "docid", "r_docts", "docid"),
+    _refers("bound", "grp", "groups", "grp"),
+    _refers("r_doc", "docid", "r_docts", "docid"),
+)
+"""Checks of the join state. On Spark it is evicted by files, so that its tables keep different documents."""
 
 
 class StoreCheck:
@@ -151,19 +152,13 @@ class StoreCheck:
                 yield fault
                 if fault.place in (SPARK_MANIFESTS, DUCKDB_FILE):
                     return  # what it says of the rest is not true
-            with closing(self._opened()) as reader:
+            with closing(_reader(self._directory)) as reader:
                 yield from self._tables(reader, damaged)
                 yield from self._postings(reader, damaged)
-                yield from self._references(reader, damaged)
                 yield from self._states(reader, damaged)
         except (MmqjpError, OSError) as error:
             yield Fault(self.engine or str(self._directory), str(error))
         yield from self._beside()
-
-    def _opened(self) -> DuckDBReader | DuckDBFilesReader:
-        from join_stage.duckdb_files import DuckDBFilesReader, DuckDBReader
-
-        return (DuckDBFilesReader if self.engine == SPARK else DuckDBReader)(SCHEMA, self._directory)
 
     # ------------------------------------------------------------ files
 
@@ -178,7 +173,6 @@ class StoreCheck:
 
     def _files_of_spark(self, damaged: set[str]) -> Iterator[Fault]:
         from join_stage.store.spark.manifests import check_whole, look_at, newest_files
-        from join_stage.tables import FLAT_STORE
 
         schema = FLAT_STORE | SCHEMA
         self.files += 1
@@ -212,7 +206,7 @@ class StoreCheck:
 
     # ------------------------------------------------------------ tables
 
-    def _tables(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+    def _tables(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Fault]:
         """Reads all values of all tables, of which DuckDB compares the checksums."""
         for table in reader.schema.tables:
             if table in damaged:
@@ -224,7 +218,7 @@ class StoreCheck:
                 damaged.add(table)
                 yield Fault(table, f"it cannot be read: {str(error).splitlines()[0]}")
 
-    def _postings(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+    def _postings(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Fault]:
         manifest = None if "posting_runs" in damaged else runs_manifest(reader)
         known: Ints | None = None
         for name, low in [] if manifest is None else json.loads(manifest)["runs"]:
@@ -241,60 +235,34 @@ class StoreCheck:
                 what = f"it has postings of {pluralise(unknown, 'document')} that the join state does not have"
                 yield Fault(f"{RUNS}/{name}", what, "builds the postings anew from the tables", _rebuild)
 
-    def _references(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
-        references = REFERENCES if self.engine == SPARK else REFERENCES + ON_DUCKDB
-        for table, column, target, key in references:
-            if damaged.isdisjoint((table, target)):
-                condition = f"{column} NOT IN (SELECT o.{key} FROM {target} o WHERE o.{key} IS NOT NULL)"
-                row = self._count(reader, f"{table} WHERE {condition}", f"any_value({column})")
-                if row["n"]:
-                    what = f"{pluralise(row['n'], 'row')} with a {column} that {target} has not, such as {row['one']}"
-                    yield Fault(table, what, "drops them", _dropped(table, condition))
-        for table, (condition, what) in MISSING.items():
-            if damaged.isdisjoint(("answers", "answer_matches", "match_rows", "documents")):
-                row = self._count(
-                    reader, f"{table} WHERE {condition}", f"any_value({reader.schema.tables[table].names[0]})"
-                )
-                if row["n"]:
-                    yield Fault(table, f"{pluralise(row['n'], 'row')} {what}, such as {row['one']}")
-        if damaged.isdisjoint(("answers", "withheld", "memberships", "added_queries")):
-            for sql, what in (
-                (NUMBERED, "groups of outputs are numbered wrongly"),
-                (RECEIVED, "answers have other recipients than when they were made"),
-            ):
-                (row,) = reader.select(sql).to_pylist()
-                if row["n"]:
-                    yield Fault("answers", f"{row['n']:,} {what}")
-
-    def _count(self, reader: DuckDBReader | DuckDBFilesReader, source: str, one: str) -> dict[str, Any]:
-        (row,) = reader.select(f"SELECT count(*) AS n, {one} AS one FROM {source}").to_pylist()
-        return dict(row)
-
     # ------------------------------------------------------------ states of operators and sinks, and files beside
 
-    def _states(self, reader: DuckDBReader | DuckDBFilesReader, damaged: set[str]) -> Iterator[Fault]:
+    def _states(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Fault]:
         if "pattern_state" not in damaged:
             try:
                 snapshot(reader)
             except Exception as error:  # of Arrow
                 yield Fault("pattern_state", f"the state of event queries cannot be read: {error}")
-        if "settings" in damaged:
-            return
-        noted = json.loads(read_settings(reader, NEXT_IDS).get("", "null") or "null")
-        last = reader.highest("answers", "last_seq") if noted is None else noted[3] - 1
-        last = max(last, reader.highest("answers", "last_seq"), reader.highest("earlier_outputs", "seq"))
-        for sink, value in read_settings(reader, SINK_PREFIX).items():
-            acked = Position.from_setting(value).acked
-            if acked > last:
-                yield Fault("settings", f"the sink {sink} has acknowledged output {acked}, and the last one is {last}")
-        for table, column in (("gaps", "last"), ("undelivered", "seq")):
-            condition = f"{column} > {last}"
-            if (
-                table not in damaged
-                and (row := self._count(reader, f"{table} WHERE {condition}", f"max({column})"))["n"]
-            ):
-                what = f"{pluralise(row['n'], 'row')} about outputs that there are not, up to {row['one']}"
-                yield Fault(table, what, "drops them", _dropped(table, condition))
+        checks = ROW_CHECKS if self.engine == SPARK else ROW_CHECKS + ON_DUCKDB
+        if damaged.isdisjoint(("settings", "answers", "earlier_outputs")):
+            noted = json.loads(read_settings(reader, NEXT_IDS).get("", "[0, 0, 0, 0]"))
+            last = max(noted[3] - 1, reader.highest("answers", "last_seq"), reader.highest("earlier_outputs", "seq"))
+            for sink, value in read_settings(reader, SINK_PREFIX).items():
+                if (acked := Position.from_setting(value).acked) > last:
+                    yield Fault("settings", f"the sink {sink} has output {acked}, and the last one is {last}")
+            for table, column in (("gaps", "last"), ("undelivered", "seq")):
+                what = f"about outputs after {last}, the last one"
+                checks += (RowCheck(table, f"{column} > {last}", what, column, (table,), drops=True),)
+        for check in checks:
+            if damaged.isdisjoint(check.reads):
+                sql = (
+                    f"SELECT count(*) AS n, any_value({check.column}) AS one FROM {check.table} WHERE {check.condition}"
+                )
+                (row,) = reader.select(sql).to_pylist()
+                if row["n"]:
+                    what = f"{pluralise(row['n'], 'row')} {check.what}, such as {check.column} {row['one']}"
+                    mends = ("drops them", _dropped(check.table, check.condition)) if check.drops else ()
+                    yield Fault(check.table, what, *mends)
 
     def _beside(self) -> Iterator[Fault]:
         for folder in (COMMANDS, ANSWERS):
@@ -313,6 +281,10 @@ class StoreCheck:
                     self.rows += len(store.feeds())
             except (MmqjpError, OSError) as error:
                 yield Fault(str(path.relative_to(self._directory)), str(error))
+
+
+def _reader(directory: Path) -> JoinEngine:
+    return open_store(None, directory, DEFAULT_PLAN, CACHE_BYTES, read_only=True)
 
 
 def _accept(repairs: Repairs) -> None:
@@ -374,7 +346,6 @@ def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
     import duckdb
 
     from join_stage.store.duckdb import DuckDBStore
-    from join_stage.tables import BOUND_STORE
 
     file, log = directory / DUCKDB_FILE, directory / f"{DUCKDB_FILE}.wal"
     try:
@@ -403,22 +374,20 @@ def _quarantine(directory: Path, path: Path) -> None:
 
 
 def _mend_spark(directory: Path, repairs: Repairs) -> None:
-    from join_stage.duckdb_files import DuckDBFilesReader
     from join_stage.store.spark.manifests import Manifest, newest_files, write_data_file, write_manifest
-    from join_stage.tables import FLAT_STORE
 
     if repairs.mark:  # the next pass sees what the older manifest names
         (directory / COMMITTED).unlink(missing_ok=True)
         return
     schema = FLAT_STORE | SCHEMA
-    files: Files = newest_files(directory, schema)
+    files = newest_files(directory, schema)
     kept = {
         name: tuple(file for file in some if (name, file.name) not in repairs.files) for name, some in files.items()
     }
     batch = 1 + max(int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json"))
     for table in {table: None for table, _ in repairs.rows}:  # none of the join state
         lost = " OR ".join(f"({condition})" for name, condition in repairs.rows if name == table)
-        with closing(DuckDBFilesReader(SCHEMA, directory)) as reader:
+        with closing(_reader(directory)) as reader:
             rows = reader.select(f"SELECT * FROM {table} WHERE ({lost}) IS NOT TRUE").cast(schema.tables[table])
         path = directory / schema.folder(table) / f"{batch}-0-repaired.parquet"
         kept[table] = (write_data_file(path, [rows], schema.tables[table]),) if len(rows) else ()

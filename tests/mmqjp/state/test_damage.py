@@ -200,7 +200,7 @@ def went_on_spark(spark: "SparkSession", state: Path) -> Found:
 
 
 @pytest.fixture(scope="module")
-def whole_on_spark(small, spark, tmp_path_factory) -> Path:
+def whole_on_spark(small: None, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = tmp_path_factory.mktemp("spark") / "state"
     with Session(spark, state=state) as engine:
         engine.subscribe(QUERIES)
