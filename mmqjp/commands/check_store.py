@@ -21,7 +21,7 @@ from feeds.fetch.state import FetchStore
 from join_stage.protocol import DEFAULT_PLAN, JoinEngine
 from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
 from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, DamagedRun, Outdated, StoreError
-from join_stage.tables import BOUND_STORE, FLAT_STORE, runs_manifest
+from join_stage.tables import FLAT_STORE, runs_manifest
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
@@ -53,7 +53,7 @@ class Repairs:
     mark: bool = False
 
 
-class Fault(NamedTuple):
+class Damage(NamedTuple):
     """Something wrong with a file or a table. `remedy` is what --repair does; empty if only a copy helps. `repair` adds
     that to what is to be done."""
 
@@ -140,11 +140,11 @@ class StoreCheck:
         self.engine: str | None = None
         self.files = self.rows = 0
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[Damage]:
         try:
             self.engine = stored_engine(self._directory)
             if self.engine is None:
-                yield Fault(str(self._directory), "there is no store in it")
+                yield Damage(str(self._directory), "there is no store in it")
                 return
             damaged = set[str]()
             faults = self._files_of_spark(damaged) if self.engine == SPARK else self._log()
@@ -157,21 +157,21 @@ class StoreCheck:
                 yield from self._postings(reader, damaged)
                 yield from self._states(reader, damaged)
         except (MmqjpError, OSError) as error:
-            yield Fault(self.engine or str(self._directory), str(error))
+            yield Damage(self.engine or str(self._directory), str(error))
         yield from self._beside()
 
     # ------------------------------------------------------------ files
 
-    def _log(self) -> Iterator[Fault]:
+    def _log(self) -> Iterator[Damage]:
         from join_stage.store.duckdb import CommitMark
 
         self.files += 1
         try:
             CommitMark(self._directory).check()
         except StoreError as error:
-            yield Fault(DUCKDB_FILE, str(error), "goes on without the lost commits", _accept)
+            yield Damage(DUCKDB_FILE, str(error), "goes on without the lost commits", _accept)
 
-    def _files_of_spark(self, damaged: set[str]) -> Iterator[Fault]:
+    def _files_of_spark(self, damaged: set[str]) -> Iterator[Damage]:
         from join_stage.store.spark.manifests import check_whole, look_at, newest_files
 
         schema = FLAT_STORE | SCHEMA
@@ -187,7 +187,9 @@ class StoreCheck:
                 _accept(repairs)
                 repairs.moved += found[-1:] if is_newest_bad else []
 
-            yield Fault(SPARK_MANIFESTS, str(error), *(("goes on without the lost commits", roll_back) if able else ()))
+            yield Damage(
+                SPARK_MANIFESTS, str(error), *(("goes on without the lost commits", roll_back) if able else ())
+            )
             return
         for table, several in files.items():
             for file in several:
@@ -199,14 +201,14 @@ class StoreCheck:
                     damaged.add(table)
                     place = str(path.relative_to(self._directory))
                     if table in ESSENTIAL:
-                        yield Fault(place, str(error))
+                        yield Damage(place, str(error))
                         continue
                     remedy = f"leaves out its {pluralise(file.rows, 'row')} of {table}"
-                    yield Fault(place, str(error), remedy, _left_out(table, file.name, path))
+                    yield Damage(place, str(error), remedy, _left_out(table, file.name, path))
 
     # ------------------------------------------------------------ tables
 
-    def _tables(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Fault]:
+    def _tables(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Damage]:
         """Reads all values of all tables, of which DuckDB compares the checksums."""
         for table in reader.schema.tables:
             if table in damaged:
@@ -216,9 +218,9 @@ class StoreCheck:
                 self.rows += row["n"]
             except Exception as error:  # DuckDB's, of many classes, or of Arrow
                 damaged.add(table)
-                yield Fault(table, f"it cannot be read: {str(error).splitlines()[0]}")
+                yield Damage(table, f"it cannot be read: {str(error).splitlines()[0]}")
 
-    def _postings(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Fault]:
+    def _postings(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Damage]:
         manifest = None if "posting_runs" in damaged else runs_manifest(reader)
         known: Ints | None = None
         for name, low in [] if manifest is None else json.loads(manifest)["runs"]:
@@ -227,29 +229,29 @@ class StoreCheck:
                 file = RunFile(self._directory / RUNS / name, PagePool())
                 file.check()
             except DamagedRun as error:
-                yield Fault(f"{RUNS}/{name}", str(error), "builds the postings anew from the tables", _rebuild)
+                yield Damage(f"{RUNS}/{name}", str(error), "builds the postings anew from the tables", _rebuild)
                 continue
             if known is None and "r_docts" not in damaged:
                 known = np.sort(reader.read("r_docts", ["docid"])["docid"].to_numpy())
             if known is not None and (unknown := _unknown(file, low, known)):
                 what = f"it has postings of {pluralise(unknown, 'document')} that the join state does not have"
-                yield Fault(f"{RUNS}/{name}", what, "builds the postings anew from the tables", _rebuild)
+                yield Damage(f"{RUNS}/{name}", what, "builds the postings anew from the tables", _rebuild)
 
     # ------------------------------------------------------------ states of operators and sinks, and files beside
 
-    def _states(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Fault]:
+    def _states(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Damage]:
         if "pattern_state" not in damaged:
             try:
                 snapshot(reader)
             except Exception as error:  # of Arrow
-                yield Fault("pattern_state", f"the state of event queries cannot be read: {error}")
+                yield Damage("pattern_state", f"the state of event queries cannot be read: {error}")
         checks = ROW_CHECKS if self.engine == SPARK else ROW_CHECKS + ON_DUCKDB
         if damaged.isdisjoint(("settings", "answers", "earlier_outputs")):
             noted = json.loads(read_settings(reader, NEXT_IDS).get("", "[0, 0, 0, 0]"))
             last = max(noted[3] - 1, reader.highest("answers", "last_seq"), reader.highest("earlier_outputs", "seq"))
             for sink, value in read_settings(reader, SINK_PREFIX).items():
                 if (acked := Position.from_setting(value).acked) > last:
-                    yield Fault("settings", f"the sink {sink} has output {acked}, and the last one is {last}")
+                    yield Damage("settings", f"the sink {sink} has output {acked}, and the last one is {last}")
             for table, column in (("gaps", "last"), ("undelivered", "seq")):
                 what = f"about outputs after {last}, the last one"
                 checks += (RowCheck(table, f"{column} > {last}", what, column, (table,), drops=True),)
@@ -262,9 +264,9 @@ class StoreCheck:
                 if row["n"]:
                     what = f"{pluralise(row['n'], 'row')} {check.what}, such as {check.column} {row['one']}"
                     mends = ("drops them", _dropped(check.table, check.condition)) if check.drops else ()
-                    yield Fault(check.table, what, *mends)
+                    yield Damage(check.table, what, *mends)
 
-    def _beside(self) -> Iterator[Fault]:
+    def _beside(self) -> Iterator[Damage]:
         for folder in (COMMANDS, ANSWERS):
             for path in sorted((self._directory / SPOOL / folder).glob("*.json")):
                 self.files += 1
@@ -272,7 +274,7 @@ class StoreCheck:
                     json.loads(path.read_bytes())
                 except ValueError:
                     place = str(path.relative_to(self._directory))
-                    yield Fault(place, "it is no JSON", f"moves it to {QUARANTINE}/", _moved(path))
+                    yield Damage(place, "it is no JSON", f"moves it to {QUARANTINE}/", _moved(path))
         path = state_file(self._directory)
         if path.is_file():
             self.files += 1
@@ -280,7 +282,7 @@ class StoreCheck:
                 with closing(FetchStore(path)) as store:
                     self.rows += len(store.feeds())
             except (MmqjpError, OSError) as error:
-                yield Fault(str(path.relative_to(self._directory)), str(error))
+                yield Damage(str(path.relative_to(self._directory)), str(error))
 
 
 def _reader(directory: Path) -> JoinEngine:
@@ -345,7 +347,7 @@ def apply(directory: Path, repairs: Repairs) -> None:
 def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
     import duckdb
 
-    from join_stage.store.duckdb import DuckDBStore
+    from join_stage.duckdb import DuckDBEngine
 
     file, log = directory / DUCKDB_FILE, directory / f"{DUCKDB_FILE}.wal"
     try:
@@ -365,7 +367,7 @@ def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
         raise StoreError(f"the store cannot be mended: {error}; take an older copy of the store") from error
     if repairs.mark:
         (directory / COMMITTED).unlink(missing_ok=True)
-    DuckDBStore(BOUND_STORE | SCHEMA, directory).close()  # which writes the mark
+    DuckDBEngine(directory, schema=SCHEMA).close()  # which writes the mark
 
 
 def _quarantine(directory: Path, path: Path) -> None:
@@ -396,9 +398,9 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
     write_manifest(directory / SPARK_MANIFESTS / f"{batch}.json", Manifest(kept, now_us()), schema)
 
 
-def mend(directory: Path) -> tuple[list[Fault], list[Fault], StoreCheck]:
+def mend(directory: Path) -> tuple[list[Damage], list[Damage], StoreCheck]:
     """Repairs as often as something can be. Returns the mended and the remaining faults, and the last check."""
-    mended: list[Fault] = []
+    mended: list[Damage] = []
     for _ in range(MOST_PASSES):
         check = StoreCheck(directory)
         faults = list(check.faults())
@@ -414,14 +416,14 @@ def mend(directory: Path) -> tuple[list[Fault], list[Fault], StoreCheck]:
     return mended, faults, check
 
 
-def opening_faults(directory: Path) -> list[Fault]:
+def opening_faults(directory: Path) -> list[Damage]:
     """What keeps an otherwise whole store from being opened."""
     try:
         Session(state=directory, read_only=True, quiet=True).close()
     except Outdated:  # it has no queries yet, as one that has lost all commits
         return []
     except (MmqjpError, OSError) as error:
-        return [Fault(str(directory), f"it cannot be opened: {error}")]
+        return [Damage(str(directory), f"it cannot be opened: {error}")]
     return []
 
 
@@ -445,7 +447,7 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
         raise Failure(f"there is no store in {directory}: name the state directory of one")
     lock = Ownership(directory) if repair else ReadLock(directory)
     try:
-        mended: list[Fault] = []
+        mended: list[Damage] = []
         if repair:
             mended, faults, check = mend(directory)
         else:
