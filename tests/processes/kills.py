@@ -11,7 +11,7 @@ from feeds.fetch.archive import DropArchive, WarcArchive
 from feeds.fetch.state import FetchStore
 from join_stage import duckdb
 from join_stage.duckdb import DuckDBEngine
-from join_stage.store.duckdb import DuckDBStore
+from join_stage.store.duckdb import CommitMark, DuckDBStore
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import DropDirectory
@@ -29,6 +29,7 @@ from tests.support.faults import Point, arm, kill
 _CALLS: dict[Any, str] = {
     DuckDBEngine: "begin append join extend evict commit close",
     DuckDBStore: "commit",
+    CommitMark: "note",
     duckdb: "save_word_order",
     Session: "process ensure",
     Service: "_process _commit_settings",

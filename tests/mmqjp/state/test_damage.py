@@ -17,6 +17,7 @@ from mmqjp.engine import Session
 from mmqjp.state.choice import OWNER_FILE, stored_engine
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
+from tests.support.cli import mmqjp
 from tests.support.damage import damaged, lost_or_swapped
 from tests.support.stores import as_files, parquet_store
 
@@ -108,6 +109,7 @@ def test_rebuilding_is_told_once_and_counted(whole, tmp_path, caplog):
     assert f"{state / RUNS}" in told and "is damaged between bytes 0 and 1,0" in told
     with Session(state=state, read_only=True) as engine:
         assert engine.times_rebuilt() == 1
+    assert "rebuilt        postings that were damaged, 1 time\n" in mmqjp("status", "--state", state).stdout
 
 
 @pytest.mark.parametrize("left", [RUNS, COMMITTED, f"{DUCKDB_FILE}.wal"])

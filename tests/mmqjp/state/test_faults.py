@@ -286,6 +286,7 @@ def assert_told(engine: Session, life: Life, size: int = SIZE) -> None:
         "after DuckDBEngine.commit",
         "after DuckDBEngine.join",
         "before DuckDBEngine.append",
+        "before CommitMark.note",
     ],
 )
 def test_a_killed_run_is_taken_up_again(at, calls, tmp_path):
