@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +24,9 @@ from xscl.event_resolve import ALL_FUNCTIONS
 from xscl.lalr import TableParser
 from xscl.parser import parse_script
 from xscl.problems import XsclErrors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEFINITIONS = {
     "B": "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id), k := x/k)",
@@ -208,6 +212,24 @@ def test_a_function_stands_in_a_place_or_one_message_says_why_not(place: str) ->
     script = script_of(found.values())
     for patterns in ("driver", "sql"):
         assert outputs(script, patterns=patterns)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("patterns", ["driver", pytest.param("sql", marks=pytest.mark.soak)])
+def test_all_functions_in_all_places_have_the_same_outputs_on_spark(patterns: str, spark: SparkSession) -> None:
+    statements = [text for place in PLACES for text in allowed(place).values()]
+    named = [
+        text.replace("PUBLISH p", f"PUBLISH q{n}") if "PUBLISH" in text else f"{text} PUBLISH q{n}"
+        for n, text in enumerate(statements)
+    ]
+    found = []
+    for engine in ("duckdb", spark):
+        with Session(engine, settle=None, quiet=True, patterns=patterns) as session:
+            session.subscribe(script_of(named))
+            found.append(Counter((one.query, *one.documents, one.xml) for one in session.process(documents())))
+            found[-1].update((one.query, *one.documents, one.xml) for one in session.finish())
+            assert session.take_paused() == {}
+    assert found[0] == found[1] and len({query for query, *_ in found[0]}) > len(named) / 2
 
 
 NEW_FUNCTION = """
