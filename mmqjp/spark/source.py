@@ -49,6 +49,7 @@ from join_stage.store.spark.attach import DATABASE
 from join_stage.store.spark.attach import attach_store as _attach
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
 from join_stage.store.spark.parquet_store import spark_columns
+from join_stage.store.spark.session import use_own_python
 from join_stage.tables import FLAT_STORE
 from mmqjp.documents.admission import size_refusal
 from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, by_file
@@ -650,11 +651,13 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
     added later. Executors need this package. Raises StoreError if the directory holds no store, or if the database has
     a table that is not ours.
     """
+    use_own_python(spark)
     _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views=SPARK_VIEWS), Path(warehouse), database)
 
 
 def register(spark: SparkSession) -> None:
     """Registers the data sources `mmqjp_warc` (WARC files) and `mmqjp_feeds` (live feeds) in a session, for
     `spark.read` and `spark.readStream`. Executors need this package."""
+    use_own_python(spark)
     for source in (WarcSource, FeedSource):
         spark.dataSource.register(source)

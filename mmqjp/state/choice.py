@@ -86,6 +86,9 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
     """Returns the Spark session that `engine` is or names. Raises JavaNotFound if Spark cannot start, OtherSession if a
     session with another master runs, and InvalidValue for an unknown engine."""
     if not isinstance(engine, str):
+        from join_stage.store.spark.session import use_own_python
+
+        use_own_python(engine)
         return engine
     if engine != "spark":
         raise InvalidValue(f"an engine is 'auto', 'duckdb', 'spark' or a SparkSession, not {engine!r}")

@@ -158,8 +158,8 @@ def setting(store: TableStore, key: str) -> str | None:
 
 
 def read_settings(store: TableStore, prefix: str) -> dict[str, str]:
-    rows = TableRows(store).select(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
-    return {row["key"].removeprefix(prefix): row["value"] for row in rows}
+    rows = TableRows(store).tuples("settings", "key value batch", "batch")
+    return {key.removeprefix(prefix): value for key, value, _ in rows if key.startswith(prefix)}
 
 
 def save_settings(store: TableStore, values: Mapping[str, str], batch: int) -> None:
@@ -409,7 +409,7 @@ def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
 
 
 def ids_of_dropped(store: TableStore) -> pa.Table:
-    return store.select("SELECT stream, id FROM dropped_ids")
+    return store.read("dropped_ids", ["stream", "id"])
 
 
 def latest_document_times(store: TableStore) -> dict[str, int]:

