@@ -1,18 +1,16 @@
 """Searches for a PATTERN's matches that contain given documents, and reports the first obstacle. Without documents,
-counts how far all events get. Variables take events in sequence (InLine), in any order inside a SET (InSets), or as
-chains of letters with ERRORS (Lettered). Matcher finds the events of a match again, given its output."""
+counts how far all events get. With ERRORS, Lettered searches for chains of letters. Matcher finds the events of a match
+again, given its output."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial as bound
-from itertools import pairwise, product, takewhile
+from itertools import pairwise, product
 from operator import attrgetter
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.automaton import STRATEGIES, Filler, component_text
+from mmqjp.explain.automaton import Filler, component_text
 from mmqjp.explain.retrace.events import WhyNone
 from mmqjp.explain.retrace.search import (
     ABSENT,
@@ -24,24 +22,23 @@ from mmqjp.explain.retrace.search import (
     STRATEGY,
     TOGETHER,
     WINDOW,
-    BoundCondition,
     MatchBindings,
     MatchFailure,
     MatchSearch,
-    Partial,
-    Rank,
     Sought,
-    came_text,
     conjunct_of,
+    early_text,
     having_of,
+    too_long_stage,
+    unequal_stage,
 )
-from mmqjp.explain.retrace.stages import GivenEvents, display_value, event_text
+from mmqjp.explain.retrace.stages import GivenEvents, event_text
 from mmqjp.explain.retrace.values import Covering, DocumentRef, Event, ValueScope, before, condition_holds, given_parts
-from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
+from mmqjp.explain.terms import FunnelStage, StageKind, format_window
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.pattern.program import LetterAutomaton, Vector
 from xpath_stage.binder import Take
-from xscl.algebra.events import EventCondition, NearPattern, Pattern, WhereConjunct, letters_of, spelled_out
+from xscl.algebra.events import EventCondition, NearPattern, Pattern, letters_of, spelled_out
 
 
 def missing_letters(count: int) -> str:
@@ -50,296 +47,6 @@ def missing_letters(count: int) -> str:
     ('1 letter is missing', '2 letters are missing')
     """
     return "1 letter is missing" if count == 1 else f"{count:,} letters are missing"
-
-
-class InLine(MatchSearch):
-    """Match search for patterns without SET: variables take events one after the other."""
-
-    def begins(self) -> Iterator[Partial]:
-        for one in self.events(0):
-            self.take(1)
-            if self._is_ok(None, one, 0):
-                begun = Partial(((one,),), self.covers(one))
-                if self._may_have_all(begun):
-                    yield begun
-
-    def steps(self, partial: Partial) -> Iterator[Partial]:
-        at = len(partial.bound) - 1
-        nexts = [at] if self.variable(at).kleene else []
-        nexts += [at + 1] if at + 1 < len(self.positive) else []
-        if not nexts:
-            return
-        blocking = self._blocking(partial, nexts[0])
-        for to in nexts:
-            yield from self._to(partial, to, blocking)
-
-    def _to(self, partial: Partial, to: int, blocking: Event | None) -> Iterator[Partial]:
-        comes = False
-        for one in self._behind(partial, to):
-            self.take(1)
-            comes = True
-            if not self._is_ok(partial, one, to):
-                is_last = self._is_too_far(partial, one) and self.whole.is_alike(one, partial.first)
-            elif is_last := blocking is not None and blocking.t1 < one.t1:
-                self._tell_blocked(self.rank(partial, one, to, STRATEGY), blocking)
-            else:
-                more = partial.with_event(one, to, self.covers(one))
-                if self._may_have_all(more):
-                    yield more
-            if is_last and not self._misses(partial, one):
-                break  # no later one is better
-        self._tell_order(partial, to, comes=comes)
-
-    def _behind(self, partial: Partial, to: int) -> Iterator[Event]:
-        events = self.events(to)
-        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
-            if before(partial.last, events[place]):
-                yield events[place]
-
-    def _misses(self, partial: Partial, one: Event) -> bool:
-        missing = self.wanted - partial.covered
-        return any(
-            self.covers(other) & missing
-            for at in range(len(partial.bound) - 1, len(self.positive))
-            for other in self.named[at]
-            if other.t1 >= one.t1
-        )
-
-    def _tell_order(self, partial: Partial, to: int, *, comes: bool) -> None:
-        missing = self.wanted - partial.covered
-        early = [one for one in self.named[to] if self.covers(one) & missing and not before(partial.last, one)]
-        for one in early:
-            self.take(1)
-            self.furthest.fails(self.rank(partial, one, to, ORDER), bound(self._early, partial, one, to), ())
-        if not comes and to == len(partial.bound):
-            rank = len(partial.covered), to, ORDER, partial.first.t0 - partial.last.t1
-            what = f"no {component_text(self.variable(to))} begins after the end of {event_text(partial.last)}"
-            self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
-
-    def _early(self, partial: Partial, one: Event, to: int) -> FunnelStage:
-        gap = partial.last.t1 - one.t0
-        last = event_text(partial.last)
-        if gap:
-            what = f"{event_text(one)} begins {duration_text(gap)} before the end of {last}"
-        else:
-            what = f"{event_text(one)} begins just when {last} ends, and has to begin later"
-        return self.missing_stage(to).told(what)
-
-    # ------------------------------------------------------------ which event may be next
-
-    def _is_ok(self, partial: Partial | None, one: Event, at: int) -> bool:
-        return (
-            self.is_alike(partial, one, at)
-            and self.is_near(partial, one, at)
-            and self.holds(partial, one, at, self._tests(partial, one, at))
-        )
-
-    def _tests(
-        self, partial: Partial | None, one: Event, at: int
-    ) -> Iterator[tuple[BoundCondition, MatchBindings, int | None]]:
-        is_first = partial is None or at == len(partial.bound)
-        if partial is not None and is_first:
-            match = self.match(partial)
-            yield from ((asked, match, new) for asked, new in self.ends(partial))
-        more = Partial(((one,),), frozenset()) if partial is None else partial.with_event(one, at, frozenset())
-        match, number = self.match(more), self.numbers[at]
-        for asked, conjunct in self.asked:
-            if conjunct.variable == number and conjunct.phase == ("first" if is_first else "each"):
-                yield asked, match, None if is_first else number
-
-    def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
-        number = self.numbers[len(partial.bound) - 1]
-        for asked, conjunct in self.asked:
-            if conjunct.variable == number and conjunct.phase == "complete":
-                yield asked, None
-
-    def _is_too_far(self, partial: Partial, one: Event) -> bool:
-        within = self.pattern.within
-        return within is not None and one.t1 - partial.first.t0 > within
-
-    # ------------------------------------------------------------ strategies
-
-    def _blocking(self, partial: Partial, wanted: int) -> Event | None:
-        """Returns the event that ends first of those a partial match cannot skip; `wanted` is the variable to fill
-        next."""
-        match self.pattern.strategy:
-            case "any":
-                return None
-            case "next":
-                near = takewhile(lambda one: not self._is_too_far(partial, one), self._behind(partial, wanted))
-                return next((one for one in near if self._is_taken(partial, one, wanted)), None)
-        every = [one for name in self.pattern.streams for one in self._first_behind(partial, self.given(name))]
-        return min(every, key=_t1, default=None)
-
-    def _first_behind(self, partial: Partial, events: Sequence[Event]) -> Iterator[Event]:
-        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
-            self.take(1)
-            one = events[place]
-            if before(partial.last, one) and (
-                self.pattern.strategy == "strict" or self.whole.is_alike(one, partial.first)
-            ):
-                yield one
-                return
-
-    def _is_taken(self, partial: Partial, one: Event, at: int) -> bool:
-        self.take(1)
-        if not self.whole.is_alike(one, partial.first):
-            return False
-        for asked, match, new in self._tests(partial, one, at):
-            self.take(1)
-            if asked.failing(match, new) is not None:
-                return False
-        return True
-
-    def _tell_blocked(self, rank: Rank, by: Event | None) -> None:
-        assert by is not None, "it blocks"
-        why = {
-            "strict": "nothing may come in between",
-            "partition": f"it is equal in {', '.join(self.pattern.keys)}",
-            "next": "the match so far takes it",
-        }[self.pattern.strategy]
-        what = f"{came_text(by)}, and {why}"
-        stage = FunnelStage("strategy", STRATEGIES[self.pattern.strategy], 0, "events")
-        self.furthest.fails(rank, lambda: stage.told(what), (by,))
-
-    # ------------------------------------------------------------ which are followed
-
-    def _may_have_all(self, partial: Partial) -> bool:
-        missing = self.wanted - partial.covered
-        if not missing:
-            return True
-        if not self.has_room(partial):
-            return False
-        later = [
-            self.covers(one)
-            for place in range(len(partial.bound) - 1, len(self.positive))
-            for one in self.named[place]
-            if before(partial.last, one)
-        ]
-        return missing <= frozenset[int]().union(*later)
-
-    def likeness(self, partial: Partial) -> Hashable:
-        if not self.whole.kills:
-            return None
-        return tuple((id(some[0]), id(some[-1])) for some in partial.bound)
-
-
-def _t1(event: Event) -> int:
-    return event.t1
-
-
-class InSets(MatchSearch):
-    """Match search for patterns with SET, variable by variable: events of a set come in any order."""
-
-    def begins(self) -> Iterator[Partial]:
-        yield from self._to(None, 0)
-
-    def steps(self, partial: Partial) -> Iterator[Partial]:
-        at = len(partial.bound) - 1
-        if self.variable(at).kleene:
-            yield from self._to(partial, at)
-        if at + 1 < len(self.positive):
-            yield from self._to(partial, at + 1)
-
-    def _to(self, partial: Partial | None, to: int) -> Iterator[Partial]:
-        used = set() if partial is None else set(map(id, partial.events()))
-        comes = False
-        for one in self.events(to):
-            self.take(1)
-            if id(one) in used:
-                continue
-            if partial is not None and (earlier := self._not_before(partial, one, to)) is not None:
-                if self.covers(one) - partial.covered:
-                    self._tell_order(partial, one, to, earlier)
-                continue
-            comes = True
-            if (
-                self.is_alike(partial, one, to)
-                and self.is_near(partial, one, to)
-                and self.holds(partial, one, to, self._tests(partial, one, to))
-            ):
-                more = self._with(partial, one, to)
-                if self._may_have_all(more):
-                    yield more
-        if not comes and partial is not None and to == len(partial.bound):
-            rank = len(partial.covered), to, ORDER, 0
-            what = f"no {component_text(self.variable(to))} begins after the end of what comes before it"
-            self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
-
-    def _not_before(self, partial: Partial, one: Event, to: int) -> Event | None:
-        group = self.variable(to).group
-        behind = [
-            other
-            for at, some in enumerate(partial.bound)
-            for other in some
-            if self.variable(at).group < group or at == to
-        ]
-        return next((other for other in behind if not before(other, one)), None)
-
-    def _tell_order(self, partial: Partial, one: Event, to: int, earlier: Event) -> None:
-        what = f"{event_text(one)} does not begin after the end of {event_text(earlier)}"
-        rank = self.rank(partial, one, to, ORDER)
-        self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
-
-    def _with(self, partial: Partial | None, one: Event, to: int) -> Partial:
-        if partial is None:
-            return Partial(((one,),), self.covers(one))
-        return partial.with_event(one, to, self.covers(one))
-
-    # ------------------------------------------------------------ conditions
-
-    def _tests(
-        self, partial: Partial | None, one: Event, at: int
-    ) -> Iterator[tuple[BoundCondition, MatchBindings, int | None]]:
-        is_first = partial is None or at == len(partial.bound)
-        if partial is not None and is_first:
-            whole = self.match(partial)
-            yield from ((asked, whole, new) for asked, new in self.ends(partial))
-        match, number = self.match(self._with(partial, one, at)), self.numbers[at]
-        for asked, conjunct in self.asked:
-            if self._is_of_step(asked, conjunct, at) and conjunct.phase == ("first" if is_first else "each"):
-                yield asked, match, None if is_first else number
-
-    def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
-        at = len(partial.bound) - 1
-        for asked, conjunct in self.asked:
-            if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
-                yield asked, None
-
-    def _last(self, asked: BoundCondition) -> int:
-        return max((self.numbers.index(one) for one in asked.variables), default=0)
-
-    def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
-        return self._last(asked) == at and len(asked.variables) < 2 and conjunct.phase != "complete"
-
-    # ------------------------------------------------------------ which are followed
-
-    def _may_have_all(self, partial: Partial) -> bool:
-        missing = self.wanted - partial.covered
-        if not missing:
-            return True
-        if not self.has_room(partial):
-            return False
-        last = len(partial.bound) - 1
-        begin = last if self.variable(last).kleene else last + 1
-        rest = [self.covers(one) for at in range(begin, len(self.positive)) for one in self.named[at]]
-        return missing <= frozenset[int]().union(*rest)
-
-    def likeness(self, partial: Partial) -> Hashable:
-        at = len(partial.bound) - 1
-        rest = {one.source.stream for one in self.positive[at:]}
-        shared = [
-            id(one)
-            for place, some in enumerate(partial.bound)
-            if self.variable(place).source.stream in rest
-            for one in some
-        ]
-        groups: dict[int, tuple[int, int]] = {}
-        for place, some in enumerate(partial.bound):
-            group = self.variable(place).group
-            t0, t1 = groups.get(group, (some[0].t0, some[0].t1))
-            groups[group] = min(t0, *(one.t0 for one in some)), max(t1, *(one.t1 for one in some))
-        return frozenset(shared), tuple(groups.items())
 
 
 Ends = dict[frozenset[int], Vector]
@@ -386,20 +93,13 @@ class Lettered:
         events = sorted(choice, key=attrgetter("t1"))
         for one, other in pairwise(events):
             if not before(one, other):
-                what = f"{event_text(other)} does not begin after the end of {event_text(one)}"
-                return ORDER, FunnelStage("order", "SEQ", 0, "events").told(what)
+                return ORDER, FunnelStage("order", "SEQ", 0, "events").told(early_text(one, other))
+        keys, within = self._pattern.keys, self._pattern.within
         for one in events:
-            for key in self._pattern.keys:
-                if one.values[key] is None or one.values[key] != events[0].values[key]:
-                    what = f"{key} is {display_value(one.values[key])}, of {event_text(one)}"
-                    if one is not events[0] and one.values[key] is not None:
-                        what = f"{what}, and {display_value(events[0].values[key])} of the first"
-                    return EQUAL, FunnelStage("equal", f"[{', '.join(self._pattern.keys)}]", 0, "events").told(what)
-        within = self._pattern.within
-        if within is not None and events and events[-1].t1 - events[0].t0 > within:
-            span = duration_text(events[-1].t1 - events[0].t0)
-            what = f"it takes {span}, and at most {format_window(within)} is allowed"
-            return WINDOW, FunnelStage("window", format_window(within), 0, "events").told(what)
+            if any(one.values[key] is None or one.values[key] != events[0].values[key] for key in keys):
+                return EQUAL, unequal_stage(keys, one, events[0])
+        if within is not None and events and (span := events[-1].t1 - events[0].t0) > within:
+            return WINDOW, too_long_stage(within, span)
         return FIRST_CONDITION, None
 
     def _chained(self, stages: Sequence[FunnelStage], found: int) -> Sought:
@@ -500,10 +200,8 @@ class LookingForMatches:
                 return Sought(None, tuple(stages), found, (-1, 0))
         if isinstance(self._pattern, NearPattern):
             return self._lettered(stages, found)
-        search = InSets if self._pattern.has_sets else InLine
-        return self._searched(
-            search(self._pattern, self._given, self._covering.of, len(self._documents), self._take), stages, found
-        )
+        search = MatchSearch(self._pattern, self._given, self._covering.of, len(self._documents), self._take)
+        return self._searched(search, stages, found)
 
     @property
     def _read(self) -> list[str]:

@@ -5,16 +5,16 @@ EARLIEST MAXIMAL, and the failure that gets furthest is kept."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from functools import partial as bound
-from itertools import pairwise, product
+from itertools import pairwise, product, takewhile
 from typing import NamedTuple
 
 from feeds.documents import iso_utc
-from mmqjp.explain.automaton import component_text, referent_text
+from mmqjp.explain.automaton import STRATEGIES, component_text, referent_text
 from mmqjp.explain.retrace.stages import (
     Docs,
     GivenEvents,
@@ -34,7 +34,7 @@ from mmqjp.explain.retrace.values import (
     condition_holds,
     evaluate_value,
 )
-from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
+from mmqjp.explain.terms import FunnelStage, duration_text, format_window
 from pattern_stage.clauses import rewritten_condition
 from xpath_stage.binder import Take
 from xscl.algebra.events import (
@@ -396,8 +396,9 @@ class Partial:
         return Partial((*self.bound[:at], own), self.covered | covers)
 
 
-class MatchSearch(ABC):
-    """Searches for a match that contains documents numbered from 0; `covers` returns those of an event."""
+class MatchSearch:
+    """Searches for a match that contains documents numbered from 0; `covers` returns those of an event. Variables take
+    events one after the other, those of a SET in any order of time."""
 
     def __init__(
         self,
@@ -440,7 +441,7 @@ class MatchSearch(ABC):
     def run(self) -> MatchBindings | None:
         """Returns a match of all documents that is output; None if there is none. Without documents, visits all
         matches."""
-        waiting = list(self.begins())
+        waiting = list(self.steps(None))
         while waiting:
             partial = waiting.pop()
             if self._is_known(partial):
@@ -456,21 +457,217 @@ class MatchSearch(ABC):
             waiting += self.steps(partial)
         return None
 
-    @abstractmethod
-    def begins(self) -> Iterator[Partial]:
-        """Yields the partial matches of one event."""
+    # ------------------------------------------------------------ a further event
 
-    @abstractmethod
-    def steps(self, partial: Partial) -> Iterator[Partial]:
-        """Yields a partial match with one event more."""
+    def steps(self, partial: Partial | None) -> Iterator[Partial]:
+        """Yields a partial match with one event more; those of one event, given None."""
+        if partial is None:
+            yield from self._to(None, 0, None)
+            return
+        at = len(partial.bound) - 1
+        nexts = [at] if self.variable(at).kleene else []
+        nexts += [at + 1] if at + 1 < len(self.positive) else []
+        blocking = self._blocking(partial, nexts[0]) if nexts else None
+        for to in nexts:
+            yield from self._to(partial, to, blocking)
 
-    @abstractmethod
-    def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
+    def _to(self, partial: Partial | None, to: int, blocking: Event | None) -> Iterator[Partial]:
+        comes = False
+        for one in self._candidates(partial, to):
+            self.take(1)
+            comes = True
+            if not self._is_ok(partial, one, to):
+                is_last = partial is not None and self._is_last(partial, one)
+            elif is_last := blocking is not None and blocking.t1 < one.t1:
+                self._tell_blocked(self.rank(partial, one, to, STRATEGY), blocking)
+            else:
+                more = self._with(partial, one, to)
+                if self._may_have_all(more):
+                    yield more
+            if is_last and partial is not None and not self._misses(partial, one):
+                break  # no later one is better
+        if partial is not None:
+            self._tell_order(partial, to, comes=comes)
+
+    def _with(self, partial: Partial | None, one: Event, to: int) -> Partial:
+        if partial is None:
+            return Partial(((one,),), self.covers(one))
+        return partial.with_event(one, to, self.covers(one))
+
+    def _latest(self, partial: Partial | None, to: int) -> Event | None:
+        """Returns the event that ends last of those that come before an event of a variable; None if there is none."""
+        if partial is None:
+            return None
+        if not self.pattern.has_sets:
+            return partial.last
+        group = self.variable(to).group
+        places = (place for place in range(len(partial.bound)) if place == to or self.variable(place).group < group)
+        return max((one for place in places for one in partial.bound[place]), key=_t1, default=None)
+
+    def _candidates(self, partial: Partial | None, to: int) -> Iterator[Event]:
+        events, latest = self.events(to), self._latest(partial, to)
+        used = set(map(id, partial.events())) if partial is not None and self.pattern.has_sets else ()
+        first = 0 if latest is None else bisect_right(events, latest.t1, key=_t1)
+        for place in range(first, len(events)):
+            one = events[place]
+            if id(one) not in used and (latest is None or before(latest, one)):
+                yield one
+
+    def _is_last(self, partial: Partial, one: Event) -> bool:
+        """Whether later events are too far from the first one, as this event is, which fails."""
+        return self._is_too_far(partial, one) and self.whole.is_alike(one, partial.first)
+
+    def _is_too_far(self, partial: Partial, one: Event) -> bool:
+        within = self.pattern.within
+        return within is not None and one.t1 - partial.first.t0 > within
+
+    def _misses(self, partial: Partial, one: Event) -> bool:
+        missing = self.wanted - partial.covered
+        return any(
+            self.covers(other) & missing
+            for at in range(len(partial.bound) - 1, len(self.positive))
+            for other in self.named[at]
+            if other.t1 >= one.t1
+        )
+
+    def _tell_order(self, partial: Partial, to: int, *, comes: bool) -> None:
+        latest = self._latest(partial, to)
+        if latest is None:
+            return
+        missing = self.wanted - partial.covered
+        for one in self.named[to]:
+            if self.covers(one) & missing and not before(latest, one):
+                self.take(1)
+                self.furthest.fails(self.rank(partial, one, to, ORDER), bound(self._early, latest, one, to), ())
+        if not comes and to == len(partial.bound):
+            rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
+            what = f"no {component_text(self.variable(to))} begins after the end of {event_text(latest)}"
+            self.furthest.fails(rank, lambda: self._missing_stage(to).told(what), ())
+
+    def _early(self, latest: Event, one: Event, to: int) -> FunnelStage:
+        return self._missing_stage(to).told(early_text(latest, one))
+
+    def _missing_stage(self, at: int) -> FunnelStage:
+        return FunnelStage("order", component_text(self.variable(at)), 0, "events")
+
+    # ------------------------------------------------------------ which event may be next
+
+    def _is_ok(self, partial: Partial | None, one: Event, at: int) -> bool:
+        return (
+            self._is_alike(partial, one, at)
+            and self._is_near(partial, one, at)
+            and self._holds(partial, one, at, self._tests(partial, one, at))
+        )
+
+    def _tests(
+        self, partial: Partial | None, one: Event, at: int
+    ) -> Iterator[tuple[BoundCondition, MatchBindings, int | None]]:
+        is_first = partial is None or at == len(partial.bound)
+        if partial is not None and is_first:
+            whole = self.match(partial)
+            yield from ((asked, whole, None) for asked in self._ends(partial))
+        match, number = self.match(self._with(partial, one, at)), self.numbers[at]
+        for asked, conjunct in self.asked:
+            if self._is_of_step(asked, conjunct, at) and conjunct.phase == ("first" if is_first else "each"):
+                yield asked, match, None if is_first else number
+
+    def _ends(self, partial: Partial) -> Iterator[BoundCondition]:
         """Yields the conditions to test when the last variable of a partial match is complete."""
+        at = len(partial.bound) - 1
+        for asked, conjunct in self.asked:
+            if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
+                yield asked
 
-    @abstractmethod
-    def likeness(self, partial: Partial) -> Hashable:
+    def _last(self, asked: BoundCondition) -> int:
+        return max((self.numbers.index(one) for one in asked.variables), default=0)
+
+    def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
+        is_of_events = len(asked.variables) < 2 or not self.pattern.has_sets
+        return self._last(asked) == at and is_of_events and conjunct.phase != "complete"
+
+    # ------------------------------------------------------------ strategies
+
+    def _blocking(self, partial: Partial, wanted: int) -> Event | None:
+        """Returns the event that ends first of those a partial match cannot skip; `wanted` is the variable to fill
+        next."""
+        match self.pattern.strategy:
+            case "any":
+                return None
+            case "next":
+                near = takewhile(lambda one: not self._is_too_far(partial, one), self._candidates(partial, wanted))
+                return next((one for one in near if self._is_taken(partial, one, wanted)), None)
+        every = [one for name in self.pattern.streams for one in self._first_behind(partial, self.given(name))]
+        return min(every, key=_t1, default=None)
+
+    def _first_behind(self, partial: Partial, events: Sequence[Event]) -> Iterator[Event]:
+        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
+            self.take(1)
+            one = events[place]
+            if before(partial.last, one) and (
+                self.pattern.strategy == "strict" or self.whole.is_alike(one, partial.first)
+            ):
+                yield one
+                return
+
+    def _is_taken(self, partial: Partial, one: Event, at: int) -> bool:
+        self.take(1)
+        if not self.whole.is_alike(one, partial.first):
+            return False
+        for asked, match, new in self._tests(partial, one, at):
+            self.take(1)
+            if asked.failing(match, new) is not None:
+                return False
+        return True
+
+    def _tell_blocked(self, rank: Rank, by: Event | None) -> None:
+        assert by is not None, "it blocks"
+        why = {
+            "strict": "nothing may come in between",
+            "partition": f"it is equal in {', '.join(self.pattern.keys)}",
+            "next": "the match so far takes it",
+        }[self.pattern.strategy]
+        what = f"{event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
+        stage = FunnelStage("strategy", STRATEGIES[self.pattern.strategy], 0, "events")
+        self.furthest.fails(rank, lambda: stage.told(what), (by,))
+
+    # ------------------------------------------------------------ which are followed
+
+    def _may_have_all(self, partial: Partial) -> bool:
+        missing = self.wanted - partial.covered
+        if not missing:
+            return True
+        if not self._has_room(partial, len(missing)):
+            return False
+        is_open = not self.pattern.has_sets or self.variable(len(partial.bound) - 1).kleene
+        later = [
+            self.covers(one)
+            for place in range(len(partial.bound) - is_open, len(self.positive))
+            for one in self.named[place]
+            if self.pattern.has_sets or before(partial.last, one)
+        ]
+        return missing <= frozenset[int]().union(*later)
+
+    def _has_room(self, partial: Partial, missing: int) -> bool:
+        rest = self.positive[len(partial.bound) :]
+        if self.positive[len(partial.bound) - 1].kleene or any(one.kleene for one in rest):
+            return True
+        return missing <= len(rest) * self._at_once
+
+    def _likeness(self, partial: Partial) -> Hashable:
         """Returns what matters later of a partial match besides condition signatures."""
+        has_sets = self.pattern.has_sets
+        if not has_sets and not self.whole.kills:
+            return None
+        groups: dict[int, tuple[int, int]] = {}
+        shared = list[int]()
+        rest = {one.source.stream for one in self.positive[len(partial.bound) - 1 :]}
+        for place, some in enumerate(partial.bound):
+            variable = self.variable(place)
+            t0, t1 = groups.get(variable.group, (some[0].t0, some[0].t1))
+            groups[variable.group] = min(t0, *(one.t0 for one in some)), max(t1, *(one.t1 for one in some))
+            if has_sets and variable.source.stream in rest:
+                shared += map(id, some)
+        return frozenset(shared), tuple(groups.items())
 
     def _is_known(self, partial: Partial) -> bool:
         match = self.match(partial)
@@ -480,7 +677,7 @@ class MatchSearch(ABC):
             id(partial.first),
             id(partial.last),
             partial.covered,
-            self.likeness(partial),
+            self._likeness(partial),
             tuple(id(one) for some in partial.bound for one in some) if self.pattern.maximal else (),
             tuple(one for asked in self._lasting for one in asked.signature(match)),
         )
@@ -492,9 +689,9 @@ class MatchSearch(ABC):
     def _is_whole(self, partial: Partial) -> bool:
         match, covered, variables = self.match(partial), len(partial.covered), len(partial.bound)
         span = partial.span_with(partial.last)
-        for place, (asked, new) in enumerate(self.ends(partial)):
+        for place, asked in enumerate(self._ends(partial)):
             self.take(1)
-            if (scope := asked.failing(match, new)) is not None:
+            if (scope := asked.failing(match)) is not None:
                 rank = covered, variables, FIRST_CONDITION + place, -span
                 self.furthest.fails(rank, bound(condition_stage, self.pattern, asked, scope, None), ())
                 return False
@@ -519,27 +716,24 @@ class MatchSearch(ABC):
             return len(self.covers(one)), at, test, one.t0 - one.t1
         return len(partial.covered | self.covers(one)), at, test, -partial.span_with(one)
 
-    def is_alike(self, partial: Partial | None, one: Event, at: int) -> bool:
+    def _is_alike(self, partial: Partial | None, one: Event, at: int) -> bool:
         first = one if partial is None else partial.first
         if self.whole.is_alike(one, first):
             return True
-        self.furthest.fails(self.rank(partial, one, at, EQUAL), lambda: self._unequal(one, first), ())
+        self.furthest.fails(
+            self.rank(partial, one, at, EQUAL), lambda: unequal_stage(self.pattern.keys, one, first), ()
+        )
         return False
 
-    def is_near(self, partial: Partial | None, one: Event, at: int) -> bool:
+    def _is_near(self, partial: Partial | None, one: Event, at: int) -> bool:
         within = self.pattern.within
         span = one.t1 - one.t0 if partial is None else partial.span_with(one)
         if within is None or span <= within:
             return True
-
-        def stage() -> FunnelStage:
-            what = f"it takes {duration_text(span)}, and at most {format_window(within)} is allowed"
-            return FunnelStage("window", format_window(within), 0, "events").told(what)
-
-        self.furthest.fails(self.rank(partial, one, at, WINDOW), stage, ())
+        self.furthest.fails(self.rank(partial, one, at, WINDOW), bound(too_long_stage, within, span), ())
         return False
 
-    def holds(
+    def _holds(
         self,
         partial: Partial | None,
         one: Event,
@@ -555,29 +749,30 @@ class MatchSearch(ABC):
                 return False
         return True
 
-    def _unequal(self, one: Event, first: Event) -> FunnelStage:
-        key = next(key for key in self.pattern.keys if one.values[key] is None or one.values[key] != first.values[key])
-        value = one.values[key]
-        what = f"{key} is {display_value(value)}, of {event_text(one)}"
-        if value is not None:
-            what = f"{what}, and {display_value(first.values[key])} of the first"
-        return FunnelStage("equal", f"[{', '.join(self.pattern.keys)}]", 0, "events").told(what)
 
-    # ------------------------------------------------------------ what cannot have all documents
-
-    def has_room(self, partial: Partial) -> bool:
-        missing = len(self.wanted - partial.covered)
-        rest = self.positive[len(partial.bound) :]
-        if self.positive[len(partial.bound) - 1].kleene or any(one.kleene for one in rest):
-            return True
-        return missing <= len(rest) * self._at_once
-
-    def missing_stage(self, at: int, kind: StageKind = "order") -> FunnelStage:
-        return FunnelStage(kind, component_text(self.variable(at)), 0, "events")
+def unequal_stage(keys: Sequence[str], one: Event, first: Event) -> FunnelStage:
+    """Returns the stage of an event that is not equal to the first one in the keys."""
+    key = next(key for key in keys if one.values[key] is None or one.values[key] != first.values[key])
+    value = one.values[key]
+    what = f"{key} is {display_value(value)}, of {event_text(one)}"
+    if value is not None:
+        what = f"{what}, and {display_value(first.values[key])} of the first"
+    return FunnelStage("equal", f"[{', '.join(keys)}]", 0, "events").told(what)
 
 
-def came_text(one: Event) -> str:
-    return f"{event_text(one)} came before, at {iso_utc(one.t1)}"
+def too_long_stage(within: int, span: int) -> FunnelStage:
+    what = f"it takes {duration_text(span)}, and at most {format_window(within)} is allowed"
+    return FunnelStage("window", format_window(within), 0, "events").told(what)
+
+
+def early_text(earlier: Event, one: Event) -> str:
+    if gap := earlier.t1 - one.t0:
+        return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(earlier)}"
+    return f"{event_text(one)} begins just when {event_text(earlier)} ends, and has to begin later"
+
+
+def _t1(event: Event) -> int:
+    return event.t1
 
 
 def _is_done(asked: BoundCondition, one: WhereConjunct) -> bool:

@@ -286,7 +286,8 @@ ENDS = ("condition", "together", "condition", "absent")
 
 def test_the_stage_of_a_pattern_that_is_named_is_the_first_that_is_not_passed():
     seen = Counter[str]()
-    for seed in sorted({*seeds(13, 4_000), 639}):  # 639: the match that is not maximal is not the first
+    # 639: the match that is not maximal is not the first; 100,009: there is no place for events after those of a SET
+    for seed in sorted({*seeds(13, 4_000), 639, 100_009}):
         check_pattern(seed, seen)
     assert not at_length() or seen.keys() >= {"match", "event", *TESTS, *ENDS, "maximal", "letters"}
 
