@@ -4,8 +4,7 @@ other events and the operator that combined them; `Covering` maps events to the 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import assert_never
@@ -34,7 +33,8 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.regex import PatternLimit
 from xscl.algebra.regex_syntax import PatternError
-from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
+from xscl.algebra.values import TESTS, CompareOp, compare, number_text, xpath_number
+from xscl.event_forms import arithmetic, function_of
 
 Plain = str | float | None
 """An attribute's value: a text, a number, or None for NULL."""
@@ -172,22 +172,6 @@ def identity(event: Event) -> Hashable:
 
 SECOND = 1_000_000
 
-_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "%": math.fmod,
-}
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class ValueScope:
@@ -217,9 +201,16 @@ def evaluate_value(value: Value, scope: ValueScope) -> Plain:
             assert scope.gap is not None, "GAP is in NEXT and FOLD only"
             return scope.gap / SECOND
         case Arithmetic(op=op, left=left, right=right):
-            return _calculated(op, as_number(evaluate_value(left, scope)), as_number(evaluate_value(right, scope)))
-        case Function(name=name, args=args):
-            return _applied(name, [evaluate_value(arg, scope) for arg in args])
+            one, other = evaluate_value(left, scope), evaluate_value(right, scope)
+            if one is None or other is None:
+                return None
+            return _folded(arithmetic(op, Constant(one), Constant(other)))
+        case Function(name=name, args=args, kind=kind):
+            found = [evaluate_value(arg, scope) for arg in args]
+            if name == "coalesce":
+                return next((arg for arg in found if arg is not None), None)
+            constants = tuple(Constant(arg) for arg in found if arg is not None)
+            return _folded(function_of(name, constants, kind)) if len(constants) == len(args) else None
         case Parameter():
             raise AssertionError("a statement by itself has no parameters")
     assert_never(value)
@@ -294,36 +285,16 @@ def _finite(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
 
 
-def _calculated(op: str, left: float | None, right: float | None) -> float | None:
-    if left is None or right is None:
-        return None
-    try:
-        return _finite(_ARITHMETIC[op](left, right))
-    except (ZeroDivisionError, OverflowError, ValueError):
-        return None
+def _folded(value: Value) -> Plain:
+    """Returns what an operation on constants was folded to; None for NULL."""
+    return value.value if isinstance(value, Constant) else None
 
 
-def _applied(name: str, args: list[Plain]) -> Plain:
-    if name == "coalesce":
-        return next((arg for arg in args if arg is not None), None)
-    if name == "abs":
-        size = as_number(args[0])
-        return None if size is None else abs(size)
-    texts = [as_text(arg) for arg in args]
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
-        return None
-    if name == "concat":
-        return "".join(known) if sum(map(len, known)) <= MOST_TEXT else None
-    (text,) = known
-    return _finite(NUMERIC[name](text)) if name in NUMERIC else chained(name)(text)
-
-
-def _compared(op: str, left: Plain, right: Plain) -> bool:
+def _compared(op: CompareOp, left: Plain, right: Plain) -> bool:
     if op in ("=", "!=") and isinstance(left, str) and isinstance(right, str):
-        return (left == right) == (op == "=")
+        return compare(op, left, right)
     one, other = as_number(left), as_number(right)
-    return one is not None and other is not None and _COMPARE[op](one, other)
+    return one is not None and other is not None and compare(op, one, other)
 
 
 class Covering:
