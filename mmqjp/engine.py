@@ -64,7 +64,6 @@ from mmqjp.tables.schema import (
     MetadataOf,
     Owed,
     committed_between,
-    documents_by_id,
     first_committed_from,
     first_seq,
     waiting_after,
@@ -537,10 +536,6 @@ class Session(CoreEngine):
     def removed_queries(self, name: str) -> dict[str, CompiledQuery]:
         """Returns removed queries of a name by form id, except those that this version cannot read."""
         return self._components.stored_queries.removed(name)
-
-    def documents(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:
-        """Returns t0 and XML of the stored external documents among `keys` (stream, id)."""
-        return documents_by_id(self._store, keys)
 
     def position(self, sink: str) -> Position:
         return self._components.outbox.position(sink)

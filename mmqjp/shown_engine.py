@@ -92,7 +92,8 @@ class Engine(engine.CoreEngine):
             if self._is_closed:
                 return None  # documents cannot be read any more
 
-            from mmqjp.present.item import OutputPresenter, TimeFormat
+            from mmqjp.present.item import TimeFormat
+            from mmqjp.present.newest import OutputPresenter
             from mmqjp.present.terminal import matches_html
 
             matches = list(OutputPresenter(self._session()).matches(islice(outputs, SHOWN)))

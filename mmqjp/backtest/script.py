@@ -20,7 +20,8 @@ from feeds.documents import Document, Reject
 from mmqjp.answers.fan_out import outputs_in
 from mmqjp.engine import Session
 from mmqjp.explain.plan import Estimates, estimates
-from mmqjp.present.item import OutputPresenter, ShownMatch, TimeFormat
+from mmqjp.present.item import ShownMatch, TimeFormat
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.compile import CompiledEvents, definition_text
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry

@@ -24,7 +24,8 @@ from mmqjp.commands.formats import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
-from mmqjp.present.item import IN_UTC, OutputPresenter, ShownMatch, item_of
+from mmqjp.present.item import IN_UTC, ShownMatch, item_of
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.present.terminal import print_heading, print_match
 from mmqjp.state.choice import DUCKDB, SPARK
 from mmqjp.tables.schema import FROM_OUTSIDE

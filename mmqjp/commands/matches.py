@@ -45,7 +45,6 @@ from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
 from mmqjp.present.item import (
     MatchFilter,
-    OutputPresenter,
     ShownMatch,
     TimeFormat,
     cell,
@@ -53,6 +52,7 @@ from mmqjp.present.item import (
     format_rows,
     unique_keys,
 )
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.terminal import (
     print_funnels,

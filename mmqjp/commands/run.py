@@ -57,7 +57,7 @@ from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
 from mmqjp.engine import Session
-from mmqjp.present.item import OutputPresenter
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.process import gc_frozen, printable_line
 from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH, Intake

@@ -1,7 +1,6 @@
 """Explains why documents give no output of a query, or which outputs they give. The funnel evaluates the blocks and
 joins stage by stage, counts what passes each stage, and keeps the disjunct that gets furthest; with one document per
-block, the first stage that nothing passes is the verdict. Evidence finds the reasons of outputs in stored matches and
-documents."""
+block, the first stage that nothing passes is the verdict."""
 
 from __future__ import annotations
 
@@ -15,23 +14,18 @@ from typing import Literal
 
 from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
-from mmqjp.answers.output import BoundValue, Output
+from mmqjp.answers.output import BoundValue
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
-from mmqjp.engine import Session
-from mmqjp.explain.automaton import is_pattern, named_reason
+from mmqjp.explain.blocks import BindingRow, BlockRows
 from mmqjp.explain.join_trial import (
-    CHARACTERS_PER_STEP,
     DocumentsByText,
-    Reason,
-    ReasonSearch,
-    TooMuchWork,
-    filters_of,
     mended,
     note,
     shared,
 )
 from mmqjp.explain.terms import (
+    CHARACTERS_PER_STEP,
     MAX_SAMPLE_STEPS,
     FunnelStage,
     ReadableQuery,
@@ -45,8 +39,6 @@ from mmqjp.explain.terms import (
     nearness,
     truncate_value,
 )
-from mmqjp.explain.trial import BindingRow, BlockRows
-from mmqjp.queries.compile import CompiledQuery
 from mmqjp.queries.model import Subscription, choice_of
 from xpath_stage.binder import Take
 from xscl.algebra.joins import UNORDERED, Conjunct, JoinOp, Mirror, Side, Term, mirror_of, needed, variables_of
@@ -650,75 +642,5 @@ def _given(
         yield GivenOutput(id, row.t0, row.t1, frozenset(keys))
 
 
-MAX_REASON_STEPS = 200_000
-"""Step limit of the search for one reason: about a second."""
-
 MOST_QUERIES = 100
 """Maximum number of same-named queries tried for an answer of an earlier store."""
-
-MOST_NAMES = 10_000
-"""Removed queries are cached for this number of names."""
-
-
-HasText = CompiledQuery | Subscription
-
-
-class Evidence:
-    """Finds the reasons of outputs in an engine's stored matches and documents."""
-
-    def __init__(self, engine: Session) -> None:
-        self._engine = engine
-        self._removed: dict[str, dict[str, CompiledQuery]] = {}
-        self._selecting: dict[str, bool] = {}
-
-    def of(self, outputs: Sequence[Output]) -> list[Reason | None]:
-        """Returns the reason of each output; None if a document is no longer stored or the search takes too long.
-        Raises StoreError."""
-        behind = self._engine.matches_behind(outputs)
-        found = self._engine.records.found({docid for of_one in behind.values() for _, ids in of_one for docid in ids})
-        known = found | self._engine.records.found({part for record in found.values() for part in record.parts})
-        reasons = [self._reason(output, behind.get(output.seq, ()), known) for output in outputs]
-        self._engine.records.release_trees()
-        return reasons
-
-    def has_select(self, name: str) -> bool:
-        """Whether the query selects values instead of whole documents."""
-        if name not in self._selecting:
-            if len(self._selecting) >= MOST_NAMES:
-                self._selecting.clear()
-            self._selecting[name] = any(not query.normal.star for query in self._queries(name, None))
-        return self._selecting[name]
-
-    def _reason(
-        self, output: Output, behind: Iterable[tuple[str | None, tuple[int, ...]]], known: dict[int, Record]
-    ) -> Reason | None:
-        if any(is_pattern(query.text) for query in self._queries(output.query, None)[:1]):
-            return named_reason(output.nodes)
-        sources = list(zip(output.documents, output.streams, strict=True))
-        places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
-        for form, docids in behind:
-            if not all(docid in known and all(part in known for part in known[docid].parts) for docid in docids):
-                continue
-            parts = [known[part] for docid in docids for part in known[docid].parts]
-            placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
-            for query in self._queries(output.query, form):
-                try:
-                    filters = filters_of(query.text) if query.normal.op is None else None
-                    reason = ReasonSearch(query.normal, output.nodes, placed, MAX_REASON_STEPS).reason(filters)
-                except TooMuchWork:
-                    return None
-                if reason is not None:
-                    return reason
-        return None
-
-    def _queries(self, name: str, form: str | None) -> list[HasText]:
-        """The queries of a name with the form of an answer; None, as in earlier stores, means all of the name."""
-        living = (query for query in self._engine.registry.named(name) if form in (None, query.form_id))
-        found: list[HasText] = list(islice(living, 1 if form else MOST_QUERIES))
-        if found:
-            return found
-        if name not in self._removed:
-            if len(self._removed) >= MOST_NAMES:
-                self._removed.clear()
-            self._removed[name] = self._engine.removed_queries(name)
-        return [query for known, query in self._removed[name].items() if form in (None, known)]

@@ -16,6 +16,7 @@ from mmqjp.answers.matches import residual_holds
 from mmqjp.answers.output import BoundValue, node_order
 from mmqjp.documents.record import Record
 from mmqjp.explain.terms import (
+    CHARACTERS_PER_STEP,
     JoinedValue,
     Operand,
     Sample,
@@ -361,10 +362,6 @@ def _paths(node: PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternP
     yield path, node
     for place, child in enumerate(node.children):
         yield from _paths(child, (*path, place))
-
-
-CHARACTERS_PER_STEP = 256
-"""Reading this many characters of a node's text costs one step."""
 
 
 class TooMuchWork(Exception):

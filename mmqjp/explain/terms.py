@@ -438,6 +438,9 @@ T = TypeVar("T")
 MOST_BYTES = 32 << 20
 """Size of all documents of a sample, in bytes. Their trees take many times as much memory."""
 
+CHARACTERS_PER_STEP = 256
+"""Reading this many characters of a node's text costs one step."""
+
 MAX_SAMPLE_STEPS = 1_000_000
 """Step limit of a pattern in a document."""
 

@@ -1,12 +1,10 @@
 """Tries the queries of a script on a sample of documents. Counts what their blocks match, what joins and how many
-outputs result, and renders the counts as a table with a note for each part that found nothing. BlockRows evaluates one
-block over documents: the stages that each passes, and its bindings."""
+outputs result, and renders the counts as a table with a note for each part that found nothing."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -15,19 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mmqjp.answers.quota import MAX_OUTPUTS
-from mmqjp.documents.record import Record
 from mmqjp.engine import Session
-from mmqjp.explain.blocks import BlockTrial, counts_of, hint_of, reached_of, stages, try_block
-from mmqjp.explain.join_trial import CHARACTERS_PER_STEP, JoinTrial, try_joins
-from mmqjp.explain.terms import FunnelStage, ReadableQuery, Sample, TooLong, truncate_value, wrap_in_functions
-from mmqjp.process import printable_line, printable_text
-from xpath_stage.binder import Node, PreparedNode, Take, each_binding
-from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import NEGATED, Side
-from xscl.algebra.trees import Condition, PatternNode, block_root, naming
-from xscl.algebra.values import Span, String
+from mmqjp.explain.blocks import BlockTrial, part_text, try_block
+from mmqjp.explain.join_trial import JoinTrial, try_joins
+from mmqjp.explain.terms import Sample, truncate_value, wrap_in_functions
+from mmqjp.process import printable_line
+from xscl.algebra.joins import NEGATED
+from xscl.algebra.values import Span
 from xscl.check_expressions import blocks
-from xscl.printer import to_xscl
 from xscl.problems import Lines, Problem, XsclError
 from xscl.syntax import Block, EventDefinition, EventQuery, Join, Query, Script, StatementKind, StreamName, Window
 
@@ -213,12 +206,6 @@ def _count(run: _Run, name: str) -> int:
     return MOST_COUNTED if too_many else run.outputs[name]
 
 
-PART_WIDTH = 60
-"""Characters shown of a part of a query."""
-
-_LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
-
-
 def table(trials: Sequence[QueryTrial], text: str) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("query", "part", "found"):
@@ -301,198 +288,3 @@ def _matched(block: BlockTrial) -> str:
 
 def _joined(join: JoinTrial) -> str:
     return f"{join.left:,} and {join.right:,} values, {join.shared:,} shared"
-
-
-def part_text(span: Span, text: str) -> str:
-    start = span.start
-    if text[start : start + 1] == "/" and text[max(start - 1, 0) : start] == ".":
-        start -= 1  # a step says no more than its axis and name
-    part = printable_text(_LINE_BREAK.sub(" ", text[start : span.end]))
-    return part if len(part) <= PART_WIDTH else part[: PART_WIDTH - 1] + "…"
-
-
-MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
-"""Maximum number of bindings of a document in a join (a document with more is left out), and the steps that each counts
-for, because it takes memory."""
-
-FOR_HINTS, MOST_BYTES_FOR_HINTS = 100, 256 << 10
-"""Maximum number of furthest documents searched for hints, and their size in bytes; a larger document is searched
-alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundNode:
-    """A node of a document, by its docid, with its text."""
-
-    docid: int
-    node: Node
-    text: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BindingRow:
-    """The bindings in the documents of an input, of one or more blocks, for the variables that matter. `t0` and `t1`
-    are the interval of the documents."""
-
-    documents: tuple[Record, ...]
-    t0: int
-    t1: int
-    bound: Mapping[str, BoundNode]
-
-    @property
-    def docids(self) -> tuple[int, ...]:
-        return tuple(record.docid for record in self.documents)
-
-
-@dataclass(eq=False)
-class BlockRows:
-    """The results of one block so far. `streams` counts offered documents by stream, `left_out` those too large to
-    search. Variables that are `needed` are bound in `rows`."""
-
-    query: ReadableQuery
-    number: int
-    side: Side
-    needed: Collection[str]
-    rows: list[BindingRow] = field(default_factory=list)
-    left_out: int = 0
-    streams: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        block = self.query.blocks[self.number]
-        self._stages = stages(block.steps)
-        own = self.query.builder.path(block.steps, last_var=block_root(self.number))
-        self._asked = list(_asked(self.query, self.side.pattern, own))
-        parts = [self.query.builder.path(stage.steps) for stage in self._stages]
-        for last in range(len(self._asked)):
-            parts.append(_without(self.side.pattern, self._asked[last + 1 :]))
-        self._parts = [PreparedNode(naming(part, ())) for part in parts]
-        self._whole = PreparedNode(naming(self.side.pattern, self.needed))
-        self._reached: Counter[int] = Counter()
-        self._sample: list[ParsedDocument] = []
-
-    def look(self, record: Record, take: Take) -> None:
-        """Evaluates one more document. Raises whatever `take` does, except TooLong, which leaves the document out."""
-        self.streams[record.stream] += 1
-        if record.stream != self.side.stream:
-            return
-        try:
-            found = list(self._found(record, take))
-            reached = len(self._parts) if found else reached_of(self._parts, record.tree, take)
-        except TooLong:
-            self.left_out += 1
-            return
-        self.rows += found
-        if reached > max(self._reached, default=0):
-            self._sample.clear()
-        is_fit = not self._sample or (record.tree.size <= MOST_BYTES_FOR_HINTS and len(self._sample) < FOR_HINTS)
-        if not found and reached >= max(self._reached, default=0) and is_fit:
-            self._sample.append(record.tree)
-        self._reached[reached] += 1
-
-    def _found(self, record: Record, take: Take) -> Iterator[BindingRow]:
-        texts: dict[Node, str] = {}
-        for number, binding in enumerate(each_binding(self._whole, record.tree, {}, take)):
-            if number == MOST_ROWS:
-                raise TooLong
-            take(STEPS_FOR_A_ROW)
-            for _, node in binding:
-                if node not in texts:
-                    texts[node] = record.tree.string_value(*node)
-                    take(1 + len(texts[node]) // CHARACTERS_PER_STEP)
-            bound = {var: BoundNode(record.docid, node, texts[node]) for var, node in binding}
-            yield BindingRow((record,), record.t0, record.t1, bound)
-
-    @property
-    def documents(self) -> int:
-        return self.streams[self.side.stream]
-
-    def stages(self) -> Iterator[FunnelStage]:
-        stream, block = self.side.stream, self.number + 1
-        stage = FunnelStage("stream", stream, self.documents, block=block)
-        if not self.documents:
-            yield stage.told(*self._no_document())
-            return
-        yield stage
-        counts = counts_of(self._reached, len(self._parts))
-        for number, found in enumerate(self._stages):
-            stage = FunnelStage("pattern", part_text(found.span, self.query.text), counts[number], block=block)
-            if not counts[number]:
-                hint = hint_of(found, self.query.builder, self._sample) if self._sample else ""
-                yield stage.told(self._none_matches(stage.part, number), hint)
-                return
-            yield stage
-        for number, asked in enumerate(self._asked, len(self._stages)):
-            stage = FunnelStage("asked", asked.text, counts[number], block=block)
-            if not counts[number]:
-                yield stage.told(f"{asked.missing} in {self._where()}", asked.hint)
-                return
-            yield stage
-
-    def _no_document(self) -> tuple[str, str]:
-        others = ", ".join(f"{stream} ({count:,})" for stream, count in self.streams.most_common(5))
-        if sum(self.streams.values()) == 1:
-            return f"the document is of stream {next(iter(self.streams))}, not of {self.side.stream}", ""
-        what = f"there is no document of stream {self.side.stream}"
-        return what, f"there are documents of {others}" if others else ""
-
-    def _none_matches(self, part: str, number: int) -> str:
-        before = ""
-        if number:
-            last = self._stages[min(number, len(self._stages)) - 1]
-            before = f"; {part_text(last.span, self.query.text)}, before it, does"
-        return f"{part} does not match {self._where()}{before}"
-
-    def _where(self) -> str:
-        stream = self.side.stream
-        if self.documents == 1:
-            return f"the document of stream {stream}"
-        too_large = f" ({self.left_out:,} are too large to search)" if self.left_out else ""
-        return f"any of {self.documents:,} documents of stream {stream}{too_large}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A path or condition that predicates or SELECT need of a block. `missing` is the message if it is absent."""
-
-    text: str
-    missing: str
-    var: str
-    condition: Condition | None = None
-    hint: str = ""
-
-
-def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
-    known = {(node.var, condition) for node in own.walk() for condition in node.conditions}
-    for node in pattern.walk():
-        if node.var is None:
-            continue
-        text = query.variable(node.var)
-        if node.var in query.paths:
-            hint = f"{text} is in the predicate or SELECT, so each match must have it"
-            yield _Asked(text, f"there is no {text}", node.var, hint=hint)
-        for condition in node.conditions:
-            if (node.var, condition) not in known:
-                if condition.literal is not None:
-                    value = to_xscl(String(condition.literal))
-                    yield _Asked(f"{text} = {value}", f"{text} is not {value}", node.var, condition)
-                else:
-                    kind = "time" if "time" in str(condition.xpath) else "number"
-                    yield _Asked(text, f"{text} is no {kind}, and equals nothing", node.var, condition)
-
-
-def _without(pattern: PatternNode, left_out: Collection[_Asked]) -> PatternNode:
-    ends = {asked.var for asked in left_out if asked.condition is None}
-    conditions = {(asked.var, asked.condition) for asked in left_out if asked.condition is not None}
-
-    def cut(node: PatternNode) -> PatternNode:
-        children = tuple(cut(child) for child in node.children if not _ends_in(child, ends))
-        kept = tuple(one for one in node.conditions if (node.var, one) not in conditions)
-        return replace(node, conditions=kept, children=children)
-
-    return cut(pattern)
-
-
-def _ends_in(node: PatternNode, ends: Collection[str]) -> bool:
-    while len(node.children) and node.var is None:
-        node = node.children[-1]
-    return node.var in ends

@@ -1,7 +1,7 @@
 """Outputs as people see them: a ShownMatch has the output, its items, the reason, and the selected values. An item is a
-document's title, site and link, or the first texts of other XML. OutputPresenter reads matches from a session in pages;
-reasons become facts (text in parts), and MatchSpool groups matches by query, newest first, in a temporary file, as they
-may exceed memory. Times are formatted in a time zone, table rows for people and programs."""
+document's title, site and link, or the first texts of other XML. Reasons become facts (text in parts), and MatchSpool
+groups matches by query, newest first, in a temporary file, as they may exceed memory. Times are formatted in a time
+zone, table rows for people and programs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
-from common.tools import in_batches
 from feeds.documents import EPOCH, from_datetime, iso_utc, parse_iso
 from mmqjp.answers.output import Output
-from mmqjp.engine import Session
-from mmqjp.explain.funnel import Evidence
 from mmqjp.explain.join_trial import JoinTiming, Reason
 from mmqjp.explain.retrace.events import Filling, ShownEvent
 from mmqjp.explain.retrace.stages import display_value
@@ -484,35 +481,6 @@ def _attribute_texts(attribute: tuple[str | bytes, str | bytes]) -> tuple[str, s
 
 PAGE, PAGE_CHARACTERS = 200, 4 << 20
 """Size limits of a page of matches looked up together: matches, and characters of XML."""
-
-
-class OutputPresenter:
-    """Shows the outputs of a session, optionally without the `reasons`, which take longest."""
-
-    def __init__(self, engine: Session, *, reasons: bool = True) -> None:
-        self._engine, self._evidence, self._reasons = engine, Evidence(engine), reasons
-
-    def matches(self, outputs: Iterable[Output]) -> Iterator[ShownMatch]:
-        """Yields stored outputs as matches, in order. Raises StoreError."""
-        for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
-            items = self._items({key for output in page for key in _keys(output)})
-            reasons = self._evidence.of(page) if self._reasons else [None] * len(page)
-            for output, reason in zip(page, reasons, strict=True):
-                shown = selected_values(output.xml) if self._evidence.has_select(output.query) else ()
-                yield ShownMatch(output, tuple(items[key] for key in _keys(output)), reason, shown)
-
-    def _items(self, keys: set[tuple[str, str]]) -> dict[tuple[str, str], ShownItem]:
-        stored = self._engine.documents(keys)
-        return {
-            (stream, id): item_of(id, stream, *stored[stream, id])
-            if (stream, id) in stored
-            else missing_item(id, stream)
-            for stream, id in keys
-        }
-
-
-def _keys(output: Output) -> Sequence[tuple[str, str]]:
-    return list(zip(output.streams, output.documents, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

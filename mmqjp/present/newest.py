@@ -7,13 +7,18 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from threading import Lock
 from typing import Any
 
+import pyarrow as pa
+
+from common.tools import in_batches
 from mmqjp.answers.output import Body, Output, read_nodes
+from mmqjp.engine import Session
 from mmqjp.explain.automaton import is_pattern, named_reason
 from mmqjp.explain.funnel import MOST_QUERIES
-from mmqjp.present.item import ShownMatch, selected_values
+from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownMatch, selected_values
 from mmqjp.present.output_why import (
     MOST_MATCHES,
     block_documents,
@@ -24,10 +29,10 @@ from mmqjp.present.output_why import (
 )
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments, Since, VersionFn
 from mmqjp.present.recipients import AnswerRow, Member, OutputOrder
-from mmqjp.queries.compile import CompiledQuery
+from mmqjp.queries.compile import CompiledQuery, is_event_form
 from mmqjp.queries.model import Identity
 from mmqjp.tables import lookup
-from mmqjp.tables.lookup import SelectFn, matches_of_all, outputs_between, query_texts, texts_by_qid
+from mmqjp.tables.lookup import SelectFn, matches_of_all, outputs_between, query_texts, texts_by_form, texts_by_qid
 
 KEPT_QUERIES = 2_000
 """Maximum number of compiled queries cached."""
@@ -256,6 +261,38 @@ def matches_of_told(
             else ()
         )
         yield ShownMatch(one.output, tuple(items[source] for source in sources), reason, values)
+
+
+class OutputPresenter:
+    """Shows the outputs of a session, optionally without the `reasons`, which take longest."""
+
+    def __init__(self, engine: Session, *, reasons: bool = True) -> None:
+        self._engine, self._reasons = engine, reasons
+
+    def matches(self, outputs: Iterable[Output]) -> Iterator[ShownMatch]:
+        """Yields stored outputs as matches, in order. Raises StoreError."""
+
+        def select(sql: str) -> pa.Table:
+            return self._engine.sql(sql, trusted=True)
+
+        for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
+            behind = self._engine.matches_behind(page) if self._reasons else {}
+            texts = texts_by_form(select, {output.query for output in page})
+            told = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
+            for match in matches_of_told(select, told):
+                yield match if self._reasons else replace(match, reason=None)
+
+
+def _unexplained(
+    output: Output, behind: Sequence[tuple[str | None, tuple[int, ...]]], texts: Mapping[str, str]
+) -> UnexplainedOutput:
+    """`behind` are candidates of any query, `texts` those of the query's name, by form."""
+    form = next((form for form, _ in behind if form in texts), None)
+    docids = tuple(some for own, some in behind if own == form)
+    if form is not None:
+        return UnexplainedOutput(output, docids, (texts[form],), form)
+    form = next(filter(is_event_form, texts), None)
+    return UnexplainedOutput(output, docids, tuple(islice(texts.values(), MOST_QUERIES)), form)
 
 
 def _are_whole(members: Iterable[Member]) -> bool:

@@ -20,7 +20,7 @@ from mmqjp.answers.kernels import LATE
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern, named_reason
-from mmqjp.explain.funnel import MAX_REASON_STEPS, MOST_QUERIES, STEPS_FOR_A_DOCUMENT
+from mmqjp.explain.funnel import MOST_QUERIES, STEPS_FOR_A_DOCUMENT
 from mmqjp.explain.join_trial import Reason, ReasonSearch, TooMuchWork, filters_of
 from mmqjp.explain.retrace.events import (
     FilledPart,
@@ -604,6 +604,10 @@ def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tup
     if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
         return ()
     return tuple(records[part] for docid in docids for part in records[docid].parts)
+
+
+MAX_REASON_STEPS = 200_000
+"""Step limit of the search for one reason: about a second."""
 
 
 def output_reason(

@@ -17,6 +17,7 @@ from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import LeftMatch, decided_at
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
+from mmqjp.explain.blocks import BindingRow
 from mmqjp.explain.funnel import (
     MOST_LISTED,
     Funnel,
@@ -35,7 +36,6 @@ from mmqjp.explain.retrace.search import MatchBindings, Sought, known_at
 from mmqjp.explain.retrace.stages import Looked, Trial
 from mmqjp.explain.retrace.values import Event, given_parts
 from mmqjp.explain.terms import FunnelStage, ReadableQuery
-from mmqjp.explain.trial import BindingRow
 from mmqjp.present.item import ShownItem, item_of
 from mmqjp.present.output_why import (
     FOR_EVER,

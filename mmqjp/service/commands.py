@@ -21,7 +21,8 @@ from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.plan import summarise_sharing
-from mmqjp.present.item import PAGE, MatchFilter, OutputPresenter, ShownMatch
+from mmqjp.present.item import PAGE, MatchFilter, ShownMatch
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log, NullLog

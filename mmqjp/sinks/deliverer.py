@@ -21,7 +21,8 @@ from mmqjp.answers.fan_out import OutputChunk, Outputs
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.present.item import OutputPresenter, ShownMatch
+from mmqjp.present.item import ShownMatch
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.process import printable_line
 from mmqjp.sinks.definition import SinkDefinition
 from mmqjp.sinks.positions import BacklogEntry, Course

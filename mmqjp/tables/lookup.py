@@ -110,6 +110,17 @@ def texts_by_qid(select: SelectFn, qids: Iterable[int]) -> dict[int, str]:
     return {row["qid"]: row["text"] for row in rows}
 
 
+def texts_by_form(select: SelectFn, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Returns the text of a query ever registered under each name, by form ("" in earlier formats)."""
+    listed = ", ".join(map(quote_literal, sorted(names)))
+    rows = select(f"""SELECT name, coalesce(form, '') AS form, min(text) AS text FROM added_queries
+WHERE name IN ({listed}) GROUP BY name, coalesce(form, '') ORDER BY text""").to_pylist()
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row["name"], {})[row["form"]] = row["text"]
+    return found
+
+
 def matches_of(select: SelectFn, output: Row) -> list[tuple[int, ...]]:
     """Returns the docids of each match behind an output, in the query's order."""
     numbers = f"answer_matches l WHERE l.answer = {output['answer']}"

@@ -339,18 +339,6 @@ def document_rows(store: HasDocuments, docids: Sequence[int]) -> pa.Table:
     return store.find("documents", "docid", pa.array(docids, pa.int64()))
 
 
-def documents_by_id(store: TableStore, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:
-    """Returns t0 and XML of the external documents among `keys` (stream, id)."""
-    pairs = sorted(set(keys))
-    if not pairs:
-        return {}
-    asked = pa.table({"stream": [stream for stream, _ in pairs], "id": [id for _, id in pairs]})
-    sql = """SELECT d.stream, d.id, d.t0, d.xml FROM documents d
-JOIN asked a ON d.stream = a.stream AND d.id = a.id WHERE d.kind = 'external'"""
-    rows = store.select(sql, {"asked": asked}).to_pylist()
-    return {(row["stream"], row["id"]): (row["t0"], row["xml"]) for row in rows}
-
-
 def document_sizes(
     store: TableStore,
     streams: Collection[str],

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import groupby
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.join_trial import CHARACTERS_PER_STEP
+from mmqjp.explain.blocks import BlockRows
 from mmqjp.explain.retrace.values import (
     SECOND,
     AggregatedEvents,
@@ -32,8 +32,15 @@ from mmqjp.explain.retrace.values import (
     evaluate_value,
     identity,
 )
-from mmqjp.explain.terms import VALUE_WIDTH, FunnelStage, ReadableQuery, TooLong, duration_text, format_window
-from mmqjp.explain.trial import BlockRows
+from mmqjp.explain.terms import (
+    CHARACTERS_PER_STEP,
+    VALUE_WIDTH,
+    FunnelStage,
+    ReadableQuery,
+    TooLong,
+    duration_text,
+    format_window,
+)
 from mmqjp.process import printable_line
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition

@@ -10,15 +10,16 @@ from lxml import etree
 from feeds.documents import Document
 from mmqjp.documents.record import Record, record_of
 from mmqjp.engine import Session
-from mmqjp.explain import funnel
 from mmqjp.explain.automaton import Shapes, document_shape
 from mmqjp.explain.blocks import try_block
-from mmqjp.explain.funnel import Evidence, verdict
+from mmqjp.explain.funnel import verdict
 from mmqjp.explain.join_trial import Reason, try_joins
 from mmqjp.explain.plan import absences_in, answers_after, decided_when
 from mmqjp.explain.svg import SHORT_LINES, document_lines
 from mmqjp.explain.terms import JoinedValue, Operand, Sample, ShownCondition, sample_of
 from mmqjp.explain.warnings import warnings_of
+from mmqjp.present import output_why
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.present.output_why import why_output
 from mmqjp.present.query_lookup import known_queries
 from mmqjp.present.why_not import explain_missing_output
@@ -48,8 +49,8 @@ def reasons(script, *xmls):
     with Session("duckdb") as engine:
         engine.subscribe(script)
         outputs = engine.process([document(number, xml) for number, xml in enumerate(xmls, 1)])
-        found = Evidence(engine).of(list(outputs))
-        return [(output.query, dict(output.nodes), reason) for output, reason in zip(outputs, found, strict=True)]
+        found = OutputPresenter(engine).matches(outputs)
+        return [(match.output.query, dict(match.output.nodes), match.reason) for match in found]
 
 
 def joined(*pairs):
@@ -105,7 +106,7 @@ def test_other_conditions_are_shown_and_a_long_search_ends(monkeypatch):
     t, u = Operand("t", "{0}", (), 0), Operand("u", "w", (), 1)
     assert reason.conditions == (ShownCondition(("contains(", t, ', "{0}")')), ShownCondition((t, " != ", u)))
     assert [condition.text for condition in reason.conditions] == ['contains(t, "{0}")', "t != u"]
-    monkeypatch.setattr(funnel, "MAX_REASON_STEPS", 1_000)
+    monkeypatch.setattr(output_why, "MAX_REASON_STEPS", 1_000)
     many = "".join(f"<k>{number}</k>" for number in range(2_000))
     script = "FROM S/a->x[./k->k] FOLLOWED BY {k = y, INF} S/b->y"
     assert [reason for *_, reason in reasons(script, f"<a>{many}</a>", "<b>1999</b>")] == [None]

@@ -12,7 +12,7 @@ import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.present.item import OutputPresenter
+from mmqjp.present.newest import OutputPresenter
 from mmqjp.web.areas.new import LONGEST, MOST_TOLD, NAMES, starters
 from mmqjp.web.tallies import Tallies
 from tests.mmqjp.web.conftest import NOW
