@@ -162,7 +162,7 @@ class PatternBuilder:
     def _lowered(self, condition: Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
         conditions: list[Condition] = []
         branches: list[PatternNode] = []
-        for arm in _arms(condition):
+        for arm in and_arms(condition):
             path, value = _path_and_literal(arm)
             if path is None:
                 conditions.append(self.condition(arm))
@@ -246,10 +246,11 @@ class PatternBuilder:
         return f"{step.axis}{at}{head}{names}{filters}"
 
 
-def _arms(expr: Expr) -> Iterator[Expr]:
+def and_arms(expr: Expr) -> Iterator[Expr]:
+    """Yields the conditions that AND connects, from left to right."""
     if isinstance(expr, And):
         for arg in expr.args:
-            yield from _arms(arg)
+            yield from and_arms(arg)
     else:
         yield expr
 

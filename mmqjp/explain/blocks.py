@@ -27,7 +27,7 @@ from xpath_stage.documents import ParsedDocument, split_name
 from xscl.algebra.joins import Side
 from xscl.algebra.trees import Condition, PatternNode, block_root, naming
 from xscl.algebra.values import And, Call, Compare, Expr, Not, Or, Rel, Span, Step, String, derivation
-from xscl.lower import PatternBuilder
+from xscl.lower import PatternBuilder, and_arms
 from xscl.printer import to_xscl
 from xscl.syntax import Block
 
@@ -54,7 +54,7 @@ def _stages(steps: tuple[Step, ...]) -> Iterator[BlockStage]:
         bare = replace(step, filters=(), var=None)
         yield BlockStage((*done, bare), Span(step.span.start, step.test.span.end), (*done, bare))
         kept: tuple[Expr, ...] = ()
-        for arm in (arm for condition in step.filters for arm in _arms(condition)):
+        for arm in (arm for condition in step.filters for arm in and_arms(condition)):
             here, found = (*done, replace(bare, filters=kept)), kept
             for path in _needed(arm):
                 for stage in _stages(path.steps):
@@ -67,14 +67,6 @@ def _stages(steps: tuple[Step, ...]) -> Iterator[BlockStage]:
                 kept = (*kept, arm)
                 yield BlockStage((*done, replace(bare, filters=kept)), arm.span, here, arm)
         done = (*done, replace(bare, filters=kept))
-
-
-def _arms(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, And):
-        for arg in expr.args:
-            yield from _arms(arg)
-    else:
-        yield expr
 
 
 def _needed(arm: Expr) -> Iterator[Rel]:

@@ -26,6 +26,7 @@ from mmqjp.explain.terms import (
     in_parts,
     lacking,
     leaf_sides,
+    map_operands,
     nearest_of,
     operand_of,
     variable_texts,
@@ -52,7 +53,7 @@ from xscl.algebra.values import (
     derive,
 )
 from xscl.check_expressions import blocks
-from xscl.lower import PatternBuilder
+from xscl.lower import PatternBuilder, and_arms
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
@@ -301,32 +302,21 @@ def _is_value(operand: Expr) -> bool:
 
 def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
     """Replaces each path in a condition whose value is compared."""
+
+    def value(operand: Expr) -> Expr:
+        return name_of(operand) if isinstance(operand, Rel) else map_operands(operand, value)
+
     match expr:
-        case Compare(op=op, left=left, right=right):
-            return Compare(op, _value(left, name_of), _value(right, name_of))
-        case Call(name=name, args=args) if name in TESTS:
-            return Call(name, tuple(_value(arg, name_of) for arg in args))
-        case And(args=args):
-            return And(tuple(_with_values(arg, name_of) for arg in args))
-        case Or(args=args):
-            return Or(tuple(_with_values(arg, name_of) for arg in args))
-        case Not(arg=arg):
-            return Not(_with_values(arg, name_of))
+        case Compare() | Call():
+            return map_operands(expr, value)
+        case And() | Or() | Not():
+            return map_operands(expr, lambda arg: _with_values(arg, name_of))
     return expr
-
-
-def _value(operand: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
-    match operand:
-        case Rel():
-            return name_of(operand)
-        case Call(name=name, args=(arg, *more)) if derivation(operand):
-            return Call(name, (_value(arg, name_of), *more))
-    return operand
 
 
 def _conditions(steps: tuple[Step, ...]) -> Iterator[Expr]:
     for step in steps:
-        for arm in (arm for condition in step.filters for arm in _arms(condition)):
+        for arm in (arm for condition in step.filters for arm in and_arms(condition)):
             if isinstance(arm, Rel):
                 yield from _conditions(arm.steps)
             else:
@@ -334,14 +324,6 @@ def _conditions(steps: tuple[Step, ...]) -> Iterator[Expr]:
                 if isinstance(arm, Compare):
                     for side in (arm.left, arm.right):
                         yield from _conditions(side.steps) if isinstance(side, Rel) else ()
-
-
-def _arms(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, And):
-        for arg in expr.args:
-            yield from _arms(arg)
-    else:
-        yield expr
 
 
 def _name(path: PatternPath) -> str:

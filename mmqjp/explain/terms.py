@@ -144,7 +144,13 @@ def operand_of(
 
 def in_parts(expr: Expr, operands: Mapping[str, Operand | str]) -> tuple[str | Operand, ...]:
     variables = list(dict.fromkeys(variables_of(expr)))
-    text = to_xscl(_with_numbers(expr, variables))
+
+    def numbered(expr: Expr) -> Expr:
+        if isinstance(expr, VarPath):
+            return VarPath(f"{_OPEN}{variables.index(expr.var)}{_CLOSE}")
+        return map_operands(expr, numbered)
+
+    text = to_xscl(numbered(expr))
     parts: list[str | Operand] = []
     for place, part in enumerate(_NUMBERED.split(text)):
         if place % 2:
@@ -158,20 +164,19 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _with_numbers(expr: Expr, variables: list[str]) -> Expr:
+def map_operands(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Returns an expression with its operands changed."""
     match expr:
-        case VarPath(var=var):
-            return VarPath(f"{_OPEN}{variables.index(var)}{_CLOSE}")
         case Call(name=name, args=args):
-            return Call(name, tuple(_with_numbers(arg, variables) for arg in args))
+            return Call(name, tuple(map(change, args)))
         case Compare(op=op, left=left, right=right):
-            return Compare(op, _with_numbers(left, variables), _with_numbers(right, variables))
+            return Compare(op, change(left), change(right))
         case And(args=args):
-            return And(tuple(_with_numbers(arg, variables) for arg in args))
+            return And(tuple(map(change, args)))
         case Or(args=args):
-            return Or(tuple(_with_numbers(arg, variables) for arg in args))
+            return Or(tuple(map(change, args)))
         case Not(arg=arg):
-            return Not(_with_numbers(arg, variables))
+            return Not(change(arg))
     return expr
 
 
@@ -423,14 +428,7 @@ class ReadableQuery:
         return to_xscl(self._spelled(expr))
 
     def _spelled(self, expr: Expr) -> Expr:
-        match expr:
-            case VarPath(var=var):
-                return self.paths.get(var, expr)
-            case Call(name=name, args=args):
-                return Call(name, tuple(map(self._spelled, args)))
-            case Compare(op=op, left=left, right=right):
-                return Compare(op, self._spelled(left), self._spelled(right))
-        return expr
+        return self.paths.get(expr.var, expr) if isinstance(expr, VarPath) else map_operands(expr, self._spelled)
 
 
 T = TypeVar("T")

@@ -37,6 +37,7 @@ from xscl.check_expressions import blocks
 from xscl.event_advice import remarks
 from xscl.event_forms import event_name_span
 from xscl.event_parser import schemas_of
+from xscl.lower import and_arms
 from xscl.parser import located_queries
 from xscl.printer import to_xscl
 from xscl.problems import Lines, Problem, XsclError
@@ -334,7 +335,7 @@ class _Checker:
     # ------------------------------------------------------------ conditions
 
     def _conditions(self, conditions: Iterable[Expr], context: Places | None, names: _Names) -> None:
-        arms = [arm for condition in conditions for arm in _arms(condition)]
+        arms = [arm for condition in conditions for arm in and_arms(condition)]
         for arm in arms:
             self._condition(arm, context, names)
         self._contradictions(arms, context, names)
@@ -419,14 +420,6 @@ class _Checker:
             if before.value != literal.value:
                 message = f'one text cannot be both "{before.value}" and "{literal.value}": this never holds'
                 self._warn(message, arm.span, "write or between the two, if either will do")
-
-
-def _arms(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, And):
-        for arg in expr.args:
-            yield from _arms(arg)
-    else:
-        yield expr
 
 
 def _literal(arm: Expr) -> tuple[Rel | VarPath, String] | None:

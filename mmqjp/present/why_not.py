@@ -141,10 +141,14 @@ def absence_funnels(select: SelectFn, name: str, known: Sequence[KnownAbsence], 
     for record in kept.records():
         for one in looking:
             one.look(record)
-    rows = select(settings_sql(ABSENCES)).to_pylist()
-    decided = Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
+    decided = _decided(select)
     funnels = tuple(one.told(decided) for one in looking)
     return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)
+
+
+def _decided(select: SelectFn) -> Decided:
+    rows = select(settings_sql(ABSENCES)).to_pylist()
+    return Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
 
 
 class _AbsenceScan:
@@ -253,9 +257,12 @@ def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: S
     return min(time for time, _ in times), max(time for _, time in times)
 
 
-def outputs_found(name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...]) -> WhyNot:
-    more = "more than " if len(ids) > MOST_LISTED else ""
-    many = min(len(ids), MOST_LISTED)
+def outputs_found(
+    name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...], *, exact: bool = False
+) -> WhyNot:
+    """`exact`: `ids` are all outputs, not just MOST_LISTED and one more."""
+    more = "more than " if len(ids) > MOST_LISTED and not exact else ""
+    many = len(ids) if exact else min(len(ids), MOST_LISTED)
     what = f"they give {more}{many} outputs" if many > 1 else "they give an output"
     return WhyNot(name, "output", what, text=text, items=items, outputs=tuple(ids[:MOST_LISTED]))
 
@@ -422,12 +429,8 @@ def why_not_absence(select: SelectFn, name: str, known: Sequence[KnownAbsence], 
     records = named_records(select, name, asked, read, text)
     if isinstance(records, WhyNot):
         return records
-    stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED)
-    if stored:
-        what = f"{len(stored)} outputs" if len(stored) > 1 else "an output"
-        return WhyNot(
-            name, "output", f"they give {what}", text=text, items=record_items(records), outputs=tuple(stored)
-        )
+    if stored := ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1):
+        return outputs_found(name, stored, text, record_items(records))
     left = [one for one in known if len(one.places) == len(records)]
     if left:
         return _without_partner(select, name, left, records)
@@ -445,11 +448,10 @@ def _with_partner(name: str, known: Sequence[KnownAbsence], records: Sequence[Re
         left, right = records[: len(one.places)], records[len(one.places) :]
         ordered = [*right, *left] if one.places.start else [*left, *right]
         found.append(verdict(one.query, one.partners, ordered, steps_for(len(known))))
-    best = furthest_verdict(found)
-    items, of = record_items(best.documents), best.query.text
-    if best.kind == "output":
-        return WhyNot(name, "partner", "these documents are partners", "", _predicate(known[0]), of, items)
-    return WhyNot(name, best.kind, best.message, best.hint, best.part, of, items, (), best.stages)
+    shown = _of_verdict(name, furthest_verdict(found))
+    if shown.kind == "output":
+        return replace(shown, kind="partner", message="these documents are partners", part=_predicate(known[0]))
+    return shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,8 +495,7 @@ def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence],
             ordered = tuple(record for record in order if record is not None)
             tries.append(_AbsenceAttempt.begun(one, ordered, steps_for(2 * len(known))))
     if not tries:
-        best = furthest_verdict(unseen)
-        return WhyNot(name, best.kind, best.message, text=best.query.text, items=record_items(records))
+        return _of_verdict(name, furthest_verdict(unseen))
     kept = DocumentScan(select, {block.stream for one in tries for block in one.known.partners.blocks}, MOST_KEPT)
     for record in kept.records():
         for one_try in tries:
@@ -505,18 +506,18 @@ def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence],
 
 
 def _told(select: SelectFn, name: str, one: _AbsenceAttempt) -> tuple[int, WhyNot]:
-    known, text, items = one.known, one.known.query.text, record_items(one.ordered)
-    result = one.partners.result()
+    known, result = one.known, one.partners.result()
     if not one.found.rows or result.incomplete:
-        said = of_result(known.query, one.ordered, result if one.found.rows else one.found)
-        return 0, WhyNot(name, said.kind, said.message, said.hint, said.part, text, items, (), said.stages)
+        return 0, _of_verdict(name, of_result(known.query, one.ordered, result if one.found.rows else one.found))
     if not set(map(one.bound, one.found.rows)) <= set(map(one.bound, result.rows)):
         return 1, _undecided(select, name, known, one.ordered)
     nearest = min(result.rows, key=lambda row: _distance(row, known))
     partner = [record for place, record in enumerate(nearest.documents) if place not in known.places]
     count = len({_others(row, known) for row in result.rows})
     many = f"{count:,} partners are kept, of which this one is the nearest" if count > 1 else "this is a partner"
-    return 2, WhyNot(name, "partner", many, "", _predicate(known), text, record_items([*one.ordered, *partner]))
+    return 2, WhyNot(
+        name, "partner", many, "", _predicate(known), known.query.text, record_items([*one.ordered, *partner])
+    )
 
 
 def _undecided(select: SelectFn, name: str, known: KnownAbsence, ordered: tuple[Record, ...]) -> WhyNot:
@@ -524,8 +525,7 @@ def _undecided(select: SelectFn, name: str, known: KnownAbsence, ordered: tuple[
     normal, t0 = known.query.normal, min(record.t0 for record in ordered)
     assert normal.op is not None, "an absence is a join"
     stream, window = normal.conjuncts[1].left.stream, normal.window or 0
-    rows = select(settings_sql(ABSENCES)).to_pylist()
-    decided = Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
+    decided = _decided(select)
     entry = LeftMatch(t0, max(record.docid for record in ordered), ())
     if decided.told_before(stream, normal.op, window, entry) > known.query.qid:
         once = "" if normal.once is None else "another output told it before (ONCE PER), or "
@@ -560,17 +560,17 @@ def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> W
     """Returns the verdict that got furthest, after checking whether its outputs are stored."""
     withheld = list[WhyNot]()
     for one in sorted((one for one in verdicts if one.kind == "output"), key=lambda one: one.rank, reverse=True):
-        stored = stored_ids(select, name, one.given)
-        if stored:
-            items, text = record_items(one.documents), one.query.text
-            what = f"{len(stored)} outputs" if len(stored) > 1 else "an output"
-            return WhyNot(name, "output", f"they give {what}", "", "", text, items, stored[:MOST_LISTED])
+        if stored := stored_ids(select, name, one.given):
+            return outputs_found(name, stored, one.query.text, record_items(one.documents), exact=True)
         withheld.append(_missing(select, name, one))
     if withheld:
         return withheld[0]
-    best = furthest_verdict(verdicts)
-    items = record_items(best.documents)
-    return WhyNot(name, best.kind, best.message, best.hint, best.part, best.query.text, items, (), best.stages)
+    return _of_verdict(name, furthest_verdict(verdicts))
+
+
+def _of_verdict(name: str, one: Verdict) -> WhyNot:
+    items = record_items(one.documents)
+    return WhyNot(name, one.kind, one.message, one.hint, one.part, one.query.text, items, (), one.stages)
 
 
 def stored_ids(select: SelectFn, name: str, given: Sequence[GivenOutput]) -> tuple[str, ...]:
@@ -620,19 +620,39 @@ MOST_NEAREST, MOST_TRIED = 3, 20
 """Maximum number of nearest document combinations shown, and of matching ones examined one by one."""
 
 
-@dataclass(frozen=True, eq=False)
-class _QueryAttempt:
-    """An assignment of documents to blocks of a query. Stored documents fill the other blocks."""
+@dataclass(eq=False)
+class _QueryScan:
+    """A query with documents in some of its blocks. Stored documents fill the other ones; `unseen` counts those that
+    the query did not see."""
 
     known: RegisteredQuery
     placed: tuple[Record | None, ...]
     funnel: Funnel
+    unseen: int = 0
+
+    @staticmethod
+    def begun(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int) -> _QueryScan:
+        funnel = Funnel(known.readable, steps=steps)
+        for block, record in enumerate(placed):
+            if record is not None:
+                funnel.look(record, (block,))
+        return _QueryScan(known, placed, funnel)
 
     def look(self, record: Record) -> None:
-        if self.known.query.sees(record.appeared):
-            blocks = self.known.readable.blocks
-            free = [place for place, given in enumerate(self.placed) if given is None]
-            self.funnel.look(record, [place for place in free if blocks[place].stream == record.stream])
+        blocks = self.known.readable.blocks
+        free = [place for place, given in enumerate(self.placed) if given is None]
+        wanted = [place for place in free if blocks[place].stream == record.stream]
+        if wanted and not self.known.query.sees(record.appeared):
+            self.unseen += 1
+        elif wanted:
+            self.funnel.look(record, wanted)
+
+    def told(self) -> QueryFunnel:
+        result, query = self.funnel.result(), self.known.query
+        return QueryFunnel(
+            query.text, result.stages, result.found, result.ties, self.unseen, result.left_out, result.incomplete,
+            query.paused or "",
+        )  # fmt: skip
 
 
 def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], records: Sequence[Record]) -> WhyNot:
@@ -651,7 +671,7 @@ def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], rec
         else:
             found.append((verdict(one.query, one.readable, records), one))
     steps = steps_for(len(placed))
-    tries = [_begun(one, places, steps) for one, places in placed]
+    tries = [_QueryScan.begun(one, places, steps) for one, places in placed]
     streams = {block.stream for one in tries for block in one.known.readable.blocks}
     kept = DocumentScan(select, streams, MOST_KEPT)
     for record in kept.records() if tries else ():
@@ -667,27 +687,7 @@ def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], rec
         verdicts = [verdict(query, one_try.known.readable, one, steps_for(MOST_TRIED)) for one in some]
         return replace(shown_verdict(select, name, verdicts), tried=kept.read)
     best, of = max(found, key=lambda pair: pair[0].rank)
-    return WhyNot(
-        name,
-        best.kind,
-        best.message,
-        best.hint,
-        best.part,
-        best.query.text,
-        record_items(best.documents),
-        (),
-        best.stages,
-        _nearest(best, of),
-        kept.read,
-    )
-
-
-def _begun(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int) -> _QueryAttempt:
-    funnel = Funnel(known.readable, steps=steps)
-    for block, record in enumerate(placed):
-        if record is not None:
-            funnel.look(record, (block,))
-    return _QueryAttempt(known, placed, funnel)
+    return replace(_of_verdict(name, best), nearest=_nearest(best, of), tried=kept.read)
 
 
 def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
@@ -782,32 +782,10 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)
     kept = DocumentScan(select, {block.stream for one in known for block in one.readable.blocks}, most)
-    looking = [_QueryScan(one, Funnel(one.readable, steps=steps_for(len(known)))) for one in known]
+    steps = steps_for(len(known))
+    looking = [_QueryScan.begun(one, (None,) * len(one.readable.blocks), steps) for one in known]
     for record in kept.records():
         for one in looking:
             one.look(record)
     funnels = tuple(one.told() for one in looking)
     return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)
-
-
-@dataclass(eq=False)
-class _QueryScan:
-    known: RegisteredQuery
-    funnel: Funnel
-    unseen: int = 0
-
-    def look(self, record: Record) -> None:
-        blocks = self.known.readable.blocks
-        wanted = [place for place, block in enumerate(blocks) if block.stream == record.stream]
-        if wanted and not self.known.query.sees(record.appeared):
-            self.unseen += 1
-        elif wanted:
-            self.funnel.look(record, wanted)
-
-    def told(self) -> QueryFunnel:
-        result = self.funnel.result()
-        query = self.known.query
-        return QueryFunnel(
-            query.text, result.stages, result.found, result.ties, self.unseen, result.left_out, result.incomplete,
-            query.paused or "",
-        )  # fmt: skip
