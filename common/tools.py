@@ -1,15 +1,17 @@
-"""Generic helpers: batches, lazy attributes, progress, fast dataclasses, a cache by identity, optional imports."""
+"""Generic helpers: batches, lazy attributes, progress, fast dataclasses, dataclasses as JSON, optional imports."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from functools import cache
 from importlib.abc import MetaPathFinder
-from typing import Any, Generic, TypeVar, overload
+from types import NoneType, UnionType
+from typing import Any, Generic, Self, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 _T = TypeVar("_T")
 
@@ -151,6 +153,49 @@ class Remembered(Generic[T, R]):
 
 
 _is_own_process = False
+
+
+def from_json(kind: Any, found: Any) -> Any:
+    """Returns a value of a dataclass, or of another type that its fields have, from the JSON of its `asdict`. Ignores
+    other keys. An object may stand for a tuple of pairs, or for a tuple with a part for each value.
+
+    >>> from_json(tuple[tuple[str, int], ...], {"a": 1}), from_json(tuple[str, int] | None, ["a", 1])
+    ((('a', 1),), ('a', 1))
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        fitting = (one for one in args if is_dataclass(one) == isinstance(found, Mapping) and one is not NoneType)
+        return None if found is None else from_json(next(fitting), found)
+    if origin is tuple and args[-1] is Ellipsis:
+        return tuple([from_json(args[0], one) for one in (found.items() if isinstance(found, Mapping) else found)])
+    if origin is tuple:
+        parts = found.values() if isinstance(found, Mapping) else found
+        return tuple([from_json(arg, one) for arg, one in zip(args, parts, strict=True)])
+    if origin is frozenset:
+        return frozenset(found)
+    if hasattr(kind, "__dataclass_fields__"):
+        kinds = _field_kinds(kind)
+        return kind(**{name: from_json(kinds[name], one) for name, one in found.items() if name in kinds})
+    return found
+
+
+@cache
+def _field_kinds(kind: Any) -> dict[str, Any]:
+    kinds = get_type_hints(kind)
+    return {one.name: kinds[one.name] for one in fields(kind) if one.init}
+
+
+class JsonRecord:
+    """A dataclass that is sent as JSON."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # subclasses are dataclasses
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Self:
+        return from_json(cls, found)  # type: ignore[no-any-return]
 
 
 def in_own_process() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import InputError
-from common.tools import in_batches
+from common.tools import from_json, in_batches
 from feeds.documents import Document, Reject
 from mmqjp.answers.fan_out import outputs_in
 from mmqjp.engine import Session
@@ -161,16 +161,8 @@ class Backtest:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Backtest:
-        plain = ("documents", "kept", "refused", "since", "until", "seconds", "cut_short")
-        novelty = {key: value for key, value in found["novelty"].items() if key != "is_shared"}
-        return Backtest(
-            **{key: found[key] for key in plain},
-            queries=tuple(QueryResult(**query) for query in found["queries"]),
-            days=tuple((one["day"], one["outputs"]) for one in found["days"]),
-            latest=tuple(map(ShownMatch.from_dict, found["latest"])),
-            publishers=tuple(found["publishers"]),
-            novelty=Novelty(**novelty),
-        )
+        latest = tuple(map(ShownMatch.from_dict, found["latest"]))
+        return replace(from_json(Backtest, {**found, "latest": ()}), latest=latest)  # type: ignore[no-any-return]
 
 
 DOCUMENTS = pa.schema(
@@ -449,8 +441,7 @@ class PreparedScript:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> PreparedScript:
-        publishers = tuple((name, text) for name, text in found["publishers"])
-        return PreparedScript(found["text"], publishers, frozenset(found["streams"]), Novelty(**found["novelty"]))
+        return from_json(PreparedScript, found)  # type: ignore[no-any-return]
 
 
 def prepared(text: str, registry: Registry) -> PreparedScript:

@@ -5,11 +5,11 @@ pairs of equal nodes per new document, and says when absences are decided and ho
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
-from typing import Any
 
+from common.tools import JsonRecord
 from join_stage.protocol import Cost
 from join_stage.tables import DOCUMENTS, EQUAL_VALUES
 from mmqjp.engine import Session
@@ -210,7 +210,7 @@ class SharedTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class Sharing(JsonRecord):
     """What the queries of a store share. `shown` has the costliest of its `templates`.
 
     `queries` counts registered queries, `forms` those that differ in more than names and windows, `patterns` the shared
@@ -225,25 +225,6 @@ class Sharing:
     templates: int
     shown: tuple[SharedTemplate, ...]
     plan: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> Sharing:
-        shown = (
-            SharedTemplate(
-                **one
-                | {
-                    "most_shared": tuple(
-                        SharedRowUse(row["row"], row["subscribers"], tuple(row["names"])) for row in one["most_shared"]
-                    ),
-                    "together": tuple(one["together"]),
-                }
-            )
-            for one in found["shown"]
-        )
-        return Sharing(**{**found, "shown": tuple(shown)})
 
 
 @dataclass(slots=True)

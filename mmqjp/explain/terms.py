@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice, pairwise
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from common.bounds import INFINITE
 from feeds.documents import Document, Reject, iso_utc
@@ -74,13 +74,6 @@ class FunnelStage:
 
     def told(self, message: str, hint: str = "") -> FunnelStage:
         return replace(self, message=message, hint=hint)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> FunnelStage:
-        return FunnelStage(**found)
 
 
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
+from common.tools import from_json
 from feeds.documents import EPOCH, from_datetime, iso_utc, parse_iso
 from mmqjp.answers.output import Output
 from mmqjp.explain.join_trial import JoinTiming, Reason
@@ -146,12 +147,11 @@ class ShownMatch:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> ShownMatch:
-        output = {key: found[key] for key in ("query", "t0", "t1", "nodes", "xml", "id", "seq")}
         return ShownMatch(
-            Output(documents=tuple(found["documents"]), streams=tuple(found["streams"]), **output),
-            tuple(ShownItem(**item) for item in found["items"]),
-            None if found["why"] is None else _reason(found["why"]),
-            tuple((one["name"], one["text"]) for one in found["selected"]),
+            from_json(Output, found),
+            from_json(tuple[ShownItem, ...], found["items"]),
+            from_json(Reason | None, found["why"]),
+            from_json(tuple[tuple[str, str], ...], found["selected"]),
         )
 
 
@@ -167,28 +167,6 @@ def _conditions(found: Iterable[ShownCondition]) -> list[dict[str, Any]]:
         {"text": one.text, "parts": [part if isinstance(part, str) else asdict(part) for part in one.parts]}
         for one in found
     ]
-
-
-def _reason(found: Mapping[str, Any]) -> Reason:
-    return Reason(
-        tuple(JoinedValue(_operand(one["left"]), _operand(one["right"])) for one in found["joined"]),
-        _read_conditions(found["conditions"]),
-        tuple(
-            JoinTiming(one["op"], one["window"], tuple(one["left"]), tuple(one["right"])) for one in found["timings"]
-        ),
-        _read_conditions(found["filters"]),
-    )
-
-
-def _read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[ShownCondition, ...]:
-    return tuple(
-        ShownCondition(tuple(part if isinstance(part, str) else _operand(part) for part in one["parts"]))
-        for one in found
-    )
-
-
-def _operand(found: Mapping[str, Any]) -> Operand:
-    return Operand(found["name"], found["text"], tuple(found["functions"]), found["document"], found["node"])
 
 
 MAX_FACT_CHARACTERS = 160

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from common.errors import InputError
-from common.tools import in_batches
+from common.tools import from_json, in_batches
 from feeds.documents import iso_utc
 from join_stage.store.protocol import StoreError
 from mmqjp.answers.events_run import PATTERNS, PatternTime
@@ -489,8 +489,7 @@ class OutputWhy:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
-        fed = tuple(Fed(one["id"], one["query"], tuple(one["documents"])) for one in found["fed"])
-        events = None if found["events"] is None else Filling.from_dict(found["events"])
+        fed, events = from_json(tuple[Fed, ...], found["fed"]), from_json(Filling | None, found["events"])
         return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events)
 
 

@@ -4,14 +4,14 @@ PATTERN (events are recomputed, and a match that is not an output is explained).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
 
 from common.bounds import EARLIEST
+from common.tools import JsonRecord
 from feeds.documents import iso_utc
 from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import LeftMatch, decided_at
@@ -109,7 +109,7 @@ class QueryFunnel:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryFunnels:
+class QueryFunnels(JsonRecord):
     """The funnels of a name's queries over stored documents. `documents` were read, `left_out` are too large; `outputs`
     are stored. If there is no such query, `message` and `hint` say so."""
 
@@ -120,17 +120,6 @@ class QueryFunnels:
     funnels: tuple[QueryFunnel, ...] = ()
     message: str = ""
     hint: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> QueryFunnels:
-        funnels = tuple(
-            QueryFunnel(**one | {"stages": tuple(map(FunnelStage.from_dict, one["stages"]))})
-            for one in found["funnels"]
-        )
-        return QueryFunnels(**dict(found) | {"funnels": funnels})
 
 
 def absence_funnels(select: SelectFn, name: str, known: Sequence[KnownAbsence], most: int) -> QueryFunnels:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from common.tools import JsonRecord
 from mmqjp.documents.record import Record
 from mmqjp.explain.terms import FunnelStage
 from mmqjp.present.item import ShownItem, item_of
@@ -23,7 +23,7 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True)
-class WhyNot:
+class WhyNot(JsonRecord):
     """Why documents give no output of a query, or that they do.
 
     `kind` is the first obstacle in this order: "query" (none of the name), "document" (unknown), "dead letter",
@@ -46,20 +46,6 @@ class WhyNot:
     stages: tuple[FunnelStage, ...] = ()
     nearest: tuple[Near, ...] = ()
     tried: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> WhyNot:
-        nearest = tuple(Near(**one | {"items": _items(one["items"])}) for one in found["nearest"])
-        stages = tuple(map(FunnelStage.from_dict, found["stages"]))
-        rest = {"items": _items(found["items"]), "outputs": tuple(found["outputs"])}
-        return WhyNot(**dict(found) | rest | {"stages": stages, "nearest": nearest})
-
-
-def _items(found: Sequence[Mapping[str, Any]]) -> tuple[ShownItem, ...]:
-    return tuple(ShownItem(**item) for item in found)
 
 
 def record_items(documents: Sequence[Record | None]) -> tuple[ShownItem, ...]:

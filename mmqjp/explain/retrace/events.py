@@ -101,33 +101,11 @@ class Filling:
     spans: tuple[PartDuration, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "parts": [
-                {"name": part.name, "count": part.count, "events": [_seen_to_dict(one) for one in part.events]}
-                for part in self.parts
-            ],
-            "spans": [asdict(one) for one in self.spans],
-        }
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> Filling:
-        return Filling(
-            tuple(
-                FilledPart(part["name"], part["count"], tuple(map(_seen_from_dict, part["events"])))
-                for part in found["parts"]
-            ),
-            tuple(PartDuration(**one) for one in found["spans"]),
-        )
-
-
-def _seen_to_dict(one: ShownEvent) -> dict[str, Any]:
-    return asdict(one) | {"attributes": dict(one.attributes)}
-
-
-def _seen_from_dict(found: Mapping[str, Any]) -> ShownEvent:
-    return ShownEvent(
-        **dict(found) | {"attributes": tuple(found["attributes"].items()), "documents": tuple(found["documents"])}
-    )
+        found = asdict(self)
+        for part in found["parts"]:
+            for event in part["events"]:
+                event["attributes"] = dict(event["attributes"])
+        return found
 
 
 def explain_event(event: Event, documents: Sequence[DocumentRef]) -> tuple[Filling, Reason]:
