@@ -304,11 +304,16 @@ def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
     """Replaces each path in a condition whose value is compared."""
 
     def value(operand: Expr) -> Expr:
-        return name_of(operand) if isinstance(operand, Rel) else map_operands(operand, value)
+        match operand:
+            case Rel():
+                return name_of(operand)
+            case Call() if derivation(operand):
+                return map_operands(operand, value)
+        return operand
 
+    if isinstance(expr, Compare) or (isinstance(expr, Call) and expr.name in TESTS):
+        return map_operands(expr, value)
     match expr:
-        case Compare() | Call():
-            return map_operands(expr, value)
         case And() | Or() | Not():
             return map_operands(expr, lambda arg: _with_values(arg, name_of))
     return expr

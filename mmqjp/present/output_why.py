@@ -32,8 +32,7 @@ from mmqjp.explain.retrace.events import (
     source_places,
 )
 from mmqjp.explain.retrace.patterns import Matcher, OutputMatch, missing_letters, tested
-from mmqjp.explain.retrace.search import MatchBindings
-from mmqjp.explain.retrace.stages import DocumentEvents, Trial
+from mmqjp.explain.retrace.stages import DocumentEvents, MatchBindings, Trial
 from mmqjp.explain.retrace.values import DocumentRef, Event, Plain, SourceEvent, as_number, as_text, given_parts
 from mmqjp.explain.terms import FunnelStage, Operand, ShownCondition, TooLong, duration_text, format_window
 from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
@@ -314,23 +313,40 @@ class EventWhy:
 
 
 def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
-    """Explains an event query's output. None if its sources are no longer stored or too many. Raises what `select`
-    does."""
+    """Explains the output of an event query or PATTERN. None if its sources are no longer stored or too many. Raises
+    what `select` does."""
     sources = list(zip(output.documents, output.streams, strict=True))
     for known in known_event_queries(select, output.query, form):
-        if not isinstance(known, KnownEvents):
-            continue
         rows = document_rows_by_id(select, output.documents)
         records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
-        for interval in (None, interval_of(known.stream, output.t0, output.t1, around=False)):
-            if interval is None and not _is_of_documents(known, records):
-                continue
+        intervals: list[Interval | None] = [None, Interval(output.t0, output.t1, output.t1)]
+        if isinstance(known, KnownEvents):
+            intervals[-1] = interval_of(known.stream, output.t0, output.t1, around=False)
+            del intervals[: not _is_of_documents(known, records)]
+        for interval in intervals:
             with suppress(Exhausted):
                 work = StepBudget()
-                trial = Trial(EventSources(select, known, records, interval, work).given, work.take)
-                for event in trial.events(known.stream, output.t0, output.t1):
-                    if is_output(event, output, output_attributes(output.xml)):
-                        return EventWhy(*explain_event(event, sources), known.query.text)
+                events = EventSources(select, known, records, interval, work)
+                if (told := _told_by(known, events, work, output, sources)) is not None:
+                    return EventWhy(*told, known.query.text)
+    return None
+
+
+def _told_by(
+    known: KnownEvents | KnownPattern,
+    events: EventSources,
+    work: StepBudget,
+    output: Output,
+    sources: Sequence[DocumentRef],
+) -> tuple[Filling, Reason] | None:
+    if isinstance(known, KnownPattern):
+        wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources))
+        match = Matcher(known.stream, events.given, work.take).match(wanted) if sources else None
+        return None if match is None else _told(known.stream, match, output, sources)
+    values = output_attributes(output.xml)
+    for event in Trial(events.given, work.take).events(known.stream, output.t0, output.t1):
+        if is_output(event, output, values):
+            return explain_event(event, sources)
     return None
 
 
@@ -364,33 +380,6 @@ def _is_simple(stream: Stream, known: KnownEvents) -> bool:
             return _is_simple(left, known) and _is_simple(right, known)
         case _:
             return False
-
-
-def pattern_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
-    """Explains a PATTERN's output. None if it is of no PATTERN, or its sources are no longer stored or too many. Raises
-    what `select` does."""
-    sources = list(zip(output.documents, output.streams, strict=True))
-    wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources)) if sources else None
-    for known in known_event_queries(select, output.query, form) if wanted is not None else ():
-        if not isinstance(known, KnownPattern):
-            continue
-        rows = document_rows_by_id(select, output.documents)
-        records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
-        for interval in (None, Interval(output.t0, output.t1, output.t1)):
-            with suppress(Exhausted):
-                assert wanted is not None, "there are documents"
-                match = _match(select, known, records, interval, wanted)
-                if match is not None:
-                    return EventWhy(*_told(known.stream, match, output, sources), known.query.text)
-    return None
-
-
-def _match(
-    select: SelectFn, known: KnownPattern, records: Sequence[Record], interval: Interval | None, wanted: OutputMatch
-) -> MatchBindings | None:
-    work = StepBudget()
-    events = EventSources(select, known, records, interval, work)
-    return Matcher(known.stream, events.given, work.take).match(wanted)
 
 
 def _told(
@@ -530,7 +519,6 @@ def why_output(
     if is_event_form(row["form"] or ""):
         if is_pattern(text):
             match = replace(match, reason=named_reason(output.nodes))
-            return _of_events(match, text, pattern_why(select, output, row["form"]))
         return _of_events(match, text, event_why(select, output, row["form"]))
     return OutputWhy(match, _fed(parts), text)
 

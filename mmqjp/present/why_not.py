@@ -32,8 +32,8 @@ from mmqjp.explain.funnel import (
 )
 from mmqjp.explain.retrace.events import EventTracer
 from mmqjp.explain.retrace.patterns import LookingForMatches
-from mmqjp.explain.retrace.search import MatchBindings, Sought, known_at
-from mmqjp.explain.retrace.stages import Looked, Trial
+from mmqjp.explain.retrace.search import known_at
+from mmqjp.explain.retrace.stages import Looked, MatchBindings, Trial
 from mmqjp.explain.retrace.values import Event, given_parts
 from mmqjp.explain.terms import FunnelStage, ReadableQuery
 from mmqjp.present.item import ShownItem, item_of
@@ -206,35 +206,35 @@ def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents | Kno
         with suppress(Exhausted):
             sources = EventSources(select, one, (), ALWAYS, work, most)
             read, left_out = max(read, sources.read), max(left_out, sources.left_out)
-            stages, count = _found(one, sources, work)
-            funnel = replace(funnel, stages=stages, found=count, unseen=sources.unseen, incomplete=False)
+            trace = _trace(one, sources, (), work)
+            count = trace.starts if is_pattern else len(trace.events)
+            funnel = replace(funnel, stages=trace.stages, found=count, unseen=sources.unseen, incomplete=False)
         funnels.append(funnel)
     return QueryFunnels(name, read, left_out, count_outputs(select, name), tuple(funnels))
 
 
-def _found(
-    known: KnownEvents | KnownPattern, sources: EventSources, work: StepBudget
-) -> tuple[tuple[FunnelStage, ...], int]:
+def _trace(
+    known: KnownEvents | KnownPattern, sources: EventSources, records: Sequence[Record], work: StepBudget
+) -> Looked:
+    """Returns how far documents get in an event query; without documents, how far all events get."""
     if isinstance(known, KnownPattern):
-        sought = LookingForMatches(known.stream, sources.given, (), sources.why_none, work.take).sought()
-        return sought.stages, sought.starts
-    found = EventTracer(Trial(sources.given, work.take), (), sources.why_none).of(known.stream, ())
-    return found.stages, len(found.events)
+        return LookingForMatches(known.stream, sources.given, records, sources.why_none, work.take).sought()
+    tracer = EventTracer(Trial(sources.given, work.take), records, sources.why_none)
+    return tracer.of(known.stream, tuple(range(len(records))))
 
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """The result for one query: whether documents are in a result, and if not, the `stages`, the last of them empty,
-    and the rest of a Looked. `read` counts the documents read; `incomplete`: some were not."""
+    """How far documents get in a query. `read` counts the documents read; `is_incomplete`: some were not."""
 
     known: KnownEvents | KnownPattern
-    is_found: bool
-    stages: tuple[FunnelStage, ...]
-    rank: tuple[object, ...]
-    near: tuple[Event, ...]
-    without: tuple[int, ...]
+    trace: Looked
     read: int
     is_incomplete: bool
+
+    @property
+    def rank(self) -> tuple[bool, int, tuple[int, ...]]:
+        return bool(self.trace.events), self.trace.found, self.trace.rank
 
 
 def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> tuple[int, int]:
@@ -257,7 +257,7 @@ def outputs_found(
 
 
 def shown_of(name: str, best: LookedAt, items: tuple[ShownItem, ...]) -> WhyNot:
-    return WhyNot(name, "", "", text=best.known.query.text, items=items, stages=best.stages, tried=best.read)
+    return WhyNot(name, "", "", text=best.known.query.text, items=items, stages=best.trace.stages, tried=best.read)
 
 
 def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNot | None:
@@ -289,26 +289,6 @@ def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> 
     return (Near(items, last.kind, last.part, message, last.hint),) if items else ()
 
 
-_NO_MATCH = Sought(None, (), 0)
-
-
-def pattern_looked_at(
-    select: SelectFn, known: KnownPattern, records: Sequence[Record]
-) -> tuple[LookedAt, MatchBindings | None]:
-    t0, t1 = times_around(select, known, records)
-    far = known.stream.within
-    interval = Interval(-FOR_EVER, FOR_EVER, t1) if far is None else Interval(t0 - 2 * far, t1 + 2 * far, t1)
-    work, found, sources = StepBudget(), _NO_MATCH, None
-    with suppress(Exhausted):
-        sources = EventSources(select, known, records, interval, work)
-        found = LookingForMatches(known.stream, sources.given, records, sources.why_none, work.take).sought()
-    is_incomplete = found is _NO_MATCH or (sources is not None and sources.left_out > 0)
-    read, rank = 0 if sources is None else sources.read, (found.found, found.rank)
-    is_found = found.match is not None
-    at = LookedAt(known, is_found, found.stages, rank, found.near, found.without, read, is_incomplete)
-    return at, found.match
-
-
 def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: WhyNot) -> WhyNot:
     assert isinstance(at.known, KnownPattern)
     pattern, known = at.known.stream, known_at(at.known.stream, match)
@@ -337,20 +317,20 @@ def event_why_not(
     if stored := ids_with(select, name, ids, MOST_LISTED + 1):
         return outputs_found(name, stored, text, items)
     every = [_looked(select, name, one, records, items) for one in known]
-    best, said = max(every, key=lambda one: (one[0].is_found, one[0].rank))
+    best, said = max(every, key=lambda one: one[0].rank)
     if said is not None:
         return said
     text = best.known.query.text
     if best.is_incomplete:
         what = "there is too much to look at around them"
         return WhyNot(name, "too large", what, text=text, items=items, tried=best.read)
-    *passed, last = best.stages
-    if best.without and (others := _publishing(select, last.part, best.known)):
-        inner = event_why_not(select, last.part, others, [records[number] for number in best.without])
+    *passed, last = best.trace.stages
+    if best.trace.without and (others := _publishing(select, last.part, best.known)):
+        inner = event_why_not(select, last.part, others, [records[number] for number in best.trace.without])
         return replace(inner, query=name, message=f"{last.part} has no output of it: {inner.message}")
     if best.known.query.paused:
         last = last.told(f"{last.message}; the query is paused, too: {best.known.query.paused}", last.hint)
-    near = near_items(select, best.near, last)
+    near = near_items(select, best.trace.near, last)
     stages = (*passed, last)
     return WhyNot(name, last.kind, last.message, last.hint, last.part, text, items, (), stages, near, best.read)
 
@@ -362,24 +342,26 @@ def _looked(
     records: Sequence[Record],
     items: tuple[ShownItem, ...],
 ) -> tuple[LookedAt, WhyNot | None]:
-    if isinstance(known, KnownPattern):
-        at, match = pattern_looked_at(select, known, records)
-        return at, None if match is None else pattern_made(select, at, match, shown_of(name, at, items))
-    at, events = _looked_at(select, known, records)
-    return at, _made(select, at, events[:MOST_LISTED], shown_of(name, at, items)) if events else None
+    at = _looked_at(select, known, records)
+    shown, trace = shown_of(name, at, items), at.trace
+    if trace.match is not None:
+        return at, pattern_made(select, at, trace.match, shown)
+    return at, _made(select, at, trace.events[:MOST_LISTED], shown) if trace.events else None
 
 
-def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) -> tuple[LookedAt, Sequence[Event]]:
-    interval = interval_of(known.stream, *times_around(select, known, records), around=True)
-    work, found, sources = StepBudget(), _NO_TRACE, None
+def _looked_at(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> LookedAt:
+    t0, t1 = times_around(select, known, records)
+    if isinstance(known, KnownEvents):
+        interval = interval_of(known.stream, t0, t1, around=True)
+    else:
+        far = known.stream.within
+        interval = Interval(-FOR_EVER, FOR_EVER, t1) if far is None else Interval(t0 - 2 * far, t1 + 2 * far, t1)
+    work, trace, sources = StepBudget(), _NO_TRACE, None
     with suppress(Exhausted):
         sources = EventSources(select, known, records, interval, work)
-        looking = EventTracer(Trial(sources.given, work.take), records, sources.why_none)
-        found = looking.of(known.stream, tuple(range(len(records))))
-    is_incomplete = found is _NO_TRACE or (sources is not None and sources.left_out > 0)
-    read, rank = 0 if sources is None else sources.read, (found.found, found.rank)
-    at = LookedAt(known, bool(found.events), found.stages, rank, found.near, found.without, read, is_incomplete)
-    return at, found.events
+        trace = _trace(known, sources, records, work)
+    is_incomplete = trace is _NO_TRACE or (sources is not None and sources.left_out > 0)
+    return LookedAt(known, trace, 0 if sources is None else sources.read, is_incomplete)
 
 
 def _made(select: SelectFn, at: LookedAt, events: Sequence[Event], shown: WhyNot) -> WhyNot:

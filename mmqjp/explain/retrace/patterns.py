@@ -22,17 +22,15 @@ from mmqjp.explain.retrace.search import (
     STRATEGY,
     TOGETHER,
     WINDOW,
-    MatchBindings,
     MatchFailure,
     MatchSearch,
-    Sought,
     conjunct_of,
     early_text,
     having_of,
     too_long_stage,
     unequal_stage,
 )
-from mmqjp.explain.retrace.stages import GivenEvents, event_text
+from mmqjp.explain.retrace.stages import GivenEvents, Looked, MatchBindings, event_text
 from mmqjp.explain.retrace.values import Covering, DocumentRef, Event, ValueScope, before, condition_holds, given_parts
 from mmqjp.explain.terms import FunnelStage, StageKind, format_window
 from pattern_stage.definition import inputs, pattern_template
@@ -74,7 +72,7 @@ class Lettered:
         every = [(one, number) for number, (name, _) in enumerate(inputs(pattern)) for one in given(name)]
         self._events = sorted(every, key=lambda one: one[0].t1)
 
-    def sought(self, stages: Sequence[FunnelStage], found: int) -> Sought:
+    def sought(self, stages: Sequence[FunnelStage], found: int) -> Looked:
         """Returns the result, after the stages of single events."""
         options = [
             [one for one, _ in self._events if document in self._covers(one)] for document in sorted(self._wanted)
@@ -86,7 +84,7 @@ class Lettered:
             *(FunnelStage(kind, "SEQ", 1, "events") for test, kind in _KEPT if self._wanted and test < best[0]),
         )
         if best[1] is not None:
-            return Sought(None, (*passed, best[1]), found, (best[0],))
+            return Looked((), (*passed, best[1]), found, (best[0],))
         return self._chained(passed, found)
 
     def _failed(self, choice: Sequence[Event] | dict[Event, None]) -> tuple[int, FunnelStage | None]:
@@ -102,7 +100,7 @@ class Lettered:
             return WINDOW, too_long_stage(within, span)
         return FIRST_CONDITION, None
 
-    def _chained(self, stages: Sequence[FunnelStage], found: int) -> Sought:
+    def _chained(self, stages: Sequence[FunnelStage], found: int) -> Looked:
         least, match, starts = -1, None, 0
         for place in range(len(self._events)):
             lacking, last = self._least(place)
@@ -121,7 +119,9 @@ class Lettered:
                 what = f"{missing_letters(least)} at least"
             stage = stage.told(what)
         rank = (FIRST_CONDITION, -least if least >= 0 else -1 << 30)
-        return Sought(match if is_found else None, (*stages, stage), found, rank, starts=starts)
+        if is_found and match is not None:
+            return Looked.at_match(match, (*stages, stage), found, starts)
+        return Looked((), (*stages, stage), found, rank, starts=starts)
 
     def _least(self, place: int) -> tuple[int, Event]:
         """Returns the fewest errors of a chain with all documents that begins with an event (-1: none), and its last
@@ -182,7 +182,7 @@ class LookingForMatches:
         self._pattern, self._given, self._documents, self._why_none = pattern, given, documents, why_none
         self._covering, self._take = Covering(documents), take
 
-    def sought(self) -> Sought:
+    def sought(self) -> Looked:
         """Returns a match with all documents, or the obstacle. Without documents, counts how far events get as the
         first of a match."""
         stages, found = list[FunnelStage](), 0
@@ -192,12 +192,12 @@ class LookingForMatches:
                 continue
             none = max((self._none(name, record) for name in self._read), key=_depth)
             is_there = none[-1].kind in ("late", "unseen")
-            return Sought(None, none, found + is_there, (-1, *_depth(none)), (), () if is_there else (number,))
+            return Looked((), none, found + is_there, (-1, *_depth(none)), (), () if is_there else (number,))
         for part, name in self._parts():
             stages.append(FunnelStage("event", part, len(self._given(name)), "events"))
             if not stages[-1].found:
                 stages[-1] = stages[-1].told(f"no kept document has an event {name}")
-                return Sought(None, tuple(stages), found, (-1, 0))
+                return Looked((), tuple(stages), found, (-1, 0))
         if isinstance(self._pattern, NearPattern):
             return self._lettered(stages, found)
         search = MatchSearch(self._pattern, self._given, self._covering.of, len(self._documents), self._take)
@@ -216,39 +216,39 @@ class LookingForMatches:
     def _none(self, name: str, record: Record) -> tuple[FunnelStage, ...]:
         return tuple(self._why_none(name, record))
 
-    def _lettered(self, stages: list[FunnelStage], found: int) -> Sought:
+    def _lettered(self, stages: list[FunnelStage], found: int) -> Looked:
         assert isinstance(self._pattern, NearPattern)
         count = sum(len(self._given(name)) for name in self._read)
         stages.append(FunnelStage("event", ", ".join(self._read), count, "events"))
         if not count:
             stages[-1] = stages[-1].told("no kept document has an event of these")
-            return Sought(None, tuple(stages), found)
+            return Looked((), tuple(stages), found)
         search = Lettered(self._pattern, self._given, self._covering.of, len(self._documents), self._take)
         return search.sought(stages, found)
 
     # ------------------------------------------------------------ without ERRORS
 
-    def _searched(self, search: MatchSearch, stages: list[FunnelStage], found: int) -> Sought:
+    def _searched(self, search: MatchSearch, stages: list[FunnelStage], found: int) -> Looked:
         match = search.run()
         if not self._documents:
             return self._counted(search, stages)
         if match is None and (by := search.better) is not None:
-            return Sought(None, (*stages, _better(by)), found, (len(search.wanted), 1 << 20, MAXIMAL), (by,))
+            return Looked((), (*stages, _better(by)), found, (len(search.wanted), 1 << 20, MAXIMAL), (by,))
         if match is not None:
-            return Sought(match, (*stages, *_passed(search, None)), found)
+            return Looked.at_match(match, tuple(stages), found)
         best = search.furthest.best
         if best is None:
             what = "the documents cannot be in one match: there is no place for all of them"
             last = FunnelStage("together", "SEQ", 0, "events").told(what)
-            return Sought(None, (*stages, last), found)
-        return Sought(None, (*stages, *_passed(search, best), best.stage), found, best.rank, best.near)
+            return Looked((), (*stages, last), found)
+        return Looked((), (*stages, *_passed(search, best), best.stage), found, best.rank, best.near)
 
-    def _counted(self, search: MatchSearch, stages: list[FunnelStage]) -> Sought:
+    def _counted(self, search: MatchSearch, stages: list[FunnelStage]) -> Looked:
         for variables, one in enumerate(search.positive, 1):
             if not self._add(
                 stages, search, FunnelStage("run", component_text(one), search.furthest.count(variables), "events")
             ):
-                return Sought(None, tuple(stages), 0)
+                return Looked((), tuple(stages), 0)
         every, furthest = len(search.positive), search.furthest
         tests: list[tuple[StageKind, str, int]] = [("condition", "WHERE", furthest.count(every, TOGETHER))]
         if search.whole.having:
@@ -257,8 +257,8 @@ class LookingForMatches:
             tests.append(("absent", "~", furthest.count(every, FOUND)))
         for kind, part, passed in tests:
             if not self._add(stages, search, FunnelStage(kind, part, passed, "events")):
-                return Sought(None, tuple(stages), 0)
-        return Sought(None, tuple(stages), 0, starts=furthest.count(every, FOUND))
+                return Looked((), tuple(stages), 0)
+        return Looked((), tuple(stages), 0, starts=furthest.count(every, FOUND))
 
     def _add(self, stages: list[FunnelStage], search: MatchSearch, stage: FunnelStage) -> int:
         best = search.furthest.best
@@ -268,9 +268,7 @@ class LookingForMatches:
         return stage.found
 
 
-def _passed(search: MatchSearch, best: MatchFailure | None) -> Iterator[FunnelStage]:
-    if best is None:
-        return
+def _passed(search: MatchSearch, best: MatchFailure) -> Iterator[FunnelStage]:
     _, variables, test, _ = best.rank
     if variables >= len(search.positive):
         return

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from feeds.documents import iso_utc
 from mmqjp.explain.automaton import STRATEGIES, component_text, referent_text
 from mmqjp.explain.retrace.stages import (
-    Docs,
     GivenEvents,
+    MatchBindings,
     display_value,
     event_text,
     operator_condition_text,
@@ -52,9 +52,6 @@ from xscl.algebra.events import (
     Variable,
     WhereConjunct,
 )
-
-MatchBindings = Mapping[str, Sequence[Event]]
-"""Maps each variable or letter to its events in order of time."""
 
 _EACH = ("each", "previous")
 
@@ -181,21 +178,6 @@ TOGETHER, HAVING, ABSENT, MAXIMAL, FOUND = 1_000, 1_001, 2_000, 2_001, 2_002
 Rank = tuple[int, int, int, int]
 """How far a partial match gets: its documents, those of the failing event included; its variables; the number of the
 failed test; and minus its duration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sought:
-    """The result for a pattern: a match of all documents, or `stages`, the last of them empty. `near` are events in the
-    way, `without` the documents that have no event. `found` and `rank` say how far the search got. `starts` counts the
-    events at which a match begins, if no documents are given."""
-
-    match: MatchBindings | None
-    stages: tuple[FunnelStage, ...]
-    found: int
-    rank: tuple[int, ...] = ()
-    near: tuple[Event, ...] = ()
-    without: Docs = ()
-    starts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -602,6 +602,9 @@ def _joined(parts: Iterable[str | NamedValue]) -> Iterator[str | NamedValue]:
 Docs = tuple[int, ...]
 """Document numbers, ascending."""
 
+MatchBindings = Mapping[str, Sequence[Event]]
+"""Maps each variable or letter to its events in order of time."""
+
 SHOWN = 3
 """Maximum number of attributes shown of an event."""
 
@@ -610,16 +613,25 @@ SHOWN = 3
 class Looked:
     """The result for a stream: its `events`, and the `stages`, the last of them empty if there is no event.
 
-    `found` counts the documents with an event; `rank` is the height of the operator that nothing passes and its stage.
-    `near` are events in the way, and `without` documents that have no event.
+    `found` counts the documents with an event; `rank` says how far they got: the height of the operator that nothing
+    passes and its stage. `near` are events in the way, and `without` documents that have no event. Of a PATTERN,
+    `match` has the events by variable, and `starts` counts the events at which a match begins, if no documents are
+    given.
     """
 
     events: Sequence[Event]
     stages: tuple[FunnelStage, ...]
     found: int
-    rank: tuple[int, ...]
+    rank: tuple[int, ...] = ()
     near: tuple[Event, ...] = ()
     without: Docs = ()
+    match: MatchBindings | None = None
+    starts: int = 0
+
+    @staticmethod
+    def at_match(match: MatchBindings, stages: tuple[FunnelStage, ...], found: int, starts: int = 0) -> Looked:
+        events = [one for some in match.values() for one in some]
+        return Looked(events, stages, found, match=match, starts=starts)
 
     def with_events(self, events: Sequence[Event]) -> Looked:
         return replace(self, events=events)

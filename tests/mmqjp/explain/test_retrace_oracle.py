@@ -12,8 +12,7 @@ import pytest
 from mmqjp.documents.record import Record
 from mmqjp.explain.retrace.events import EventTracer
 from mmqjp.explain.retrace.patterns import LookingForMatches
-from mmqjp.explain.retrace.search import Sought
-from mmqjp.explain.retrace.stages import Trial
+from mmqjp.explain.retrace.stages import Looked, Trial
 from mmqjp.explain.retrace.values import Event, SourceEvent, given_parts
 from mmqjp.explain.terms import FunnelStage
 from tests.generate.documents import chance
@@ -329,7 +328,7 @@ def check_pattern(seed: int, seen: Counter[str]) -> None:
                 seen["match"] += 1
 
 
-def _sought(statement: object, own: dict[str, list[tuple[Expected, Event]]], wanted: Sequence[Expected]) -> Sought:
+def _sought(statement: object, own: dict[str, list[tuple[Expected, Event]]], wanted: Sequence[Expected]) -> Looked:
     assert isinstance(statement, Lowered | NearPattern)
 
     def given(name: str) -> list[Event]:
