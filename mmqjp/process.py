@@ -146,6 +146,11 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
+def pluralise(number: int, noun: str, several: str | None = None) -> str:
+    """`1 feed`, `2 feeds`; `several` is an irregular plural."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
+
+
 def printable_line(text: str) -> str:
     """Removes line breaks and other control characters."""
     line = " ".join(text.split())

@@ -22,6 +22,7 @@ from mmqjp.engine import Session
 from mmqjp.explain.plan import Estimates, estimates
 from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.present.newest import OutputPresenter
+from mmqjp.process import pluralise
 from mmqjp.queries.compile import CompiledEvents, definition_text
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
@@ -547,50 +548,43 @@ def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:
                 yield from _all(side.hidden.conjuncts)
 
 
-_PLURAL = {"event query": "event queries"}
-
-
 def summary(result: Backtest, clock: TimeFormat) -> Iterator[str]:
     of = f" of {result.kept:,}" if result.kept > result.documents else ""
     times = ""
     if result.since is not None and result.until is not None:
         times = f", from {clock.minute(result.since)} to {clock.minute(result.until)} {clock.zone_at(result.until)}"
     refused = f"; {result.refused:,} could not be read" if result.refused else ""
-    yield f"tried on {_counted(result.documents, 'document')}{of}{times}{refused}"
+    yield f"tried on {pluralise(result.documents, 'document')}{of}{times}{refused}"
     if result.publishers:
         yield f"together with the registered queries that it reads: {', '.join(result.publishers)}"
     if result.cut_short is not None:
         yield f"cut short: {result.cut_short}"
-    yield f"{_counted(result.outputs, 'output')}" + (f"; {a_day(result)}" if result.documents else "")
+    yield f"{pluralise(result.outputs, 'output')}" + (f"; {a_day(result)}" if result.documents else "")
     yield novelty(result.novelty)
     if result.milliseconds is not None:
         yield f"1,000 documents take {result.milliseconds:,.0f} ms"
 
 
 def a_day(result: Backtest) -> str:
-    return f"{result.outputs_a_day:,.1f} a day in the last {_counted(result.recent_days, 'day')}"
+    return f"{result.outputs_a_day:,.1f} a day in the last {pluralise(result.recent_days, 'day')}"
 
 
 def novelty(found: Novelty) -> str:
     if found.is_shared:
         return "nothing new: registered queries have the same patterns and joins, and it costs only its outputs"
     joins = (
-        (found.new_patterns, found.patterns, "pattern"),
-        (found.new_templates, found.templates, "template"),
-        (found.new_rows, found.rows, "row"),
+        (found.new_patterns, found.patterns, "pattern", "patterns"),
+        (found.new_templates, found.templates, "template", "templates"),
+        (found.new_rows, found.rows, "row", "rows"),
     )
     events = (
-        (found.new_definitions, found.definitions, "definition"),
-        (found.new_event_queries, found.event_queries, "event query"),
+        (found.new_definitions, found.definitions, "definition", "definitions"),
+        (found.new_event_queries, found.event_queries, "event query", "event queries"),
     )
     same = ""
     if found.same_event_queries:
-        count = _counted(found.same_event_queries, "event query")
+        count = pluralise(found.same_event_queries, "event query", "event queries")
         same = f"; {count} would not share the work of the same one, whose results depend on since when it sees events"
     has_events = found.definitions or found.event_queries
     parts = joins * bool(found.rows or not has_events) + events * bool(has_events)
-    return "new: " + ", ".join(f"{new:,} of {_counted(all, noun)}" for new, all, noun in parts) + same
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else _PLURAL.get(noun, noun + 's')}"
+    return "new: " + ", ".join(f"{new:,} of {pluralise(all, *noun)}" for new, all, *noun in parts) + same

@@ -21,7 +21,7 @@ from feeds.tail import read_documents
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
-from mmqjp.commands.console import console, pluralise, progress_shown
+from mmqjp.commands.console import console, progress_shown
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import (
     AtLeast,
@@ -50,7 +50,7 @@ from mmqjp.explain.svg import as_file
 from mmqjp.explain.terms import Sample, in_turns, leaf_sides, names_of_others, sample_of
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
 from mmqjp.explain.warnings import warnings_of
-from mmqjp.process import printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine

@@ -40,11 +40,6 @@ def width() -> int:
     return max(int(columns[:6]), 20) if columns.isascii() and columns.isdecimal() and int(columns[:6]) else WIDTH
 
 
-def pluralise(number: int, noun: str, several: str | None = None) -> str:
-    """`1 feed`, `2 feeds`; `several` is an irregular plural."""
-    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raises KeyboardInterrupt on Ctrl-C or SIGTERM in the block, and in place of any error that follows (DuckDB raises

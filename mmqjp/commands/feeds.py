@@ -24,10 +24,10 @@ from feeds.fetch.robots import Courtesy
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, Pace, change_feeds
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
-from mmqjp.commands.console import console, pluralise
+from mmqjp.commands.console import console
 from mmqjp.commands.options import AtLeast, Decorated, feed_memory_option, parse_duration
 from mmqjp.commands.sinks import check_output, data_file
-from mmqjp.process import json_line, printable_line
+from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service.drops import (
     FeedSummary,
     as_opml,

@@ -21,13 +21,13 @@ from feeds.tail import input_bytes
 from mmqjp.answers.events_run import DRIVER
 from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.command_line import Failure
-from mmqjp.commands.console import console, live_line, pluralise, progress_shown, width
+from mmqjp.commands.console import console, live_line, progress_shown, width
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
 from mmqjp.present.terminal import print_report, write_csv, write_json, write_json_lines, write_markdown, write_page
-from mmqjp.process import printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
 from xscl.syntax import Script

@@ -20,13 +20,13 @@ from common.files import share, whole_file
 from feeds.documents import iso_utc
 from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.commands.command_line import Failure, ScriptFailure, debug_option
-from mmqjp.commands.console import console, pluralise, progress_shown
+from mmqjp.commands.console import console, progress_shown
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import engine_option, shared_option, text_for_store
 from mmqjp.explain.pictures import sharing_picture
 from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
-from mmqjp.process import printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks, no_sinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
 

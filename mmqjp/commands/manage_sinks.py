@@ -18,10 +18,10 @@ from common.errors import MmqjpError
 from feeds.documents import iso_utc, now_us
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
-from mmqjp.commands.console import console, pluralise
+from mmqjp.commands.console import console
 from mmqjp.commands.manage_queries import client, json_lines, store_options
 from mmqjp.commands.sinks import tables_of
-from mmqjp.process import printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
 from mmqjp.sinks.definition import read_start
 from mmqjp.sinks.kinds import Kinds

@@ -23,7 +23,7 @@ from feeds.documents import Document, Reject, iso_utc, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from mmqjp.commands.command_line import Failure, debug_option
-from mmqjp.commands.console import console, pluralise
+from mmqjp.commands.console import console
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
     MOST_TEXTS,
@@ -65,7 +65,7 @@ from mmqjp.present.terminal import (
 )
 from mmqjp.present.why_not import QueryFunnels
 from mmqjp.present.why_not_result import WhyNot
-from mmqjp.process import json_line, printable_line
+from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service.commands import Client, paged_matches
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT
 from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine

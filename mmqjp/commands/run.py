@@ -21,7 +21,7 @@ from feeds.tail import settled, tails_of
 from mmqjp.answers.events_run import PLACES
 from mmqjp.answers.quota import Quota
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
-from mmqjp.commands.console import interruptible, live_line, pluralise
+from mmqjp.commands.console import interruptible, live_line
 from mmqjp.commands.feeds import KEPT, FetchOptions, feeds_to_fetch, fetch_once, fetch_source_options, require_a_success
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
@@ -58,7 +58,7 @@ from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
 from mmqjp.engine import Session
 from mmqjp.present.newest import OutputPresenter
-from mmqjp.process import gc_frozen, printable_line
+from mmqjp.process import gc_frozen, pluralise, printable_line
 from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH, Intake
 from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery

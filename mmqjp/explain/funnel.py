@@ -32,6 +32,7 @@ from mmqjp.explain.terms import (
     StageKind,
     TooLong,
     apply_functions,
+    blocks_of,
     duration_text,
     format_window,
     leaf_sides,
@@ -465,7 +466,7 @@ class Funnel:
             left = self._input(conjunct.left, wanted, first)
             right = None
             if conjunct.right is not None:
-                right = self._input(conjunct.right, wanted, first + _blocks(conjunct.left))
+                right = self._input(conjunct.right, wanted, first + blocks_of(conjunct.left))
             found.append(_Join(conjunct, op, window, mirror, left, right, kept))
         return found
 
@@ -515,12 +516,6 @@ def _row(pair: RowPair, kept: Collection[str]) -> BindingRow:
     left, right = pair
     bound = {var: bound for row in pair for var, bound in row.bound.items() if var in kept}
     return BindingRow((*left.documents, *right.documents), min(left.t0, right.t0), max(left.t1, right.t1), bound)
-
-
-def _blocks(side: Side) -> int:
-    if side.hidden is None:
-        return 1
-    return sum(_blocks(inner) for inner in side.hidden.conjuncts[0].sides())
 
 
 MOST_ORDERS = 3

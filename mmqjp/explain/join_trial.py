@@ -23,6 +23,7 @@ from mmqjp.explain.terms import (
     ShownCondition,
     TooLong,
     apply_functions,
+    blocks_of,
     in_parts,
     lacking,
     leaf_sides,
@@ -469,7 +470,7 @@ class ReasonSearch:
         selected: Mapping[str, int | str],
         of: NormalQuery | Hidden,
     ) -> Iterator[_Joint]:
-        left_count = _blocks(conjunct.left)
+        left_count = blocks_of(conjunct.left)
         lefts = self._side(conjunct.left, parts[:left_count], selected)
         if conjunct.right is None:
             for binding, trail, times in lefts:
@@ -579,10 +580,6 @@ class ReasonSearch:
 def _that_are_there(of: NormalQuery | Hidden) -> Sequence[Conjunct]:
     """The conjunctive queries whose documents an output has; for an absence, those of its left input."""
     return of.conjuncts[:1] if of.absent else of.conjuncts
-
-
-def _blocks(side: Side) -> int:
-    return 1 if side.hidden is None else sum(1 for _ in leaf_sides(side.hidden.conjuncts[0]))
 
 
 def _fixed(

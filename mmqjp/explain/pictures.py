@@ -14,6 +14,7 @@ from mmqjp.explain import svg
 from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
 from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, OutlineNode, layered, truncate_to_width
 from mmqjp.explain.terms import wrap_in_functions
+from mmqjp.process import pluralise
 from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
 from xscl.algebra.words import join_threshold
 from xscl.check import disjuncts
@@ -597,7 +598,7 @@ def sharing_picture(sharing: Sharing) -> str:
     names = _chosen_names([row for _, row in rows])
     columns = (
         [(name, "") for name in names],
-        [(f"row {row.row}", _counted(row.subscribers, "subscriber")) for _, row in rows],
+        [(f"row {row.row}", pluralise(row.subscribers, "subscriber")) for _, row in rows],
         [(f"template {one.template}", _of_template(one)) for one in templates],
     )
     totals = (sharing.queries - len(names), sharing.rows - len(rows), sharing.templates - len(templates))
@@ -625,13 +626,13 @@ def sharing_picture(sharing: Sharing) -> str:
 
 def describe_sharing(sharing: Sharing) -> str:
     counts = (
-        _counted(sharing.queries, "query", "queries"),
-        _counted(sharing.rows, "row"),
-        _counted(sharing.templates, "template"),
+        pluralise(sharing.queries, "query", "queries"),
+        pluralise(sharing.rows, "row"),
+        pluralise(sharing.templates, "template"),
     )
     sentences = [f"{counts[0]} have {counts[1]} of {counts[2]}."]
     sentences += [
-        f"Template {one.template}: {_counted(one.rows, 'row')} with {_counted(one.subscribers, 'subscriber')}"
+        f"Template {one.template}: {pluralise(one.rows, 'row')} with {pluralise(one.subscribers, 'subscriber')}"
         + ("." if one.milliseconds is None else f", {one.milliseconds:,.1f} ms.")
         for one in sharing.shown[:TEMPLATES]
     ]
@@ -655,7 +656,7 @@ def _chosen_names(rows: Sequence[SharedRowUse]) -> list[str]:
 
 def _of_template(one: SharedTemplate) -> str:
     cost = "" if one.milliseconds is None else f", {one.milliseconds:,.1f} ms"
-    return f"{_counted(one.rows, 'row')}{cost}"
+    return f"{pluralise(one.rows, 'row')}{cost}"
 
 
 def _cell(column: int, number: int, text: str, about: str) -> list[str]:
@@ -682,7 +683,3 @@ def _curve(column: int, start: int, end: int, subscribers: int) -> str:
 
 def _cell_middle(number: int) -> float:
     return EDGE + LINE + STEP * (number + 0.5)
-
-
-def _counted(number: int, noun: str, several: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else several or noun + 's'}"

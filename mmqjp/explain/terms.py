@@ -231,6 +231,11 @@ def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
             yield from leaf_sides(side.hidden.conjuncts[0])
 
 
+def blocks_of(side: Side) -> int:
+    """Returns the number of a side's blocks."""
+    return 1 if side.hidden is None else sum(1 for _ in leaf_sides(side.hidden.conjuncts[0]))
+
+
 def definition_path(definition: tuple[PatternNode, ...]) -> str:
     """Formats the definition of a variable as a path, inside the functions of a derived value."""
     text = ""

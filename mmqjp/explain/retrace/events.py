@@ -54,6 +54,7 @@ from mmqjp.explain.retrace.values import (
     is_same,
 )
 from mmqjp.explain.terms import FunnelStage, Operand, ShownCondition, StageKind, duration_text, format_window
+from xpath_stage.binder import Take
 from xscl.algebra.events import Aggregate, EventCondition, Events, Filter, Fold, Next, Select, Stream, Union
 from xscl.algebra.events import EventCondition as Tested
 
@@ -220,15 +221,10 @@ class NextTracer:
             return self._counted(stages, stream, left.events)
         if not (rights_left := filtered_rights(stages, stream, stream.condition, right.events)):
             return stages.failed()
-        pairs = list(ordered_pairs(left.events, rights_left, self._trial.take))
         part = f"NEXT {stream_text(stream.right)}"
-        if not stages.add(FunnelStage("order", part, len(pairs), "pairs")):
-            return stages.failed(*out_of_order(left.events, rights_left, stream))
-        if stream.within is not None:
-            near = [pair for pair in pairs if _distance(pair) <= stream.within]
-            if not stages.add(FunnelStage("window", format_window(stream.within), len(near), "pairs")):
-                return stages.failed(too_far(pairs, stream.within), near=shortest_pair(pairs))
-            pairs = near
+        pairs = near_pairs(stages, stream, part, left.events, rights_left, self._trial.take)
+        if isinstance(pairs, Looked):
+            return pairs
         for condition in conjuncts(stream.condition):
             if is_of_right(condition):
                 continue
@@ -265,15 +261,26 @@ class NextTracer:
         return self._trial.partners(stream, min(pairs, key=_distance)[0])[:1]
 
 
-def ordered_pairs(
-    lefts: Sequence[Event], rights: Sequence[Event], take: Callable[[int], object]
-) -> Iterator[EventPair]:
-    """Yields the pairs whose right event begins after the left one has ended. `rights` are in order of t1."""
-    times = [one.t1 for one in rights]
+def near_pairs(
+    stages: Stages, stream: Next | Fold, part: str, lefts: Sequence[Event], rights: Sequence[Event], take: Take
+) -> list[EventPair] | Looked:
+    """Adds the stages for pairs whose right event begins after the left one has ended, in the window. Returns these, or
+    the result if there is none."""
+    every = sorted(rights, key=lambda one: one.t1)
+    times, pairs = [one.t1 for one in every], list[EventPair]()
     for left in lefts:
         first = bisect_right(times, left.t1)
-        take(1 + len(rights) - first)
-        yield from ((left, right) for right in rights[first:] if right.t0 > left.t1)
+        take(1 + len(every) - first)
+        pairs += ((left, right) for right in every[first:] if right.t0 > left.t1)
+    if not stages.add(FunnelStage("order", part, len(pairs), "pairs")):
+        return stages.failed(*out_of_order(lefts, rights, stream))
+    if stream.within is None:
+        return pairs
+    near = [pair for pair in pairs if _distance(pair) <= stream.within]
+    if not stages.add(FunnelStage("window", format_window(stream.within), len(near), "pairs")):
+        whose = "it takes" if len(pairs) == 1 else "the nearest take"
+        return stages.failed(_too_far(whose, map(_distance, pairs), stream.within), near=shortest_pair(pairs))
+    return near
 
 
 def out_of_order(lefts: Sequence[Event], rights: Sequence[Event], stream: Next | Fold) -> tuple[str, str]:
@@ -287,9 +294,8 @@ def out_of_order(lefts: Sequence[Event], rights: Sequence[Event], stream: Next |
     return f"no {right} begins after the end of {stream_text(stream.left)}", ""
 
 
-def too_far(pairs: Sequence[EventPair], window: int) -> str:
-    whose = "it takes" if len(pairs) == 1 else "the nearest take"
-    return f"{whose} {duration_text(min(map(_distance, pairs)))}, and at most {format_window(window)} is allowed"
+def _too_far(whose: str, durations: Iterable[int], window: int) -> str:
+    return f"{whose} {duration_text(min(durations))}, and at most {format_window(window)} is allowed"
 
 
 def filtered_rights(
@@ -325,10 +331,7 @@ def count_lefts(stages: Stages, stream: Next | Fold, lefts: Sequence[Event], rig
     if stream.within is not None:
         near = sum(time <= stream.within for time in times)
         if not stages.add(FunnelStage("window", format_window(stream.within), near, "events")):
-            what = (
-                f"the nearest take {duration_text(min(times))}, and at most {format_window(stream.within)} is allowed"
-            )
-            return stages.failed(what)
+            return stages.failed(_too_far("the nearest take", times, stream.within))
     return None
 
 
@@ -381,16 +384,11 @@ class FoldTracer:
         wanted = filtered_rights(stages, stream, stream.chooses, wanted)
         if not wanted:
             return stages.failed()
-        pairs = list(ordered_pairs(lefts, sorted(wanted, key=lambda one: one.t1), self._trial.take))
         part = f"FOLD {stream_text(stream.right)}"
-        if not stages.add(FunnelStage("order", part, len(pairs), "pairs")):
-            return stages.failed(*out_of_order(lefts, wanted, stream))
-        if stream.within is not None:
-            close = [pair for pair in pairs if pair[1].t1 - pair[0].t0 <= stream.within]
-            if not stages.add(FunnelStage("window", format_window(stream.within), len(close), "pairs")):
-                return stages.failed(too_far(pairs, stream.within), near=shortest_pair(pairs))
-            pairs = close
-        tried = sorted(pairs, key=lambda pair: pair[1].t1 - pair[0].t0)[:MOST_TRIED]
+        pairs = near_pairs(stages, stream, part, lefts, wanted, self._trial.take)
+        if isinstance(pairs, Looked):
+            return pairs
+        tried = sorted(pairs, key=_distance)[:MOST_TRIED]
         end = max((self._end(stream, pair) for pair in tried), key=lambda one: len(one.run.steps))
         stages.add(
             FunnelStage(

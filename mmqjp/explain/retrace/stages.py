@@ -34,14 +34,13 @@ from mmqjp.explain.retrace.values import (
 )
 from mmqjp.explain.terms import (
     CHARACTERS_PER_STEP,
-    VALUE_WIDTH,
     FunnelStage,
     ReadableQuery,
     TooLong,
     duration_text,
     format_window,
+    truncate_value,
 )
-from mmqjp.process import printable_line
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition
 from xpath_stage.binder import Node, PreparedNode, Take, each_below, each_binding, uncounted
@@ -479,8 +478,7 @@ def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
 
 def display_value(value: Plain, *, is_time: bool = False) -> str:
     if isinstance(value, str):
-        line = printable_line(value)
-        return f'"{line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"}"'
+        return f'"{truncate_value(value)}"'
     if is_time and value is not None:
         return duration_text(round(value * SECOND))
     return as_text(value) or "NULL"
