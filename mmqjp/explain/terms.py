@@ -32,6 +32,8 @@ from xscl.parser import located_queries, parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Block, Query, Window
 
+T = TypeVar("T")
+
 StageKind = Literal[
     "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror",
     "event", "late", "unseen", "filtered", "condition", "consumed", "ended", "group",
@@ -140,17 +142,20 @@ def in_parts(expr: Expr, operands: Mapping[str, Operand | str]) -> tuple[str | O
 
     def numbered(expr: Expr) -> Expr:
         if isinstance(expr, VarPath):
-            return VarPath(f"{_OPEN}{variables.index(expr.var)}{_CLOSE}")
+            return VarPath(placeholder(variables.index(expr.var)))
         return map_operands(expr, numbered)
 
-    text = to_xscl(numbered(expr))
-    parts: list[str | Operand] = []
-    for place, part in enumerate(_NUMBERED.split(text)):
-        if place % 2:
-            parts.append(operands[variables[int(part)]])
-        elif part:
-            parts.append(part)
-    return tuple(parts)
+    return with_placeholders(to_xscl(numbered(expr)), [operands[var] for var in variables])
+
+
+def placeholder(number: int) -> str:
+    return f"{_OPEN}{number}{_CLOSE}"
+
+
+def with_placeholders(text: str, values: Sequence[T]) -> tuple[str | T, ...]:
+    """Returns the parts of a text, with values in place of the placeholders of their numbers."""
+    parts = enumerate(_NUMBERED.split(text))
+    return tuple(values[int(part)] if place % 2 else part for place, part in parts if place % 2 or part)
 
 
 def _local(name: str) -> str:
@@ -428,8 +433,6 @@ class ReadableQuery:
     def _spelled(self, expr: Expr) -> Expr:
         return self.paths.get(expr.var, expr) if isinstance(expr, VarPath) else map_operands(expr, self._spelled)
 
-
-T = TypeVar("T")
 
 MOST_BYTES = 32 << 20
 """Size of all documents of a sample, in bytes. Their trees take many times as much memory."""

@@ -39,7 +39,9 @@ from mmqjp.explain.terms import (
     TooLong,
     duration_text,
     format_window,
+    placeholder,
     truncate_value,
+    with_placeholders,
 )
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition
@@ -451,12 +453,17 @@ Said = tuple[str | NamedValue, ...]
 
 
 def said(condition: EventCondition, operator: Stream, scope: ValueScope) -> Said:
-    return tuple(_joined(_Saying(_common(condition, operator), scope).condition(condition)))
+    found: list[NamedValue] = []
+
+    def named(name: str, value: Value) -> str:
+        found.append(NamedValue(name, evaluate_value(value, scope)))
+        return placeholder(len(found) - 1)
+
+    return with_placeholders(_ConditionText(_common(condition, operator), named).of(condition), found)
 
 
 def operator_condition_text(condition: EventCondition, operator: Stream) -> str:
-    parts = _Saying(_common(condition, operator), None).condition(condition)
-    return "".join(part if isinstance(part, str) else part.name for part in parts)
+    return _ConditionText(_common(condition, operator), lambda name, _: name).of(condition)
 
 
 def _common(condition: EventCondition, operator: Stream) -> frozenset[str]:
@@ -506,95 +513,54 @@ def _right_text(stream: Stream) -> str:
     return f"({text})" if isinstance(stream, Next | Fold | Union) else text
 
 
-class _Saying:
-    """Renders a condition; names `common` to both sides are qualified. Without a scope, attributes have no values."""
+@dataclass(frozen=True)
+class _ConditionText:
+    """Formats conditions. Names `common` to both sides are qualified; `named` formats an attribute, DUR or GAP."""
 
-    def __init__(self, common: frozenset[str], scope: ValueScope | None) -> None:
-        self._common, self._scope = common, scope
+    common: frozenset[str]
+    named: Callable[[str, Value], str]
 
-    def condition(self, condition: EventCondition) -> Iterator[str | NamedValue]:
+    def of(self, condition: EventCondition) -> str:
         match condition:
             case AllOf(args=args) | AnyOf(args=args):
-                yield from self._several(condition, args)
+                return (" AND " if isinstance(condition, AllOf) else " OR ").join(map(self._inner, args))
             case Comparison(op=op, left=left, right=right):
                 times = any(isinstance(side, Duration | Gap) for side in (left, right))
-                yield from self._side(left, times)
-                yield f" {op} "
-                yield from self._side(right, times)
+                return f"{self._side(left, times)} {op} {self._side(right, times)}"
             case TextTest(name=name, args=args, negated=negated):
-                yield f"{'NOT ' if negated else ''}{name}("
-                yield from self._listed(args)
-                yield ")"
+                return f"{'NOT ' if negated else ''}{name}({', '.join(map(self._value, args))})"
             case NullTest(value=value, negated=negated):
-                yield from self._value(value)
-                yield f" IS {'NOT ' if negated else ''}NULL"
+                return f"{self._value(value)} IS {'NOT ' if negated else ''}NULL"
 
-    def _name(self, attribute: Attribute) -> str:
-        if attribute.part == "latest" or attribute.name in self._common:
-            return f"{_SIGN[attribute.part]}.{attribute.name}"
-        return attribute.name
+    def _inner(self, condition: EventCondition) -> str:
+        is_several = isinstance(condition, AllOf | AnyOf) and len(condition.args) > 1
+        return f"({self.of(condition)})" if is_several else self.of(condition)
 
-    def _several(self, condition: AllOf | AnyOf, args: Iterable[EventCondition]) -> Iterator[str | NamedValue]:
-        word = " AND " if isinstance(condition, AllOf) else " OR "
-        for number, arg in enumerate(args):
-            if number:
-                yield word
-            inner = isinstance(arg, AllOf | AnyOf) and len(arg.args) > 1
-            yield from ("(", *self.condition(arg), ")") if inner else self.condition(arg)
-
-    def _side(self, value: Value, is_time: bool) -> Iterator[str | NamedValue]:
+    def _side(self, value: Value, is_time: bool) -> str:
         if is_time and isinstance(value, Constant) and isinstance(value.value, float):
-            yield format_window(round(value.value * SECOND))
-        else:
-            yield from self._value(value)
+            return format_window(round(value.value * SECOND))
+        return self._value(value)
 
-    def _value(self, value: Value) -> Iterator[str | NamedValue]:
+    def _value(self, value: Value) -> str:
         match value:
             case Constant(value=constant):
-                yield '"' + constant.replace('"', '""') + '"' if isinstance(constant, str) else as_text(constant) or ""
-            case Attribute():
-                yield NamedValue(self._name(value), self._value_of(value))
+                return '"' + constant.replace('"', '""') + '"' if isinstance(constant, str) else as_text(constant) or ""
+            case Attribute(part=part, name=name):
+                return self.named(f"{_SIGN[part]}.{name}" if part == "latest" or name in self.common else name, value)
             case Duration():
-                yield NamedValue("DUR", self._value_of(value))
+                return self.named("DUR", value)
             case Gap():
-                yield NamedValue("GAP", self._value_of(value))
+                return self.named("GAP", value)
             case Arithmetic(op=op, left=left, right=right):
-                yield from self._operand(left)
-                yield f" {op} "
-                yield from self._operand(right)
+                return f"{self._operand(left)} {op} {self._operand(right)}"
             case Function(name=name, args=args):
                 name, _, literal = name.partition(" ")
-                yield f"{name}("
-                yield from self._listed(args)
-                yield f", {literal})" if literal else ")"
+                return f"{name}({', '.join([*map(self._value, args), *([literal] if literal else [])])})"
             case Parameter():
                 raise AssertionError("a statement by itself has no parameters")
 
-    def _operand(self, value: Value) -> Iterator[str | NamedValue]:
-        yield from ("(", *self._value(value), ")") if isinstance(value, Arithmetic) else self._value(value)
-
-    def _listed(self, args: Iterable[Value]) -> Iterator[str | NamedValue]:
-        for number, arg in enumerate(args):
-            if number:
-                yield ", "
-            yield from self._value(arg)
-
-    def _value_of(self, value: Value) -> Plain:
-        return None if self._scope is None else evaluate_value(value, self._scope)
-
-
-def _joined(parts: Iterable[str | NamedValue]) -> Iterator[str | NamedValue]:
-    text = ""
-    for part in parts:
-        if isinstance(part, str):
-            text += part
-            continue
-        if text:
-            yield text
-        text = ""
-        yield part
-    if text:
-        yield text
+    def _operand(self, value: Value) -> str:
+        return f"({self._value(value)})" if isinstance(value, Arithmetic) else self._value(value)
 
 
 Docs = tuple[int, ...]
