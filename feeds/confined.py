@@ -16,7 +16,6 @@ import pickle
 import resource
 import signal
 import struct
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from pathlib import Path
 from threading import Lock, Timer
 from typing import Any, BinaryIO, cast
 
+from common import child
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
@@ -124,13 +124,8 @@ def prepare(work: Callable[..., object]) -> None:
 class _Worker:
     def __init__(self, first: str = "") -> None:
         self._memory = memory_limit()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"{first}from feeds.confined import serve_calls; serve_calls({self._memory})"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,  # Ctrl-C is for whoever asked
+        self._process = child.start(
+            [sys.executable, "-c", f"{first}from feeds.confined import serve_calls; serve_calls({self._memory})"]
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
@@ -291,8 +286,8 @@ def serve_calls(memory: int) -> None:
     """Runs the calls from standard input until it ends."""
     come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the work prints is no answer
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower(resource.RLIMIT_AS, memory)
+    child.lower(resource.RLIMIT_CORE, 0)
+    child.lower(resource.RLIMIT_AS, memory)
     while True:
         try:
             _, request = _read(come)
@@ -309,7 +304,7 @@ def _answer(request: bytes, memory: int) -> tuple[int, list[bytes]]:
     try:
         seconds, most, work, arguments = pickle.loads(request)
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
+        child.lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
         found = work(*arguments)
         is_many, size = isinstance(found, Iterator), 0
         for value in found if is_many else (found,):
@@ -335,11 +330,6 @@ def _is_filled(memory: int) -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return pages * resource.getpagesize() > memory // 3
-
-
-def _lower(kind: int, limit: int) -> None:
-    most = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
 
 
 def _write(pipe: BinaryIO, pieces: list[bytes], flags: int = 0) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +19,7 @@ from typing import IO
 
 import pyarrow as pa
 
+from common import child
 from common.errors import InputError, OperationalError
 from feeds.documents import Document, Reject
 from join_stage.store.protocol import Question, QuestionInterrupted
@@ -105,14 +105,7 @@ class _Running:
         self._done = False
         self._unread: BaseException | None = None
         self._over = False
-        self._process = subprocess.Popen(
-            [*command, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,  # Ctrl-C is for whoever asked
-        )
+        self._process = child.start([*command, str(os.getpid())])
         assert self._process.stdin is not None and self._process.stdout is not None
         self._writer = Thread(target=self._write, args=(self._process.stdin,), name="mmqjp back-test", daemon=True)
         self._reader = Thread(target=self._read, args=(self._process.stdout,), name="mmqjp back-test", daemon=True)
@@ -273,9 +266,6 @@ MORE_MEMORY = 2 << 30
 TOO_LARGE = 1.25
 """Multiple of `memory` above which the process ends within a batch."""
 
-LOOK = 0.5
-"""Seconds between two checks."""
-
 MORE_SECONDS = 30
 """Extra CPU seconds, per core, before the system kills the process."""
 
@@ -285,13 +275,13 @@ def main() -> None:
     `refused` or the work `failed`. The arguments identify the parent process."""
     answer = _Answer()
     os.nice(NICE)
-    _watch(partial(_has_gone, int(sys.argv[1])))
+    child.end_with_parent(int(sys.argv[1]))
     found = json.loads(sys.stdin.buffer.readline())
     request = TrialRequest(found["text"], tuple(found["publishers"]), found["seconds"], found["memory"])
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_DATA, request.memory + MORE_MEMORY)
-    _limit(resource.RLIMIT_CPU, int(request.seconds + MORE_SECONDS) * (os.cpu_count() or 1))
-    _watch(partial(_is_too_large, request.memory, answer))
+    child.lower(resource.RLIMIT_CORE, 0)
+    child.lower(resource.RLIMIT_DATA, request.memory + MORE_MEMORY)
+    child.lower(resource.RLIMIT_CPU, int(request.seconds + MORE_SECONDS) * (os.cpu_count() or 1))
+    child.end_when(partial(_is_too_large, request.memory, answer))
     try:
         with pa.ipc.open_stream(sys.stdin.buffer) as batches:
             for result in try_script(request, iter(batches), time.monotonic, _peak_memory):
@@ -317,19 +307,6 @@ class _Answer:
             print(json.dumps(found), file=self._file, flush=True)
 
 
-def _watch(is_over: Callable[[], bool]) -> None:
-    def look() -> None:
-        while not is_over():
-            time.sleep(LOOK)
-        os._exit(1)
-
-    Thread(target=look, name="mmqjp watch", daemon=True).start()
-
-
-def _has_gone(parent: int) -> bool:
-    return os.getppid() != parent
-
-
 def _is_too_large(memory: int, answer: _Answer) -> bool:
     if _peak_memory() <= memory * TOO_LARGE:
         return False
@@ -345,11 +322,6 @@ def _peak_memory() -> int:
                 return int(line.split()[1]) * 1024
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used if sys.platform == "darwin" else used * 1024
-
-
-def _limit(kind: int, most: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 if __name__ == "__main__":
