@@ -67,8 +67,14 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
     Tables are views over their files. A relation is created when a statement first names it, because DuckDB reads all
     files below it."""
 
-    def __init__(self, schema: StoreSchema, directory: Path) -> None:
-        """Raises StoreError if there is no store. `schema` declares the tables beside the join state."""
+    def __init__(
+        self,
+        schema: StoreSchema,
+        directory: Path,
+        limit: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
+    ) -> None:
+        """Raises StoreError if there is no store. `schema` declares the tables beside the join state; `limit` changes
+        the settings."""
         self.schema = FLAT_STORE | schema
         self._files = CheckedSnapshot(self.schema, directory)
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
@@ -81,6 +87,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
             set_up(self._connection)
             run = self._connection.execute
             run(f"SET temp_directory = {_text(self._spilled.name)}")
+            limit(self._connection)
             run("SET parquet_metadata_cache = true")  # files never change
             paths = [path for table in self.schema.tables for path in self._files.unchecked_paths(table)]
             run(f"SET allowed_paths = {_texts((*paths, *map(_literal, paths)))}")

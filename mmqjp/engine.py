@@ -78,6 +78,8 @@ from xscl.syntax import Script
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mmqjp.state.sql_worker import SqlWorkers
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -239,6 +241,8 @@ class CoreEngine:
 
     def _close(self) -> None:
         self._is_closed = True
+        if (workers := vars(self).get("_workers")) is not None:
+            workers.close()
         try:
             self._components.stage1.close()
         finally:
@@ -634,6 +638,22 @@ class Session(CoreEngine):
         committed when it begins. `bounds` limit the answer; our `own` SQL is not vetted as strangers' is. Raises
         StoreError; `answer` raises the query's errors."""
         return self._store.question(query, bounds, own=own)
+
+    def confined_question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
+        """Like `question`, for strangers' SQL, whatever it does: a process of its own judges and answers it, in the
+        dialect of DuckDB, and may be killed. It is `question` in memory, and of a session that only reads."""
+        if (workers := self._workers) is None:
+            return self.question(query, bounds)
+        return workers.question(query, bounds)
+
+    @cached_property
+    def _workers(self) -> SqlWorkers | None:
+        if self._directory is None or not isinstance(self._ownership, Ownership):
+            return None
+        from mmqjp.state.sql_worker import DuckDBSource, ParquetSource, SqlWorkers
+
+        on_duckdb = stored_engine(self._directory) == DUCKDB
+        return SqlWorkers(DuckDBSource(self._store) if on_duckdb else ParquetSource(self._directory))  # type: ignore[arg-type]
 
     def follow(self, tables: Collection[str]) -> Following | None:
         """Returns a follower of rows committed to some tables from now on; None on Spark."""

@@ -12,10 +12,10 @@ import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from threading import Lock
-from typing import Any, NoReturn, TypeVar
+from threading import Lock, RLock
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from weakref import finalize, ref
 from zlib import crc32
 
@@ -95,6 +95,22 @@ class RowSource:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.rows.__arrow_c_stream__(requested_schema)
+
+
+class StoreFiles(NamedTuple):
+    """The file and the log of a store as of the last commit: open descriptors with lengths, a `mark` that changes with
+    each commit, and the number of the last checkpoint."""
+
+    opened: Sequence[tuple[int, int]]
+    mark: tuple[int, int, int]
+    checkpoint: int
+
+
+_HEADERS = 4096, 8192
+"""Offsets of the two headers of a file of DuckDB, one for each second checkpoint."""
+
+_HEADER = struct.Struct("<QQ")
+"""The begin of a header: its checksum, and the number of the checkpoint."""
 
 
 MAX_STATEMENTS = 200
@@ -253,7 +269,7 @@ _SCHEMAS = frozenset(("main", "mmqjp", "memory"))
 def seclude(connection: duckdb.DuckDBPyConnection) -> None:
     """Cuts an instance off from other files and Python variables, and locks its settings."""
     connection.execute("SET enable_external_access = false")
-    connection.execute("SET allowed_configs = ['operator_memory_limit', 'threads']")
+    connection.execute("SET allowed_configs = ['checkpoint_threshold', 'operator_memory_limit', 'threads']")
     connection.execute("SET lock_configuration = true")
 
 
@@ -485,6 +501,9 @@ CHECKPOINT = "64MB"
 """Log size at which DuckDB checkpoints. Each checkpoint recompresses blocks that are not full: with four times the
 default, 100,000 pairs of documents take 6% less time, and opening after a crash a few tenths of a second more."""
 
+HELD_CHECKPOINT = "256MB"
+"""The same while files are read by another process: a checkpoint makes it begin again."""
+
 THREADS = 4
 """Maximum number of threads; each reserves buffers for each join of a statement."""
 
@@ -642,6 +661,8 @@ class DuckDBStore(DuckDBTables):
             # By default a database in memory spills into the working directory, which is the user's.
             self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
             self._connection = duckdb.connect(file)
+            self._file, self._descriptor = None if directory is None else Path(file), -1
+            self._commits, self._readers, self._reading = RLock(), 0, Lock()
             self._private = () if directory is None or is_shared(directory) else (Path(file), Path(f"{file}.wal"))
             self._keep_private()
             if self._private and directory is not None:
@@ -739,7 +760,7 @@ class DuckDBStore(DuckDBTables):
         if not self._begun:  # nothing else was done: one statement, which is a transaction of its own, ends the batch
             self._threads.use_one()
             self._in_batch = False
-        with translate_write_errors():
+        with translate_write_errors(), self._commits:
             self._waiting.write()
             if self._begun:
                 self._connection.commit()
@@ -780,7 +801,8 @@ class DuckDBStore(DuckDBTables):
             self._settle()
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
             self._settle()
-            self._make_views(numbered.of_rows(rows, FIRST_INDEX))
+            with self._committing():
+                self._make_views(numbered.of_rows(rows, FIRST_INDEX))
         for one in self._following():
             one.append(table, rows)
 
@@ -790,12 +812,17 @@ class DuckDBStore(DuckDBTables):
         if self._in_batch and not self._begun:
             self._connection.begin()
             self._begun = True
-        with translate_write_errors():
+        with translate_write_errors(), self._committing():
             self._waiting.write()
+
+    def _committing(self) -> AbstractContextManager[object]:
+        """While a statement may commit: outside of a batch, each does."""
+        return nullcontext() if self._in_batch else self._commits
 
     def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
         self._settle()
-        return self._connection.execute(sql)
+        with self._committing():
+            return self._connection.execute(sql)
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         self._settle()
@@ -803,6 +830,49 @@ class DuckDBStore(DuckDBTables):
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads, own=own)
+
+    # ------------------------------------------------------------ other processes
+
+    @contextmanager
+    def files(self) -> Iterator[StoreFiles]:
+        """The file and log, for another process. What the last checkpoint names is not overwritten before the next: so
+        they are valid while `checkpoint` stays the same. Callable from any thread; needs a directory."""
+        with ExitStack() as opened_here:
+            with self._commits:
+                checkpoint = self.checkpoint()
+                opened = [(self._descriptor, os.fstat(self._descriptor).st_size)]
+                mark = checkpoint, 0, 0
+                with suppress(FileNotFoundError):
+                    log = os.open(f"{self._file}.wal", os.O_RDONLY | os.O_CLOEXEC)
+                    opened_here.callback(os.close, log)
+                    found = os.fstat(log)
+                    opened.append((log, found.st_size))
+                    mark = checkpoint, found.st_ino, found.st_size
+            yield StoreFiles(opened, mark, checkpoint)
+
+    def checkpoint(self) -> int:
+        """The number of the last checkpoint."""
+        with self._reading:
+            if self._descriptor < 0:
+                # It stays open: to close any descriptor of a file gives up the locks of the process on it.
+                self._descriptor = os.open(str(self._file), os.O_RDONLY | os.O_CLOEXEC)
+        return max(_HEADER.unpack(os.pread(self._descriptor, _HEADER.size, at))[1] for at in _HEADERS)
+
+    @contextmanager
+    def checkpoints_held(self) -> Iterator[None]:
+        """Puts checkpoints off, up to HELD_CHECKPOINT of log. Callable from any thread."""
+        self._count_readers(1, HELD_CHECKPOINT)
+        try:
+            yield
+        finally:
+            self._count_readers(-1, CHECKPOINT)
+
+    def _count_readers(self, step: int, threshold: str) -> None:
+        with self._reading, suppress(duckdb.Error):  # it may be closed meanwhile
+            self._readers += step
+            if self._readers == max(step, 0):
+                with closing(self._asked.cursor()) as cursor:
+                    cursor.execute(f"SET checkpoint_threshold = '{threshold}'")
 
     def follow(self, tables: Collection[str]) -> Following:
         made = Following(tables)
@@ -823,6 +893,9 @@ class DuckDBStore(DuckDBTables):
             self._connection.close()
         if self._mark is not None:
             self._mark.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
         if self._spilled is not None:
             self._spilled.cleanup()
 

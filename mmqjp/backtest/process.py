@@ -222,7 +222,7 @@ class StoreBacktest:
             self._question.interrupt()
 
     def _ask(self, sql: str) -> pa.Table:
-        self._question = self._engine.question(sql)
+        self._question = self._engine.question(sql, own=True)
         if self._stop.is_set():
             raise BacktestEnded("nobody waits for the back-test any more")
         return self._question.answer()

@@ -59,7 +59,7 @@ def client(
     run_sinks: RunSinks = no_sinks,
 ) -> Client:
     """Returns a client of a store. With `engine`, creates the store if missing. `reader` is the engine that reads;
-    DuckDB reads a Spark store beside the process that holds it. `run_sinks` runs sink commands if no process holds the
+    a Spark store is read beside the process that holds it. `run_sinks` runs sink commands if no process holds the
     store."""
     kind = stored_engine(state) or (engine and choose_engine(engine).engine)
     if kind is None:
@@ -70,7 +70,7 @@ def client(
     if shared:
         share(state)
     reads = partial(open_engine, reader, None, DEFAULT_PLAN, state, read_only=True)
-    return Client(state, opens, wait, open_read_only=reads, reads_beside=kind == SPARK and reader == DUCKDB,
+    return Client(state, opens, wait, open_read_only=reads, reads_beside=kind == SPARK,
                   run_sinks=run_sinks)  # fmt: skip
 
 

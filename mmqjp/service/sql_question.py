@@ -101,7 +101,7 @@ class SelectQuestion:
             running.interrupt()
 
     def _select(self, sql: str) -> pa.Table:
-        self._running = question = self._engine.question(sql, Bounds(MOST_ROWS, MOST_BYTES))
+        self._running = question = self._engine.question(sql, Bounds(MOST_ROWS, MOST_BYTES), own=True)
         if self._cut:
             raise QuestionInterrupted("the question was interrupted")
         return question.answer()
@@ -295,7 +295,7 @@ def question_of(engine: Session, command: Command) -> tuple[Answering, float | N
             "seconds", MAX_SECONDS
         )
     asked = SqlQuestion.of(command.arguments)
-    return engine.question(asked.sql, asked.bounds), asked.seconds
+    return engine.confined_question(asked.sql, asked.bounds), asked.seconds
 
 
 class QuestionRunner:

@@ -35,6 +35,7 @@ from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import matches_between
 from mmqjp.present.recent import FOLLOWED
 from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicClock
+from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from mmqjp.tables.lookup import span_of_outputs
 from mmqjp.tables.schema import SCHEMA
 
@@ -199,7 +200,13 @@ class CursorReader:
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         bounds = Bounds(limit, MAX_BYTES)
-        return self._running.answer(lambda: self._engine.question(sql, bounds, own=own), seconds, asked=asked)
+
+        def question() -> Question:
+            if own:
+                return self._engine.question(sql, bounds, own=True)
+            return self._engine.confined_question(sql, bounds)
+
+        return self._running.answer(question, seconds, asked=asked)
 
     def version(self) -> object:
         return self._engine.batch
@@ -223,6 +230,7 @@ class FilesReader:
 
     def __init__(self, state: Path, clock: MonotonicClock = time.monotonic) -> None:
         self._state, self._clock, self._running = state, clock, RunningQuestions()
+        self._workers = SqlWorkers(ParquetSource(state))
         self._changed = Condition()
         self._opened: DuckDBFilesReader | None = None
         self._opened_at: object = None
@@ -230,11 +238,14 @@ class FilesReader:
         self._users: dict[DuckDBFilesReader, int] = {}
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
+        bounds = Bounds(limit, MAX_BYTES)
+        if not own:
+            return self._running.answer(lambda: self._workers.question(sql, bounds), seconds, asked=asked)
         with self._reader() as reader:
 
             def question() -> Question:
                 with self._changed:  # it makes views, over the one connection
-                    return reader.question(sql, Bounds(limit, MAX_BYTES), own=own)
+                    return reader.question(sql, bounds, own=True)
 
             return self._running.answer(question, seconds, asked=asked)
 
@@ -278,6 +289,7 @@ class FilesReader:
 
     def close(self) -> None:
         self._running.interrupt()
+        self._workers.close()
         with self._changed:
             before, self._opened = self._opened, None
             self._let_go(before)

@@ -114,6 +114,8 @@ _CATALYST = "org.apache.spark.sql.catalyst."
 _PLAN, _ANALYSIS, _EXPRESSIONS = f"{_CATALYST}plans.logical.", f"{_CATALYST}analysis.", f"{_CATALYST}expressions."
 
 _SETTINGS = {
+    # `${env:NAME}` is a text.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.files.minPartitionNum": "1",
     # No plan of a running question is shown.
@@ -168,8 +170,7 @@ class SparkQuestion:
     def _judged(self, session: SparkSession) -> DataFrame:
         """The question as a data frame over its own views. Raises QuestionRefused."""
         short_enough(self._sql)
-        state = session._jsparkSession.sessionState()
-        check_spark_plan(json.loads(state.sqlParser().parsePlan(self._sql).toJSON()), self._files.schema)
+        check_spark_plan(json.loads(_parsed(session, self._sql).toJSON()), self._files.schema)
         TableViews(session, self._files).refresh(self._sql)
         frame = session.sql(self._sql)
         execution = frame._jdf.queryExecution()
@@ -189,6 +190,21 @@ def _beside(session: SparkSession) -> SparkSession:
     for key in _TASKS:
         other.conf.set(key, str(tasks))
     return other
+
+
+def _parsed(session: SparkSession, sql: str) -> Any:
+    """The plan as the session will parse it: a parser heeds the settings of the thread's active session instead."""
+    jvm = session._jvm
+    assert jvm is not None
+    kept = jvm.SparkSession.getActiveSession()
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+    try:
+        return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    finally:
+        if kept.isDefined():
+            jvm.SparkSession.setActiveSession(kept.get())
+        else:
+            jvm.SparkSession.clearActiveSession()
 
 
 def check_spark_plan(plan: Any, schema: StoreSchema) -> None:
