@@ -122,7 +122,7 @@ class Guard:
             return plain_error_response(
                 path, 403, "this form belongs to another page: open the page here, and send it again"
             )
-        if path.startswith(DATA) and headers.get("sec-fetch-site") in ELSEWHERE:
+        if path.startswith(DATA) and self._comes_from_elsewhere(headers):
             return plain_error_response(path, 403, "another page must not ask for this: open the page here")
         if needs_no_token(path) or self._access.is_open:
             return None
@@ -145,12 +145,17 @@ class Guard:
     def _comes_from_here(self, headers: Headers, has_bearer: bool) -> bool:
         """Whether a changing request comes from a page of this site or no browser. Browsers send at least one of the
         two headers with a form; scripts send a token and neither."""
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        if site is not None:
+        if (site := headers.get("sec-fetch-site")) is not None:
             return site in ("same-origin", "none")
-        if origin is not None:
+        if (origin := _origin(headers)) is not None:
             return self._hosts.is_origin(origin)
         return has_bearer or not self._has_cookie(headers)
+
+    def _comes_from_elsewhere(self, headers: Headers) -> bool:
+        if (site := headers.get("sec-fetch-site")) is not None:
+            return site in ELSEWHERE
+        origin = _origin(headers)
+        return origin is not None and not self._hosts.is_origin(origin)
 
     def _has_cookie(self, headers: Headers) -> bool:
         found = cookie_parser(headers.get("cookie", "")).get(self._access.cookie)
@@ -205,6 +210,13 @@ class _Body:
     def _failed(self, status: int) -> _BadBody:
         self.error = _BadBody(status)
         return self.error
+
+
+def _origin(headers: Headers) -> str | None:
+    """The origin of the page that makes a request, if the browser tells it."""
+    if (origin := headers.get("origin")) is not None or (page := headers.get("referer")) is None:
+        return origin
+    return "/".join(page.split("/", 3)[:3])
 
 
 def _bearer(headers: Headers) -> str | None:

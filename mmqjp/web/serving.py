@@ -66,6 +66,9 @@ LARGEST = 1 << 20
 LONGEST_ADDRESS = 4_000
 """Pages with longer addresses are not cached, in characters."""
 
+READS = ("/sql", f"{API}v1/sql")
+"""Paths below which requests of any method change nothing."""
+
 KEPT_TYPES = ("text/html", "application/json")
 
 
@@ -95,7 +98,7 @@ class PageCache:
         self._making: dict[tuple[str, bytes], asyncio.Event] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in SAFE:
+        if scope["type"] == "http" and scope["method"] not in SAFE and not scope["path"].startswith(READS):
             await self._change(scope, receive, send)
             return
         if scope["type"] != "http" or scope["method"] != "GET":

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import Field
+from starlette.datastructures import Headers
 
 from common.errors import MmqjpError
 from join_stage.store.protocol import LONGEST, QuestionRefused
@@ -17,7 +18,6 @@ from mmqjp.present.item import IN_UTC, TimeFormat, cell, cell_text, format_rows,
 from mmqjp.present.terminal import write_csv_rows, write_json_array
 from mmqjp.service.log import column_values
 from mmqjp.tables.schema import SCHEMA
-from mmqjp.web.guard import ELSEWHERE
 from mmqjp.web.site import Link, Site, status_of
 
 MOST_ROWS, SECONDS = 1_000, 5.0
@@ -80,7 +80,9 @@ LINKS = (Link("/sql", "SQL", 70),)
 LONGEST_CELL = 400
 """Maximum length of a value on the page, in characters."""
 
-Sql = Annotated[str, Query(max_length=LONGEST, description="A SELECT in the SQL of DuckDB.")]
+_WHAT = "A SELECT in the SQL of DuckDB."
+Sql = Annotated[str, Query(max_length=LONGEST, description=_WHAT)]
+_SentSql = Annotated[str, Form(max_length=LONGEST, description=_WHAT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +95,34 @@ class Asked:
 def sql_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/sql", response_class=HTMLResponse)
-    def page(request: Request, sql: Sql = "") -> Response:
-        found, error, status = None, "", 200
-        if sql.strip() and request.headers.get("sec-fetch-site") in ELSEWHERE:
-            error = "this question comes from another page: read it, and run it if you like"
-        elif sql.strip():
-            try:
-                found = answer(site, sql)
-            except MmqjpError as refused:
-                error, status = str(refused), status_of(refused)
+    def shown(request: Request, sql: str, found: SqlResult | None, error: str = "", status: int = 200) -> Response:
         rows, headings = ([], []) if found is None else _laid_out(found, site.clock)
-        response = site.render(
+        return site.render(
             request, "sql.html", status, sql=sql, found=found, rows=rows, headings=headings, error=error,
             tables=tables(site), examples=EXAMPLES, most=MOST_ROWS,
         )  # fmt: skip
-        if error:
-            response.headers["Cache-Control"] = "no-store"  # whether it runs depends on where it comes from
-        return response
 
-    @routes.get("/sql/answer.csv")
-    def as_csv(sql: Sql) -> Response:
+    @routes.get("/sql", response_class=HTMLResponse)
+    def page(request: Request, sql: Sql = "") -> Response:
+        return shown(request, sql, None)
+
+    # Only forms of this site are let through: an address alone, which anybody can make one follow, runs nothing.
+    @routes.post("/sql", response_class=HTMLResponse)
+    def asked_on_page(request: Request, sql: _SentSql = "") -> Response:
+        try:
+            return shown(request, sql, answer(site, sql))
+        except MmqjpError as refused:
+            return shown(request, sql, None, str(refused), status_of(refused))
+
+    @routes.post("/sql/answer.csv")
+    def as_csv(sql: _SentSql) -> Response:
         found, out = answer(site, sql), io.BytesIO()
         rows = format_rows(found.columns, found.rows, IN_UTC)
         write_csv_rows(found.columns, (map(cell, row) for row in rows), out)
         return _download(out, "csv", "text/csv; charset=utf-8")
 
-    @routes.get("/sql/answer.json")
-    def as_json(sql: Sql) -> Response:
+    @routes.post("/sql/answer.json")
+    def as_json(sql: _SentSql) -> Response:
         found, out = answer(site, sql), io.BytesIO()
         keys = unique_keys(found.columns)
         rows = format_rows(found.columns, found.rows, IN_UTC)
@@ -128,7 +130,9 @@ def sql_router(site: Site) -> APIRouter:
         return _download(out, "json", "application/json")
 
     @routes.get("/api/v1/sql", tags=["store"], summary="Answer a SELECT over the tables of the store")
-    def ask(sql: Sql) -> SqlResult:
+    def ask(request: Request, sql: Sql) -> SqlResult:
+        if not _is_by_program(request.headers, is_open=site.access.is_open):
+            raise HTTPException(403, "an address alone runs no SQL: open /sql, or send the token in a header")
         return answer(site, sql)
 
     @routes.post("/api/v1/sql", tags=["store"], summary="The same, for a long SELECT")
@@ -140,6 +144,16 @@ def sql_router(site: Site) -> APIRouter:
         return tables(site)
 
     return routes
+
+
+def _is_by_program(headers: Headers, *, is_open: bool) -> bool:
+    """Whether a GET request comes from a program, or from a script of this site, not from a browser that follows a
+    link."""
+    if headers.get("authorization") is not None:
+        return True
+    if (comes_from := headers.get("sec-fetch-site")) is not None:
+        return comes_from == "same-origin" and headers.get("sec-fetch-mode") != "navigate"
+    return is_open and "text/html" not in headers.get("accept", "")
 
 
 def _download(out: io.BytesIO, kind: str, media_type: str) -> Response:

@@ -152,7 +152,7 @@ def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
                 assert page.process.poll() is None  # the page learns of other processes' changes a moment later
             assert client.post("/api/v1/queries/book_blog/resume").status_code == 200
             assert client.get("/api/v1/queries", params={"state": "paused"}).json()["found"] == 0
-            assert "of a person" in beside.get("/sql", params={"sql": "SELECT 'of a person'"}).text
+            assert "of a person" in beside.post("/sql", data={"sql": "SELECT 'of a person'"}).text
             for one in (page, other):
                 with socket.create_connection(("127.0.0.1", int(one.url.rpartition(":")[2]))) as connection:
                     connection.sendall(b"this is not HTTP\r\n\r\n")

@@ -12,7 +12,7 @@ from mmqjp.web.areas import sql as views
 from mmqjp.web.guard import LARGEST, needs_no_token
 from mmqjp.web.serving import make_routes
 from mmqjp.web.site import Site
-from tests.support.web import FROM_HERE, TOKEN, browser, script, site_of, stranger
+from tests.support.web import FROM_HERE, TOKEN, URL, browser, script, site_of, stranger
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_wrong_tokens_are_counted_and_cookies_end():
 
 def test_data_is_not_for_pages_elsewhere(site):
     client = browser(site)
-    for path in ("/api/v1/queries", "/api/v1/sql?sql=SELECT+1", "/sql/answer.csv?sql=SELECT+1"):
+    for path in ("/api/v1/queries", "/api/v1/tables"):
         assert client.get(path).status_code == 200
         for elsewhere, status in (("cross-site", 403), ("same-site", 403), ("none", 200)):
             assert client.get(path, headers={"Sec-Fetch-Site": elsewhere}).status_code == status
@@ -207,11 +207,11 @@ def test_a_select_is_answered_with_so_many_rows(site):
         expected = {"columns": ["query", "seq"], "rows": [["book_blog", 0]], "is_cut": False}
         assert client.get("/api/v1/sql", params={"sql": sql}).json() == expected
         assert client.post("/api/v1/sql", json={"sql": sql}).json() == expected
-        page = pages.get("/sql", params={"sql": sql})
+        page = pages.post("/sql", data={"sql": sql})
         assert page.status_code == 200 and "book_blog" in page.text and '<td class="n">0</td>' in page.text
     found = script(site).get("/api/v1/sql", params={"sql": "SELECT * FROM range(5000)"}).json()
     assert (len(found["rows"]), found["is_cut"]) == (views.MOST_ROWS, True)
-    assert "the first of more" in browser(site).get("/sql", params={"sql": "SELECT * FROM range(5000)"}).text
+    assert "the first of more" in browser(site).post("/sql", data={"sql": "SELECT * FROM range(5000)"}).text
 
 
 NO_SELECTS = [
@@ -227,7 +227,7 @@ def test_whatever_is_no_select_is_refused_in_words(site, engine):
     for sql in NO_SELECTS:
         answer = client.get("/api/v1/sql", params={"sql": sql})
         assert answer.status_code == 400 and answer.json()["error"]
-        page = pages.get("/sql", params={"sql": sql})
+        page = pages.post("/sql", data={"sql": sql})
         assert page.status_code == 400 and 'id="sql-error"' in page.text
     assert engine.sql("SELECT count(*) AS n FROM outputs").to_pylist() == before
 
@@ -235,22 +235,22 @@ def test_whatever_is_no_select_is_refused_in_words(site, engine):
 def test_a_question_that_takes_too_long_ends(site, monkeypatch):
     monkeypatch.setattr(views, "SECONDS", 0.2)
     slow = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 1"
-    assert browser(site).get("/sql", params={"sql": slow}).status_code == 503
+    assert browser(site).post("/sql", data={"sql": slow}).status_code == 503
 
 
 def test_values_are_shown_as_they_are_and_times_as_text(site):
     hostile = "SELECT '<script>alert(1)</script>' AS \"<b>\", NULL AS x, [1, 2] AS l, 1.5 AS n, '=1+1' AS f"
-    text = browser(site).get("/sql", params={"sql": hostile}).text
+    text = browser(site).post("/sql", data={"sql": hostile}).text
     assert "<script>alert" not in text and "<b>" not in text and "&lt;script&gt;" in text and "[1, 2]" in text
-    found = browser(site).get("/sql/answer.csv", params={"sql": hostile})
+    found = browser(site).post("/sql/answer.csv", data={"sql": hostile})
     assert "attachment" in found.headers["content-disposition"]
     assert list(csv.reader(io.StringIO(found.text)))[1] == ["<script>alert(1)</script>", "", "[1, 2]", "1.5", "'=1+1"]
-    rows = browser(site).get("/sql/answer.json", params={"sql": "SELECT t1, t1 FROM outputs"}).json()
+    rows = browser(site).post("/sql/answer.json", data={"sql": "SELECT t1, t1 FROM outputs"}).json()
     assert list(rows[0]) == ["t1", "t1_1"] and rows[0]["t1"].endswith("Z")
     for sql in ("SELECT 'infinity'::date AS a", "SELECT '-infinity'::timestamp AS a"):  # which Python has not
         ((value,),) = script(site).get("/api/v1/sql", params={"sql": sql}).json()["rows"]
         assert isinstance(value, str)
-        assert browser(site).get("/sql", params={"sql": sql}).status_code == 200
+        assert browser(site).post("/sql", data={"sql": sql}).status_code == 200
 
 
 def test_there_are_questions_to_begin_with_and_the_tables_are_listed(site):
@@ -262,8 +262,34 @@ def test_there_are_questions_to_begin_with_and_the_tables_are_listed(site):
     assert {"query", "seq", "id"} <= set(found["outputs"]) and "documents" in found
 
 
-def test_a_question_of_another_page_is_shown_and_not_run(site):
-    client, asked = browser(site), {"sql": "SELECT query FROM outputs"}
-    found = client.get("/sql", params=asked, headers={"Sec-Fetch-Site": "cross-site"})
-    assert "comes from another page" in found.text and "book_blog" not in found.text and asked["sql"] in found.text
-    assert "book_blog" in client.get("/sql", params=asked).text
+def test_no_address_runs_sql_and_no_form_of_another_page_does(engine, site):
+    """An address is shown with a button; what a browser sends by itself, or for another page, runs nothing."""
+    asked, ran = {"sql": "SELECT query FROM outputs"}, "book_blog"
+    reads = "/sql/answer.csv", "/sql/answer.json", "/api/v1/sql"
+    elsewhere = [
+        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Referer": "http://evil.example/page"},
+        {"Origin": "http://evil.example"}, {"Origin": "null"},
+        {"Origin": "http://evil.example", "Referer": f"{URL}/sql"}, {"Referer": "http://127.0.0.1:8765.evil.example/"},
+    ]  # fmt: skip
+    links = [*elsewhere, {}, {"Sec-Fetch-Site": "none"}, {"Referer": f"{URL}/q/book_blog"},
+             {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}]  # fmt: skip
+    for is_open in (False, True):
+        client = stranger(site_of(engine, access=Access(None)) if is_open else site)
+        if not is_open:
+            client.cookies.set(site.access.cookie, site.access.make_cookie())
+        for headers in links:
+            page = client.get("/sql", params=asked, headers=headers)
+            assert page.status_code == 200 and asked["sql"] in page.text and "press Ask" in page.text
+            assert ran not in page.text
+            for path in reads:
+                found = client.get(path, params=asked, headers={"Accept": "text/html", **headers})
+                assert found.status_code in (403, 405) and ran not in found.text, (path, headers)
+        for headers in elsewhere:
+            for path in ("/sql", *reads):
+                found = client.post(path, data=asked, headers=headers)
+                assert found.status_code == 403 and ran not in found.text, (path, headers)
+            assert ran not in client.get("/api/v1/sql", params=asked, headers=headers).text
+        for headers in (FROM_HERE, {"Origin": URL}, {"Referer": f"{URL}/sql"}):
+            assert ran in client.post("/sql", data=asked, headers=headers).text
+    assert ran in script(site).get("/api/v1/sql", params=asked).text
+    assert ran in stranger(site_of(engine, access=Access(None))).get("/api/v1/sql", params=asked).text  # as with curl

@@ -314,7 +314,7 @@ THREADS = 40
 SLOW = {
     "why-not": lambda client, n: client.get(f"/q/book_blog/why-not?document=d{n}"),
     "a back-test": lambda client, n: client.post("/api/v1/backtest", json={"text": f"FROM S//a{n}->x"}),
-    "SQL": lambda client, n: client.get(f"/sql?sql=SELECT+{n}"),
+    "SQL": lambda client, n: client.post("/sql", data={"sql": f"SELECT {n}"}),
 }
 
 
