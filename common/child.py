@@ -75,7 +75,7 @@ def leave_network() -> bool:
     system permits that."""
     with suppress(OSError, AttributeError):
         unshare = ctypes.CDLL(None, use_errno=True).unshare
-        return unshare(_NEW_NETWORK) == 0 or unshare(_NEW_NETWORK | _NEW_USER) == 0
+        return bool(unshare(_NEW_NETWORK) == 0 or unshare(_NEW_NETWORK | _NEW_USER) == 0)
     return False
 
 

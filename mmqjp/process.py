@@ -1,11 +1,14 @@
 """Process-level helpers: garbage collection, exit, single-line text. Collection is controlled because scanning many
 long-lived objects is slow. The process can end on Ctrl-C during imports, while queries still run, and without freeing
-memory. Text is formatted for single lines of a terminal or JSON."""
+memory. Text is formatted for single lines of a terminal or JSON. Standard output is also a file of bytes, and may be
+closed or go away."""
 
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
+import io
 import json
 import os
 import signal
@@ -14,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import BinaryIO
 
 from common.tools import hidden
 
@@ -169,3 +173,42 @@ def printable_text(text: str) -> str:
 
 def json_line(values: Mapping[str, object]) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"
+
+
+class _Closed(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.EBADF, "closed", "standard output")
+
+
+def reserve_standard_files() -> None:
+    """Opens closed standard files, so that no other file gets their numbers. Printing to a closed standard output is an
+    error; to a closed standard error it is not."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", write_through=True)
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Closed()), "utf-8", write_through=True)
+
+
+def standard_output() -> BinaryIO:
+    """Returns standard output as a binary file. Raises OSError if it is closed."""
+    raw = getattr(sys.stdout.buffer, "raw", None)
+    if isinstance(raw, _Closed):
+        raw.write(b"")
+    return sys.stdout.buffer
+
+
+def flush_standard_output() -> None:
+    """Flushes it. On failure, raises OSError and replaces the stream, so that Python does not fail again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        raise

@@ -308,9 +308,11 @@ class DuckDBQuestion:
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
             raise RefusedByDuckDB(str(error)) from error
-        except OSError:  # what Arrow makes of some errors while it reads from DuckDB
+        except OSError as error:  # what Arrow makes of some errors while it reads from DuckDB
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
+            if "Conversion Error" in str(error) or "Invalid Input Error" in str(error):
+                raise RefusedByDuckDB(str(error)) from error
             raise
         finally:
             with suppress(duckdb.Error):
@@ -856,7 +858,8 @@ class DuckDBStore(DuckDBTables):
             if self._descriptor < 0:
                 # It stays open: to close any descriptor of a file gives up the locks of the process on it.
                 self._descriptor = os.open(str(self._file), os.O_RDONLY | os.O_CLOEXEC)
-        return max(_HEADER.unpack(os.pread(self._descriptor, _HEADER.size, at))[1] for at in _HEADERS)
+        headers = (_HEADER.unpack(os.pread(self._descriptor, _HEADER.size, at)) for at in _HEADERS)
+        return max(int(number) for _, number in headers)
 
     @contextmanager
     def checkpoints_held(self) -> Iterator[None]:

@@ -16,8 +16,14 @@ from typing import Any, TypeVar
 import click
 
 from common.errors import MmqjpError
-from mmqjp.process import INTERRUPTED, ending_when_interrupted, printable_line, without_pandas
-from mmqjp.sinks.standard_output import flush_standard_output, reserve_standard_files
+from mmqjp.process import (
+    INTERRUPTED,
+    ending_when_interrupted,
+    flush_standard_output,
+    printable_line,
+    reserve_standard_files,
+    without_pandas,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,10 @@ import click
 
 from common.files import whole_file
 from mmqjp.commands.configuration import read_configurations
-from mmqjp.process import json_line
+from mmqjp.process import json_line, standard_output
 from mmqjp.sinks.definition import SinkTables, read_tables
 from mmqjp.sinks.files import is_stream, refuse_missing_directory
 from mmqjp.sinks.secrets import BadSink
-from mmqjp.sinks.standard_output import standard_output
 
 
 def check_output(output: Path | None) -> Path | None:

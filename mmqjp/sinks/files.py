@@ -17,9 +17,8 @@ from common.files import sync_directory, whole_file
 from mmqjp.answers.fan_out import OutputLines, lines_of
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.process import json_line
+from mmqjp.process import json_line, standard_output
 from mmqjp.sinks.sink import Pending, Sink, Warn
-from mmqjp.sinks.standard_output import standard_output
 
 
 @dataclass(frozen=True, slots=True)

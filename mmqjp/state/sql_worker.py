@@ -69,8 +69,9 @@ MORE = 16 << 20
 IDLE = 60.0
 """Seconds without a question after which a process ends."""
 
-SLOW, STALE = 0.1, 3.0
-"""A snapshot that took more than SLOW seconds to open is used again for ten times as long, at most STALE seconds."""
+LARGE_LOG, STALE = 16 << 20, 2.0
+"""Where it takes long to open the newest version, as with a log of so many bytes, one that was opened at most so many
+seconds ago serves again."""
 
 TRIES = 4
 """Times that a question is asked if the store is checkpointed meanwhile."""
@@ -78,18 +79,20 @@ TRIES = 4
 TEXT = 4_000
 """Maximum length of an error, in characters."""
 
+_ENDED = "the question ended the process that answers questions ({}): ask for less, or in other words"
 _HEAD = struct.Struct("<IQ")
 _ERRORS: Mapping[str, type[Exception]] = {"refused": QuestionRefused, "store": StoreError}
 _DATABASE, _LOG = "store.duckdb", "store.duckdb.wal"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a process opens: a `mark` of the version; descriptors of files and their lengths, or none for a store in
-    Parquet files. `last` is what must not change while it is read."""
+class StoreVersion:
+    """What a process opens: a `mark` of the version, which takes long or not, and open files. `last` is what must not
+    change while it is read."""
 
     mark: Hashable
     last: object
+    takes_long: bool
     opens: Mapping[str, Any]
     descriptors: Sequence[int] = ()
 
@@ -102,7 +105,7 @@ class Source(Protocol):
     def held(self) -> AbstractContextManager[object]:
         """Keeps snapshots valid for longer."""
 
-    def snapshot(self) -> AbstractContextManager[Snapshot]:
+    def snapshot(self) -> AbstractContextManager[StoreVersion]:
         """The newest version."""
 
     def last(self) -> object:
@@ -121,7 +124,7 @@ class DuckDBSource:
         return self._store.checkpoints_held()
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def snapshot(self) -> Iterator[StoreVersion]:
         with self._store.files() as files:
             schema = self._store.schema
             opens = {
@@ -130,7 +133,10 @@ class DuckDBSource:
                 "documented": schema.documented,
                 "prefix": None if schema.numbered is None else schema.numbered.prefix,
             }
-            yield Snapshot(files.mark, files.checkpoint, opens, [descriptor for descriptor, _ in files.opened])
+            takes_long = files.mark[-1] > LARGE_LOG
+            yield StoreVersion(
+                files.mark, files.checkpoint, takes_long, opens, [descriptor for descriptor, _ in files.opened]
+            )
 
     def last(self) -> object:
         return self._store.checkpoint()
@@ -148,12 +154,12 @@ class ParquetSource:
         return nullcontext()
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
-        newest = self.last()
-        yield Snapshot(newest, newest, {})
+    def snapshot(self) -> Iterator[StoreVersion]:
+        newest = max((path.name for path in (self._state / SPARK_MANIFESTS).glob("*.json")), default="")
+        yield StoreVersion(newest, None, True, {})
 
     def last(self) -> object:
-        return max((path.name for path in (self._state / SPARK_MANIFESTS).glob("*.json")), default="")
+        """Never changes: files that are not of the newest version are kept for a while."""
 
     @property
     def arguments(self) -> Sequence[str]:
@@ -192,16 +198,16 @@ class _Worker:
             raise
         self._last: object = None
         self._mark: Hashable = None
-        self._opened_at, self._took = float("-inf"), 0.0
+        self._stale_at = float("-inf")
 
     def is_well(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, snapshot: Snapshot, sql: str, bounds: Bounds) -> pa.Table:
+    def ask(self, snapshot: StoreVersion, sql: str, bounds: Bounds) -> pa.Table:
         """Raises _Ended, QuestionRefused and StoreError."""
-        begun = time.monotonic()
-        fresh_until = self._opened_at + (min(10 * self._took, STALE) if self._took > SLOW else 0)
-        opens = self._mark != snapshot.mark and not (self._last == snapshot.last and begun < fresh_until)
+        now = time.monotonic()
+        serves_again = snapshot.takes_long and self._last == snapshot.last and now < self._stale_at
+        opens = self._mark != snapshot.mark and not serves_again
         asked = {"sql": sql, "rows": bounds.rows, "size": bounds.size, "opens": snapshot.opens if opens else None}
         text = json.dumps(asked).encode()
         try:
@@ -213,16 +219,15 @@ class _Worker:
         except (OSError, EOFError):
             self._process.kill()  # a reply that is none is no better than an end
             raise _Ended(self._process.wait()) from None
-        if "took" in said:
-            self._mark, self._last = snapshot.mark, snapshot.last
-            self._opened_at, self._took = begun, float(said["took"])
+        if "opened" in said:
+            self._mark, self._last, self._stale_at = snapshot.mark, snapshot.last, now + STALE
         if (error := said.get("error")) is not None:
             raise _ERRORS.get(error, StoreError)(str(said.get("message")))
         return _unpacked(rows, bounds)
 
     def _receive(self, bounds: Bounds) -> tuple[dict[str, Any], bytes]:
         length, size = _HEAD.unpack(_received(self._socket, _HEAD.size))
-        if length > 8 * TEXT or size > min(LARGEST, LARGEST if bounds.size is None else bounds.size) + MORE:
+        if length > 16 * TEXT or size > min(LARGEST, LARGEST if bounds.size is None else bounds.size) + MORE:
             raise EOFError
         try:
             said = json.loads(_received(self._socket, length))
@@ -317,8 +322,9 @@ class SqlWorkers:
                 return found
         raise StoreError("the store changes faster than the question is answered: narrow it down, or ask again later")
 
-    def _asked(self, question: ConfinedQuestion, snapshot: Snapshot) -> pa.Table:
-        while True:
+    def _asked(self, question: ConfinedQuestion, snapshot: StoreVersion) -> pa.Table:
+        status = 0
+        for _ in range(TRIES):
             worker = self._taken()
             try:
                 with question.at(worker):
@@ -326,30 +332,29 @@ class SqlWorkers:
             except _Ended as end:
                 if question.cut:
                     raise QuestionInterrupted("the question was interrupted") from None
-                if end.status != 0:  # it was not idle for too long
-                    raise QuestionRefused(_reason(end.status)) from None
+                if status := end.status:  # it did not end by itself, before it got the question
+                    break
             finally:
                 self._put_back(worker)
+        raise QuestionRefused(_reason(status))
 
     def _taken(self) -> _Worker:
         with self._lock:
             while self._idle:
-                if (worker := self._idle.pop()).is_well():
+                if (worker := self._idle.pop(0)).is_well():  # the oldest, which has started
                     return worker
                 worker.finish()
         return _Worker(self._source)
 
     def _put_back(self, worker: _Worker) -> None:
-        """Keeps a process for the next question; another one in the place of one that ended."""
-        if not worker.is_well():
-            worker.finish()
-            if self._is_closed or self._idle:
-                return
-            worker = _Worker(self._source)
+        """Keeps a process for the next question. For one that ended, others start at once, so that one of them is ready
+        when the next ends, too."""
         with self._lock:
-            if not self._is_closed:
+            if not self._is_closed and worker.is_well():
                 self._idle.append(worker)
                 return
+            while not self._is_closed and len(self._idle) < RUNNING:
+                self._idle.append(_Worker(self._source))
         worker.finish()
 
     def close(self) -> None:
@@ -374,7 +379,7 @@ def _reason(status: int) -> str:
         what = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
     except ValueError:
         what = f"signal {-status}"
-    return f"the question ended the process that answers questions ({what}): ask for less, or in other words"
+    return _ENDED.format(what)
 
 
 def _received(pipe: socket.socket, size: int) -> bytes:
@@ -464,7 +469,7 @@ def _file_system(files: Mapping[str, tuple[int, int]]) -> Any:
     """A file system of fsspec that has these files alone."""
     from fsspec.spec import AbstractFileSystem
 
-    class HeldFiles(AbstractFileSystem):  # type: ignore[misc]  # it has no types
+    class HeldFiles(AbstractFileSystem):  # type: ignore[misc]  # its library has no types
         protocol = "held"
         cachable = False
 
@@ -550,15 +555,15 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         child.lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + PROCESSOR_SECONDS)
         said: dict[str, Any] = {}
+        is_fatal = False
         rows: bytes | memoryview = b""
         try:
             if (opens := asked["opens"]) is not None:
-                begun = time.monotonic()
                 if store is not None:
                     store.close()
                     store = None
                 store = _HeldStore(opens, descriptors, directory) if state is None else _ParquetStore(state, directory)
-                said["took"] = time.monotonic() - begun
+                said["opened"] = True
             assert store is not None
             bounds = Bounds(asked["rows"], asked["size"])
             rows = _packed(store.question(asked["sql"], bounds).answer())
@@ -569,10 +574,15 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
         except RecursionError:
             said |= {"error": "refused", "message": "the question is nested too deeply"}
         except Exception as error:  # whoever asked must learn of any error
-            said |= {"error": "store", "message": (str(error).strip() or type(error).__name__)[:TEXT]}
+            is_fatal = isinstance(error.__context__, duckdb.FatalException)  # such as no memory where it must be had
+            reason = (str(error.__context__ if is_fatal else error).strip() or type(error).__name__).partition("\n")[0]
+            told = _ENDED.format(reason[:TEXT]) if is_fatal else reason[:TEXT]
+            said |= {"error": "refused" if is_fatal else "store", "message": told}
         text = json.dumps(said).encode()
         pipe.sendall(_HEAD.pack(len(text), len(rows)) + text)
         pipe.sendall(rows)
+        if is_fatal:
+            return  # DuckDB answers nothing any more
 
 
 def _packed(table: pa.Table) -> memoryview:

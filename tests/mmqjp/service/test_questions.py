@@ -606,3 +606,12 @@ def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSess
         executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos
         until(lambda: not sum(executor.numRunningTasks() for executor in executors()), lambda: None)
         assert engine.sql("SELECT 1 AS a").num_rows == 1
+
+
+def test_spark_puts_nothing_into_a_question(on_spark: Place):
+    """Neither where it is judged nor where it runs: both must see the same text."""
+    for name in ("env:HOME", "system:user.home", "spark.app.name", "spark:spark.app.name", "hivevar:x", "x"):
+        text = f"${{{name}}}"
+        assert on_spark.engine.sql(f"SELECT '{text}' AS a, 1 AS `{text}`").to_pylist() == [{"a": text, text: 1}]
+        with pytest.raises(QuestionRefused, match="syntax error|SYNTAX"):
+            on_spark.engine.sql(f"SELECT * FROM {text}")
