@@ -1,19 +1,16 @@
-"""Explains syntax errors in the language's terms, with a remedy; and rebuilds statements with other literals."""
+"""Explains syntax errors in the language's terms, with a remedy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lark import UnexpectedInput, UnexpectedToken
 
-from xscl.algebra.values import Number, Span, String
-from xscl.builder import unquoted
+from xscl.algebra.values import Span
 from xscl.problems import Lines, Problem
-from xscl.syntax import Percentage, Window
-from xscl.text import UNITS_HINT, bracket_problem, foreign_mistake, misplaced_word, unit_hint, window_us
+from xscl.text import UNITS_HINT, bracket_problem, foreign_mistake, misplaced_word, unit_hint
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
 
@@ -255,77 +252,3 @@ def plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
     words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})
     hint = f"expected {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"expected {''.join(words)}"
     return Problem(message, Span(at, at + (len(found[0]) if found else 0)), hint)
-
-
-Fill = Callable[[Sequence[str]], Any]
-"""Builds a part of a tree from a statement's literals."""
-
-_UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
-
-
-class Recipe:
-    """Rebuilds a tree with other literals. `met` are its slots for literals, and `kinds` their kinds: "string",
-    "number", "percentage", or the unit of a window."""
-
-    def __init__(self, slots: dict[int, tuple[int, Span]], text: str) -> None:
-        self._slots, self._text = slots, text
-        self.met: set[int] = set()
-        self.kinds: dict[int, str] = {}
-
-    def of(self, node: Any) -> Fill | None:
-        """A builder of a node with other literals; None if it has none."""
-        match node:
-            case String(span=span) if self._is_slot(span):
-                return self._string(span)
-            case Number(span=span) if self._is_slot(span):
-                return self._number(span)
-            case Percentage(span=Span(start, end)) if self._is_slot(Span(start, end - 1)):
-                slot = self._slot(Span(start, end - 1))
-                self.kinds[slot] = "percentage"
-                return lambda literals: Percentage(literals[slot])
-            case Window(us=us, span=span) if us is not None and span.start in self._slots:
-                return self._window(span)
-            case tuple():
-                return _rebuilt(lambda *parts: parts, node, list(map(self.of, node)))
-        if is_dataclass(node) and not isinstance(node, Span | type):
-            parts = [getattr(node, field.name) for field in fields(node)]
-            return _rebuilt(type(node), parts, list(map(self.of, parts)))
-        return None
-
-    def _is_slot(self, span: Span) -> bool:
-        return span.start in self._slots and self._slots[span.start][1] == span
-
-    def _slot(self, span: Span) -> int:
-        slot = self._slots[span.start][0]
-        self.met.add(slot)
-        return slot
-
-    def _string(self, span: Span) -> Fill:
-        slot = self._slot(span)
-        self.kinds[slot] = "string"
-        return lambda literals: String(unquoted(literals[slot]))
-
-    def _number(self, span: Span) -> Fill:
-        slot = self._slot(span)
-        self.kinds[slot] = "number"
-        return lambda literals: Number(literals[slot])
-
-    def _window(self, span: Span) -> Fill:
-        slot = self._slot(span)
-        found = _UNIT.match(self._text, self._slots[span.start][1].end, span.end)
-        unit = self.kinds[slot] = found[1] if found else "s"
-        return lambda literals: Window(window_us(literals[slot], unit, span))
-
-
-def _rebuilt(make: Callable[..., Any], parts: Sequence[Any], fills: Sequence[Fill | None]) -> Fill | None:
-    changing = [(place, fill) for place, fill in enumerate(fills) if fill is not None]
-    if not changing:
-        return None
-
-    def fill_in(literals: Sequence[str]) -> Any:
-        values = list(parts)
-        for place, fill in changing:
-            values[place] = fill(literals)
-        return make(*values)
-
-    return fill_in

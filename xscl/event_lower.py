@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from xscl.advice import Fill, Recipe
 from xscl.algebra.events import (
     ATTRIBUTE_END,
     Aggregate,
@@ -33,17 +32,17 @@ from xscl.algebra.events import (
     Pattern,
     Schema,
     Statement,
-    Stream,
     TextTest,
 )
 from xscl.algebra.joins import constant_operand_text
 from xscl.algebra.trees import attach_branch, block_root, path_end
-from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, Span, VarPath, derivation, is_number, xpath_number
+from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, VarPath, derivation, is_number, xpath_number
 from xscl.builder import unquoted
 from xscl.event_forms import expression_kind, reorder_attributes, too_deep
 from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, PatternResolver, Resolver, Schemas
 from xscl.lower import PatternBuilder
 from xscl.problems import Problem
+from xscl.skeletons import Fill, Skeletons, rebuilt, recipe_of, unpublished
 from xscl.syntax import EventDefinition, EventQuery, Sequenced, names_read
 from xscl.text import UNITS, window_us
 
@@ -127,17 +126,9 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
     return (*inner, name), path
 
 
-MAX_SKELETONS = 5_000
-"""Maximum number of cached skeletons; the cache is cleared when it is full."""
-
 _LITERAL = re.compile(
     r"""(?<![\w.'"$]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | ((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) (?!\s*\]) )""",
     re.VERBOSE,
-)
-_PUBLISHED = re.compile(r"publish\s+([A-Za-z_][A-Za-z0-9_]*)\Z", re.IGNORECASE)
-_KEYWORDS = re.compile(
-    r"(?:select|from|publish|as|and|or|not|is|null|filter|next|fold|union|aggregate|by|over|within|dur|gap|define|pattern)\Z",
-    re.IGNORECASE,
 )
 
 
@@ -151,29 +142,16 @@ class EventSkeleton:
     """Cached templates of the queries' streams."""
 
 
-class KnownEventSkeletons:
+class KnownEventTrees:
     def __init__(self, parse: Callable[[str], EventQuery | None]) -> None:
         """`parse` returns the tree of a query, with its spans in it, or None."""
         self._parse = parse
-        self._found: dict[tuple[object, ...], EventSkeleton | None] = {}
-        self._unused: dict[tuple[object, ...], str] = {}
+        self._skeletons = Skeletons(_LITERAL, self._skeleton)
 
     def query(self, text: str) -> tuple[EventQuery, EventSkeleton, list[str]] | None:
         """A query's tree, with another's spans, skeleton and literals; None if the skeleton is new."""
-        body, name = _unpublished(text)
-        parts = _LITERAL.split(body)
-        strings, numbers = parts[1::3], parts[2::3]
-        literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
-        key = (*parts[::3], *[string is None for string in strings])
-        if key in self._unused:
-            # What makes other trees takes long to find, and most queries may have a skeleton of their own.
-            self._found[key] = self._skeleton(self._unused.pop(key))
-        elif key not in self._found:
-            if len(self._found) + len(self._unused) >= MAX_SKELETONS:
-                self._found.clear()
-                self._unused.clear()
-            self._unused[key] = body
-        skeleton = self._found.get(key)
+        body, name = unpublished(text)
+        skeleton, literals = self._skeletons.of(body)
         if skeleton is None:
             return None
         try:
@@ -186,26 +164,13 @@ class KnownEventSkeletons:
         query = self._parse(text)
         if query is None or query.publish is not None or too_deep(query):
             return None
-        places = [Span(*found.span()) for found in _LITERAL.finditer(text)]
-        recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
-        tree = recipe.of(query) or (lambda literals: query)
-        # If the lexer found other literals than we did, the tree cannot be used for other queries.
-        if recipe.met != set(range(len(places))):
+        if (found := recipe_of(query, text, _LITERAL)) is None:
             return None
-        return EventSkeleton(tree, tuple(recipe.kinds[slot] for slot in range(len(places))))
-
-
-def _unpublished(text: str) -> tuple[str, str | None]:
-    body, *end = text.rsplit(None, 2)
-    if len(end) == 2 and (found := _PUBLISHED.match(" ".join(end))) and not _KEYWORDS.match(found[1]):
-        return body, found[1]
-    return text, None
+        recipe, tree = found
+        return EventSkeleton(tree, tuple(recipe.kinds[slot] for slot in range(len(recipe.kinds))))
 
 
 Literal = str | float | int
-Make = Callable[[Sequence[Literal]], Any]
-"""Builds a part of a stream from the values of literals."""
-
 MOST_SCHEMAS = 8
 """Maximum number of input schemas cached per skeleton."""
 
@@ -251,10 +216,10 @@ def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], sch
 class _Template:
     """Builds streams. `numeric` strings must be numbers, and values in each group of `apart` distinct."""
 
-    make: Make
+    make: Fill
     kinds: tuple[str, ...]
     numeric: frozenset[int]
-    apart: tuple[tuple[Make, ...], ...]
+    apart: tuple[tuple[Fill, ...], ...]
 
     def stream(self, literals: Sequence[str]) -> Statement | None:
         """The stream of a query with these literals; None if the template does not apply."""
@@ -294,7 +259,7 @@ def _template(skeleton: EventSkeleton, schemas: Mapping[str, Schema]) -> _Templa
     first, second = streams
     if first is None or second is None:
         return None
-    maker = _Maker(kinds, [_value(kind, mark) for kind, mark in zip(kinds, ours[0], strict=True)])
+    maker = _Fillr(kinds, [_value(kind, mark) for kind, mark in zip(kinds, ours[0], strict=True)])
     make = maker.of(first) or (lambda values: first)
     if maker.met != set(range(len(kinds))) or maker.depends:
         return None
@@ -315,15 +280,15 @@ def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
     return marks
 
 
-class _Maker:
+class _Fillr:
     """Rebuilds the probes' stream with other literals. `depends`: some part may depend on the literals."""
 
     def __init__(self, kinds: Sequence[str], marks: Sequence[Literal | None]) -> None:
         self.met: set[int] = set()
         self.numeric: set[int] = set()
-        self.apart: list[tuple[Make, ...]] = []
+        self.apart: list[tuple[Fill, ...]] = []
         self.depends = False
-        self._constants: dict[Literal, tuple[int, Make]] = {}
+        self._constants: dict[Literal, tuple[int, Fill]] = {}
         self._windows: dict[int, int] = {}
         for slot, (kind, mark) in enumerate(zip(kinds, marks, strict=True)):
             assert mark is not None
@@ -335,7 +300,7 @@ class _Maker:
             if kind != "string":
                 self._constants[0.0 - float(mark)] = slot, _negated(slot)
 
-    def of(self, node: Any) -> Make | None:
+    def of(self, node: Any) -> Fill | None:
         match node:
             case Constant(value=value):
                 return self._constant(value)
@@ -359,14 +324,9 @@ class _Maker:
             case Pattern(conjuncts=conjuncts, kills=kills):
                 self._keep_apart(conjuncts)
                 self._keep_apart(kills)
-        if isinstance(node, tuple):
-            return _made_anew(lambda *parts: parts, node, list(map(self.of, node)))
-        if is_dataclass(node) and not isinstance(node, type):
-            parts = [getattr(node, one.name) for one in fields(node)]
-            return _made_anew(type(node), parts, list(map(self.of, parts)))
-        return None
+        return rebuilt(node, self.of)
 
-    def _constant(self, value: str | float) -> Make | None:
+    def _constant(self, value: str | float) -> Fill | None:
         if value not in self._constants:
             return None
         slot, of = self._constants[value]
@@ -382,30 +342,30 @@ class _Maker:
 
     def _keep_apart(self, args: tuple[Any, ...]) -> None:
         """Finds conditions that differ in constants only: equal ones would be merged."""
-        groups: dict[str, list[Make]] = {}
+        groups: dict[str, list[Fill]] = {}
         for arg in args:
             makes = [self._value_of(value) for value in _constants(arg)]
             groups.setdefault(repr(_without(arg)), []).append(_all_of(makes))
         self.apart += [tuple(group) for group in groups.values() if len(group) > 1]
 
-    def _value_of(self, value: Literal) -> Make:
+    def _value_of(self, value: Literal) -> Fill:
         found = self._constants.get(value)
         return (lambda values: value) if found is None else found[1]
 
 
-def _as_it_is(slot: int) -> Make:
+def _as_it_is(slot: int) -> Fill:
     return lambda values: values[slot]
 
 
-def _negated(slot: int) -> Make:
+def _negated(slot: int) -> Fill:
     return lambda values: 0.0 - float(values[slot])
 
 
-def _seconds(slot: int) -> Make:
+def _seconds(slot: int) -> Fill:
     return lambda values: int(values[slot]) / 1e6
 
 
-def _all_of(makes: Sequence[Make]) -> Make:
+def _all_of(makes: Sequence[Fill]) -> Fill:
     return lambda values: tuple(make(values) for make in makes)
 
 
@@ -429,32 +389,11 @@ def _without(node: Any) -> Any:
     return node
 
 
-def _made_anew(make: Callable[..., Any], parts: Sequence[Any], makes: Sequence[Make | None]) -> Make | None:
-    changing = [(place, one) for place, one in enumerate(makes) if one is not None]
-    if not changing:
-        return None
-
-    def anew(values: Sequence[Literal]) -> Any:
-        made = list(parts)
-        for place, one in changing:
-            made[place] = one(values)
-        return make(*made)
-
-    return anew
-
-
 def schema_of(definition: EventDefinition) -> Schema:
     return tuple(
         (attribute.name, "number" if attribute.number or is_number(attribute.operand) else "string")
         for attribute in definition.attributes
     )
-
-
-def lower_event_query(query: EventQuery, schemas: Mapping[str, Schema]) -> Stream:
-    """`lower_statement` for a query that is not a PATTERN."""
-    stream = lower_statement(query, schemas)
-    assert not isinstance(stream, Pattern | NearPattern)
-    return stream
 
 
 def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> Statement:

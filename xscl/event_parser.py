@@ -17,7 +17,7 @@ from xscl.check_expressions import blocks, name_span
 from xscl.event_advice import explain_definition, explain_pattern, explain_query
 from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
 from xscl.event_forms import RESERVED, event_name_span, unequal
-from xscl.event_lower import KnownEventSkeletons, made_of, resolve_known, schema_of
+from xscl.event_lower import KnownEventTrees, made_of, resolve_known, schema_of
 from xscl.event_resolve import ALL_FUNCTIONS, MAX_ATTRIBUTES
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem
@@ -202,7 +202,7 @@ def parse_event_statement(
         if kind == "definition":
             definition: EventDefinition = _definition_tables().parse(script, start, end)
             return EventDefinition(definition.name, definition.block, definition.attributes, span)
-        known = _skeletons.query(text) if reuse else None
+        known = _trees.query(text) if reuse else None
         query: EventQuery = known[0] if known else _query_tables(kind).parse(text, 0, len(text))
         found = EventQuery(query.stream, query.select, query.within, query.publish, span)
         if known:
@@ -228,7 +228,7 @@ def _in_own_place(text: str) -> EventQuery | None:
     return query
 
 
-_skeletons = KnownEventSkeletons(_in_own_place)
+_trees = KnownEventTrees(_in_own_place)
 
 
 def name_in(text: str) -> frozenset[str]:

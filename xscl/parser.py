@@ -1,9 +1,4 @@
-"""Parses scripts: text in, a checked syntax tree or all mistakes out.
-
-Statements that differ only in their constants and PUBLISH names share a skeleton (the text without string and number
-literals and PUBLISH name), which is parsed once; its tree is filled in for the others. This is sound because the lexer
-gives them the same tokens, the grammar ignores the contents of literals, and the builder changes none but windows.
-"""
+"""Parses scripts: text in, a checked syntax tree or all mistakes out."""
 
 from __future__ import annotations
 
@@ -17,18 +12,16 @@ from typing import cast
 from lark import Lark, UnexpectedInput
 
 from common.tools import track_progress
-from xscl.advice import Fill, Recipe, explain_syntax_error
+from xscl.advice import explain_syntax_error
 from xscl.algebra.values import ElementConstructor, Hole, Span, holes_of
 from xscl.builder import Builder, Declaration
 from xscl.check import check_publishing, check_script
 from xscl.event_parser import check_events, name_in, parse_event_statement
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
+from xscl.skeletons import Fill, Skeletons, recipe_of, unpublished
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Join, Query, Script, StatementKind
 from xscl.text import StatementSpan, SyntaxKind, kinds_of, split_script
-
-MAX_SKELETONS = 5_000
-"""Maximum number of cached skeletons; the cache is cleared when it is full."""
 
 MAX_TREES = 20_000
 """Maximum number of trees cached by the text before PUBLISH; the cache is cleared when it is full."""
@@ -37,13 +30,6 @@ MAX_TREES = 20_000
 _LITERAL = re.compile(
     r"""(?<![\w.\-'"]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | (-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
 )
-_PUBLISHED = re.compile(
-    r"[ \t\r\n]+publish[ \t\r\n]+"
-    r"(?!(?:select|from|followed|by|join|publish|as|and|or|not|declare|namespace)[ \t\r\n]*\Z)"
-    r"([a-z_][a-z_0-9]*)[ \t\r\n]*\Z",
-    re.ASCII | re.IGNORECASE,
-)
-"""The end of a statement with a simple name, which is no keyword."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,44 +41,45 @@ class _Filled:
     window: Fill | None = None
 
 
-_Skeleton = tuple[object, ...]
-
-
-class KnownSkeletons:
+class KnownTrees:
     def __init__(self, parse: Callable[[str], Query | None]) -> None:
         """`parse` returns the tree of a statement, with its spans in it, or None."""
         self._parse = parse
-        self._fills: dict[_Skeleton, _Filled | None] = {}
-        self._unused: dict[_Skeleton, str] = {}
+        self._skeletons = Skeletons(_LITERAL, self._filling)
         self._trees: dict[object, Query] = {}
 
     def query(self, text: str) -> Query | None:
         """A statement's tree, without spans, if its skeleton is cached; else None. Statements that differ only in their
         PUBLISH names share source and SELECT; those that also differ in a join's window share inputs, predicate and
         SELECT."""
-        text, name = _unpublished(text)
+        text, name = unpublished(text)
         tree = self._trees.get(text)
         if tree is None:
-            skeleton, literals = _split(text)
-            if skeleton in self._unused:
-                first = self._unused.pop(skeleton)
-                query = self._parse(first)
-                # The holes of a constructor have texts of their own.
-                is_filled = query is not None and not isinstance(query.select, ElementConstructor)
-                self._fills[skeleton] = _fill(first, cast(Query, query)) if is_filled else None
-            elif skeleton not in self._fills:
-                self._add(skeleton, text)
-            fill = self._fills.get(skeleton)
-            if fill is None:
+            filled, literals = self._skeletons.of(text)
+            if filled is None:
                 return None
             try:
-                tree = self._filled(fill, literals)
+                tree = self._tree(filled, literals)
             except Problem:
                 return None
             self._keep(text, tree)
         return tree if name is None else Query(tree.source, tree.select, name, tree.span, tree.once)
 
-    def _filled(self, filled: _Filled, literals: list[str]) -> Query:
+    def _filling(self, text: str) -> _Filled | None:
+        query = self._parse(text)
+        # The holes of a constructor have texts of their own.
+        if query is None or isinstance(query.select, ElementConstructor):
+            return None
+        if (found := recipe_of(query, text, _LITERAL)) is None:
+            return None
+        recipe, fill = found
+        source = query.source
+        if not isinstance(source, Join) or source.window.us is None:
+            return _Filled(fill)
+        slot = recipe.slots[source.window.span.start][0]
+        return _Filled(fill, slot, recipe.of(source.window))
+
+    def _tree(self, filled: _Filled, literals: list[str]) -> Query:
         if filled.slot is None or filled.window is None:
             return cast(Query, filled.fill(literals))
         # By the literals but the window.
@@ -110,40 +97,6 @@ class KnownSkeletons:
         if len(self._trees) >= MAX_TREES:
             self._trees.clear()
         self._trees[key] = tree
-
-    def _add(self, skeleton: _Skeleton, text: str) -> None:
-        if len(self._fills) + len(self._unused) >= MAX_SKELETONS:
-            self._fills.clear()
-            self._unused.clear()
-        # What makes other trees of it takes long to find, and most statements may have a skeleton of their own.
-        self._unused[skeleton] = text
-
-
-def _fill(text: str, query: Query) -> _Filled | None:
-    places = [Span(*found.span()) for found in _LITERAL.finditer(text)]
-    recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
-    fill = recipe.of(query) or (lambda literals: query)
-    # If the lexer found other literals than we did, the tree cannot be used for other statements.
-    if recipe.met != set(range(len(places))):
-        return None
-    source = query.source
-    if not isinstance(source, Join) or source.window.us is None:
-        return _Filled(fill)
-    slot = next(slot for slot, place in enumerate(places) if place.start == source.window.span.start)
-    return _Filled(fill, slot, recipe.of(source.window))
-
-
-def _unpublished(text: str) -> tuple[str, str | None]:
-    query, *_ = text.rsplit(None, 2) or [""]
-    found = _PUBLISHED.match(text, len(query))
-    return (text, None) if found is None else (query, found[1])
-
-
-def _split(text: str) -> tuple[_Skeleton, list[str]]:
-    parts = _LITERAL.split(text)
-    strings, numbers = parts[1::3], parts[2::3]
-    literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
-    return (*parts[::3], *[string is None for string in strings]), literals
 
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
@@ -282,7 +235,7 @@ class _Parser:
     def _take(self, statement: StatementSpan, reuse: bool) -> None:
         span, text = statement.span, self._clean[statement.span.start : statement.span.end]
         if reuse and not statement.problem:
-            known = _known.get(text) or _skeletons.query(text)
+            known = _known.get(text) or _trees.query(text)
             if known:
                 self._add(statement, _placed(known, statement.span))
                 return
@@ -371,7 +324,7 @@ def _in_own_place(text: str) -> Query | None:
     return node if isinstance(node, Query) else None
 
 
-_skeletons = KnownSkeletons(_in_own_place)
+_trees = KnownTrees(_in_own_place)
 
 
 def _explained(statement: str, start: int, lines: Lines) -> Problem:

@@ -24,7 +24,7 @@ from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chan
 from tests.oracle.evaluation import evaluate
 from xscl.algebra import values
 from xscl.algebra.joins import JoinOp
-from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, String, ValueExpr, VarPath
+from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, String, VarPath
 from xscl.printer import to_xscl
 from xscl.syntax import (
     Block,
@@ -57,7 +57,7 @@ class Part:
 class Choice:
     """An operand, its value in the sample documents, and the name that it starts from."""
 
-    operand: ValueExpr
+    operand: Expr
     text: str
     name: Name
 

@@ -9,7 +9,7 @@ from tests.oracle.pattern_world import pattern_schema
 from tests.support.event_agreement import Trial
 from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Select, Union
 from xscl.algebra.values import Span
-from xscl.event_lower import lower_event_query, lower_statement
+from xscl.event_lower import lower_statement
 from xscl.event_parser import parse_event_statement, schemas_of
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
@@ -176,11 +176,11 @@ def test_the_examples_have_their_attributes_and_round_trip():
 
 
 def test_filters_of_a_chain_are_one_and_that_of_a_right_operand_is_part_of_next():
-    (one, two) = (lower_event_query(SCRIPT.event_queries[number], SCHEMAS) for number in (1, 2))
+    (one, two) = (lower_statement(SCRIPT.event_queries[number], SCHEMAS) for number in (1, 2))
     assert isinstance(one, Select) and isinstance(two, Select)
     assert isinstance(one.source, Filter) and isinstance(two.source, Filter)
     assert set(one.source.condition.args) == set(two.source.condition.args)  # type: ignore[union-attr]  # both are AllOf
-    lowered = lower_event_query(SCRIPT.event_queries[7], SCHEMAS)
+    lowered = lower_statement(SCRIPT.event_queries[7], SCHEMAS)
     assert isinstance(lowered, Select) and isinstance(lowered.source, Next)
     assert isinstance(lowered.source.right, Events) and isinstance(lowered.source.left, Filter)
 
@@ -196,13 +196,13 @@ def test_filters_of_a_chain_are_one_and_that_of_a_right_operand_is_part_of_next(
 def test_upper_bounds_of_dur_are_windows(condition: str, within: int | None):
     braces = f"{{$1.Name = $2.Name AND ({condition})}}"
     for text in (f"Stock NEXT{braces} Stock", f"Stock FOLD{{, {condition},}} Stock"):
-        lowered = lower_event_query(parse_script(f"{STOCK}{text}").event_queries[0], SCHEMAS)
+        lowered = lower_statement(parse_script(f"{STOCK}{text}").event_queries[0], SCHEMAS)
         assert isinstance(lowered, Next | Fold) and lowered.within == within
 
 
 def test_within_bounds_all_inside_its_from():
     text = STOCK + "SELECT Name FROM (Stock NEXT{DUR <= 5} Stock) UNION (Stock NEXT Stock) WITHIN 10 s"
-    lowered = lower_event_query(parse_script(text).event_queries[0], SCHEMAS)
+    lowered = lower_statement(parse_script(text).event_queries[0], SCHEMAS)
     assert isinstance(lowered, Select) and isinstance(lowered.source, Union)
     windows = [side.within for side in (lowered.source.left, lowered.source.right) if isinstance(side, Next)]
     assert windows == [5_000_000, 10_000_000]
@@ -257,7 +257,7 @@ def test_random_statements_round_trip_and_have_their_schemas(seed: int):
     assert parse_script(to_xscl(script), events=known) == script
     of_script = schemas_of(script, known)
     for published in (query for query in script.event_queries if query.publish):
-        assert dict(lower_event_query(published, of_script).schema) == dict(of_script[published.publish or ""] or ())
+        assert dict(lower_statement(published, of_script).schema) == dict(of_script[published.publish or ""] or ())
     world = pattern_world(seed)
     schemas: dict[str, Schema] = {name: tuple(schema.items()) for name, schema in world.schemas.items()}
     for statement in world.statements:

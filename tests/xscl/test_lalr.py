@@ -12,13 +12,13 @@ from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import event_parser, lalr, parser
+from xscl import event_parser, lalr, parser, skeletons
 from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
-from xscl.event_lower import KnownEventSkeletons, lower_event_query
+from xscl.event_lower import KnownEventTrees, lower_statement
 from xscl.event_parser import _definition_tables, _definitions, _queries, _query_tables, schemas_of
 from xscl.lalr import TableParser, Unparsable
-from xscl.parser import KnownSkeletons, _lark, _Parser, _tables, parse_script
+from xscl.parser import KnownTrees, _lark, _Parser, _tables, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import Problem, XsclErrors
 from xscl.syntax import EventStreams, Script
@@ -157,8 +157,8 @@ def test_both_find_the_same_trees_of_event_statements(seed: int):
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "_known", {})
-    monkeypatch.setattr(parser, "_skeletons", KnownSkeletons(parser._in_own_place))
-    monkeypatch.setattr(event_parser, "_skeletons", KnownEventSkeletons(event_parser._in_own_place))
+    monkeypatch.setattr(parser, "_trees", KnownTrees(parser._in_own_place))
+    monkeypatch.setattr(event_parser, "_trees", KnownEventTrees(event_parser._in_own_place))
 
 
 def script_outcome(text: str, *, reuse: bool) -> Script | list[str]:
@@ -253,13 +253,13 @@ def test_a_mistake_in_the_constants_or_behind_a_known_filter_is_told_with_its_pl
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
-    monkeypatch.setattr(parser, "MAX_SKELETONS", 2)
+    monkeypatch.setattr(skeletons, "MAX_SKELETONS", 2)
     monkeypatch.setattr(parser, "MAX_TREES", 3)
     for n in range(10):
         parse_script(f"//a{n}[b = 'x'];\n//b{n}")
         assert len(parser._known) <= 3
         parse_script(f"//b{n} PUBLISH other")
-        assert len(parser._skeletons._fills) <= 2 and len(parser._skeletons._trees) <= 3
+        assert len(parser._trees._skeletons._found) <= 2 and len(parser._trees._trees) <= 3
 
 
 SCHEMAS: dict[str, Schema] = {"S": (("a", "string"), ("b", "string"), ("x", "number")), "T": (("c", "string"),)}
@@ -272,7 +272,7 @@ def event_outcome(text: str, known: EventStreams, *, reuse: bool) -> object:
     except XsclErrors as errors:
         return list(map(str, errors.errors))
     schemas = schemas_of(script, known)
-    return script, [repr(lower_event_query(query, schemas)) for query in script.event_queries]
+    return script, [repr(lower_statement(query, schemas)) for query in script.event_queries]
 
 
 def check(text: str, known: EventStreams) -> None:

@@ -154,7 +154,6 @@ class Not:
 
 
 Expr = Rel | VarPath | String | Number | Call | Compare | And | Or | Not
-ValueExpr = VarPath | String | Number | Call
 
 # ---------------------------------------------------------------- constructors
 
