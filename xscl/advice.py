@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.values import Span
+from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
+from xscl.event_resolve import STRATEGIES
 from xscl.problems import Lines, Problem
-from xscl.text import UNITS_HINT, bracket_problem, foreign_mistake, misplaced_word, unit_hint
+from xscl.text import UNITS_HINT, SyntaxKind, bracket_problem, foreign_mistake, misplaced_word, unit_hint
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
 
@@ -57,6 +59,14 @@ _WORDS = {
     "DURATION": "a window",
     "INF": "a window",
     "PERCENTAGE": "a number",
+    "VARIABLE": "a name",
+    "TILDE": "~",
+    "BANG": "!",
+    "BAR": "|",
+    "CURRENT": "i",
+    "PREVIOUS": "i-1",
+    "LAST": "v.LEN",
+    "EARLIER": "..i-1",
 }
 _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
@@ -86,7 +96,21 @@ _COMPUTE = (
     "SELECT x * 2 AS y FROM E"
 )
 
-_RULES = (
+_SPELLINGS = (
+    Rule("there is no operator ==", "write =", "=", "=", whole=True),
+    Rule("there is no operator <>", "write !=", ">", "<", whole=True),
+    Rule("there is no operator =<", "write <=", "<", "=", whole=True),
+    Rule("there is no operator =>", "write >=", ">", "=", whole=True),
+    Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
+)
+_WITHOUT_SIDE = (
+    Rule("{0} has no right side", "write a condition behind it, or remove it", r"(?:[,\]})]|$)", r"(?i:\b(and|or))"),
+    Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
+    Rule("{0} has no right side", "write what to compare with", r"(?:[,\]})]|(?i:and|or)\b|$)", rf"({_COMPARISON})"),
+    Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
+)  # fmt: skip
+
+_DOCUMENT_RULES = (
     # Element constructors.
     Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
     Rule("a single }} in constructor text", "write }}}} for a brace", r"\}", expects="TEXT"),
@@ -96,16 +120,12 @@ _RULES = (
     Rule("< cannot stand in an attribute", "write &lt;", "<", expects="SQUOTED"),
     Rule("an attribute's value must be quoted", 'write name="value"', expects="DQUOTE"),
     # Spellings of other languages.
-    Rule("there is no operator ==", "write =", "=", "=", whole=True),
-    Rule("there is no operator <>", "write !=", ">", "<", whole=True),
-    Rule("there is no operator =<", "write <=", "<", "=", whole=True),
-    Rule("there is no operator =>", "write >=", ">", "=", whole=True),
+    *_SPELLINGS,
     Rule("there is no operator !", "write != between values, and not(...) around a condition of a filter", "!"),
     Rule("there is no operator {0}", "write and", "(&&?)"),
     Rule("there is no operator ||", "write or", r"\|\|"),
     Rule("unions with | are not supported", "write one query for each path", r"\|"),
     Rule("variables are written without $", "write {0}", r"\$([\w.\-]+'*)"),
-    Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
     Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
     Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
     Rule("there is no WHERE",
@@ -181,10 +201,7 @@ _RULES = (
     Rule("there is no arithmetic in a query over documents", _COMPUTE, r"[0-9]", "/"),
     Rule("a step is missing", "write a name behind the /", r"(?!\w)", "/"),
     # Conditions.
-    Rule("{0} has no right side", "write a condition behind it, or remove it", r"(?:[,\]})]|$)", r"(?i:\b(and|or))"),
-    Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
-    Rule("{0} has no right side", "write what to compare with", r"(?:[,\]})]|(?i:and|or)\b|$)", rf"({_COMPARISON})"),
-    Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
+    *_WITHOUT_SIDE,
     Rule("a comparison of a comparison", "write and between two comparisons", _COMPARISON, expects="AND",
          without="COMPARE"),
     Rule("an empty filter", "write a condition, or remove the brackets", r"\]", r"\["),
@@ -203,25 +220,178 @@ _RULES = (
 )  # fmt: skip
 
 
-def explain_syntax_error(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
+_LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
+
+_EVENT_SPELLINGS = (
+    # Spellings of other languages, in expressions and windows.
+    *_SPELLINGS,
+    Rule("there is no operator !", "write != between values, and NOT in front of a condition", "!"),
+    Rule("there is no operator {0}", "write AND", "(&&?)"),
+    Rule("there is no operator ||", "write OR, or concat(x, y)", r"\|\|"),
+    Rule("there is no operator {0}", "write /", r"(?i:(div)\b)", expects="AND"),
+    Rule("there is no operator {0}", "write %", r"(?i:(mod)\b)", expects="AND"),
+    Rule("there is no operator {0}", 'write contains(x, "part"), or matches(x, "pattern")',
+         r"(?i:(like|ilike|regexp|rlike)\b)", expects="AND"),
+    Rule("there is no IN", 'write x = "a" OR x = "b"', r"(?i:in)\b", expects="AND"),
+    Rule("there is no BETWEEN", "write x >= 1 AND x <= 2", r"(?i:between)\b", expects="AND"),
+    Rule("there is no {0} BY", "events come in the order of time", r"(?i:(order)\b)"),
+    Rule("numbers have no exponent", "write the digits out", r"[0-9.]+[eE][0-9+-]"),
+    Rule("unknown unit of time {0}", UNITS_HINT, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
+    Rule("unknown unit of time {0}", UNITS_HINT, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
+    Rule("unknown unit of time {0}", UNITS_HINT, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
+         r"(?i:\b(?:within|over))\s+[0-9.]+"),
+    Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
+)  # fmt: skip
+
+_EVENT_PARTS = (
+    Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
+    Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over))"),
+    Rule("% has no right side", "write a value behind it, or 80% without a blank", r"(?:[,})]|$)", r"[0-9]\s+%"),
+    *_WITHOUT_SIDE,
+    Rule("a comparison of a comparison", "write AND between two comparisons", _COMPARISON, expects="AND"),
+    Rule("a name is missing", "write one behind AS", r"(?!\w)", before=r"(?i:\bas)"),
+    Rule("a new statement begins here", "write ; between two statements", r"(?i:from|select|define|pattern)\b",
+         expects="$END"),
+    Rule("an operator is missing", "write a comparison, AND or OR between the two", r"[\w\"'($]", expects="AND"),
+)  # fmt: skip
+
+_QUERY_RULES = (
+    # What belongs to queries over documents.
+    Rule("a path reads documents, and an event query reads events",
+         "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/|->|@", expects="NEXT"),
+    Rule("a path reads documents, and an event query reads events",
+         "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/", expects="FILTER"),
+    Rule("there are no brackets here", "write FILTER{{...}} in front of the source", r"\[", expects="NEXT"),
+    Rule("there are no brackets here", "write $1.x = $2.x", r"\["),
+    Rule("an event query has no element constructor",
+         "write SELECT x, y AS z: an output has an element for each attribute", "<", "(?i:select)"),
+    Rule("{0} joins documents, and this is an event query",
+         "write NEXT, or define events from the matches of a join that is PUBLISHed", r"(?i:(join|followed)\b)",
+         expects="NEXT"),
+    Rule("ONCE PER belongs to queries over documents", "remove it", r"(?i:once)\b", expects="$END"),
+    Rule("WITHIN stands in front of PUBLISH", "write WITHIN 7 d PUBLISH name", r"(?i:within)\b", r"(?i:publish)\s+\w+"),
+    *_EVENT_SPELLINGS,
+    Rule("there is no {0}", "write FILTER{{...}} in front of the source", r"(?i:(where|having)\b)"),
+    Rule("there is no GROUP BY", "write AGGREGATE{{count() AS n BY x OVER 1 d}} in front of the source",
+         r"(?i:group)\b"),
+    # References.
+    Rule("{0}.{1} is no reference", "write $1.{1} for the left event, $2.{1} for the right one, $.{1} for FOLD's last",
+         r"\.\s*(\w*)", r"(\w+)", whole=True),
+    Rule("{0} without an attribute", "write a dot and a name behind it, as in {0}.x", before=r"(\$\w*)", expects="DOT"),
+    # Parts that are missing, or too many.
+    Rule("FOLD has three parts in its braces", "write FOLD{{which, while, x + 1 AS x}}; each part may be empty",
+         r"\}", expects="COMMA", without="RBRACE"),
+    Rule("empty braces", "leave them out, or write a condition", r"\}", r"(?i:\bnext)\s*\{"),
+    Rule("empty braces", "write a condition", r"\}", r"(?i:\bfilter)\s*\{"),
+    Rule("empty braces", "write what to compute, such as count() AS n", r"\}", r"(?i:\baggregate)\s*\{"),
+    Rule("{0} has one condition in its braces", "write AND between conditions, and WITHIN with a window at the end",
+         ",", r"(?i:\b(next|filter))\s*\{[^{}]*", expects="RBRACE", without="COMMA"),
+    Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
+    Rule("SELECT selects nothing", "write *, or attributes", r"(?i:from)\b|$", "(?i:select)"),
+    Rule("an item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="FUNCTION"),
+    Rule("FROM is missing", "write FROM before the source", r"(?i:filter|aggregate)\b", expects="FUNCTION"),
+    Rule("FROM is missing", "write FROM before the source (or a comma between items)", r"[\w(]", expects="FROM"),
+    Rule("{0} has no right side", "write the name of events behind it, or a source in parentheses",
+         r"(?:\)|(?i:within|publish)\b|$)", r"(?i:\b(union|next|fold)\b\s*(?:\{[^{}]*\})?)", expects="FILTER"),
+    Rule("a source is missing", "write the name of events, or a source in parentheses",
+         r"(?:[,)}]|(?i:next|fold|union|within|publish)\b|$)", expects="FILTER"),
+    *_EVENT_PARTS,
+    Rule("this is no operator of events", "the operators between two sources are NEXT, FOLD and UNION",
+         r"[\w(]", expects="NEXT"),
+)  # fmt: skip
+
+_DEFINITION_RULES = (
+    Rule("DEFINE EVENT without a name", "write DEFINE EVENT and a name, FROM S//item->i (title := i/title)",
+         before=r"(?i:\bevent)", expects="WORD"),
+    Rule("FROM is missing", "write FROM and the path of the event, as in FROM S//item->i", expects="FROM"),
+    Rule("the block of an event stands without parentheses", "write FROM S//item->i (title := i/title)",
+         r"\(", r"(?i:\bfrom)"),
+    Rule("an event is defined from one block", "PUBLISH the join, and define the event FROM its name/match->m",
+         r"(?i:join|followed)\b", expects="LPAR"),
+    Rule("this event has no attributes", "write them in parentheses behind the block: (title := i/title)",
+         r"$", expects="LPAR"),
+    Rule("this event has no attributes", "write one, such as title := i/title", r"\)", r"\("),
+    Rule("an attribute is missing", "write one behind the comma, or remove it", r"\)", ","),
+    Rule("{0} without its value", "write {0} := i/title, or {0} IN i/category for an event for each",
+         r"", r"\b([\w\-]+)", expects="ASSIGN"),
+    Rule(":= has no right side", "write a path on a variable, as in i/title", r"[,)]|$", ":="),
+    Rule("there is no {0} in a definition", "write a query over the events: FROM name {0} ...",
+         r"(?i:(publish|within|once|select|where)\b)"),
+)  # fmt: skip
+
+
+_WHERE = re.compile(r"(?i:\bwhere)(?!\w)")
+_STRATEGY = re.compile(rf"\s*(?:(?:{'|'.join(STRATEGIES)})(?!\w)\s*(?:\([^()]*\)\s*)?)?")
+_CLAUSE = re.compile(r"(?i:\b(?:errors|within|having|return|all|earliest|non|publish))(?![\w.])")
+
+_PATTERN_RULES = (
+    # Components.
+    Rule("PATTERN SEQ without its components", "write them in parentheses: PATTERN SEQ(A a, B b)",
+         before=r"(?i:\bseq)", expects="LPAR"),
+    Rule("a component is missing", "write a stream and a variable, such as Post p", r"[,)]|$", expects="TILDE"),
+    Rule("there is no {0} in front of a component", "write ~(A a) for no event of A", r"(!|(?i:not\b))",
+         expects="TILDE"),
+    Rule("{0} in front of a component", "write the name of events, and a variable", r"(?i:(filter|from|select)\b)",
+         expects="TILDE"),
+    Rule("{1}[] is of a component with +", "write {0}+ {1}[]", r"\[", r"(\w+)\s+(\w+)", expects="COMMA"),
+    Rule("a component with + has a variable with brackets", "write {0}[]", r"[,)]", r"\+\s*(\w+)", expects="LSQB"),
+    Rule("{0}* is no component with a variable", "write {0}+ {1}[]: one event or more", r"(\w+)", r"(\w+)\s*\*"),
+    # Clauses.
+    Rule("BUDGET belongs to ERRORS", "write ERRORS <= 1 BUDGET 100", r"(?i:budget)\b"),
+    Rule("ERRORS has an upper bound", "write ERRORS <= 1", before=r"(?i:\berrors)", expects="COMPARE"),
+    Rule("there is no {0} in a pattern", "write RETURN a.x AS x behind WITHIN", r"(?i:(select)\b)"),
+    Rule("there is no {0} in a pattern", "write NON OVERLAPPING for one of those that overlap", r"(?i:(once)\b)"),
+    Rule("there is no OR between patterns", "write two patterns that PUBLISH one name", r"(?i:or|union)\b",
+         expects="WHERE"),
+    Rule("RETURN returns nothing", "write what to tell, such as a.x AS x, or leave RETURN out",
+         r"(?i:publish|all|earliest|non)\b|$", r"(?i:\breturn)"),
+    Rule("an item is missing", "write one behind the comma, or remove it",
+         r"(?i:publish|all|earliest|non)\b|$", ",", expects="FUNCTION"),
+    Rule("HAVING without a condition", "write one, such as a.x > 5, or leave HAVING out",
+         r"(?i:return|publish|all|earliest|non)\b|$", r"(?i:\bhaving)"),
+    Rule("HAVING without a condition", "write one, such as a.x > 5, or leave HAVING out", r"\w",
+         r"(?i:\bhaving\s+(?:return|all|earliest|non))"),
+    # References.
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"[\w.+\- ]+\]",
+         expects="CURRENT"),
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"\.\.[^\]]*\]",
+         expects="CURRENT"),
+    Rule("{0}[...] without an attribute", "write {0}[1].x", before=r"(\w+)\[[^\[\]]*\]", expects="DOT", without="AND"),
+    *_EVENT_SPELLINGS,
+    *_EVENT_PARTS,
+)  # fmt: skip
+
+
+_EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "pattern": _PATTERN_RULES}
+
+
+def explain_syntax_error(
+    error: UnexpectedInput, text: str, start: int, lines: Lines, kind: SyntaxKind = "xscl"
+) -> Problem:
     """The problem where the parser stopped in the `text` of a statement, which begins at `start` in its script."""
     if isinstance(error, UnexpectedToken):
         expected, ended = set(error.accepts), error.token.type == "$END"
     else:
         expected, ended = set(getattr(error, "allowed", ())), False
     at = len(text) if ended else error.pos_in_stream or 0
-    problem = (
-        bracket_problem(text, at, ended, expected, start, lines)
-        or foreign_mistake(text[:at], text[at:], at, expected)
-        or known_mistake(_RULES, text[:at], text[at:], at, expected)
-        or misplaced_word(text[:at], text[at:], at, expected)
-        or _keyword_problem(text[at:], at, expected)
-        or plain_problem(text[at:], at, expected)
-    )
+    before, behind = text[:at], text[at:]
+    problem = bracket_problem(text, at, ended, expected, start, lines)
+    if kind == "pattern":
+        problem = problem or _where_without_braces(text, at)
+    if kind != "xscl":
+        problem = problem or _known_mistake(_EVENT_RULES[kind], before, behind, at, expected)
+    if kind in ("xscl", "definition"):
+        problem = (
+            problem
+            or foreign_mistake(before, behind, at, expected)
+            or _known_mistake(_DOCUMENT_RULES, before, behind, at, expected)
+            or misplaced_word(before, behind, at, expected)
+        )
+    problem = problem or _keyword_problem(behind, at, expected, kind) or _plain_problem(behind, at, expected)
     return problem.moved(start)
 
 
-def known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+def _known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
     """The problem of the first rule that matches the text `before` and `behind` the place; else None."""
     before = before[-80:]
     for rule in rules:
@@ -238,15 +408,37 @@ def known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expe
     return None
 
 
-def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None:
-    found = re.match(r"[A-Za-z]+(?![\w.\-])", behind)
-    if found is None or found[0].lower() not in KEYWORDS or not expected & {"WORD", "VAR"}:
+def _where_without_braces(text: str, at: int) -> Problem | None:
+    found = _WHERE.search(text, text.rfind("{", 0, at) + 1, at)
+    strategy = _STRATEGY.match(text, found.end()) if found else None
+    if found is None or strategy is None:
+        return None
+    begin = strategy.end()
+    ending = _CLAUSE.search(text, begin)
+    end = ending.start() if ending else len(text)
+    condition = text[begin:end].rstrip()
+    if "{" in condition or end < at:
+        return None
+    if not condition:
+        return Problem("WHERE without a condition", Span(*found.span()), "write it in braces: WHERE {a.x = b.x}")
+    hint = "write WHERE {a.x = b.x}" if "\n" in condition else f"write {{{condition}}}"
+    return Problem("the conditions of WHERE stand in braces", Span(begin, begin + len(condition)), hint)
+
+
+def _keyword_problem(behind: str, at: int, expected: set[str], kind: SyntaxKind) -> Problem | None:
+    of_documents = kind in ("xscl", "definition")
+    found = re.match(r"[A-Za-z]+(?![\w.\-])" if of_documents else r"[A-Za-z]+(?!\w)", behind)
+    if found is None or not expected & ({"WORD", "VAR"} if of_documents else {"NAME", "VARIABLE"}):
+        return None
+    keywords = KEYWORDS if of_documents else RESERVED_IN_PATTERNS if "VARIABLE" in expected else RESERVED
+    if found[0].lower() not in keywords:
         return None
     message = f"{found[0]} is a keyword, and a name is needed here"
-    return Problem(message, Span(at, at + len(found[0])), "choose another name (behind / or @ any name will do)")
+    where = "/ or @" if of_documents else "a dot"
+    return Problem(message, Span(at, at + len(found[0])), f"choose another name (behind {where} any name will do)")
 
 
-def plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
+def _plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
     found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
     message = f"unexpected {found[0]}" if found else "the query ends too early"
     words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})

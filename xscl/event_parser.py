@@ -10,11 +10,11 @@ from pathlib import Path
 
 from lark import Lark, UnexpectedInput
 
+from xscl.advice import explain_syntax_error
 from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
 from xscl.check import query_problems
 from xscl.check_expressions import blocks, name_span
-from xscl.event_advice import explain_definition, explain_pattern, explain_query
 from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
 from xscl.event_forms import RESERVED, event_name_span, unequal
 from xscl.event_lower import KnownEventTrees, made_of, resolve_known, schema_of
@@ -215,7 +215,7 @@ def parse_event_statement(
     try:
         (_definitions() if kind == "definition" else _queries(kind)).parse(text)
     except UnexpectedInput as error:
-        raise _EXPLAIN[kind](error, text, start, lines) from None
+        raise explain_syntax_error(error, text, start, lines, kind) from None
     raise AssertionError(f"Lark accepts what its tables reject: {text}")
 
 
@@ -237,7 +237,6 @@ def name_in(text: str) -> frozenset[str]:
     return frozenset({found[1]} if found else ())
 
 
-_EXPLAIN = {"definition": explain_definition, "event query": explain_query, "pattern": explain_pattern}
 _PATTERN = re.compile(r"pattern\s+seq(?!\w)", re.IGNORECASE)
 _DEFINED = re.compile(r"define\s+event\s+(\w+)", re.IGNORECASE)
 _PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)

@@ -4,7 +4,7 @@ streams that nothing writes, and event state that is kept for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from feeds.feed import EntryForm
 from feeds.items import ATTRIBUTES, FIELDS
+from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value
 from xscl.algebra.values import (
     ORDERS,
     And,
@@ -34,9 +35,9 @@ from xscl.algebra.values import (
     time_text,
 )
 from xscl.check_expressions import blocks
-from xscl.event_advice import remarks
-from xscl.event_forms import event_name_span
+from xscl.event_forms import event_name_span, expression_kind, is_windowed
 from xscl.event_parser import schemas_of
+from xscl.event_resolve import PatternResolver, Resolver, Scope
 from xscl.lower import and_arms
 from xscl.parser import located_queries
 from xscl.printer import to_xscl
@@ -44,14 +45,28 @@ from xscl.problems import Lines, Problem, XsclError
 from xscl.syntax import (
     DEFAULT_STREAM,
     Block,
+    Both,
+    EventCompare,
     EventDefinition,
+    EventExpr,
+    EventQuery,
+    EventStream,
+    Filtered,
+    Grouped,
+    Inner,
     Input,
+    Iteration,
     Join,
+    NextStream,
     Query,
+    Reference,
     Script,
     SelectItem,
     SelectItems,
+    Sequenced,
     SubQuery,
+    UnionStream,
+    Window,
     names_read,
 )
 
@@ -534,6 +549,137 @@ def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) ->
             yield Problem(f"nothing PUBLISHes {stream}", span, f"did you mean {meant}?")
 
 
+_FOREVER = "what waits here is kept for ever"
+_NUMBER_HINT = "make it a number where the event is defined, with number(...)"
+
+
+def _remarks(query: EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
+    """Warnings for a query without problems, in the order of their places, which are in its own text."""
+    body = query.stream
+    if isinstance(body, Sequenced):
+        of_pattern = _PatternRemarking(schemas)
+        of_pattern.pattern(query, body)
+        found, place = of_pattern.remarks, None
+        if query.within is not None and query.within.us is None:
+            place, hint = query.within.span, "write a window, such as WITHIN 30 d"
+    else:
+        remarking = _Remarking(schemas)
+        remarking.query(query.select, body, query.within)
+        found, place = remarking.remarks, _without_end(query, body, schemas)
+        hint = "write WITHIN and a window at the end of the query, such as WITHIN 30 d"
+    if place is not None:
+        found.append(Problem(f"{_FOREVER}: nothing says how long a result may take", place, hint))
+    # A part of the tree may have been resolved more than once.
+    distinct = {(problem.span.start, problem.span.end, problem.message): problem for problem in found}
+    return [problem for _, problem in sorted(distinct.items())]
+
+
+class _TextRemarks(Resolver):
+    def __init__(self, schemas: Mapping[str, Schema]) -> None:
+        super().__init__(schemas, ())
+        self.remarks: list[Problem] = []
+
+    def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> EventCondition | None:
+        """Texts count as numbers in all but = and !=, and beside a number."""
+        left, right = self.value(expr.left, scope), self.value(expr.right, scope)
+        if left is not None and right is not None:
+            self._texts(expr, left, right)
+        return super().comparison(expr, scope, negated)
+
+    def _texts(self, expr: EventCompare, left: Value, right: Value) -> None:
+        texts = [
+            one for one, value in ((expr.left, left), (expr.right, right))
+            if expression_kind(value) == "string" and not isinstance(value, Constant)
+        ]  # fmt: skip
+        if len(texts) == 2 and expr.op in ORDERS:
+            message = f"{expr.op} compares numbers, and both of these are texts: it holds for texts that are numbers"
+            self.remarks.append(
+                Problem(message, expr.span, f"{_NUMBER_HINT}; DUR and GAP say how far apart events are")
+            )
+        elif len(texts) == 1 and (expr.op in ORDERS or "number" in (expression_kind(left), expression_kind(right))):
+            message = "a text is compared with a number: this never holds for a text that is none"
+            self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
+
+
+class _PatternRemarking(_TextRemarks, PatternResolver): ...
+
+
+class _Remarking(_TextRemarks):
+    def query(self, select: object, source: EventStream, within: Window | None) -> Stream | None:
+        """WITHIN has a meaning for NEXT and FOLD only."""
+        if within is not None and within.us is not None and not any(_joins(source)):
+            hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
+            self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
+        return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
+
+    def filter(self, node: Filtered) -> Stream | None:
+        """After a NEXT without a condition, a FILTER tests the first event only, whichever it is."""
+        join = node.source
+        if isinstance(join, NextStream) and join.condition is None:
+            left, right = Resolver.stream(self, join.left), Resolver.stream(self, join.right)
+            if left is not None and right is not None:
+                self._behind_next(node.condition, left.schema, right.schema)
+        return super().filter(node)
+
+    def _behind_next(self, condition: EventExpr, left: Schema, right: Schema) -> None:
+        names = {name for name, _ in right}
+        clash = any(name in names for name, _ in left)
+        before = {f"{name}_1" if clash else name for name, _ in left}
+        for atom in condition.args if isinstance(condition, Both) else (condition,):
+            match atom:
+                case EventCompare(op="=", left=Reference(name=one), right=Reference(name=other)) if {
+                    one,
+                    other,
+                } & before and {one, other} & names:
+                    message = "NEXT has taken the first event of all before this is tested"
+                    hint = "write it in the braces of NEXT for the first event for which it holds"
+                    self.remarks.append(Problem(message, atom.span, hint))
+
+
+def _joins(stream: EventStream) -> Iterator[EventStream]:
+    waiting = [stream]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case Inner():
+                waiting.append(node.stream)
+            case Filtered() | Grouped():
+                waiting.append(node.source)
+            case NextStream() | Iteration() | UnionStream():
+                if not isinstance(node, UnionStream):
+                    yield node
+                waiting += node.left, node.right
+
+
+def _without_end(query: EventQuery, node: EventStream, schemas: Mapping[str, Schema]) -> Span | None:
+    """The place of the outermost NEXT or FOLD of the query whose state never expires."""
+    stream = Resolver(schemas, ()).query(query.select, node, query.within)
+    if stream is None or is_windowed(stream):
+        return None
+    while True:
+        match node:
+            case Inner():
+                node = node.stream
+            case Filtered() | Grouped():
+                node = node.source
+            case UnionStream():
+                left = Resolver(schemas, ()).stream(node.left)
+                node = node.right if left is not None and is_windowed(left) else node.left
+            case NextStream() | Iteration():
+                if _is_endless(Resolver(schemas, ()).stream(node)):
+                    return node.span
+                left = Resolver(schemas, ()).stream(node.left)
+                node = node.right if left is not None and is_windowed(left) else node.left
+            case _:
+                return node.span
+
+
+def _is_endless(stream: Stream | None) -> bool:
+    while isinstance(stream, Select):
+        stream = stream.source
+    return isinstance(stream, Next | Fold) and stream.within is None
+
+
 def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> Iterator[Problem]:
     """Yields warnings for the event statements of a correct script. `feeds` and `items` are as in
     `mmqjp.explain.warnings`."""
@@ -549,7 +695,7 @@ def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> It
             yield from item_warnings(query, published)
     schemas = schemas_of(script)
     for event_query in script.event_queries:
-        for problem in remarks(event_query, schemas):
+        for problem in _remarks(event_query, schemas):
             yield problem.moved(event_query.span.start)
 
 
