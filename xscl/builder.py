@@ -1,11 +1,13 @@
-"""Builds the syntax tree while the parser reduces the rules of xscl.lark: one method per rule."""
+"""Builds syntax trees while the parser reduces the rules of xscl.lark and events.lark: one method per rule."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from sys import intern
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from lark import Token, Transformer
 
@@ -13,6 +15,7 @@ from common.tools import quick
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import (
     DERIVED,
+    NOWHERE,
     NUMBERS,
     WITH_LITERAL,
     And,
@@ -31,20 +34,62 @@ from xscl.algebra.values import (
     Step,
     String,
     VarPath,
+    is_number,
 )
 from xscl.check_expressions import name_span
 from xscl.problems import Problem
 from xscl.syntax import (
     DEFAULT_STREAM,
+    AllAttributes,
+    Alternatives,
+    AnyOrder,
+    ArithmeticExpr,
     Block,
+    Both,
+    Component,
+    DefinedAttribute,
+    Either,
+    EquivalenceTest,
+    Errors,
+    EventCall,
+    EventCompare,
+    EventDefinition,
+    EventQuery,
+    EventStream,
+    Filtered,
+    Grouped,
+    Inner,
     Input,
+    IsNull,
+    ItemIndex,
+    ItemReference,
+    Iteration,
     Join,
+    LetterOf,
+    ListedVariable,
+    Minus,
+    Mode,
+    Named,
+    Negated,
+    NextStream,
+    NoEvent,
+    Null,
     Once,
+    OneEvent,
+    Percentage,
+    Qualifier,
     Query,
+    Reference,
+    Repetition,
     SelectItem,
     SelectItems,
     SelectStar,
+    Sequenced,
+    StrategyName,
+    StreamName,
     SubQuery,
+    TimeMeasure,
+    UnionStream,
     Window,
 )
 from xscl.text import UNITS, unescaped, unit_hint, window_us
@@ -87,6 +132,14 @@ class _Published:
     span: Span
 
 
+@quick
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    word: str
+    value: Any
+    span: Span
+
+
 def _query(source: Input, select: Any, publish: list[_Published], span: Span) -> Query:
     if not publish:
         return Query(source, select, None, span)
@@ -108,7 +161,18 @@ def _name(token: Token) -> str:
     return intern(str(token))
 
 
-class Builder(Transformer[Token, Any]):
+class _LiteralBuilder(Transformer[Token, Any]):
+    def string(self, children: list[Token]) -> String:
+        return String(unquoted(children[0]), _span(children[0], children[0]))
+
+    def number(self, children: list[Token]) -> Number:
+        return Number(str(children[0]), _span(children[0], children[0]))
+
+    def parentheses(self, children: list[Any]) -> Any:
+        return children[1]
+
+
+class Builder(_LiteralBuilder):
     """The parser's callbacks: each receives the children of its rule (tokens and nodes) and returns a node. Raises
     Problem for what the grammar accepts but the language does not."""
 
@@ -224,9 +288,6 @@ class Builder(Transformer[Token, Any]):
         left, op, right = children
         return Compare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
 
-    def parentheses(self, children: list[Any]) -> Expr:
-        return cast(Expr, children[1])
-
     def call(self, children: list[Any]) -> Call | Not:
         name, args = _name(children[0]), tuple(children[2:-1:2])
         span = _span(children[0], children[-1])
@@ -238,12 +299,6 @@ class Builder(Transformer[Token, Any]):
 
     def var_path(self, children: list[Any]) -> VarPath:
         return VarPath(_name(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
-
-    def string(self, children: list[Token]) -> String:
-        return String(unquoted(children[0]), _span(children[0], children[0]))
-
-    def number(self, children: list[Token]) -> Number:
-        return Number(str(children[0]), _span(children[0], children[0]))
 
     # ------------------------------------------------------------ SELECT
 
@@ -326,8 +381,342 @@ def _condition(expr: Expr) -> Expr:
     return expr
 
 
-def _arms(children: list[Any], kind: type[And] | type[Or]) -> tuple[Expr, ...]:
-    arms: list[Expr] = []
+_Junction = TypeVar("Junction", And, Or, Both, Either)
+
+
+def _arms(children: list[Any], kind: type[_Junction]) -> tuple[Any, ...]:
+    arms: list[Any] = []
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])
     return tuple(arms)
+
+
+class DefinitionBuilder(Builder):
+    """The parser's callbacks for definitions, whose blocks and operands are built like those of queries."""
+
+    def definition(self, children: list[Any]) -> EventDefinition:
+        _, _, name, _, block, _, *attributes, end = children
+        span = Span(children[0].start_pos, end.end_pos)
+        return EventDefinition(str(name), block, tuple(attributes[::2]), span)
+
+    def first_of(self, children: list[Any]) -> DefinedAttribute:
+        operand = children[2]
+        is_numeric = is_number(operand)
+        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
+            operand = operand.args[0]
+        return DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
+
+    def each_of(self, children: list[Any]) -> DefinedAttribute:
+        return DefinedAttribute(str(children[0]), children[2], False, True, _span(children[0], children[2]))
+
+
+_SIDES = ("$", "$1", "$2")
+
+
+class EventBuilder(_LiteralBuilder):
+    """The parser's callbacks shared by all event statements, and those of queries: each receives the children of its
+    rule (tokens and nodes) and returns a node. Raises Problem for what the grammar accepts but the language does not.
+    An operator's span is its keyword, as far as parentheses are around its operands."""
+
+    # ------------------------------------------------------------ queries
+
+    def selected(self, children: list[Any]) -> EventQuery:
+        _, items, _, stream, *clauses = children
+        return _event_query(items, stream, clauses, _span(children[0], children[-1]))
+
+    def plain(self, children: list[Any]) -> EventQuery:
+        stream, *clauses = children[1:] if isinstance(children[0], Token) else children
+        return _event_query(None, stream, clauses, _span(children[0], children[-1]))
+
+    def within(self, children: list[Any]) -> _Clause:
+        return _Clause("WITHIN", children[1], _span(children[0], children[1]))
+
+    def publish(self, children: list[Token]) -> _Clause:
+        return _Clause("PUBLISH", _name(children[1]), _span(children[1], children[1]))
+
+    def items(self, children: list[Any]) -> tuple[Named | AllAttributes, ...]:
+        return tuple(children[::2])
+
+    def star(self, children: list[Token]) -> AllAttributes:
+        return AllAttributes(_span(children[0], children[0]))
+
+    def named(self, children: list[Any]) -> Named:
+        expr, span = children[0], _span(children[0], children[-1])
+        if len(children) > 1:
+            return Named(expr, _name(children[2]), span)
+        return Named(expr, expr.name if isinstance(expr, Reference | ItemReference) else "", span)
+
+    # ------------------------------------------------------------ streams
+
+    def stream_name(self, children: list[Token]) -> StreamName:
+        return StreamName(_name(children[0]), _span(children[0], children[0]))
+
+    def group(self, children: list[Any]) -> EventStream:
+        query: EventQuery = children[1]
+        stream: EventStream = query.stream  # type: ignore[assignment]  # no pattern stands in parentheses
+        if query.publish is not None:
+            span = Span(query.span.end - len(query.publish), query.span.end)
+            hint = "PUBLISH the inner query as a statement of its own, and read its name"
+            raise Problem("PUBLISH is not allowed inside parentheses", span, hint)
+        if query.select is None and query.within is None:
+            return stream
+        return Inner(query.select, stream, query.within, _span(children[0], children[2]))
+
+    def filtered(self, children: list[Any]) -> Filtered:
+        return Filtered(children[2], children[4], _span(children[0], children[3]))
+
+    def grouped(self, children: list[Any]) -> Grouped:
+        _, _, items, *clauses, _, source = children
+        over = clauses.pop().value if clauses and isinstance(clauses[-1].value, Window) else None
+        by = clauses[0].value if clauses else ()
+        return Grouped(items, by, over, source, _span(children[0], children[-2]))
+
+    def sequence(self, children: list[Any]) -> NextStream:
+        condition = children[3] if len(children) > 3 else None
+        return NextStream(children[0], children[-1], condition, _span(children[1], children[1]))
+
+    def iteration(self, children: list[Any]) -> Iteration:
+        left, word, _, *parts, _, right = children
+        found: list[Any] = [None]
+        for part in parts:
+            if isinstance(part, Token):  # a comma between the parts
+                found.append(None)
+            else:
+                found[-1] = part
+        chooses, continues, sets = found
+        return Iteration(left, right, chooses, continues, sets or (), _span(word, word))
+
+    def together(self, children: list[Any]) -> UnionStream:
+        return UnionStream(children[0], children[2], _span(children[1], children[1]))
+
+    def named_list(self, children: list[Any]) -> tuple[Named, ...]:
+        return tuple(children[::2])
+
+    def by(self, children: list[Token]) -> _Clause:
+        return _Clause("BY", _references(children[1::2]), _span(children[0], children[-1]))
+
+    def over(self, children: list[Any]) -> _Clause:
+        return _Clause("OVER", children[1], _span(children[0], children[1]))
+
+    def window(self, children: list[Token]) -> Window:
+        token = children[0]
+        text, span = str(token), _span(token, token)
+        if token.type == "INF":
+            return Window(None, span)
+        number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
+        return Window(window_us(number, text[len(number) :].strip() or "s", span), span)
+
+    duration = window
+
+    # ------------------------------------------------------------ expressions
+
+    def either_(self, children: list[Any]) -> Either:
+        return Either(_arms(children, Either), _span(children[0], children[-1]))
+
+    def both_(self, children: list[Any]) -> Both:
+        return Both(_arms(children, Both), _span(children[0], children[-1]))
+
+    def negated(self, children: list[Any]) -> Negated:
+        return Negated(children[1], _span(children[0], children[1]))
+
+    def compare(self, children: list[Any]) -> EventCompare:
+        left, op, right = children
+        return EventCompare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
+
+    def is_null(self, children: list[Any]) -> IsNull:
+        return IsNull(children[0], len(children) > 3, _span(children[0], children[-1]))
+
+    def operation(self, children: list[Any]) -> ArithmeticExpr:
+        left, op, right = children
+        return ArithmeticExpr(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
+
+    def minus(self, children: list[Any]) -> Minus:
+        return Minus(children[1], _span(children[0], children[1]))
+
+    def call(self, children: list[Any]) -> EventCall:
+        return EventCall(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
+
+    def bare(self, children: list[Token]) -> Reference:
+        return Reference("", _name(children[0]), _span(children[0], children[0]))
+
+    def reference(self, children: list[Token]) -> Reference:
+        side, span = str(children[0]), _span(children[0], children[0])
+        if side not in _SIDES:
+            hint = "$1 is the left event, $2 the right one, and $ the latest in FOLD"
+            raise Problem(f"there is no {side}", span, hint)
+        return Reference(cast(Qualifier, side), _name(children[2]), _span(children[0], children[2]))
+
+    def measure(self, children: list[Token]) -> TimeMeasure:
+        return TimeMeasure("DUR" if children[0].upper() == "DUR" else "GAP", _span(children[0], children[0]))
+
+    def percentage(self, children: list[Token]) -> Percentage:
+        return Percentage(str(children[0])[:-1], _span(children[0], children[0]))
+
+    def null(self, children: list[Token]) -> Null:
+        return Null(_span(children[0], children[0]))
+
+
+def _event_query(select: Any, stream: EventStream, clauses: list[_Clause], span: Span) -> EventQuery:
+    within = next((clause.value for clause in clauses if isinstance(clause.value, Window)), None)
+    publish = next((clause.value for clause in clauses if isinstance(clause.value, str)), None)
+    return EventQuery(stream, select, within, publish, span)
+
+
+_ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
+"""The keywords of a PATTERN's clauses, in order."""
+
+_MOST_DIGITS = 6
+_PLACES: Mapping[str, ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
+
+
+class EventPatternBuilder(EventBuilder):
+    """The parser's callbacks for patterns, on top of EventBuilder's."""
+
+    def pattern(self, children: list[Any]) -> EventQuery:
+        clauses: list[_Clause] = children[5:]
+        _check_order(clauses)
+        found: dict[str, Any] = {clause.word: clause.value for clause in clauses}
+        strategy, where = found.get("WHERE", (None, None))
+        span = next((clause.span for clause in clauses if clause.word in ("EARLIEST", "NON", "ALL")), NOWHERE)
+        mode = Mode("EARLIEST" in found, "NON" in found, span)
+        body = Sequenced(
+            tuple(children[3]),
+            strategy,
+            where,
+            found.get("ERRORS"),
+            found.get("HAVING"),
+            mode,
+            _span(children[0], children[4]),
+        )
+        select: tuple[Named | AllAttributes, ...] | None = found.get("RETURN")
+        end = clauses[-1].span.end if clauses else body.span.end
+        return EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
+
+    # ------------------------------------------------------------ components
+
+    def components(self, children: list[Any]) -> tuple[Component, ...]:
+        return tuple(children[::2])
+
+    stream_of = EventBuilder.stream_name
+
+    def one_event(self, children: list[Any]) -> OneEvent:
+        return OneEvent(children[0], _name(children[1]), False, _span(children[0], children[1]))
+
+    def many_events(self, children: list[Any]) -> OneEvent:
+        return OneEvent(children[0], _name(children[2]), True, _span(children[0], children[4]))
+
+    def no_event(self, children: list[Any]) -> NoEvent:
+        return NoEvent(children[2], _span(children[0], children[3]))
+
+    def any_order(self, children: list[Any]) -> AnyOrder:
+        return AnyOrder(children[2], _span(children[0], children[3]))
+
+    def letter(self, children: list[Any]) -> LetterOf:
+        return LetterOf(children[0], len(children) > 1, _span(children[0], children[-1]))
+
+    def repeated_letter(self, children: list[Any]) -> Repetition:
+        *letter, times = children
+        return Repetition(self.letter(letter), times.value, _span(children[0], times))
+
+    def alternatives(self, children: list[Any]) -> Alternatives:
+        return Alternatives(tuple(children[1:-1:2]), _span(children[0], children[-1]))
+
+    def repetition(self, children: list[Any]) -> Repetition:
+        return Repetition(children[0], children[1].value, _span(children[0], children[1]))
+
+    def times(self, children: list[Token]) -> _Clause:
+        least = _whole(children[1]) if len(children) > 1 else int(children[0] == "+")
+        return _Clause("", least, _span(children[0], children[-1]))
+
+    # ------------------------------------------------------------ clauses
+
+    def where(self, children: list[Any]) -> _Clause:
+        strategy = children[1] if isinstance(children[1], StrategyName) else None
+        condition = children[-2] if not isinstance(children[-2], Token) else None
+        span = _span(children[0], children[-1])
+        if strategy is None and condition is None:
+            raise Problem("empty braces", span, "write a condition, or leave WHERE out")
+        return _Clause("WHERE", (strategy, condition), span)
+
+    def strategy(self, children: list[Any]) -> StrategyName:
+        return StrategyName(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
+
+    def listed(self, children: list[Token]) -> ListedVariable:
+        return ListedVariable(_name(children[0]), len(children) > 1, _span(children[0], children[-1]))
+
+    def errors(self, children: list[Token]) -> _Clause:
+        if children[1] != "<=":
+            raise Problem("ERRORS has an upper bound", _span(children[1], children[1]), "write ERRORS <= 1")
+        budget = _whole(children[4]) if len(children) > 3 else None
+        if budget == 0:
+            raise Problem("BUDGET 0 keeps nothing", _span(children[4], children[4]), "write a greater number")
+        span = _span(children[0], children[-1])
+        return _Clause("ERRORS", Errors(_whole(children[2]), budget, span), span)
+
+    def having(self, children: list[Any]) -> _Clause:
+        return _Clause("HAVING", children[1], _span(children[0], children[1]))
+
+    def returned(self, children: list[Any]) -> _Clause:
+        items: tuple[Named | AllAttributes, ...] = children[1]
+        return _Clause("RETURN", items, _span(children[0], items[-1]))
+
+    def mode(self, children: list[Token]) -> _Clause:
+        return _Clause(children[0].upper(), None, _span(children[0], children[1]))
+
+    # ------------------------------------------------------------ expressions
+
+    def item(self, children: list[Any]) -> ItemReference:
+        variable, attribute = children[0], children[-1]
+        place: ItemIndex = ""
+        if len(children) > 3:
+            place = _place(variable, children[2])
+        return ItemReference(_name(variable), place, _name(attribute), _span(variable, attribute))
+
+    def place(self, children: list[Token]) -> Token:
+        return children[0]
+
+    def items_of(self, children: list[Token]) -> ItemReference:
+        place: ItemIndex = "..i-1" if children[2].type == "EARLIER" else "[]"
+        name = _name(children[-1]) if children[-1].type == "ATTRIBUTE" else ""
+        return ItemReference(_name(children[0]), place, name, _span(children[0], children[-1]))
+
+    def alike(self, children: list[Token]) -> EquivalenceTest:
+        return EquivalenceTest(_references(children[1::2]), _span(children[0], children[-1]))
+
+
+def _references(names: list[Token]) -> tuple[Reference, ...]:
+    return tuple(Reference("", _name(token), _span(token, token)) for token in names)
+
+
+def _place(variable: Token, place: Token) -> ItemIndex:
+    span = _span(place, place)
+    if place.type == "NUMBER":
+        if place != "1":
+            hint = f"the first is {variable}[1], the last {variable}[{variable}.LEN]"
+            raise Problem(f"there is no {variable}[{place}]", span, hint)
+        return "1"
+    if place.type == "LAST" and place.partition(".")[0].strip() != variable:
+        raise Problem(f"{variable}[{place}] is of two variables", span, f"write {variable}[{variable}.LEN]")
+    return _PLACES[place.type]
+
+
+def _whole(token: Token) -> int:
+    if not token.isdecimal() or len(token) > _MOST_DIGITS:
+        raise Problem("this has to be a whole number", _span(token, token), "such as 1 or 2")
+    return int(token)
+
+
+def _check_order(clauses: list[_Clause]) -> None:
+    """Raises Problem if a clause is out of order or repeated."""
+    for before, clause in pairwise(clauses):
+        one, other = _ORDER.index(before.word), _ORDER.index(clause.word)
+        if one == other:
+            raise Problem(f"{clause.word} is there twice", clause.span, "remove one of them")
+        if one > other:
+            hint = (
+                "the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, ALL MATCHES or EARLIEST MAXIMAL and "
+                "NON OVERLAPPING, PUBLISH"
+            )
+            raise Problem(f"{clause.word} stands behind {before.word}", clause.span, hint)
+        if before.word == "ALL" and clause.word in ("EARLIEST", "NON"):
+            raise Problem("ALL MATCHES beside another mode", before.span, "write one of them")

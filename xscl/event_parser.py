@@ -13,9 +13,9 @@ from lark import Lark, UnexpectedInput
 from xscl.advice import explain_syntax_error
 from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
+from xscl.builder import DefinitionBuilder, EventPatternBuilder
 from xscl.check import query_problems
 from xscl.check_expressions import blocks, name_span
-from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
 from xscl.event_forms import RESERVED, event_name_span, unequal
 from xscl.event_lower import KnownEventTrees, made_of, resolve_known, schema_of
 from xscl.event_resolve import ALL_FUNCTIONS, MAX_ATTRIBUTES

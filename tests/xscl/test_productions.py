@@ -18,8 +18,7 @@ from tests.generate.documents import SECOND
 from tests.support.places import ROOT
 from xscl import event_parser
 from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
-from xscl.builder import Builder
-from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
+from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
 from xscl.event_resolve import ALL_FUNCTIONS
 from xscl.lalr import TableParser
 from xscl.parser import parse_script
