@@ -10,7 +10,7 @@ from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
-from xscl.event_resolve import STRATEGIES
+from xscl.event_patterns import STRATEGIES
 from xscl.problems import Lines, Problem
 from xscl.text import UNITS_HINT, SyntaxKind, bracket_problem, foreign_mistake, misplaced_word, unit_hint
 

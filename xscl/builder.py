@@ -381,7 +381,7 @@ def _condition(expr: Expr) -> Expr:
     return expr
 
 
-_Junction = TypeVar("Junction", And, Or, Both, Either)
+_Junction = TypeVar("_Junction", And, Or, Both, Either)
 
 
 def _arms(children: list[Any], kind: type[_Junction]) -> tuple[Any, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 
@@ -60,7 +59,7 @@ from xscl.check_expressions import (
     visible_names,
 )
 from xscl.event_forms import event_name_span
-from xscl.problems import Lines, Problem
+from xscl.problems import Lines, Problem, did_you_mean
 from xscl.syntax import (
     Block,
     EventDefinition,
@@ -517,10 +516,11 @@ class _QueryChecker:
 
     def prefix(self, prefix: str | None, span: Span, instead: str = "") -> None:
         if prefix not in self.prefixes and prefix not in (None, "*"):
-            close = get_close_matches(prefix or "", self.prefixes - {"xml"}, n=1)
             uri = KNOWN_NAMESPACES.get(prefix or "", "...")
             hint = f'put DECLARE NAMESPACE {prefix} = "{uri}"; before the queries{instead}'
-            self.problem(f"prefix {prefix} is not declared", span, f"did you mean {close[0]}?" if close else hint)
+            self.problem(
+                f"prefix {prefix} is not declared", span, did_you_mean(prefix or "", self.prefixes - {"xml"}) or hint
+            )
 
     def filter(self, expr: Expr, context: NodeKind, *, binds: bool, why: str = "") -> None:
         match expr:
@@ -595,7 +595,6 @@ class _QueryChecker:
         self.steps(path.steps, above, binds=False, why=where)
 
     def unknown_variable(self, var: str, names: Iterable[str], span: Span) -> None:
-        close = get_close_matches(var, names, n=1)
         if var in self.unseen:
             message = f"variable {var} has no value here: it is of what did not come"
             hint = f"the variables on the right of {self.unseen[var]} can be used in its braces only"
@@ -606,8 +605,8 @@ class _QueryChecker:
             message, hint = f"{var} is no value", 'there are no booleans: compare with a string, as in x = "true"'
         else:
             message = f"variable {var} is not bound"
-            known = f"did you mean {close[0]}?" if close else f"bind it in a block, as in //title->{var}"
-            hint = dotted_hint(var, self.bound) or known
+            known = dotted_hint(var, self.bound) or did_you_mean(var, names)
+            hint = known or f"bind it in a block, as in //title->{var}"
         self.problem(message, span, hint)
 
     # ------------------------------------------------------------ SELECT

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from typing import Literal
 
@@ -16,6 +15,7 @@ from xscl.algebra.regex_syntax import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex_syntax import MAX_PATTERN, PatternError
 from xscl.algebra.values import (
     DERIVED,
+    TESTS,
     WITH_LITERAL,
     And,
     Call,
@@ -33,19 +33,21 @@ from xscl.algebra.values import (
     is_time,
 )
 from xscl.algebra.words import LEAST, MOST
-from xscl.problems import EVENT_ADVICE, Problem
-from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
+from xscl.problems import EVENT_ADVICE, Problem, did_you_mean
+from xscl.syntax import Block, EventCall, EventExpr, Input, Join, Query, SelectItems, SubQuery
 
-BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2, "near": 3}
-"""Functions that are conditions, in filters and predicates, with their number of arguments."""
+SIGNATURES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(TESTS, (2, 2)),
+    "matches": (2, 3),
+    "near": (3, 3),
+    **dict.fromkeys(DERIVED, (1, 1)),
+    **dict.fromkeys(WITH_LITERAL, (2, 2)),
+}
+"""The functions of all statements, with their minimum and maximum number of arguments."""
 
-MORE_ARGUMENTS = {"matches": 3}
-"""Maximum number of arguments, where it differs."""
+_OF_FILTERS = SIGNATURES | {"string": (1, 1), "count": (1, 1)}
 
-_DERIVED_FUNCTIONS = {**dict.fromkeys(DERIVED, 1), **dict.fromkeys(WITH_LITERAL, 2)}
-
-FILTER_FUNCTIONS = {**_DERIVED_FUNCTIONS, "string": 1, "count": 1}
-"""Other functions of filters, with their number of arguments."""
+MOST_ARGUMENTS = 100
 
 _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
@@ -81,6 +83,7 @@ _KNOWN_ELSEWHERE = {
 _ARGUMENTS = {
     "matches": '(text, "pattern") or matches(text, "pattern", "i")',
     "near": "(x, y, 0.6)",
+    **dict.fromkeys(("contains", "starts-with", "ends-with"), "(text, part)"),
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
 }
 _EXAMPLES = {"date": '>= "2026-07-16"'}
@@ -89,16 +92,16 @@ _EXAMPLES = {"date": '>= "2026-07-16"'}
 
 @dataclass(frozen=True, slots=True)
 class ExprContext:
-    """The context of an expression: its name in messages, and the value functions allowed there."""
+    """The context of an expression: its name in messages, and the functions allowed there."""
 
     name: str
-    functions: dict[str, int]
+    functions: Mapping[str, tuple[int, int]]
 
 
-FILTER = ExprContext("a filter", FILTER_FUNCTIONS)
-PREDICATE = ExprContext("a join predicate", _DERIVED_FUNCTIONS)
-SELECT = ExprContext("SELECT", _DERIVED_FUNCTIONS)
-ONCE = ExprContext("ONCE PER", _DERIVED_FUNCTIONS)
+FILTER = ExprContext("a filter", _OF_FILTERS)
+PREDICATE = ExprContext("a join predicate", SIGNATURES)
+SELECT = ExprContext("SELECT", SIGNATURES)
+ONCE = ExprContext("ONCE PER", SIGNATURES)
 
 
 def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
@@ -115,8 +118,8 @@ def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
         case Compare():
             yield from check_operand(expr.left, place)
             yield from check_operand(expr.right, place)
-        case Call() if expr.name in BOOLEAN_FUNCTIONS:
-            yield from _check_call(expr, BOOLEAN_FUNCTIONS, place)
+        case Call() if expr.name in TESTS:
+            yield from _check_call(expr, place)
         case Call():
             problems = list(check_operand(expr, place))
             if not problems and place is FILTER:
@@ -136,52 +139,58 @@ def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
 
 
 def check_operand(expr: Expr, place: ExprContext) -> Iterator[Problem]:
-    if isinstance(expr, Call) and expr.name not in BOOLEAN_FUNCTIONS:
-        yield from _check_call(expr, place.functions, place)
+    if isinstance(expr, Call) and expr.name not in TESTS:
+        yield from _check_call(expr, place)
     elif isinstance(expr, Call | And | Or | Not | Compare):
         hint = "use it as a condition of its own, beside others with and, or"
         yield Problem("a condition cannot stand here, where a value is needed", expr.span, hint)
 
 
-def _check_call(call: Call, signatures: dict[str, int], place: ExprContext) -> Iterator[Problem]:
-    name_span = Span(call.span.start, call.span.start + len(call.name))
-    if call.name not in signatures:
-        yield _unknown_function(call.name, name_span, place)
+def _check_call(call: Call, place: ExprContext) -> Iterator[Problem]:
+    if call.name not in place.functions:
+        yield _unknown_function(call.name, Span(call.span.start, call.span.start + len(call.name)), place)
         return
-    wanted = signatures[call.name]
-    if not wanted <= len(call.args) <= MORE_ARGUMENTS.get(call.name, wanted):
-        more = f" or {MORE_ARGUMENTS[call.name]}" if call.name in MORE_ARGUMENTS else ""
-        message = f"{call.name}() takes {_arguments(wanted, more)}, not {len(call.args)}"
-        example = (
-            _ARGUMENTS.get(call.name) or "(text, part)" if wanted > 1 else "(path)" if place is FILTER else "(variable)"
-        )
-        yield Problem(message, call.span, f"write {call.name}{example}")
+    least, most = place.functions[call.name]
+    yield from check_arguments(call, least, most, "(path)" if place is FILTER else "(variable)")
+    if not least <= len(call.args) <= most:
         return
     if call.name == "count" and not isinstance(call.args[0], Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
-    if call.name == "matches":
-        yield from check_pattern(*call.args[1:])
-    if call.name == "near":
-        yield from check_threshold(call.args[2])
-    if call.name in WITH_LITERAL:
-        yield from check_literal(call.name, call.args[1])
     for arg in call.args:
         yield from check_operand(arg, place)
 
 
-def check_threshold(threshold: Expr) -> Iterator[Problem]:
+def check_arguments(call: Call | EventCall, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
+    """The problems of a call's number of arguments, or else of those that have to be literals."""
+    name, args = call.name, call.args
+    if not least <= len(args) <= most:
+        wanted = f"{least} to {most}" if most > least + 1 else f"{least}" + (f" or {most}" if most > least else "")
+        noun = "argument" if wanted == "1" else "arguments"
+        example = _ARGUMENTS.get(name) or ("(x, y)" if least == 2 else example)
+        if len(args) > most == MOST_ARGUMENTS:
+            example = f"({name}(x, y), z)"
+        yield Problem(f"{name}() takes {wanted} {noun}, not {len(args)}", call.span, f"write {name}{example}")
+    elif name == "matches":
+        yield from _check_pattern(*args[1:])
+    elif name == "near":
+        yield from _check_threshold(args[2])
+    elif name in WITH_LITERAL:
+        yield from _check_literal(name, args[1])
+
+
+def _check_threshold(threshold: Expr | EventExpr) -> Iterator[Problem]:
     if not isinstance(threshold, Number) or not LEAST <= Fraction(threshold.text) <= MOST:
         hint = "write how large a part of the words of both is to be in common: near(x, y, 0.6)"
         yield Problem("the threshold of near() must be a number from 0.5 to 1", threshold.span, hint)
 
 
-def check_literal(name: str, part: Expr) -> Iterator[Problem]:
+def _check_literal(name: str, part: Expr | EventExpr) -> Iterator[Problem]:
     if not isinstance(part, String):
         hint = f'write it in quotes: {name}(x, " - ")'
         yield Problem(f"what {name}() looks for must be a string literal", part.span, hint)
 
 
-def check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]:
+def _check_pattern(pattern: Expr | EventExpr, flags: Expr | EventExpr | None = None) -> Iterator[Problem]:
     if not isinstance(pattern, String):
         hint = 'write it in quotes: matches(x, "[0-9]+")'
         yield Problem("the pattern of matches() must be a string literal", pattern.span, hint)
@@ -216,14 +225,9 @@ def _pattern_hint(pattern: str) -> str:
 
 
 def _unknown_function(name: str, span: Span, place: ExprContext) -> Problem:
-    known = [*BOOLEAN_FUNCTIONS, *place.functions] + (["not"] if place is FILTER else [])
-    close = get_close_matches(name.lower(), known, n=1)
-    if name in _KNOWN_ELSEWHERE:
-        hint = _KNOWN_ELSEWHERE[name]
-    elif close:
-        hint = f"did you mean {close[0]}?"
-    else:
-        hint = f"the functions here are {', '.join(known)}"
+    known = [*place.functions] + (["not"] if place is FILTER else [])
+    hint = _KNOWN_ELSEWHERE.get(name) or did_you_mean(name.lower(), known)
+    hint = hint or f"the functions here are {', '.join(known)}"
     if name in ("position", "last"):
         return Problem(f"{name}() is not supported: positional predicates are not", span, hint)
     return Problem(f"there is no function {name}() in {place.name}", span, hint)
@@ -231,10 +235,6 @@ def _unknown_function(name: str, span: Span, place: ExprContext) -> Problem:
 
 def _no_condition(span: Span, example: str) -> Problem:
     return Problem("this is a value, not a condition", span, f"compare it with something: {example}")
-
-
-def _arguments(count: int, more: str = "") -> str:
-    return "1 argument" if count == 1 else f"{count}{more} arguments"
 
 
 MOST_PLAIN = 10

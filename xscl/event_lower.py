@@ -39,7 +39,8 @@ from xscl.algebra.trees import attach_branch, block_root, path_end
 from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, VarPath, derivation, is_number, xpath_number
 from xscl.builder import unquoted
 from xscl.event_forms import expression_kind, reorder_attributes, too_deep
-from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, PatternResolver, Resolver, Schemas
+from xscl.event_patterns import PatternResolver
+from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, Resolver, Schemas
 from xscl.lower import PatternBuilder
 from xscl.problems import Problem
 from xscl.skeletons import Fill, Skeletons, rebuilt, recipe_of, unpublished

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 
 from common.errors import InputError
@@ -99,6 +100,12 @@ EVENT_ADVICE = (
 
 LACKS_EVENTS = "there are no events "
 """Prefix of messages about events that a script lacks."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint with the closest of the known names; "" if none is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 class XsclErrors(InputError, ValueError):

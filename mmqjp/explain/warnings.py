@@ -37,7 +37,8 @@ from xscl.algebra.values import (
 from xscl.check_expressions import blocks
 from xscl.event_forms import event_name_span, expression_kind, is_windowed
 from xscl.event_parser import schemas_of
-from xscl.event_resolve import PatternResolver, Resolver, Scope
+from xscl.event_patterns import PatternResolver
+from xscl.event_resolve import Resolver, Scope
 from xscl.lower import and_arms
 from xscl.parser import located_queries
 from xscl.printer import to_xscl

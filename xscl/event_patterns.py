@@ -1,0 +1,540 @@
+"""Resolves PATTERN statements, with or without ERRORS: syntax trees in, patterns or problems out.
+
+Each reference to a variable's event gets a name, and conditions refer to attributes with these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from xscl.algebra.events import (
+    ALWAYS,
+    ERRORS,
+    Aggregated,
+    AggregateName,
+    Attribute,
+    EventCondition,
+    ItemPosition,
+    Kind,
+    Length,
+    Letter,
+    Letters,
+    Names,
+    NearPattern,
+    OfItem,
+    OfItems,
+    OneOf,
+    Pattern,
+    Referent,
+    Repeated,
+    Returned,
+    Schema,
+    Strategy,
+    Value,
+    Variable,
+    WhereConjunct,
+    Word,
+    letters_of,
+    shortest,
+    spelled_out,
+)
+from xscl.algebra.values import Span
+from xscl.event_forms import (
+    MAX_CLAUSES,
+    all_of,
+    clashing,
+    conjuncts_of,
+    count_dnf_clauses,
+    expression_kind,
+    mentioned,
+    number_references,
+    renamed_condition,
+    sort_conjuncts,
+    subexpressions,
+)
+from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
+from xscl.problems import did_you_mean
+from xscl.syntax import (
+    AllAttributes,
+    Alternatives,
+    AnyOrder,
+    Both,
+    Component,
+    EquivalenceTest,
+    Errors,
+    EventCall,
+    EventExpr,
+    EventQuery,
+    ItemReference,
+    LetterOf,
+    Named,
+    NoEvent,
+    OneEvent,
+    Reference,
+    Repetition,
+    Sequenced,
+    StrategyName,
+)
+
+_PLACES: dict[str, ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
+
+
+MAX_LETTERS = 32
+"""Maximum number of letters of a pattern, those of `A{n,}` counted n times."""
+
+MAX_COMPONENTS = 32
+"""Maximum number of components of a pattern."""
+
+STRATEGIES: dict[str, Strategy] = {
+    "strict_contiguity": "strict",
+    "partition_contiguity": "partition",
+    "skip_till_next_match": "next",
+    "skip_till_any_match": "any",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    number: int
+    schema: Schema
+    many: bool = False
+    negated: bool = False
+
+
+class PatternResolver(Resolver):
+    """Resolves patterns. Values and conditions are over `variables`, and their references get names."""
+
+    def __init__(self, schemas: Schemas, documents: Sequence[str]) -> None:
+        super().__init__(schemas, documents)
+        self.variables: dict[str, Declared] = {}
+        self.named_as: dict[str, Referent] = {}
+        self._names: dict[Referent, str] = {}
+
+    def scope(self, operator: EventClause) -> Scope:
+        return Scope(operator, (), grouped=lambda call: self._of_items(call, operator))
+
+    def attribute_of(self, referent: Referent, kind: Kind) -> Value:
+        name = self._names.setdefault(referent, f"@{len(self._names)}")
+        self.named_as[name] = referent
+        return Attribute("left", name, kind)
+
+    # ------------------------------------------------------------ references
+
+    def item(self, found: ItemReference, scope: Scope) -> Value | None:
+        name = found.variable
+        if scope.operator == "AGGREGATE":  # the arguments of an aggregate, all of one variable
+            return self.attribute(found, "left", scope)
+        variable = self.variable(name, found.span)
+        if variable is None:
+            return None
+        if variable.negated and scope.operator != "WHERE":
+            self.problem(f"{name} is negated", found.span, f"a match has no {name}; {scope.operator} tells of one")
+        elif not variable.many and found.place:
+            hint = f"write {name}.{found.name or 'x'}; several are {name}[], of a component A+ {name}[]"
+            self.problem(f"{name} is one event", found.span, hint)
+        elif not variable.many:
+            return self._of_item(found, variable, "only")
+        elif not found.place and found.name.upper() == "LEN":
+            return self.attribute_of(Length(variable.number), "number")
+        elif not found.place:
+            ways = f"{name}[1].{found.name}, {name}[{name}.LEN].{found.name}, or {name}[].{found.name} for each"
+            self.problem(f"{name} has several events", found.span, f"write {ways}")
+        elif found.place == "..i-1" or not found.name:
+            text = f"{name}[{'..i-1' if found.place == '..i-1' else ''}]"
+            hint = f"write count({text}), or max({text}.{found.name or 'x'})"
+            self.problem(f"{text} stands in an aggregate", found.span, hint)
+        elif found.place in ("i", "i-1") and scope.operator != "WHERE":
+            hint = f"write {name}[1], {name}[{name}.LEN] or {name}[]"
+            self.problem(f"{name}[{found.place}] belongs in WHERE", found.span, hint)
+        else:
+            return self._of_item(found, variable, _PLACES[found.place])
+        return None
+
+    def _of_item(self, found: ItemReference, variable: Declared, place: ItemPosition) -> Value | None:
+        kinds = dict(variable.schema)
+        if found.name in kinds:
+            return self.attribute_of(OfItem(variable.number, place, found.name), kinds[found.name])
+        self.unknown(found.name, kinds, found.span, Scope("WHERE", variable.schema))
+        return None
+
+    def variable(self, name: str, span: Span) -> Declared | None:
+        if name in self.variables:
+            return self.variables[name]
+        known = ", ".join(self.variables)
+        hint = did_you_mean(name, self.variables) or (f"the variables are {known}" if known else "remove it")
+        self.problem(f"there is no variable {name}", span, hint)
+        return None
+
+    def reference(self, found: Reference, scope: Scope) -> Value | None:
+        if (ERRORS, "number") in scope.left:
+            if not found.side and found.name == ERRORS:
+                return Attribute("left", ERRORS, "number")
+            hint = "a pattern with ERRORS returns errors, and constants; its output document has all events"
+            self.problem(f"there is no {found.name} here", found.span, hint)
+            return None
+        if found.side:
+            self.problem(f"{found.side} belongs in NEXT or FOLD", found.span, f"write a variable: a.{found.name}")
+            return None
+        having = [name for name, one in self.variables.items() if found.name in dict(one.schema) and not one.negated]
+        if found.name in self.variables:
+            one = self.variables[found.name]
+            example = f"{found.name}[1].x" if one.many else f"{found.name}.x"
+            self.problem(f"{found.name} is a variable", found.span, f"write {example} for its attribute x")
+        else:
+            name = having[0] if having else next(iter(self.variables), "a")
+            place = "[1]" if having and self.variables[name].many else ""
+            self.problem(f"{found.name} is of no variable", found.span, f"write {name}{place}.{found.name}")
+        return None
+
+    def alike(self, found: EquivalenceTest) -> None:
+        hint = "write it beside the other conditions of WHERE, with AND"
+        self.problem("[...] is a condition on all events", found.span, hint)
+
+    # ------------------------------------------------------------ aggregates
+
+    def _of_items(self, call: EventCall, operator: EventClause) -> Value | None:
+        items = list(_items_in(call.args))
+        if not items:
+            hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
+            self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
+            return None
+        first = items[0]
+        variable = self.variable(first.variable, first.span)
+        if variable is None:
+            return None
+        for one in items:
+            is_other = (one.variable, one.place) != (first.variable, first.place)
+            if is_other and one.place in ("[]", "..i-1"):
+                self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
+                return None
+            if one.place not in ("[]", "..i-1"):
+                hint = f"write {one.variable}[].{one.name}"
+                self.problem("an aggregate is of v[] or of v[..i-1]", one.span, hint)
+                return None
+        if not variable.many:
+            self.problem(f"{first.variable} is one event", first.span, f"write {first.variable}.{first.name or 'x'}")
+            return None
+        if first.place == "..i-1" and operator != "WHERE":
+            self.problem(f"{first.variable}[..i-1] belongs in WHERE", first.span, f"write {first.variable}[]")
+            return None
+        return self._aggregated(call, variable, earlier=first.place == "..i-1")
+
+    def _aggregated(self, call: EventCall, variable: Declared, *, earlier: bool) -> Value | None:
+        args: tuple[Value, ...] = ()
+        if not (call.name == "count" and len(call.args) == 1 and _is_bare(call.args[0])):
+            for one in _items_in(call.args):
+                if not one.name:
+                    self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
+                    return None
+            found = self.arguments(call, Scope("AGGREGATE", variable.schema))
+            if found is None:
+                return None
+            args = found
+        name: AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
+        kind = expression_kind(args[0]) if name == "argmax" else "number"
+        return self.attribute_of(OfItems(variable.number, Aggregated(name, args), earlier), kind)
+
+    # ------------------------------------------------------------ nearly matching
+
+    def near(self, query: EventQuery, body: Sequenced, errors: Errors) -> NearPattern | None:
+        letters = self._word(body.components)
+        streams = {} if letters is None else {one.source.stream: one.source.schema for one in letters_of(letters)}
+        keys, others = self._keys(body.where, streams)
+        for expr in others:
+            hint = "FILTER the streams, and read what that PUBLISHes; only [attribute] can stand here"
+            self.problem("a condition with ERRORS", expr.span, hint)
+        if body.strategy is not None:
+            self.problem("a strategy with ERRORS", body.strategy.span, "leave it out: events may lie in between")
+        if body.having is not None:
+            self.problem("HAVING with ERRORS", body.having.span, "FILTER what the pattern PUBLISHes")
+        if body.mode.maximal:
+            self.problem("EARLIEST MAXIMAL with ERRORS", body.mode.span, "leave it out, or write NON OVERLAPPING")
+        within = self._window(query, body)
+        returned = self._returned(query.select or (), Scope("RETURN", ((ERRORS, "number"),)), "errors")
+        schema = tuple((name, expression_kind(value)) for name, (value, _) in returned.items())
+        if ERRORS not in returned:
+            schema = (*schema, (ERRORS, "number"))
+        if letters is not None:
+            least = shortest(letters)
+            if errors.most >= least:
+                known = f"the shortest match without errors has {least} event{'s' if least != 1 else ''}"
+                hint = f"write ERRORS <= {least - 1}, or less" if least else "write a letter that is always there"
+                self.problem(f"{errors.most} errors are too many: {known}", errors.span, hint)
+        if letters is None or self.problems:
+            return None
+        items = None if query.select is None else tuple((name, value) for name, (value, _) in returned.items())
+        return NearPattern(letters, errors.most, errors.budget, keys, within, body.mode.apart, items, schema)
+
+    def _window(self, query: EventQuery, body: Sequenced) -> int | None:
+        if query.within is None:
+            hint = "write WITHIN and a window behind the conditions, such as WITHIN 7 d"
+            self.problem("a pattern needs a window", body.span, hint)
+            return None
+        return query.within.us
+
+    def _is_key(self, name: Reference, streams: Mapping[str, Schema]) -> bool:
+        """Whether all events have an attribute, of one kind."""
+        kinds: dict[str, str] = {}
+        for stream, schema in streams.items():
+            kind = dict(schema).get(name.name)
+            if kind is None:
+                self.unknown(name.name, dict(schema), name.span, Scope("WHERE", schema))
+                message = f"{stream} has no attribute {name.name}, which all components need in [...]"
+                self.problems[-1].message = message
+                return False
+            kinds.setdefault(kind, stream)
+        if len(kinds) > 1:
+            message = f"{name.name} is a string of {kinds['string']}, and a number of {kinds['number']}"
+            self.problem(message, name.span, "make them one kind where the events are defined: number(...)")
+            return False
+        return True
+
+    # ------------------------------------------------------------ letters
+
+    def _word(self, components: tuple[Component, ...]) -> Letters | None:
+        parts = [self._letters(component) for component in components]
+        known = tuple(part for part in parts if part is not None)
+        if len(known) < len(parts):
+            return None
+        word = known[0] if len(known) == 1 else Word(known)
+        if spelled_out(word) > MAX_LETTERS:
+            self.problem(f"more than {MAX_LETTERS} letters", components[0].span, "PUBLISH a part, and read that stream")
+            return None
+        return word
+
+    def _letters(self, node: Component) -> Letters | None:
+        match node:
+            case LetterOf(stream=stream, needed=needed):
+                source = self.named(stream)
+                return None if source is None else Letter(source, needed)
+            case Alternatives(words=words):
+                found = [self._word(word) for word in words]
+                known = tuple(word for word in found if word is not None)
+                if len(known) < len(found):
+                    return None
+                return known[0] if len(known) == 1 else OneOf(known)
+            case Repetition(part=part, least=least):
+                if least > MAX_LETTERS:
+                    self.problem(f"more than {MAX_LETTERS} letters", node.span, "repeat it less often")
+                    return None
+                inner = self._letters(part)
+                return None if inner is None else Repeated(inner, least)
+        hint = "write streams alone: a pattern with ERRORS has no variables, no ~ and no SET"
+        self.problem("this is no letter", node.span, hint)
+        return None
+
+    def _keys(self, where: EventExpr | None, streams: Mapping[str, Schema]) -> tuple[tuple[str, ...], list[EventExpr]]:
+        """The attributes in brackets, and the other conditions of WHERE."""
+        keys: dict[str, None] = {}
+        others: list[EventExpr] = []
+        for expr in where.args if isinstance(where, Both) else () if where is None else (where,):
+            if isinstance(expr, EquivalenceTest):
+                keys.update(dict.fromkeys(name.name for name in expr.names if self._is_key(name, streams)))
+            else:
+                others.append(expr)
+        return tuple(keys), others
+
+    def _returned(
+        self, select: tuple[Named | AllAttributes, ...], scope: Scope, example: str
+    ) -> dict[str, tuple[Value, Span]]:
+        found: dict[str, Value] = {}
+        for item in select:
+            if isinstance(item, AllAttributes):
+                self.problem("there is no * in RETURN", item.span, f"leave RETURN out, or write {example}")
+            else:
+                self.add_item(item, scope, found)
+        spans = {item.name: item.span for item in select if isinstance(item, Named)}
+        return {name: (value, spans[name]) for name, value in found.items()}
+
+    # ------------------------------------------------------------ patterns
+
+    def pattern(self, query: EventQuery, body: Sequenced) -> Pattern | NearPattern | None:
+        if body.errors is not None:
+            return self.near(query, body, body.errors)
+        variables = self._variables(body)
+        if variables is None:
+            return None
+        keys, conjuncts, kills = self._where(body, variables)
+        strategy = self._strategy(body, variables, keys)
+        having, having_names = self._having(body.having)
+        returned = [
+            Returned(name, *number_references(value, self.named_as), self._each(value, span))
+            for name, (value, span) in self._returned(
+                query.select or (), self.scope("RETURN"), "what to tell: a.x AS x"
+            ).items()
+        ]
+        within = self._window(query, body)
+        schema = tuple((item.name, expression_kind(item.value)) for item in returned if item.each is None)
+        if query.select is not None and not self.is_schema(schema, "RETURN", query.select[0].span):
+            return None
+        found = Pattern(
+            variables, strategy, keys, conjuncts, kills, having, having_names, within, body.mode.maximal,
+            body.mode.apart, None if query.select is None else tuple(returned), schema,
+        )  # fmt: skip
+        if within is None and query.within is not None and found.is_late:
+            late = "~ at the end" if variables[-1].negated else "EARLIEST MAXIMAL, with several events at the end,"
+            hint = "write a window such as 14 d"
+            self.problem(f"{late} is known when the window is over, and INF never is", query.within.span, hint)
+        return None if self.problems else found
+
+    # ------------------------------------------------------------ components
+
+    def _variables(self, body: Sequenced) -> tuple[Variable, ...] | None:
+        found: list[Variable] = []
+        group = 0
+        for component in body.components:
+            match component:
+                case NoEvent(component=inner, span=span):
+                    if found and found[-1].negated:
+                        hint = "write one of them, or a component between the two"
+                        self.problem("two negated components are neighbours", span, hint)
+                    if isinstance(inner, OneEvent) and inner.many:
+                        hint = f"write ~({inner.stream.name} {inner.variable}): one event is enough to be there"
+                        self.problem("a negated component is of one event", inner.span, hint)
+                    else:
+                        self._add(inner, group, found, negated=True)
+                    continue
+                case AnyOrder(components=members):
+                    for member in members:
+                        self._add(member, group, found)
+                case _:
+                    self._add(component, group, found)
+            group += 1
+        if group == 0 and found:
+            hint = "write a component without ~ beside it"
+            self.problem("all components are negated", body.span, hint)
+        if len(found) > MAX_COMPONENTS:
+            self.problem(f"more than {MAX_COMPONENTS} components", body.span, "PUBLISH a part, and read that stream")
+        return None if self.problems else tuple(found)
+
+    def _add(self, node: Component, group: int, found: list[Variable], *, negated: bool = False) -> None:
+        if not isinstance(node, OneEvent):
+            if isinstance(node, NoEvent | AnyOrder):
+                inside = "~(...)" if negated else "SET"
+                hint = f"{inside} takes streams with their variables, such as Post p"
+                self.problem(f"this cannot be in {inside}", node.span, hint)
+            else:
+                hint = "write a stream and a variable, such as Post p; a pattern with ERRORS has letters"
+                self.problem("a component without a variable", node.span, hint)
+            return
+        source = self.named(node.stream)
+        if node.variable in self.variables:
+            self.problem(f"two variables are named {node.variable}", node.span, "give one another name")
+            return
+        schema = () if source is None else source.schema
+        self.variables[node.variable] = Declared(len(self.variables), schema, node.many, negated)
+        if source is not None:
+            found.append(Variable(node.variable, source, group, node.many, negated))
+
+    # ------------------------------------------------------------ WHERE
+
+    def _where(
+        self, body: Sequenced, variables: tuple[Variable, ...]
+    ) -> tuple[tuple[str, ...], tuple[WhereConjunct, ...], tuple[WhereConjunct, ...]]:
+        found: list[EventCondition] = []
+        where = body.where
+        keys, others = self._keys(where, {one.source.stream: one.source.schema for one in variables})
+        for expr in others:
+            condition = self.condition(expr, self.scope("WHERE"))
+            if condition is not None and self._is_testable(condition, expr, variables):
+                found.append(condition)
+        whole = all_of(*found)
+        if where is not None and count_dnf_clauses(whole) > MAX_CLAUSES:
+            message = f"this condition has more than {MAX_CLAUSES} clauses in disjunctive normal form"
+            self.problem(message, where.span, "write it with fewer ORs")
+            whole = ALWAYS
+        negated = [number for number, one in enumerate(variables) if one.negated]
+        conjuncts = list(conjuncts_of(whole, self.named_as, negated))
+        tests = [one for one in conjuncts if one.variable not in negated]
+        kills = [one for one in conjuncts if one.variable in negated]
+        return keys, sort_conjuncts(tests), sort_conjuncts(kills)
+
+    def _is_testable(self, condition: EventCondition, expr: EventExpr, variables: tuple[Variable, ...]) -> bool:
+        """Whether a condition mentions at most one negated variable, and no `v[]` beside `v[i]`."""
+        referents = mentioned(condition, self.named_as)
+        negated = {one.variable for one in referents if variables[one.variable].negated}
+        if len(negated) > 1:
+            names = " and ".join(variables[number].name for number in sorted(negated))
+            self.problem(f"a condition on {names}, both negated", expr.span, "write a condition on each of them")
+            return False
+        clash = clashing(referents)
+        if clash is not None:
+            name = variables[clash].name
+            hint = f"write {name}[i] for each but the first, beside the one before; {name}[] is each by itself"
+            self.problem(f"{name}[] beside {name}[i] or {name}[i-1]", expr.span, hint)
+            return False
+        return True
+
+    # ------------------------------------------------------------ strategies
+
+    def _strategy(self, body: Sequenced, variables: tuple[Variable, ...], keys: tuple[str, ...]) -> Strategy:
+        has_sets = any(isinstance(component, AnyOrder) for component in body.components)
+        free = "SET" if has_sets else "EARLIEST MAXIMAL" if body.mode.maximal else ""
+        if body.strategy is None:
+            many = next((one for one in variables if one.kleene), None)
+            if many is not None and not free:
+                hint = "write WHERE and " + ", ".join(STRATEGIES) + " in front of the braces"
+                self.problem(f"{many.name}[] needs a strategy", body.span, hint)
+            return "any"
+        node = body.strategy
+        strategy = STRATEGIES.get(node.name.lower())
+        if strategy is None:
+            hint = did_you_mean(node.name.lower(), STRATEGIES) or f"the strategies are {', '.join(STRATEGIES)}"
+            self.problem(
+                f"there is no strategy {node.name}", Span(node.span.start, node.span.start + len(node.name)), hint
+            )
+            return "any"
+        self._check_listed(node)
+        if free and strategy != "any":
+            self.problem(f"{node.name} with {free}", node.span, "write skip_till_any_match, or leave it out")
+        elif strategy == "partition" and not keys:
+            hint = "write the attribute that says what belongs together, as in [product]"
+            self.problem(f"{node.name} needs [attribute] in its braces", node.span, hint)
+        return strategy
+
+    def _check_listed(self, node: StrategyName) -> None:
+        for listed in node.variables:
+            variable = self.variable(listed.name, listed.span)
+            if variable is None:
+                continue
+            if variable.negated:
+                self.problem(f"{listed.name} is negated", listed.span, "leave it out here")
+            elif variable.many != listed.many:
+                right = f"{listed.name}[]" if variable.many else listed.name
+                what = "has several events" if variable.many else "is one event"
+                self.problem(f"{listed.name} {what}", listed.span, f"write {right}")
+        names = {listed.name for listed in node.variables}
+        missing = [name for name, one in self.variables.items() if not one.negated and name not in names]
+        if names and missing:
+            hint = "name all of them, or none: write the strategy alone"
+            self.problem(f"a strategy holds for all variables, and {missing[0]} is missing", node.span, hint)
+
+    # ------------------------------------------------------------ HAVING, RETURN
+
+    def _having(self, expr: EventExpr | None) -> tuple[EventCondition, Names]:
+        condition = self.tested(expr, self.scope("HAVING"))
+        return (ALWAYS, ()) if condition is None else renamed_condition(condition, self.named_as)
+
+    def _each(self, value: Value, span: Span) -> int | None:
+        referents = [self.named_as[part.name] for part in subexpressions(value) if isinstance(part, Attribute)]
+        every = {one.variable for one in referents if isinstance(one, OfItem) and one.place == "every"}
+        if len(every) > 1:
+            self.problem("an item of two variables' events", span, "write an item for each of them")
+        return min(every, default=None)
+
+
+def _is_bare(expr: EventExpr) -> bool:
+    return isinstance(expr, ItemReference) and not expr.name
+
+
+def _items_in(node: Any) -> Iterator[ItemReference]:
+    if isinstance(node, ItemReference):
+        yield node
+    elif isinstance(node, tuple):
+        for one in node:
+            yield from _items_in(one)
+    elif is_dataclass(node) and not isinstance(node, Span | type):
+        for field in fields(node):
+            yield from _items_in(getattr(node, field.name))
