@@ -537,26 +537,9 @@ class _Normalizer:
                 else:
                     attach_right(var, path)
 
-            joins: dict[tuple[Term, Term], None] = {}
-            residual: dict[Expr, None] = {}
-            for literal in literals:
-                expr = self._resolve(literal, tree.scope, attach_path)
-                pair = self._value_join(expr, left_blocks)
-                pushed = None if pair else constant_equality(expr)
-                if pair:
-                    joins[pair] = None
-                    self._require_value(pair[1], own)
-                elif pushed and self._block_of[pushed[0]] not in left_blocks:
-                    block = self._block_of[pushed[0]]
-                    own[block] = require(own[block], pushed[0], Condition(literal=pushed[1]))
-                else:
-                    residual[expr] = None
-            if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
-                joins[by_words] = None
-            used = {term.var for pair in joins for term in pair}
-            used |= {var for expr in residual for var in variables_of(expr)}
-            right = self._side(tree.right, tuple(own), frozenset(used), "right")
-            yield Absent(right, tuple(joins), tuple(residual), tuple(branches))
+            joins, residual, used = self._compared(literals, tree, own, attach_path, fixed=left_blocks)
+            right = self._side(tree.right, tuple(own), used, "right")
+            yield Absent(right, joins, residual, tuple(branches))
 
     def _conjuncts(
         self, tree: JoinTree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
@@ -564,32 +547,44 @@ class _Normalizer:
         if isinstance(tree, Leaf):
             yield Conjunct(self._side(tree, patterns, needed, "left"), None)
             return
-        left_blocks = frozenset(tree_blocks(tree.left))
         for literals in disjuncts(tree.pred):
             own = list(patterns)
-            joins: dict[tuple[Term, Term], None] = {}
-            residual: dict[Expr, None] = {}
-            for literal in literals:
-                expr = self._resolve(literal, tree.scope, self._attaching(own))
-                pair = self._value_join(expr, left_blocks)
-                pushed = None if pair else constant_equality(expr)
-                if pair:
-                    joins[pair] = None
-                    for term in pair:
-                        self._require_value(term, own)
-                elif pushed:
-                    var, text = pushed
-                    block = self._block_of[var]
-                    own[block] = require(own[block], var, Condition(literal=text))
-                else:
-                    residual[expr] = None
-            if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
-                joins[by_words] = None
-            used = needed | {term.var for pair in joins for term in pair}
-            used |= {var for expr in residual for var in variables_of(expr)}
+            joins, residual, compared = self._compared(literals, tree, own, self._attaching(own))
+            used = needed | compared
             left = self._side(tree.left, tuple(own), used, "left")
             right = self._side(tree.right, tuple(own), used, "right")
-            yield Conjunct(left, right, tuple(joins), tuple(residual))
+            yield Conjunct(left, right, joins, residual)
+
+    def _compared(
+        self,
+        literals: tuple[Expr, ...],
+        tree: JoinNode,
+        own: list[PatternNode],
+        attach_path: _Attach,
+        fixed: frozenset[int] = frozenset(),
+    ) -> tuple[tuple[tuple[Term, Term], ...], tuple[Expr, ...], frozenset[str]]:
+        """The value joins and residual predicates of a disjunct, with their variables. What only restricts one block
+        goes to its pattern in `own`, unless that is `fixed`."""
+        left_blocks = frozenset(tree_blocks(tree.left))
+        joins: dict[tuple[Term, Term], None] = {}
+        residual: dict[Expr, None] = {}
+        for literal in literals:
+            expr = self._resolve(literal, tree.scope, attach_path)
+            pair = self._value_join(expr, left_blocks)
+            pushed = None if pair else constant_equality(expr)
+            if pair:
+                joins[pair] = None
+                for term in pair:
+                    if self._block_of[term.var] not in fixed:
+                        self._require_value(term, own)
+            elif pushed and (block := self._block_of[pushed[0]]) not in fixed:
+                own[block] = require(own[block], pushed[0], Condition(literal=pushed[1]))
+            else:
+                residual[expr] = None
+        if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
+            joins[by_words] = None
+        used = {term.var for pair in joins for term in pair}.union(*map(variables_of, residual))
+        return tuple(joins), tuple(residual), frozenset(used)
 
     def _value_join(self, expr: Expr, left_blocks: frozenset[int]) -> tuple[Term, Term] | None:
         if not isinstance(expr, Compare) or expr.op != "=":
