@@ -1,14 +1,15 @@
 """Times and windows at both ends of what is allowed: operators find what they find among ordinary times."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import pytest
 
 from common.bounds import EARLIEST, INFINITE, LATEST
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.engine import Session
-from tests.support.in_turn import in_turn
 
 DEFINED = "DEFINE EVENT A FROM S//a->r (k := r/@k); "
 EVENTS = (
@@ -39,37 +40,32 @@ JOINS = (
     "FROM S/a->x NOT JOIN {{x/@k = y/@k, {w}}} S/b->y",
     "FROM S/a->x NOT PRECEDED BY {{x/@k = y/@k, {w}}} S/a->y",
     "FROM S/a->x FOLLOWED BY {{x/@k = y/@k, {w}}} S/a->y FOLLOWED BY {{y/@k = z/@k, {w}}} S/a->z",
-    "FROM S/a->x NOT FOLLOWED BY {{x/@k = y/@k, {w}}} S/b->y PUBLISH P; "
+    "FROM S/a->x NOT FOLLOWED BY {{x/@k = y/@k, {w}}} S/b->y PUBLISH P",
     "FROM P//a->x NOT FOLLOWED BY {{x/@k = y/@k, {w}}} S/b->y",
-    "SELECT x FROM S/a->x PUBLISH P ONCE PER (x/@k) WITHIN {w}",
+    "SELECT x FROM S/a->x PUBLISH Q ONCE PER (x/@k) WITHIN {w}",
 )
 FIRST, LAST = EARLIEST + 1, LATEST - 1
 TIMES = [(FIRST, FIRST + 1, 0, LAST), (FIRST, FIRST, LAST - 1, LAST, LAST)]
 
 
-def found(text: str, times: tuple[int, ...], plan: str = "signature") -> Sequence[object]:
+def found(texts: Sequence[str], times: tuple[int, ...], window: str, plan: str) -> dict[str, list[object]]:
+    """What each text finds among documents of these times."""
+    script = "; ".join(text.format(w=window) for text in texts)
     with Session("duckdb", settle=None, quiet=True, plan=plan) as engine:
-        engine.subscribe(text)
+        engine.subscribe(DEFINED + script)
         for number, time in enumerate(times):
             engine.process([Document(f"d{number}", '<a k="1">one two</a>', "S", time)])
         list(engine.finish())
-        return sorted((one.query, one.documents, str(one.nodes)) for one in engine.outputs())
+        outputs = sorted((one.query, one.documents, str(one.nodes)) for one in engine.outputs())
+    return {name: list(some) for name, some in groupby(outputs, key=itemgetter(0))}
 
 
-def alike(text: str) -> Iterator[tuple[tuple[int, ...], Sequence[object]]]:
-    """Extreme times, and what there is among ordinary times in the same order."""
-    for times in TIMES:
-        ordinary = tuple(sorted(set(times)).index(time) * 10**6 for time in times)
-        yield times, found(text.format(w="1 h"), ordinary)
-
-
-@pytest.mark.parametrize("text", EVENTS)
-def test_event_statements(text: str):
-    for times, wanted in alike(DEFINED + text):
-        assert found(DEFINED + text.format(w=f"{INFINITE} us"), times) == wanted
-
-
-@pytest.mark.parametrize(("text", "plan"), in_turn(JOINS, PLANS))
-def test_joins(text: str, plan: str):
-    for times, wanted in alike(text):
-        assert found(text.format(w=f"{INFINITE} us"), times, plan) == wanted
+@pytest.mark.parametrize(("texts", "plan"), [(EVENTS, DEFAULT_PLAN), *((JOINS, plan) for plan in PLANS)])
+@pytest.mark.parametrize("times", TIMES)
+def test_what_is_found_is_what_there_is_among_ordinary_times_in_the_same_order(
+    texts: Sequence[str], plan: str, times: tuple[int, ...]
+):
+    ordinary = tuple(sorted(set(times)).index(time) * 10**6 for time in times)
+    wanted = found(texts, ordinary, "1 h", plan)
+    assert found(texts, times, f"{INFINITE} us", plan) == wanted
+    assert len(wanted) == len(texts)
