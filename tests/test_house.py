@@ -10,6 +10,8 @@ import pytest
 from tests.support import house
 from tests.support.places import ROOT
 
+pytestmark = pytest.mark.xdist_group("house")  # one worker parses the product once
+
 PROTOCOLS = {
     "main": "the entry point of a program",
     "add": "the command of that name, of feeds and of sinks",

@@ -1,16 +1,15 @@
-import json
 from itertools import product
 from random import Random
+from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 from lxml import etree
 
 from feeds.documents import Document
-from feeds.feed import read_entries
 from feeds.fetch.http import feeds_of_page
-from feeds.history import History
 from feeds.items import Origin, is_harmless
 from tests.generate.seeds import seeds
+from tests.support.feed_texts import atom, json_feed, only, read, rss
 
 HERE = Origin("dir/feed.xml", 1_800_000_000_000_000, base="https://base.example/feed")
 
@@ -26,44 +25,27 @@ BAD = (
 GOOD = ("https://a.example/1", "HTTP://A.example/x:y", "mailto:a@a.example", "magnet:?xt=urn:btih:1", "/a:b", "?c=d:e")
 
 
-def rss(address: str) -> str:
-    item = etree.Element("item")
-    etree.SubElement(item, "link").text = address
-    etree.SubElement(item, "title").text = "t"
-    etree.SubElement(item, "enclosure", url=address, type="audio/mpeg")
-    etree.SubElement(item, "description").text = "d"
-    root = etree.Element("rss", version="2.0")
-    channel = etree.SubElement(root, "channel")
-    etree.SubElement(channel, "link").text = address
-    channel.append(item)
-    return etree.tostring(root, encoding="unicode")
+def as_rss(address: str) -> str:
+    text, quoted = escape(address, {"\r": "&#13;"}), quoteattr(address)
+    enclosure = f"<enclosure url={quoted} type='audio/mpeg'/>"
+    return rss(f"<item><link>{text}</link><title>t</title>{enclosure}</item>", f"<link>{text}</link>")
 
 
-def atom(address: str) -> str:
-    root = etree.Element("{http://www.w3.org/2005/Atom}feed")
-
-    def add(parent: etree._Element, name: str, **attributes: str) -> etree._Element:
-        return etree.SubElement(parent, "{http://www.w3.org/2005/Atom}" + name, attributes)
-
-    add(root, "link", href=address)
-    add(root, "link", href=address, rel="self")
-    entry = add(root, "entry")
-    add(entry, "title").text = "t"
-    for rel in ("alternate", "enclosure", "related", "via"):
-        add(entry, "link", href=address, rel=rel)
+def as_atom(address: str) -> str:
+    quoted = quoteattr(address)
+    links = (f"<link href={quoted} rel='{rel}'/>" for rel in ("alternate", "enclosure", "related", "via"))
     content = f'<a href="{address}">x</a><img src="{address}"><blockquote cite="{address}">y</blockquote>'
-    add(entry, "content", type="html").text = content
-    return etree.tostring(root, encoding="unicode")
+    entry = f"<title>t</title>{''.join(links)}<content type='html'>{escape(content)}</content>"
+    return atom(entry, f"<link href={quoted}/><link href={quoted} rel='self'/>")
 
 
-def json_feed(address: str) -> str:
+def as_json(address: str) -> str:
     item = {"id": "1", "title": "t", "url": address, "external_url": address, "attachments": [{"url": address}]}
-    head = {"version": "https://jsonfeed.org/version/1.1", "home_page_url": address, "feed_url": address}
-    return json.dumps({**head, "items": [item]})
+    return json_feed(item, home_page_url=address, feed_url=address)
 
 
 def addresses(feed: str, origin: Origin = HERE) -> list[str]:
-    (document,) = History().settle(read_entries(feed.encode(), origin))
+    (document,) = read(feed, origin)
     assert isinstance(document, Document), document
     item = etree.fromstring(document.xml_bytes())
     found = [item.findtext(name) for name in ("item_url", "channel_url")]
@@ -73,7 +55,7 @@ def addresses(feed: str, origin: Origin = HERE) -> list[str]:
     return [address for address in found if address]
 
 
-@pytest.mark.parametrize("form", [rss, atom, json_feed])
+@pytest.mark.parametrize("form", [as_rss, as_atom, as_json])
 def test_what_acts_is_left_out_and_what_leads_somewhere_comes_out(form):
     for address, base in product(BAD, (HERE.base, "")):
         found = addresses(form(address), Origin(HERE.name, HERE.modified, base=base))
@@ -109,10 +91,7 @@ def test_a_page_s_feeds_are_web_addresses():
 
 
 def title(markup: str) -> str:
-    feed = f'<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title><entry>{markup}<id>1</id></entry></feed>'
-    (document,) = History().settle(read_entries(feed.encode(), HERE))
-    assert isinstance(document, Document), document
-    return etree.fromstring(document.xml_bytes()).findtext("title", "")
+    return dict(only(atom(f"{markup}<id>1</id>")))["title"]
 
 
 def test_titles_are_text():
