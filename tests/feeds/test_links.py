@@ -25,13 +25,13 @@ BAD = (
 GOOD = ("https://a.example/1", "HTTP://A.example/x:y", "mailto:a@a.example", "magnet:?xt=urn:btih:1", "/a:b", "?c=d:e")
 
 
-def as_rss(address: str) -> str:
+def as_rss(address):
     text, quoted = escape(address, {"\r": "&#13;"}), quoteattr(address)
     enclosure = f"<enclosure url={quoted} type='audio/mpeg'/>"
     return rss(f"<item><link>{text}</link><title>t</title>{enclosure}</item>", f"<link>{text}</link>")
 
 
-def as_atom(address: str) -> str:
+def as_atom(address):
     quoted = quoteattr(address)
     links = (f"<link href={quoted} rel='{rel}'/>" for rel in ("alternate", "enclosure", "related", "via"))
     content = f'<a href="{address}">x</a><img src="{address}"><blockquote cite="{address}">y</blockquote>'
@@ -39,7 +39,7 @@ def as_atom(address: str) -> str:
     return atom(entry, f"<link href={quoted}/><link href={quoted} rel='self'/>")
 
 
-def as_json(address: str) -> str:
+def as_json(address):
     item = {"id": "1", "title": "t", "url": address, "external_url": address, "attachments": [{"url": address}]}
     return json_feed(item, home_page_url=address, feed_url=address)
 
@@ -90,7 +90,7 @@ def test_a_page_s_feeds_are_web_addresses():
     assert feeds_of_page(f"<meta charset=utf-8>{links}".encode(), "https://p.example/") == ["https://p.example/feed"]
 
 
-def title(markup: str) -> str:
+def title(markup):
     return dict(only(atom(f"{markup}<id>1</id>")))["title"]
 
 
