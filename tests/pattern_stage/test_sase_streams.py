@@ -185,7 +185,7 @@ def typed(events: Iterable[Stock]) -> dict[str, list[Stock]]:
     ],
 )
 def test_runs_of_rising_prices(name: str, size: int) -> None:
-    events = [one for one in rising(100_000, 10, 70) if one.number < size]
+    events = list(rising(size, 10, 70))
     assert digest(first_of_runs(matches(kleene(name), {"stock": events}, size))) == DIGESTS[name, size]
 
 
