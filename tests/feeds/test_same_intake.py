@@ -2,16 +2,28 @@ import gzip
 import json
 import os
 import random
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.documents import Document, Reject
 from feeds.feed import EntryForm
 from feeds.history import History
+from feeds.readers import Offset
 from feeds.tail import Tail, judged, read_documents, read_waiting, waiting_files
-from mmqjp.spark.source import ROWS, FileReader, FileSource, PlanFiles, PlanPartition, SourcePath, decode_items
+from mmqjp.spark.source import (
+    ROWS,
+    FileReader,
+    FileSource,
+    PlanFiles,
+    PlanPartition,
+    SourcePath,
+    decode_items,
+    uncommitted,
+)
 from tests.generate.seeds import seeds
 from tests.support.files import archive
 from tests.support.in_turn import in_turn
@@ -87,7 +99,7 @@ class Crawl:
 
 
 def history() -> History:
-    return History(lateness=DAY, keep=30 * DAY)
+    return History(most=3, lateness=DAY, keep=2 * DAY)
 
 
 def sequence(items: list[Document | Reject]) -> Sequence:
@@ -99,34 +111,48 @@ def by_run(directory: Path, feeds: EntryForm | None) -> Sequence:
     return sequence(list(read_documents([directory], feeds=feeds, now=lambda: NOW, history=history())))
 
 
-def by_stream(directory: Path, feeds: EntryForm | None) -> Sequence:
-    tail = Tail(directory, feeds=feeds, now=lambda: NOW)
-    found = judged(read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause)), history())
-    return sequence([read.item for read in found if read.item is not None])
+def by_stream(directory: Path, feeds: EntryForm | None) -> tuple[Sequence, dict[str, str]]:
+    """What is read, and what is kept of it."""
+    tail, known = Tail(directory, feeds=feeds, now=lambda: NOW), history()
+    found = judged(read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause)), known)
+    return sequence([read.item for read in found if read.item is not None]), known.changed()
 
 
-def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
-    """What the driver admits of what executors read, here in one process."""
-    known, found = history(), list[Document | Reject]()
-    reader = FileReader(
-        FileSource((SourcePath(directory, feeds),), grain=100, tasks=3), dict, PlanFiles(plans), lambda: NOW
-    )
-    shares = reader.partitions({"plan": 0}, reader.latestOffset({"plan": 0}, None))  # type: ignore[arg-type]
-    made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
-    rows = pa.Table.from_batches(made, ROWS).sort_by("place")
-    text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
-    for read in decode_items(
-        rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))
-    ):
-        if read.item is not None and (item := known.judge(read.item)) is not None:
-            found.append(item)
-    return sequence(found)
+def by_spark(
+    directory: Path, feeds: EntryForm | None, plans: Path, most: int, *, again: bool
+) -> tuple[Sequence, dict[str, str]]:
+    """What the driver admits of what executors read, here in one process, in micro-batches of `most` items. With
+    `again` each of them is first left in the middle."""
+    found, kept = list[Document | Reject](), dict[str, str]()
+    positions: dict[tuple[str, str], Offset] = {}
+    files = FileSource((SourcePath(directory, feeds),), grain=100 if most > 1 else 1, tasks=3, most=most)
+    reader, start = FileReader(files, lambda: positions, PlanFiles(plans), lambda: NOW), {"plan": 0}
+    while (end := reader.latestOffset(start, ReadAllAvailable())) != start:
+        shares = reader.partitions(start, end)
+        made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
+        rows = pa.Table.from_batches(made, ROWS).sort_by("place")
+        text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
+        rows = rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))
+        for count in (len(rows) // 3, len(rows)) if again else (len(rows),):
+            known = history()
+            known.load(kept)
+            for read in islice(judged(decode_items(uncommitted(rows, positions)), known), count):
+                positions[read.offset.source, read.offset.file] = read.offset
+                found += [] if read.item is None else [read.item]
+            kept |= known.changed()
+        start = end
+    return sequence(found), kept
 
 
 @pytest.mark.parametrize(("seed", "feeds"), in_turn(seeds(3, 60), [None, "item", "raw"]))
-def test_run_stream_and_spark_read_the_same(seed: int, feeds: EntryForm | None, tmp_path: Path):
+def test_run_stream_and_spark_read_the_same(
+    seed: int, feeds: EntryForm | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     crawl = Crawl(tmp_path / "crawl", seed).directory
-    found = by_stream(crawl, feeds)
+    found, kept = by_stream(crawl, feeds)
     assert len([one for one in found if one[0] != "reject"]) > 10
     assert by_run(crawl, feeds) == found
-    assert by_spark(crawl, feeds, tmp_path / "plans") == found
+    for place, (most, again) in enumerate(((1_000, False), (1, True), (3, seed % 2 == 0), (1, seed % 2 == 1))):
+        if place == 3:  # a micro-batch takes an entry of a file
+            monkeypatch.setattr("mmqjp.spark.source.LARGE", 100)
+        assert by_spark(crawl, feeds, tmp_path / f"{place}", most, again=again) == (found, kept)

@@ -123,7 +123,7 @@ def in_parts(parts: int) -> MakeKernel:
     return make
 
 
-@pytest.mark.parametrize("seed", [*seeds(2, 500), *seeds(4, 1_000, first=FIRST_PATTERNS)])
+@pytest.mark.parametrize("seed", [*seeds(2, 500), *seeds(2, 1_000, first=FIRST_PATTERNS)])
 def test_worlds(seed, tmp_path, monkeypatch):
     """Batches fail, stores are opened again, documents may come too late. In every other world each kernel works in
     other parts, or in none."""

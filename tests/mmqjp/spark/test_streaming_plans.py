@@ -1,20 +1,16 @@
 import gzip
 import json
 import os
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.documents import Document, Reject
-from feeds.history import History
 from feeds.readers import ALL_READ, Offset
 from feeds.splits import Split
-from feeds.tail import ReadItem, Tail, judged, waiting_files
+from feeds.tail import ReadItem, Tail, waiting_files
 from mmqjp import spark_job
 from mmqjp.spark import source
 from tests.support.unreadable import failing, shut
@@ -27,13 +23,13 @@ def line(id: str, text: str = "") -> str:
 
 
 class Driver:
-    def __init__(self, directory: Path, feeds: Literal["item"] | None = None, **options: int) -> None:
+    def __init__(self, directory: Path, **options: int) -> None:
         self.drops = directory / "drops"
         self.drops.mkdir(exist_ok=True)
         self.plans = source.PlanFiles(directory / "plans")
         self.positions: dict[tuple[str, str], Offset] = {}
         self.failed: dict[tuple[str, str], str] = {}
-        self.source = source.FileSource((source.SourcePath(self.drops, feeds),), **options)  # type: ignore[arg-type]
+        self.source = source.FileSource((source.SourcePath(self.drops),), **options)  # type: ignore[arg-type]
         self.start = {"plan": 0}
         self.restart()
 
@@ -259,85 +255,3 @@ def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsy
         spark_job.main(["--state", "nowhere"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("mmqjp: error: name what to read, with --source and --fetch, or")
-
-
-# ------------------------------------------------------------ entries of feeds
-
-HOUR = 3600 * 1_000_000
-ENTRY = "<item><title>{0} {1}</title><guid>{0}</guid><pubDate>Mon, 0{0} Jan 2024 00:00:00 GMT</pubDate></item>"
-
-Seen = list[tuple[str, int] | str]
-Item = ReadItem[Document | Reject]
-
-
-def fetch(drops: Path, day: int, entries: str, url: str = "http://f/") -> None:
-    """A fetch of a day of January, of entries by their numbers, in capitals where they have changed."""
-    stem = f"202401{day:02d}T000000Z-0123456789ab"
-    (drops / f"{stem}.json").write_text(json.dumps({"url": url, "fetched_at": f"2024-01-{day:02d}T00:00:00Z"}))
-    listed = "".join(ENTRY.format(int(entry, 36) % 9 + 1, entry) for entry in entries)
-    (drops / f"{stem}.xml").write_text(f"<rss><channel><title>t</title>{listed}</channel></rss>")
-
-
-@pytest.fixture
-def drops(tmp_path):
-    """Fetches of two feeds, the first of them empty; entries change, and come back."""
-    drops = tmp_path / "drops"
-    drops.mkdir()
-    fetch(drops, 10, "")
-    fetch(drops, 11, "123", "http://g/")
-    for day, entries in enumerate(("123", "12a34", "1234", "b2a456", "6"), 12):
-        fetch(drops, day, entries)
-    (drops / "20240120T000000Z-0123456789ab.xml").write_text("<no feed>")
-    (drops / "20240121T000000Z-0123456789ab.json").write_text("{")
-    (drops / "20240121T000000Z-0123456789ab.xml").write_text("<rss><channel/></rss>")
-    return drops
-
-
-def history() -> History:
-    return History(most=3, lateness=HOUR, keep=2 * 24 * HOUR)
-
-
-def seen(found: Iterator[Item]) -> Seen:
-    """The documents with their times, and why there are no others."""
-    items = (read.item for read in found if read.item is not None)
-    return [(item.id, item.t0) if isinstance(item, Document) else item.reason for item in items]
-
-
-def here(drops: Path, known: History) -> Seen:
-    tail = Tail(drops, feeds="item")
-    return seen(judged((read for waiting in waiting_files([tail], {}) for read in waiting.read()), known))
-
-
-def read_in_micro_batches(driver: Driver, again: bool) -> tuple[Seen, dict[str, str]]:
-    """All that there is, and what is kept of it; with `again` each micro-batch is first left in the middle."""
-    found, kept = list[tuple[str, int] | str](), dict[str, str]()
-
-    def committed(items: Iterator[Item], count: int) -> Iterator[Item]:
-        for read in islice(items, count):
-            driver.positions[read.offset.source, read.offset.file] = read.offset
-            yield read
-
-    while shares := driver.planned():
-        rows = driver.rows(shares)
-        text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
-        rows = rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))
-        for count in (len(rows) // 3, len(rows)) if again else (len(rows),):
-            known = history()
-            known.load(kept)
-            found += seen(
-                committed(judged(source.decode_items(source.uncommitted(rows, driver.positions)), known), count)
-            )
-            kept |= known.changed()
-        driver.start = driver.end
-    return found, kept
-
-
-@pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize(("most", "large"), [(1, None), (3, None), (100, None), (1, 300)])
-def test_the_same_entries_are_documents_of_the_same_times(most, large, again, drops, tmp_path, monkeypatch):
-    if large is not None:  # a micro-batch takes an entry or two of a file
-        monkeypatch.setattr("mmqjp.spark.source.LARGE", large)
-    known, driver = history(), Driver(tmp_path, "item", most=most, grain=1, tasks=3)
-    expected = here(drops, known)
-    assert len([one for one in expected if isinstance(one, tuple)]) > 10 and any(isinstance(e, str) for e in expected)
-    assert read_in_micro_batches(driver, again) == (expected, known.changed())
