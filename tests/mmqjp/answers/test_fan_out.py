@@ -13,7 +13,6 @@ import pytest
 from common.arrays import Ints
 from feeds.documents import Document
 from join_stage.protocol import PLANS
-from join_stage.signature import join
 from mmqjp.answers.fan_out import FanOut, Outputs
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
@@ -26,7 +25,7 @@ from tests.generate.once import with_once
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
-from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
+from tests.support.agreement import Delivery, arranged, as_row
 from tests.support.in_process import run_in_process
 from tests.support.shown import assert_shown
 from xscl.syntax import Script
@@ -189,19 +188,6 @@ def test_an_output_is_of_a_match_for_each_row_that_gives_it():
         ])  # fmt: skip
         assert_consistent(engine, [output])
         assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0, 0]
-
-
-@pytest.mark.parametrize("seed", seeds(1, 300))
-def test_executors_agree_with_the_oracle(seed, spark, tmp_path, monkeypatch):
-    context = run_in_process(monkeypatch, cores=1 + seed % 4, seed=seed)
-    if seed % 2:
-        monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
-    rng = Random(seed)
-    script, documents = random_case(seed, 12, 12)
-    script = with_once(rng, script, rng.choice([0, 50]))
-    with Session(spark, state=tmp_path) as engine:
-        assert_agrees(engine, script, documents, Delivery(rng.choice([None, seed]), rng.choice([3, 5, 100])))
-    assert context.jobs
 
 
 def named(state: Path) -> set[str]:
