@@ -106,13 +106,6 @@ class StoreFiles(NamedTuple):
     checkpoint: int
 
 
-_HEADERS = 4096, 8192
-"""Offsets of the two headers of a file of DuckDB, one for each second checkpoint."""
-
-_HEADER = struct.Struct("<QQ")
-"""The begin of a header: its checksum, and the number of the checkpoint."""
-
-
 MAX_STATEMENTS = 200
 """With this many prepared statements, all are dropped."""
 
@@ -858,8 +851,7 @@ class DuckDBStore(DuckDBTables):
             if self._descriptor < 0:
                 # It stays open: to close any descriptor of a file gives up the locks of the process on it.
                 self._descriptor = os.open(str(self._file), os.O_RDONLY | os.O_CLOEXEC)
-        headers = (_HEADER.unpack(os.pread(self._descriptor, _HEADER.size, at)) for at in _HEADERS)
-        return max(int(number) for _, number in headers)
+        return _iteration(self._descriptor)
 
     @contextmanager
     def checkpoints_held(self) -> Iterator[None]:

@@ -25,9 +25,8 @@ from join_stage.tables import FLAT_STORE, runs_manifest
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
-from mmqjp.commands.console import pluralise
 from mmqjp.engine import Session
-from mmqjp.process import printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.service.drops import state_file
 from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
 from mmqjp.state.choice import SPARK, Ownership, ReadLock, open_store, stored_engine
