@@ -113,7 +113,7 @@ def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_m
         confined(mul, "x", 1 << 20, size=0)
     assert len(confined(mul, "x", 1 << 20, size=10)) == 1 << 20
     with pytest.raises(ConfinedError, match="more than 1,048,576 bytes"):
-        confined(iter, ["x"] * (1 << 18), size=0)
+        confined(iter, ["x"] * (1 << 19), size=0)
     monkeypatch.undo()
     assert seconds_for(0) == 10 and seconds_for(1 << 20) == 14
 
