@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from common.tools import EVERY, observed, track_progress
+from feeds.confined import MEMORY_VARIABLE, memory_limit
 from join_stage.store.protocol import OtherSession
 from join_stage.store.spark.java import JavaNotFound
 from mmqjp.cli import main
@@ -304,7 +305,21 @@ for names, key, valued in options_of(main):
     if names[0] != "sinks":  # below `sinks` a configuration has sinks, not options of commands
         OPTIONS.setdefault(names, []).append((key, valued))
 
-VALUES = ["2h", "7", "spark", "basic", "cse", "driver", "raw", "ignore", "json", "stories.xml", "T=1h", "a=b"]
+VALUES = [
+    "2h",
+    "7",
+    "spark",
+    "basic",
+    "cse",
+    "driver",
+    "raw",
+    "ignore",
+    "json",
+    "stories.xml",
+    "T=1h",
+    "a=b",
+    "268435456",
+]
 
 
 @pytest.mark.parametrize("names", OPTIONS, ids=" ".join)
@@ -415,3 +430,14 @@ def test_tables_are_as_wide_as_columns_says(monkeypatch):
     for told, width in (("60", 60), ("150", 150), ("", 100), ("wide", 100), ("0", 100)):
         monkeypatch.setenv("COLUMNS", told)
         assert console().width == width
+
+
+def test_the_memory_of_the_process_that_parses_feeds_is_an_option(files, tmp_path, monkeypatch):
+    monkeypatch.setenv(MEMORY_VARIABLE, "")
+    for given, limit in (((), 512 << 20), (("--feed-memory", str(256 << 20)), 256 << 20)):
+        assert mmqjp(*files, "--engine", "duckdb", *given).exit_code == 0
+        assert memory_limit() == limit
+    for value in ("1", "lots"):
+        monkeypatch.setenv(MEMORY_VARIABLE, value)
+        result = mmqjp(*files, "--engine", "duckdb")
+        assert result.exit_code == 2 and "--feed-memory" in result.stderr
