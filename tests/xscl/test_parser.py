@@ -175,3 +175,28 @@ def test_a_word_far_from_the_beginning_is_told_in_its_place() -> None:
     problem = foreign_mistake(before, "$y", len(before), {"FOLLOWED"})
     assert problem and before[problem.span.start : problem.span.end] == "let"
     assert "FOR" not in str(errors_of(f"FROM S//item->{' ' * 250}for in")), "the first word here is not a query's first"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            "FROM S//b[matches(./k, R)]",
+            "FROM S//b->x JOIN {x/k = y/k AND (matches(y/k, R) OR x/a = y/b), 1 h} S//c->y",
+        ),
+        "FROM S//b->x JOIN UNORDERED {x/k[matches(., R)] = y/k, 1 h} S//b->y",
+        "FROM S//b->x NOT FOLLOWED BY {x/k = y/k AND matches(y/k, R), 1 h} S//b->y",
+        *(
+            "FROM FILTER{matches(k, R)} B",
+            "FROM B NEXT{matches($1.k, R) OR $2.k = $1.k} B",
+            "FROM B FOLD{,matches($2.k, R),} B",
+        ),
+        "DEFINE EVENT C FROM S//b[matches(./k, R)]->x (k := x/k); FROM C",
+        "PATTERN SEQ(B+ a[], B b) WHERE strict_contiguity {matches(a[i].k, R)} WITHIN 1 h",
+        "PATTERN SEQ(B a, B b) WITHIN 1 h HAVING matches(b.k, R)",
+    ],
+)
+def test_a_long_regular_expression_is_told_once(query: str) -> None:
+    definition = "DEFINE EVENT B FROM S//b->x (k := x/k); "
+    found = errors_of(definition + query.replace("R)", f'"{"a" * 501}")')).errors
+    assert [error.message for error in found] == ["bad regular expression: it is longer than 500 characters"]
