@@ -38,6 +38,7 @@ from xscl.algebra.values import (
     is_number,
     is_time,
     number_string,
+    operands_of,
     with_literal,
     xpath_number,
 )
@@ -103,11 +104,9 @@ def check_comparisons(
     """The problems of the comparisons in a condition with valid operands. `names` are visible to it, `path` is an
     example of one to a time, and `text_of` returns an operand's text."""
     match expr:
-        case And() | Or():
-            for arg in expr.args:
-                yield from check_comparisons(arg, names, path, text_of)
-        case Not():
-            yield from check_comparisons(expr.arg, names, path, text_of)
+        case And() | Or() | Not():
+            for arm in operands_of(expr):
+                yield from check_comparisons(arm, names, path, text_of)
         case Compare():
             problem = _of_time(expr, names, text_of) or _of_number(expr, names) or _of_order(expr, path)
             if problem is not None:
@@ -569,17 +568,10 @@ class _QueryChecker:
                     self.problem(message, conjunction[0].span, in_each_arm(hint))
 
     def variables(self, expr: Expr, names: dict[str, NameKind], where: str) -> None:
-        match expr:
-            case VarPath():
-                self.var_path(expr, names, where)
-            case And() | Or() | Call():
-                for arg in expr.args:
-                    self.variables(arg, names, where)
-            case Compare():
-                self.variables(expr.left, names, where)
-                self.variables(expr.right, names, where)
-            case Not():
-                self.variables(expr.arg, names, where)
+        if isinstance(expr, VarPath):
+            self.var_path(expr, names, where)
+        for operand in operands_of(expr):
+            self.variables(operand, names, where)
 
     def var_path(self, path: VarPath, names: dict[str, NameKind], where: str) -> None:
         kind = names.get(path.var)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, get_args
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, get_args
 
 from common.bounds import LONGEST_WINDOW
 from xscl.algebra.events import (
@@ -147,6 +147,21 @@ def too_deep(query: EventQuery) -> Problem | None:
             elif child is not None:
                 waiting.append((child, depth + 1))
     return None
+
+
+T = TypeVar("T")
+
+
+def parts_of_kind(node: Any, kind: type[T]) -> Iterator[T]:
+    """The outermost parts of a tree that are of a class, in order."""
+    if isinstance(node, kind):
+        yield node
+    elif isinstance(node, tuple):
+        for one in node:
+            yield from parts_of_kind(one, kind)
+    elif is_dataclass(node) and not isinstance(node, Span | type):
+        for field in fields(node):
+            yield from parts_of_kind(getattr(node, field.name), kind)
 
 
 MAX_CLAUSES = 64

@@ -38,7 +38,7 @@ from xscl.algebra.joins import constant_operand_text
 from xscl.algebra.trees import attach_branch, block_root, path_end
 from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, VarPath, derivation, is_number, xpath_number
 from xscl.builder import unquoted
-from xscl.event_forms import expression_kind, reorder_attributes, too_deep
+from xscl.event_forms import expression_kind, parts_of_kind, reorder_attributes, too_deep
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, Resolver, Schemas
 from xscl.lower import PatternBuilder
@@ -339,13 +339,13 @@ class _Fillr:
             self.numeric.add(self._constants[mark][0])
 
     def _holds(self, node: Any) -> bool:
-        return any(value in self._constants for value in _constants(node))
+        return any(one.value in self._constants for one in parts_of_kind(node, Constant))
 
     def _keep_apart(self, args: tuple[Any, ...]) -> None:
         """Finds conditions that differ in constants only: equal ones would be merged."""
         groups: dict[str, list[Fill]] = {}
         for arg in args:
-            makes = [self._value_of(value) for value in _constants(arg)]
+            makes = [self._value_of(one.value) for one in parts_of_kind(arg, Constant)]
             groups.setdefault(repr(_without(arg)), []).append(_all_of(makes))
         self.apart += [tuple(group) for group in groups.values() if len(group) > 1]
 
@@ -368,16 +368,6 @@ def _seconds(slot: int) -> Fill:
 
 def _all_of(makes: Sequence[Fill]) -> Fill:
     return lambda values: tuple(make(values) for make in makes)
-
-
-def _constants(node: Any) -> list[Literal]:
-    if isinstance(node, Constant):
-        return [node.value]
-    if isinstance(node, tuple):
-        return [value for one in node for value in _constants(one)]
-    if is_dataclass(node) and not isinstance(node, type):
-        return [value for one in fields(node) for value in _constants(getattr(node, one.name))]
-    return []
 
 
 def _without(node: Any) -> Any:

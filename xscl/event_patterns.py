@@ -5,9 +5,8 @@ Each reference to a variable's event gets a name, and conditions refer to attrib
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from xscl.algebra.events import (
     ALWAYS,
@@ -50,6 +49,7 @@ from xscl.event_forms import (
     expression_kind,
     mentioned,
     number_references,
+    parts_of_kind,
     renamed_condition,
     sort_conjuncts,
     subexpressions,
@@ -195,7 +195,7 @@ class PatternResolver(Resolver):
     # ------------------------------------------------------------ aggregates
 
     def _of_items(self, call: EventCall, operator: EventClause) -> Value | None:
-        items = list(_items_in(call.args))
+        items = list(parts_of_kind(call.args, ItemReference))
         if not items:
             hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
             self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
@@ -224,7 +224,7 @@ class PatternResolver(Resolver):
     def _aggregated(self, call: EventCall, variable: Declared, *, earlier: bool) -> Value | None:
         args: tuple[Value, ...] = ()
         if not (call.name == "count" and len(call.args) == 1 and _is_bare(call.args[0])):
-            for one in _items_in(call.args):
+            for one in parts_of_kind(call.args, ItemReference):
                 if not one.name:
                     self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
                     return None
@@ -527,14 +527,3 @@ class PatternResolver(Resolver):
 
 def _is_bare(expr: EventExpr) -> bool:
     return isinstance(expr, ItemReference) and not expr.name
-
-
-def _items_in(node: Any) -> Iterator[ItemReference]:
-    if isinstance(node, ItemReference):
-        yield node
-    elif isinstance(node, tuple):
-        for one in node:
-            yield from _items_in(one)
-    elif is_dataclass(node) and not isinstance(node, Span | type):
-        for field in fields(node):
-            yield from _items_in(getattr(node, field.name))

@@ -69,6 +69,7 @@ from xscl.algebra.values import (
     is_number,
     is_of_times,
     is_time,
+    map_operands,
     number_string,
     split_function,
     time_text,
@@ -342,14 +343,9 @@ def _rename_joins(joins: tuple[tuple[Term, Term], ...], names: Mapping[str, str]
 
 
 def _rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
-    match expr:
-        case VarPath(var=var):
-            return VarPath(names[var])
-        case Call(name=name, args=args):
-            return Call(name, tuple(_rename_expr(a, names) for a in args))
-        case Compare(op=op, left=left, right=right):
-            return Compare(op, _rename_expr(left, names), _rename_expr(right, names))
-    return expr
+    if isinstance(expr, VarPath):
+        return VarPath(names[expr.var])
+    return map_operands(expr, lambda operand: _rename_expr(operand, names))
 
 
 _Attach = Callable[[str, PatternNode], None]

@@ -26,7 +26,7 @@ from xpath_stage.binder import Node, PreparedNode, Take, each_binding
 from xpath_stage.documents import ParsedDocument, split_name
 from xscl.algebra.joins import Side
 from xscl.algebra.trees import Condition, PatternNode, block_root, naming
-from xscl.algebra.values import And, Call, Compare, Expr, Not, Or, Rel, Span, Step, String, derivation
+from xscl.algebra.values import Call, Compare, Expr, Rel, Span, Step, String, derivation, operands_of
 from xscl.lower import PatternBuilder, and_arms
 from xscl.printer import to_xscl
 from xscl.syntax import Block
@@ -258,15 +258,9 @@ def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tu
     match expr:
         case Rel():
             return [(expr, functions)]
-        case Compare():
-            return [*_operands(expr.left), *_operands(expr.right)]
         case Call(args=(arg, *_)) if name := derivation(expr):
             return _operands(arg, (name, *functions))
-        case Call() | And() | Or():
-            return [found for arg in expr.args for found in _operands(arg)]
-        case Not():
-            return _operands(expr.arg)
-    return []
+    return [found for operand in operands_of(expr) for found in _operands(operand)]
 
 
 def _in(count: int) -> str:

@@ -27,7 +27,6 @@ from mmqjp.explain.terms import (
     in_parts,
     lacking,
     leaf_sides,
-    map_operands,
     nearest_of,
     operand_of,
     variable_texts,
@@ -52,6 +51,7 @@ from xscl.algebra.values import (
     VarPath,
     derivation,
     derive,
+    map_operands,
 )
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms

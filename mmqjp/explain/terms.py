@@ -24,7 +24,7 @@ from xpath_stage.binder import Node, PreparedNode, Take, each_binding
 from xpath_stage.documents import DocumentError, ParsedDocument, parse_document
 from xscl.algebra.joins import Absent, Conjunct, JoinOp, NormalQuery, Side, Term, variables_of
 from xscl.algebra.trees import PatternNode
-from xscl.algebra.values import And, Call, Compare, Expr, Not, Or, Span, VarPath, derive, many_valued
+from xscl.algebra.values import Call, Compare, Expr, Span, VarPath, derive, many_valued, map_operands
 from xscl.algebra.words import LEAST, encode_words, first_keys, join_threshold, overlap
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, expression, normalize_readably
@@ -160,22 +160,6 @@ def with_placeholders(text: str, values: Sequence[T]) -> tuple[str | T, ...]:
 
 def _local(name: str) -> str:
     return name.rpartition("}")[2]
-
-
-def map_operands(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Returns an expression with its operands changed."""
-    match expr:
-        case Call(name=name, args=args):
-            return Call(name, tuple(map(change, args)))
-        case Compare(op=op, left=left, right=right):
-            return Compare(op, change(left), change(right))
-        case And(args=args):
-            return And(tuple(map(change, args)))
-        case Or(args=args):
-            return Or(tuple(map(change, args)))
-        case Not(arg=arg):
-            return Not(change(arg))
-    return expr
 
 
 MAX_NAMES = 10

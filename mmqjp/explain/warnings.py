@@ -32,6 +32,7 @@ from xscl.algebra.values import (
     VarPath,
     derive,
     holes_of,
+    operands_of,
     time_text,
 )
 from xscl.check_expressions import blocks
@@ -98,22 +99,10 @@ def _conditions(source: Input) -> Iterator[Expr]:
             yield from _conditions(source.source)
 
 
-def _parts(expr: Expr) -> Iterable[Expr]:
-    """The operands of a condition, except those inside filters of its paths."""
-    match expr:
-        case And() | Or() | Call():
-            return expr.args
-        case Not():
-            return (expr.arg,)
-        case Compare():
-            return expr.left, expr.right
-    return ()
-
-
 def _walk(expr: Expr) -> Iterator[Expr]:
     yield expr
     parts = [condition for step in expr.steps for condition in step.filters] if isinstance(expr, Rel | VarPath) else ()
-    for part in parts or _parts(expr):
+    for part in parts or operands_of(expr):
         yield from _walk(part)
 
 
@@ -186,7 +175,7 @@ def _collect(
             if isinstance(expr, Rel):
                 paths.append((expr, step))
                 _collect(expr.steps, step, names, paths)
-            todo += _parts(expr)
+            todo += operands_of(expr)
 
 
 REPEATED = frozenset({"folder", "author", "category", "link", "enclosure"})

@@ -13,22 +13,21 @@ from typing import Literal
 from common.tools import quick
 from xscl.algebra.trees import PatternNode, Test, hidden_stream, naming, rename_variables
 from xscl.algebra.values import (
-    And,
     Call,
     Compare,
     CompareOp,
     ElementConstructor,
     Expr,
     Hole,
-    Not,
     Number,
-    Or,
     String,
     VarPath,
     derivation,
     derive,
     many_valued,
+    map_operands,
     number_string,
+    operands_of,
 )
 
 JoinOp = Literal["FOLLOWED BY", "JOIN", "JOIN UNORDERED", "NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY"]
@@ -209,17 +208,10 @@ def constant_operand_text(expr: Expr) -> str | None:
 
 def variables_of(expr: Expr) -> Iterator[str]:
     """The variables of a residual predicate or an operand, with repetitions."""
-    match expr:
-        case VarPath(var=var):
-            yield var
-        case Call(args=args) | And(args=args) | Or(args=args):
-            for arg in args:
-                yield from variables_of(arg)
-        case Compare(left=left, right=right):
-            yield from variables_of(left)
-            yield from variables_of(right)
-        case Not(arg=arg):
-            yield from variables_of(arg)
+    if isinstance(expr, VarPath):
+        yield expr.var
+    for operand in operands_of(expr):
+        yield from variables_of(operand)
 
 
 def hole_key(hole: Hole) -> str:
@@ -281,9 +273,7 @@ def _named(expr: Expr, names: dict[str, str]) -> Expr:
         case Call(name="near", args=(one, other, threshold)):
             pair = sorted((_named(one, names), _named(other, names)), key=repr)
             return Call("near", (*pair, threshold))
-        case Call(name=name, args=args):
-            return Call(name, tuple(_named(arg, names) for arg in args))
         case Compare(op=op, left=left, right=right):
             one, other = _named(left, names), _named(right, names)
             return Compare(op, one, other) if repr(one) <= repr(other) else Compare(_TURNED[op], other, one)
-    return expr
+    return map_operands(expr, lambda operand: _named(operand, names))

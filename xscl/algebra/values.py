@@ -155,6 +155,33 @@ class Not:
 
 Expr = Rel | VarPath | String | Number | Call | Compare | And | Or | Not
 
+
+def operands_of(expr: Expr) -> tuple[Expr, ...]:
+    """The operands of a condition or a call, except those inside filters of paths."""
+    match expr:
+        case And() | Or() | Call():
+            return expr.args
+        case Not():
+            return (expr.arg,)
+        case Compare():
+            return expr.left, expr.right
+    return ()
+
+
+def map_operands(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
+    """A condition or a call with other operands, without its place."""
+    match expr:
+        case Call():
+            return Call(expr.name, tuple(map(of, expr.args)))
+        case And() | Or():
+            return type(expr)(tuple(map(of, expr.args)))
+        case Not():
+            return Not(of(expr.arg))
+        case Compare():
+            return Compare(expr.op, of(expr.left), of(expr.right))
+    return expr
+
+
 # ---------------------------------------------------------------- constructors
 
 
