@@ -24,8 +24,7 @@ from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Record, StoredRecords
 from mmqjp.queries.forms import FixedSide, TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
-from mmqjp.queries.query_lookup import behind
-from mmqjp.queries.registry import Registry
+from mmqjp.queries.registry import Registry, behind
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xscl.algebra.joins import NEGATED, Absent, JoinOp, Term, variables_of
 from xscl.algebra.trees import PatternNode, Test

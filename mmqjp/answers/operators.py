@@ -26,8 +26,7 @@ from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, publi
 from mmqjp.documents.watermarks import Progress, Watermarks
 from mmqjp.queries.forms import Form, RowPart
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
-from mmqjp.queries.query_lookup import KnownQueries, behind
-from mmqjp.queries.registry import Registry
+from mmqjp.queries.registry import KnownQueries, Registry, behind
 from mmqjp.state.eviction import AskedKey, JoinState, OnceKeyStore, arriving
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import ToldRow, hidden_tuples

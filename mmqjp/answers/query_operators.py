@@ -47,7 +47,7 @@ from mmqjp.answers.quota import (
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, tuple_record
 from mmqjp.queries.forms import DirectSelection, DirectTerm, Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Subscription, choice_of
-from mmqjp.queries.query_lookup import KnownQueries
+from mmqjp.queries.registry import KnownQueries
 from mmqjp.tables.ledger import Ledger
 from xscl.algebra.joins import Term
 

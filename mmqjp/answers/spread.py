@@ -55,7 +55,7 @@ from xscl.algebra.joins import NEGATED
 
 class ShippedQueries:
     """Queries that executors can answer alone: they read external streams, nobody reads them, and they output all they
-    find. Implements `mmqjp.queries.query_lookup.KnownQueries`."""
+    find. Implements `mmqjp.queries.registry.KnownQueries`."""
 
     def __init__(self, registry: Registry, rows: Collection[int]) -> None:
         is_external = cache(lambda stream: not registry.made_of(stream))

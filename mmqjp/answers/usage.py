@@ -24,7 +24,7 @@ from mmqjp.answers.quota import (
 from mmqjp.documents.record import Record
 from mmqjp.queries.forms import PREFIX, Form, LiteralGroup
 from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
-from mmqjp.queries.query_lookup import KnownQueries, publishers_behind
+from mmqjp.queries.registry import KnownQueries, publishers_behind
 from mmqjp.tables.schema import NO_FORM, UsageKey, drop_spent, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000

@@ -21,13 +21,13 @@ from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text, read_by
 from mmqjp.queries.model import Subscription, generated_name_number
-from mmqjp.queries.query_lookup import cycle_of
 from mmqjp.queries.registry import (
     EventForm,
     Publisher,
     RegisteredDefinition,
     Registry,
     cannot_be_read,
+    cycle_of,
     since_of,
 )
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
