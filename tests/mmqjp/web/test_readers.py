@@ -161,7 +161,7 @@ def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_pat
     write_on()
     reader = readers.FilesReader(tmp_path, lambda: now[0])
     count = "SELECT count(*) AS n FROM outputs"
-    assert reader.select(count, 1, 30)["n"].to_pylist() == [1]
+    assert reader.select(count, 1, 30, own=True)["n"].to_pylist() == [1]
     for sql in REFUSED:
         with pytest.raises(QuestionRefused):
             reader.select(sql, 10, 30)
@@ -170,7 +170,7 @@ def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_pat
     write_on()
     now[0] += readers.KEPT_SECONDS
     assert reader.version() != version
-    assert reader.select(count, 1, 30)["n"].to_pylist() == [2]
+    assert reader.select(count, 1, 30, own=True)["n"].to_pylist() == [2]
     ids = [output.id for output in engine.outputs()]
     assert shown(over(engine, reader), ids) == shown(site_of(engine, now=lambda: NOW), ids)
     reader.close()
