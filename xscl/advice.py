@@ -12,9 +12,7 @@ from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
 from xscl.event_patterns import STRATEGIES
 from xscl.problems import Lines, Problem
-from xscl.text import UNITS_HINT, SyntaxKind, bracket_problem, foreign_mistake, misplaced_word, unit_hint
-
-KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
+from xscl.text import KEYWORDS, UNITS_HINT, SyntaxKind, bracket_problem, foreign_mistake, misplaced_word, unit_hint
 
 _WORDS = {
     "NAME": "a name",

@@ -452,21 +452,19 @@ def _with_filter(condition: EventCondition, right: Stream) -> tuple[EventConditi
     return (both, right.source) if count_dnf_clauses(both) <= MAX_CLAUSES else (condition, right)
 
 
-RESERVED = frozenset(
-    {
-        *("select", "from", "publish", "as", "and", "or", "not", "is", "null", "filter", "next", "fold", "union"),
-        *("aggregate", "by", "over", "within", "dur", "gap", "define", "pattern"),
-    }
-)
-"""Keywords of event queries, in lower case. After a dot they are attributes."""
-
-RESERVED_IN_PATTERNS = frozenset(
+_OF_BOTH = frozenset(
     {
         *("select", "from", "publish", "as", "and", "or", "not", "is", "null", "within", "dur", "gap", "define"),
-        *("pattern", "seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping"),
-        *("earliest", "maximal"),
+        "pattern",
     }
 )
+RESERVED = _OF_BOTH | {"filter", "next", "fold", "union", "aggregate", "by", "over"}
+"""Keywords of event queries, in lower case. After a dot they are attributes."""
+
+RESERVED_IN_PATTERNS = _OF_BOTH | {
+    *("seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping", "earliest"),
+    "maximal",
+}
 """Words that cannot name a stream or a variable in PATTERN, in lower case."""
 
 

@@ -14,16 +14,16 @@ from typing import Any, Generic, TypeVar
 
 from xscl.algebra.values import Number, Span, String
 from xscl.builder import unquoted
+from xscl.event_forms import RESERVED
 from xscl.syntax import Percentage, Window
-from xscl.text import window_us
+from xscl.text import KEYWORDS, window_us
 
 MAX_SKELETONS = 5_000
 """Maximum number of cached skeletons; the cache is cleared when it is full."""
 
 _PUBLISHED = re.compile(
     r"[ \t\r\n]+publish[ \t\r\n]+"
-    r"(?!(?:select|from|followed|by|join|publish|as|and|or|not|declare|namespace|is|null|filter|next|fold|union"
-    r"|aggregate|over|within|dur|gap|define|pattern)[ \t\r\n]*\Z)"
+    rf"(?!(?:{'|'.join(sorted(RESERVED.union(KEYWORDS)))})[ \t\r\n]*\Z)"
     r"([a-z_][a-z_0-9]*)[ \t\r\n]*\Z",
     re.ASCII | re.IGNORECASE,
 )

@@ -24,6 +24,9 @@ from common.tools import quick
 from xscl.algebra.values import Span
 from xscl.problems import EVENT_ADVICE, Lines, Problem
 
+KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
+"""The keywords of queries over documents that name no stream and no variable."""
+
 _BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 
