@@ -40,7 +40,7 @@ def test_a_public_function_stands_in_one_module():
 
 def test_names_of_modules_seldom_repeat():
     """Many are of the same part, such as `spark` and `engine`. The number may only shrink."""
-    assert len(house.repeated_module_names()) <= 34, house.repeated_module_names()
+    assert len(house.repeated_module_names()) <= 33, house.repeated_module_names()
 
 
 def test_a_class_does_not_span_files():
@@ -69,7 +69,7 @@ def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
         "modules of the product": (len(house.files_of(*house.PRODUCT)), 280),
-        "lines of the product": (house.line_count(*house.PRODUCT), 99_500),
+        "lines of the product": (house.line_count(*house.PRODUCT), 98_700),
         "modules of bench": (len(house.files_of("bench")), 30),
         "lines of bench": (house.line_count("bench"), 10_000),
     }
