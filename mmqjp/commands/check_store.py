@@ -467,7 +467,8 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
             click.echo(f"mended: {fault.place}: {printable_line(fault.what)}; --repair {fault.remedy}")
         for fault in faults:
             remedy = f"--repair {fault.remedy}" if fault.remedy else "take an older copy of the store"
-            click.echo(f"wrong: {fault.place}: {printable_line(fault.what)}; {remedy}")
+            is_said = not fault.remedy and "older copy" in fault.what
+            click.echo(f"wrong: {fault.place}: {printable_line(fault.what)}{'' if is_said else f'; {remedy}'}")
         compared = f"{pluralise(check.files, 'file')} and {pluralise(check.rows, 'row')} compared"
         click.echo(f"{compared}, {pluralise(len(faults), 'fault')}{f', {len(mended)} mended' if repair else ''}")
     if faults:
