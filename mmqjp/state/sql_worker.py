@@ -31,6 +31,7 @@ from common import child
 from join_stage.store.duckdb import DuckDBQuestion, DuckDBStore, seclude, set_up
 from join_stage.store.protocol import (
     SPARK_MANIFESTS,
+    UNBOUNDED,
     Bounds,
     NumberedViews,
     QuestionInterrupted,
@@ -555,7 +556,7 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         child.lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + PROCESSOR_SECONDS)
         said: dict[str, Any] = {}
-        is_fatal = False
+        cause: BaseException | None = None
         rows: bytes | memoryview = b""
         try:
             if (opens := asked["opens"]) is not None:
@@ -574,15 +575,30 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
         except RecursionError:
             said |= {"error": "refused", "message": "the question is nested too deeply"}
         except Exception as error:  # whoever asked must learn of any error
-            is_fatal = isinstance(error.__context__, duckdb.FatalException)  # such as no memory where it must be had
-            reason = (str(error.__context__ if is_fatal else error).strip() or type(error).__name__).partition("\n")[0]
-            told = _ENDED.format(reason[:TEXT]) if is_fatal else reason[:TEXT]
-            said |= {"error": "refused" if is_fatal else "store", "message": told}
+            said |= {"error": "store", "message": _line(error)}
+            cause = error.__context__ or error
+            cause = cause.__context__ or cause
+        # Some errors, such as no memory where it must be had, leave DuckDB unable to answer anything.
+        is_fatal = "error" in said and store is not None and not _is_well(store)
+        if is_fatal and said["error"] == "store":
+            said |= {"error": "refused", "message": _ENDED.format(_line(cause))}
         text = json.dumps(said).encode()
         pipe.sendall(_HEAD.pack(len(text), len(rows)) + text)
         pipe.sendall(rows)
         if is_fatal:
-            return  # DuckDB answers nothing any more
+            return
+
+
+def _line(error: BaseException | None) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0][:TEXT]
+
+
+def _is_well(store: _HeldStore | _ParquetStore) -> bool:
+    try:
+        store.question("SELECT 1", UNBOUNDED).answer()
+    except Exception:
+        return False
+    return True
 
 
 def _packed(table: pa.Table) -> memoryview:
