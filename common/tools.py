@@ -155,27 +155,32 @@ class Remembered(Generic[T, R]):
 _is_own_process = False
 
 
-def from_json(kind: Any, found: Any) -> Any:
+def from_json(kind: type[_T], found: Any) -> _T:
     """Returns a value of a dataclass, or of another type that its fields have, from the JSON of its `asdict`. Ignores
     other keys. An object may stand for a tuple of pairs, or for a tuple with a part for each value.
 
-    >>> from_json(tuple[tuple[str, int], ...], {"a": 1}), from_json(tuple[str, int] | None, ["a", 1])
+    >>> from_json(tuple[tuple[str, int], ...], {"a": 1}), from_json(tuple[str, int], ["a", 1])
     ((('a', 1),), ('a', 1))
     """
+    value: _T = _from_json(kind, found)
+    return value
+
+
+def _from_json(kind: Any, found: Any) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         fitting = (one for one in args if is_dataclass(one) == isinstance(found, Mapping) and one is not NoneType)
-        return None if found is None else from_json(next(fitting), found)
+        return None if found is None else _from_json(next(fitting), found)
     if origin is tuple and args[-1] is Ellipsis:
-        return tuple([from_json(args[0], one) for one in (found.items() if isinstance(found, Mapping) else found)])
+        return tuple([_from_json(args[0], one) for one in (found.items() if isinstance(found, Mapping) else found)])
     if origin is tuple:
         parts = found.values() if isinstance(found, Mapping) else found
-        return tuple([from_json(arg, one) for arg, one in zip(args, parts, strict=True)])
+        return tuple([_from_json(arg, one) for arg, one in zip(args, parts, strict=True)])
     if origin is frozenset:
         return frozenset(found)
     if hasattr(kind, "__dataclass_fields__"):
         kinds = _field_kinds(kind)
-        return kind(**{name: from_json(kinds[name], one) for name, one in found.items() if name in kinds})
+        return kind(**{name: _from_json(kinds[name], one) for name, one in found.items() if name in kinds})
     return found
 
 
@@ -195,7 +200,7 @@ class JsonRecord:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Self:
-        return from_json(cls, found)  # type: ignore[no-any-return]
+        return from_json(cls, found)
 
 
 def in_own_process() -> None:

@@ -650,10 +650,11 @@ class Session(CoreEngine):
     def _workers(self) -> SqlWorkers | None:
         if self._directory is None or not isinstance(self._ownership, Ownership):
             return None
+        from join_stage.store.duckdb import DuckDBStore
         from mmqjp.state.sql_worker import DuckDBSource, ParquetSource, SqlWorkers
 
-        on_duckdb = stored_engine(self._directory) == DUCKDB
-        return SqlWorkers(DuckDBSource(self._store) if on_duckdb else ParquetSource(self._directory))  # type: ignore[arg-type]
+        store = self._store
+        return SqlWorkers(DuckDBSource(store) if isinstance(store, DuckDBStore) else ParquetSource(self._directory))
 
     def follow(self, tables: Collection[str]) -> Following | None:
         """Returns a follower of rows committed to some tables from now on; None on Spark."""

@@ -437,8 +437,8 @@ class StoredRuns:
         return is_whole
 
     def distrust(self, error: DamagedRun) -> None:
-        """Tells that the runs are damaged; the next `open` opens none, so that they are built anew."""
-        _LOG.warning("%s; the postings are built anew from the tables", error)
+        """Marks the runs as damaged: the next `open` skips them, and they are rebuilt."""
+        _LOG.warning("%s; the postings are rebuilt from the tables", error)
         self._is_trusted = False
         self.rebuilt += 1
 

@@ -414,7 +414,7 @@ grows with each checkpoint."""
 
 class CommitMark:
     """Notes after each commit how far DuckDB's file and its log have come. DuckDB opens a file whose log is missing,
-    ends early, or has some damaged entries, as of an earlier commit; the mark tells that it is one."""
+    ends early, or has some damaged entries, as of an earlier commit; the mark shows that commits are missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._path, self._handle = directory, directory / COMMITTED, -1

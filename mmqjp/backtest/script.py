@@ -163,7 +163,7 @@ class Backtest:
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Backtest:
         latest = tuple(map(ShownMatch.from_dict, found["latest"]))
-        return replace(from_json(Backtest, {**found, "latest": ()}), latest=latest)  # type: ignore[no-any-return]
+        return replace(from_json(Backtest, {**found, "latest": ()}), latest=latest)
 
 
 DOCUMENTS = pa.schema(
@@ -442,7 +442,7 @@ class PreparedScript:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> PreparedScript:
-        return from_json(PreparedScript, found)  # type: ignore[no-any-return]
+        return from_json(PreparedScript, found)
 
 
 def prepared(text: str, registry: Registry) -> PreparedScript:

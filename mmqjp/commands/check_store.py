@@ -91,8 +91,8 @@ _OF_QUERIES = ("memberships", "placements", "inner_placements", "removed_queries
 _OF_MEMBERS = ("withheld", "untold", "told")
 
 _PRUNED = "(SELECT coalesce(min(p.t1), 0) FROM answers p)"
-"""With --keep, matches and documents are dropped that end before a time, and no answer that is kept does. So whatever
-begins later is there."""
+"""--keep drops matches and documents that end before a time, and keeps no answer that does. So everything that begins
+later must exist."""
 
 _LACK_MATCHES = f"""t0 >= {_PRUNED} AND answer IN (
   SELECT l.answer FROM answer_matches l WHERE l.match NOT IN (SELECT m.match FROM match_rows m))"""

@@ -150,7 +150,7 @@ class ShownMatch:
         return ShownMatch(
             from_json(Output, found),
             from_json(tuple[ShownItem, ...], found["items"]),
-            from_json(Reason | None, found["why"]),
+            None if found["why"] is None else from_json(Reason, found["why"]),
             from_json(tuple[tuple[str, str], ...], found["selected"]),
         )
 

@@ -478,7 +478,8 @@ class OutputWhy:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
-        fed, events = from_json(tuple[Fed, ...], found["fed"]), from_json(Filling | None, found["events"])
+        fed, told = from_json(tuple[Fed, ...], found["fed"]), found["events"]
+        events = None if told is None else from_json(Filling, told)
         return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events)
 
 

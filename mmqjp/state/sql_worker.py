@@ -576,8 +576,9 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
             said |= {"error": "refused", "message": "the question is nested too deeply"}
         except Exception as error:  # whoever asked must learn of any error
             said |= {"error": "store", "message": _line(error)}
-            cause = error.__context__ or error
-            cause = cause.__context__ or cause
+            cause = error
+            while cause.__context__ is not None:  # DuckDB's own words
+                cause = cause.__context__
         # Some errors, such as no memory where it must be had, leave DuckDB unable to answer anything.
         is_fatal = "error" in said and store is not None and not _is_well(store)
         if is_fatal and said["error"] == "store":
@@ -596,7 +597,7 @@ def _line(error: BaseException | None) -> str:
 def _is_well(store: _HeldStore | _ParquetStore) -> bool:
     try:
         store.question("SELECT 1", UNBOUNDED).answer()
-    except Exception:
+    except Exception:  # whatever it is, the next question would meet it, too
         return False
     return True
 

@@ -105,7 +105,7 @@ def test_rebuilding_is_told_once_and_counted(whole, tmp_path, caplog):
         path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     for _ in range(2):
         assert went_on(state) == whole.right
-    (told,) = [record.getMessage() for record in caplog.records if "built anew" in record.getMessage()]
+    (told,) = [record.getMessage() for record in caplog.records if "rebuilt" in record.getMessage()]
     assert f"{state / RUNS}" in told and "is damaged between bytes 0 and 1,0" in told
     with Session(state=state, read_only=True) as engine:
         assert engine.times_rebuilt() == 1
