@@ -129,10 +129,10 @@ class _Worker:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
-        self._ended = False
+        self._ended = self._retired = False
 
     def is_well(self) -> bool:
-        return not self._ended and self._memory == memory_limit() and self._process.poll() is None
+        return not (self._ended or self._retired) and self._memory == memory_limit() and self._process.poll() is None
 
     def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> Any:
         seconds, most, hurry = seconds_for(size), answer_for(size), _hurry.get()
@@ -147,20 +147,29 @@ class _Worker:
         except EOFError:
             raise self._end(allowed, HurriedError if allowed < seconds else ConfinedError) from None
         except OverflowError:
-            self.end()
+            self._retired = True
             raise ConfinedError(_NONSENSE) from None
         finally:
             stuck.cancel()
         if flags & _FILLED:  # little memory is left for the next
-            self.end()
-        values = _decoded(answer)
+            self._retired = True
+        values = self._decoded(answer)
         if flags & _MANY and not flags & _FAILED:
             return values
         for value in values:
             if flags & _FAILED:
                 raise ConfinedError(str(value))
             return value
+        self._retired = True
         raise ConfinedError(_NONSENSE)
+
+    def _decoded(self, answer: bytes) -> Iterator[Any]:
+        for line in io.BytesIO(answer):
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError):
+                self._retired = True  # it may be ending already, and the next input is not to blame for that
+                raise ConfinedError(_NONSENSE) from None
 
     def _end(self, seconds: int, late: type[MmqjpError]) -> MmqjpError:
         status = self._process.wait()
@@ -245,18 +254,10 @@ def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ..
 
 def _put_back(worker: _Worker) -> None:
     with _lock:
-        if len(_idle) < IDLE:
+        if worker.is_well() and len(_idle) < IDLE:
             _idle.append(worker)
             return
     worker.finish()
-
-
-def _decoded(answer: bytes) -> Iterator[Any]:
-    for line in io.BytesIO(answer):
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfinedError(_NONSENSE) from None
 
 
 def _mebibytes(size: int) -> str:

@@ -100,9 +100,10 @@ NONSENSE = {
 def test_what_parses_strangers_bytes_is_not_believed(kind: str):
     """A process that was taken over writes what it likes, and it stays text."""
     module._finish_all()
-    said = f"import os; os.write(os.open('/proc/self/fd/4', os.O_WRONLY), {NONSENSE[kind]!r}); os._exit(0)"
+    said = f"import os; os.write(os.open('/proc/self/fd/4', os.O_WRONLY), {NONSENSE[kind]!r}); __import__('signal').pause()"
     with pytest.raises(ConfinedError, match="answered nonsense"):
         assert confined(exec, said, size=0) is not None, "nonsense"
+    assert confined(mul, 2, 4, size=0) == 8, "its process is not asked again"
 
 
 def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_more_time(
