@@ -151,7 +151,8 @@ ROWS = pa.schema(
 `fingerprint` are the offset after the row; `known` and `known_fingerprint` are the file's committed offset when the
 micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. A sighting, which has `xml`, and the end
 of a fetch have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD says by
-`reason` why its file cannot be read further, and `seen` is its feed's address."""
+`reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends what the micro-batch may
+commit."""
 
 _XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
 
@@ -160,6 +161,9 @@ NOWHERE = -2
 
 UNREAD = -3
 """The position of an unreadable file."""
+
+CUT = -4
+"""The position after LARGE bytes of a file, whose rest comes before what follows: both are planned again."""
 
 ROWS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 << 20
@@ -196,6 +200,10 @@ def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, .
     return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
 
 
+def _cut_row(place: int, split: Split) -> tuple[Any, ...]:
+    return (place, split.source, split.file, split.known, CUT, *[None] * 9, split.known_fingerprint or None)
+
+
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
 
@@ -228,9 +236,13 @@ def _is_done(known: int, fingerprint: str, position: int, committed: Offset | No
 
 
 def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
-    """Returns the rows of readable files, in order, and reasons for the others by (source, file). The reason is "" for
-    a file whose name another one now has, or that must wait for an unreadable earlier version of its feed."""
+    """Returns the rows of readable files before the first cut, in order, and reasons for the unreadable ones by
+    (source, file). The reason is "" for a file whose name another one now has, or that must wait for an unreadable
+    earlier version of its feed."""
     failed: dict[tuple[str, str], str] = {}
+    cut = pc.index(rows["position"], CUT).as_py()
+    if cut >= 0:
+        rows = rows.slice(0, cut)
     if pc.min(rows["position"]).as_py() != UNREAD:
         return rows, failed
     feeds = {""}
@@ -357,7 +369,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: list[Tail] = []
         self._waiting: list[WaitingFile] = []
         self._available: set[tuple[str, str]] | None = None
-        self._planned: dict[tuple[str, str], Offset | None] = {}
+        self._planned: dict[tuple[str, str], tuple[Offset | None, int]] = {}
         self._delays: dict[tuple[str, str], RetryDelay] = {}
         self._last = -1
 
@@ -377,7 +389,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not plan.splits:
             return start
         for split in plan.splits:
-            self._planned.setdefault((split.source, split.file), positions.get((split.source, split.file)))
+            file = split.source, split.file
+            self._planned.setdefault(file, (positions.get(file), split.end))
         self._plans.write(number + 1, plan)
         self._last = number + 1
         return {_PLAN: number + 1}
@@ -388,9 +401,13 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _note_unread(self, positions: Positions, *, is_done: bool) -> None:
         """Once the last plan is done, delays retries of its unreadable files."""
-        for file, before in self._planned.items() if is_done else ():
-            if positions.get(file) != before:
+        for file, (before, end) in self._planned.items() if is_done else ():
+            now = positions.get(file)
+            if now != before:
                 self._delays.pop(file, None)
+                if now is not None and now.position != end == ALL_READ:  # cut, or unreadable in the middle
+                    self._waiting.clear()
+                    break
                 continue
             self._delays.setdefault(file, RetryDelay()).failed()
             self._waiting.clear()  # files that wait for it are listed again
@@ -434,11 +451,15 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows(self, partition: PlanPartition) -> Iterator[tuple[Any, ...]]:
         tails = {tail.name: tail for tail in self._source.tails(lambda: partition.time)}
         for number, split in enumerate(partition.splits, partition.first):
-            count = 0
+            count = size = 0
             try:
                 for count, read in enumerate(_read(tails[split.source], split), 1):
                     place = number << 32 | count
                     yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
+                    size += 0 if read.item is None else size_of(read.item)
+                    if split.end == ALL_READ and size >= LARGE:
+                        yield _cut_row(place + 1, split)
+                        return
             except OSError as error:
                 if not is_unreadable(error):
                     raise
@@ -462,19 +483,14 @@ class RetryDelay:
 
 
 def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
-    """Yields the items of a split, up to LARGE bytes of XML. Raises OSError if the file is unreadable."""
+    """Yields the items of a split. Raises OSError if the file is unreadable."""
     start = Offset(split.source, split.file, split.start, split.start_fingerprint)
     reads, lines = split.end != NOTED, split.end != ALL_READ
     waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)
     if split.end == UNREADABLE:
         can_be_read(waiting.path)
         raise ReplacedError(f"{split.file} can be read again")
-    size = 0
-    for read in waiting.read(split.end if split.end >= 0 else None, split.end_fingerprint):
-        yield read
-        size += 0 if read.item is None else size_of(read.item)
-        if size >= LARGE:
-            return
+    yield from waiting.read(split.end if split.end >= 0 else None, split.end_fingerprint)
 
 
 def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:

@@ -192,6 +192,20 @@ def test_a_file_that_is_replaced_between_the_plan_and_the_task_is_read_as_what_i
     assert sorted(driver.until_read(4)) == sorted("cdxyzuvw")
 
 
+def test_a_file_of_more_than_it_looked_is_read_to_its_end_before_those_behind_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "LARGE", 2_000)
+    driver = Driver(tmp_path)
+    text = "".join(line(str(n), "v" * 300) for n in range(20))
+    (driver.drops / "1.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (driver.drops / "2.xml").write_text("<a/>")
+    (driver.drops / "3.jsonl").write_text("".join(map(line, "xyz")))
+    for number in (1, 2, 3):
+        os.utime(next(driver.drops.glob(f"{number}.*")), (number, number))
+    steps = [driver.step() for _ in range(4)]
+    assert [id for step in steps for id in step] == [*map(str, range(20)), "2.xml", *"xyz"]
+    assert list(map(len, steps)) == [7, 7, 10, 0]
+
+
 def test_shares_of_a_plan(tmp_path):
     def split(weight: int) -> Split:
         return Split("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
