@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -234,6 +235,19 @@ def from_bytes(data: bytes) -> Iterator[pa.RecordBatch]:
 
 _T = TypeVar("_T")
 
+
+@contextmanager
+def _short_errors() -> Iterator[None]:
+    """Lets Spark show a SourceError without the traceback of its Python process, which serves one call only."""
+    try:
+        yield
+    except SourceError:
+        spec = sys.modules["__main__"].__spec__
+        if spec is not None and spec.name.startswith("pyspark."):
+            sys.tracebacklimit = 0
+        raise
+
+
 LIVE_SOURCE = "mmqjp_feeds"
 DROPS = "drops"
 """The state's folder of fetched feeds, and its name as a source."""
@@ -383,10 +397,12 @@ class FeedSource(DataSource):
         return COLUMNS
 
     def reader(self, schema: object) -> _LiveReader:
-        return _LiveReader(_Live.of(self.options))
+        with _short_errors():
+            return _LiveReader(_Live.of(self.options))
 
     def streamReader(self, schema: object) -> _LiveStreamReader:
-        return _LiveStreamReader(_Live.of(self.options))
+        with _short_errors():
+            return _LiveStreamReader(_Live.of(self.options))
 
 
 WARC_SOURCE = "mmqjp_warc"
@@ -496,10 +512,12 @@ class WarcSource(DataSource):
         return COLUMNS
 
     def reader(self, schema: object) -> _WarcReader:
-        return _WarcReader(_Archives.of(self.options))
+        with _short_errors():
+            return _WarcReader(_Archives.of(self.options))
 
     def streamReader(self, schema: object) -> _WarcStreamReader:
         most = self.options.get("maxFilesPerTrigger")
-        if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
-            raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
-        return _WarcStreamReader(_Archives.of(self.options), None if most is None else int(most))
+        with _short_errors():
+            if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
+                raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
+            return _WarcStreamReader(_Archives.of(self.options), None if most is None else int(most))
