@@ -58,7 +58,7 @@ from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
 from pattern_stage.kernel import Kernel
-from templates.witness import R_DOCTS, Witnesses
+from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
 from xpath_stage.spark import SparkStage
@@ -136,7 +136,7 @@ class Pipeline:
             self._enter(records)
             if witnesses is None:
                 witnesses = self._witnesses(records, found)
-            else:  # the rollback has made groups new again, and they belong to the batch
+            elif records:  # the rollback has made groups new again, and they belong to the batch
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
             context = StepContext(accounts, progress=Progress(records, self._ledger.next_arrival))
             reader = self._reader(context)
@@ -277,7 +277,9 @@ class Pipeline:
             self._arrivals.add(record.docid, record.arrival)
 
     def _witnesses(self, records: list[Record], found: WitnessSource | None) -> Witnesses:
-        witnesses = found(records[0].docid) if found is not None and records else None
+        if not records:  # new groups, as after a rollback, wait for a batch that stores them
+            return NO_WITNESSES
+        witnesses = None if found is None else found(records[0].docid)
         if witnesses is None:
             witnesses = self._stage1.evaluate(map(arriving, records))
             if failures := self._stage1.failures:

@@ -19,7 +19,7 @@ from tests.generate.documents import SECOND, START
 from tests.generate.seeds import at_length, seeds
 from tests.live.cases import BOUNDED, FREE, SILENT, operations_with_events, random_operations
 from tests.live.events import SETTLE
-from tests.live.operations import Batch, Doc, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
+from tests.live.operations import Batch, Broken, Doc, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
 from tests.live.run import Live
 from tests.live.shrink import printed, shrunk
 from tests.support.in_turn import in_turn
@@ -240,6 +240,16 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe("P//a PUBLISH Q"),
         Resume("R"),
         Batch((doc("d2", 10, "<c/>"),)),
+    ],
+    "new groups of a batch that failed wait for one that stores witnesses": [
+        Reopen(),
+        Batch((doc("d0", 0, "<c/>"),)),
+        Subscribe("S/a->r[./x->v] FOLLOWED BY {v = w, 8} S/a->r1[./y->w]"),
+        Broken(Batch((doc("d1", 0, "<a><x>1</x></a>"),)), call=3, dies=False),
+        Batch((doc("d0", 0, "<c/>"),)),
+        Batch((doc("d2", 1, "<a><x>1</x></a>"),)),
+        Reopen(),
+        Batch((doc("d3", 2, "<a><y>1</y></a>"),)),
     ],
     "a refused script uses up no number": [
         Reopen(),
