@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmqjp.answers.output import Output
 from mmqjp.sinks.deliverer import OUTPUT_SINK
+from tests.generate.seeds import at_length
 from tests.live.events import STATEMENTS, EventRow, event_row, parsed_events
 from tests.live.model import Expected, LiveModel, Refused, kept_texts
 from tests.live.operations import (
@@ -46,6 +47,9 @@ OURS = ("feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
 WRITES = ("begin", "append", "join", "extend", "evict", "drop_before", "commit")
 """The calls of a store that may fail."""
 
+ASKED = ("documents", "outputs", "dead_letters", "queries")
+"""The tables that strangers' SQL is asked for."""
+
 
 class Parted(AssertionError):
     """The engine did not do what the model expects."""
@@ -74,6 +78,7 @@ class Live:
                 except Parted as error:
                     raise Parted(f"at operation {at}, {type(operation).__name__}: {error}") from None
             self._compare_kept()
+            self._compare_asked()
         finally:
             self._engine.__exit__(Injected, None, None)
             shutil.rmtree(self._place, ignore_errors=True)
@@ -189,6 +194,7 @@ class Live:
                 self._model.change(change, self._said_late())
             self._model.reopen(self._opened)
         self._compare_kept()
+        self._compare_asked()
 
     def _undisturbed(self, change: Change, refused: bool) -> None:
         try:
@@ -268,6 +274,13 @@ class Live:
         )
         published = Counter(row["stream"] for row in rows if row["kind"] == "published")
         _same("published", published, Counter(d.stream for d in self._model.documents if not d.outside))
+
+    def _compare_asked(self) -> None:
+        """Compares what strangers' SQL sees, in a process of its own, with what this process does."""
+        for table in ASKED if at_length() else ():
+            asked = (ask(f"SELECT * FROM {table}") for ask in (self._engine.confined_question, self._engine.question))
+            seen, there = (sorted(map(repr, question.answer().to_pylist())) for question in asked)
+            _same(f"what SQL sees of {table}", seen, there)
 
 
 class Breaking:

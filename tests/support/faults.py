@@ -101,6 +101,10 @@ class FaultyStore:
         self._store = store
         self._instead: Mapping[str, Callable[..., Any]] = {}
 
+    @property  # type: ignore[misc]  # that of object can be set
+    def __class__(self) -> Any:  # isinstance asks it
+        return type(self._store)
+
     def __getattr__(self, name: str) -> Any:
         return self._instead[name] if name in self._instead else getattr(self._store, name)
 
