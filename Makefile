@@ -1,6 +1,8 @@
 # Each target works in a fresh clone: the first one creates .venv and installs everything into it.
 
 ENGINE ?=
+READER ?= feeds
+SECONDS ?= 1200
 DAY ?= $(shell date +%F)
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
@@ -12,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 # Tests start many programs: each would compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test lint house docs bench bench-stage1 feedparser-tests soak clean
+.PHONY: demo serve test lint house docs bench bench-stage1 feedparser-tests fuzz soak clean
 
 demo: $(READY)
 	$(BIN)/mmqjp demo $(if $(ENGINE),--engine $(ENGINE),--both)
@@ -86,6 +88,11 @@ feedparser-tests: $(READY)
 	$(BIN)/python -m pip download --quiet --no-deps --no-binary feedparser --dest .feedparser "feedparser==$$version" && \
 	tar -xzf .feedparser/feedparser-$$version.tar.gz -C .feedparser
 	$(PYTEST) tests/feeds/test_feedparser_cases.py
+
+# READER is queries, feeds or configuration. What it finds is in crash-*, what it has tried in .cache/fuzz.
+fuzz: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	$(BIN)/python -m tests.fuzz $(READER) -max_total_time=$(SECONDS)
 
 # Its random cases are others each day: make soak DAY=2026-11-26 repeats those of a day.
 soak: $(READY)
