@@ -311,7 +311,6 @@ def bench_latency() -> None:
 PAGE_SECONDS = 30.0  # seconds after which a request has failed
 CONNECTIONS = 20
 
-
 PageRequest = tuple[str, str]  # the name of the kind of page, and the path
 
 
@@ -362,10 +361,18 @@ class Visitors(_Threaded):
             return
         self._times.seconds[page].append(time.perf_counter() - due)
         self._times.put_off[page] += answer.status_code == 503
-        if answer.status_code not in (200, 503):
+        if answer.status_code not in (200, 503) and page != HOSTILE:
             self._times.wrong.append(f"{path}: {answer.status_code} {answer.text[:200]}")
 
 
+HOSTILE = "hostile SQL"
+_CTES = "".join(f", c{n} AS (SELECT x.a FROM c{n - 1} x, c{n - 1} y)" for n in range(1, 26))
+STATEMENTS = (
+    "SELECT json_contains(repeat('[', 4000000) || repeat(']', 4000000), '1')",
+    f"WITH c0 AS (SELECT 1 AS a){_CTES} SELECT count(*) FROM c25",
+    "SELECT length(replace(repeat('a', 60000000), 'a', repeat('b', 100)))",
+    "SELECT len(list_distinct(range(400000000)))",
+)
 PAGE_SAMPLE = 60  # the number of queries whose matches and feeds are asked for
 
 
@@ -395,17 +402,18 @@ class Pages:
             total = self._get(f"/api/v1/queries/{name}").json()["row"]["total"]
             assert total == len(kept[name]), f"/q/{name} counts {total} outputs of {len(kept[name])}"
 
-    def requests(self) -> Iterator[PageRequest]:
+    def requests(self, *, hostile: bool) -> Iterator[PageRequest]:
         """Asks for addresses of matches and feeds. Returns requests without end: each kind in turn, some more often."""
         pages = [self._get(f"/q/{name}").text for name in self._sample]
         matches = [unescape(found) for page in pages for found in re.findall(r'"(/o/[^"]+)"', page)]
         feeds = [urlsplit(self._get(f"/api/v1/queries/{name}/feed").json()["url"]).path for name in self._sample]
-        return self._requests(matches, feeds)
+        return self._requests(matches, feeds, STATEMENTS if hostile else ())
 
-    def _requests(self, matches: Sequence[str], feeds: Sequence[str]) -> Iterator[PageRequest]:
+    def _requests(self, matches: Sequence[str], feeds: Sequence[str], others: Sequence[str]) -> Iterator[PageRequest]:
         rng = self._rng
         count = urlencode({"sql": "SELECT count(*) AS answers, max(t1) AS newest FROM answers"})
         while True:
+            yield from ((HOSTILE, f"/api/v1/sql?{urlencode({'sql': sql})}") for sql in others)
             for _ in range(3):
                 yield ("/q/NAME", f"/q/{rng.choice(self._names)}")
                 yield ("/o/ID", rng.choice(matches))
@@ -414,7 +422,7 @@ class Pages:
             yield ("/?search=", f"/?{urlencode({'search': rng.choice(self._names)})}")
             for page in ("/live", "/new", "/feeds", "/engine", "/sinks"):
                 yield (page, page)
-            yield ("/sql", f"/sql?{count}")
+            yield ("/api/v1/sql", f"/api/v1/sql?{count}")
 
 
 QUERIES, OUTPUTS, RATE = 10_000, 1_000_000, 50.0
@@ -434,6 +442,7 @@ class ServeCase:
     turns: int = TURNS
     files: int = 10
     documents: int = 1_000
+    hostile: bool = False
 
     def about(self, page: str) -> dict[str, object]:
         return {"page": page, "queries": self.queries, "outputs": self.outputs, "pages_a_second": self.rate}
@@ -507,25 +516,27 @@ def _turns(
     def is_processed() -> bool:
         return service.documents() >= dropped
 
-    def process(count: int) -> None:
+    def process(file: Path) -> None:
         nonlocal dropped
-        for file in islice(left, count):
-            draft = file.with_suffix(".tmp")
-            shutil.copyfile(file, draft)
-            draft.rename(place.drops / file.name)
-            dropped += case.documents
-            service.wait_until(is_processed, SERVE_PROCESSED, f"process {dropped:,} documents")
+        draft = file.with_suffix(".tmp")
+        shutil.copyfile(file, draft)
+        draft.rename(place.drops / file.name)
+        dropped += case.documents
+        service.wait_until(is_processed, SERVE_PROCESSED, f"process {dropped:,} documents")
 
-    process(1)
+    def turn_of(files: Iterator[Path]) -> list[float]:
+        return [harness.seconds_of(partial(process, file)) for file in islice(files, case.files)]
+
+    process(next(left))
     alone, visited = list[float](), list[float]()
-    requests = pages.requests()
+    requests = pages.requests(hostile=case.hostile)
     for turn in range(case.turns):
         for with_visitors in (False, True) if turn % 2 == 0 else (True, False):
             if not with_visitors:
-                alone.append(harness.seconds_of(lambda: process(case.files)))
+                alone += turn_of(left)
                 continue
             with Visitors(pages.url, pages.token, requests, case.rate, times):
-                visited.append(harness.seconds_of(lambda: process(case.files)))
+                visited += turn_of(left)
     return alone, visited
 
 
@@ -537,17 +548,23 @@ def _output_ids(state: Path) -> list[str]:
 def _engine_line(case: ServeCase, alone: list[float], visited: list[float], outputs: int) -> Line:
     # Two turns at a time: with visitors first in one and last in the other, so that what comes back in each second
     # turn, such as a checkpoint of the store, is in both.
-    starts = range(0, len(visited), 2)
-    slower = median(sum(visited[start : start + 2]) / sum(alone[start : start + 2]) for start in starts)
-    documents = case.files * case.documents
-    details = {
-        "slower": slower,
-        "most_slower": MOST_SLOWER,
-        "documents_a_second": documents / median(visited),
-        "documents_a_second_alone": documents / median(alone),
-    }
-    about, seconds = case.about(""), median(visited)
-    return Line("serve", about, "duckdb", DEFAULT_PLAN, seconds, outputs, "nobody visits", 1 / slower, details=details)
+    two = 2 * case.files
+    slower = median(sum(visited[at : at + two]) / sum(alone[at : at + two]) for at in range(0, len(visited), two))
+    details = {"slower": slower, "most_slower": MOST_SLOWER}
+    for seconds, where in ((visited, ""), (alone, "_alone")):
+        details[f"documents_a_second{where}"] = case.documents / median(seconds)
+        details[f"p95_ms{where}"] = 1000 * percentile(seconds, 95)
+    return Line(
+        "serve",
+        case.about(""),
+        "duckdb",
+        DEFAULT_PLAN,
+        median(visited),
+        outputs,
+        "nobody visits",
+        1 / slower,
+        details=details,
+    )
 
 
 def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
@@ -560,7 +577,7 @@ def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
 
 SERVE_COLUMNS = columns(
     "page | queries | pages/s = pages_a_second | visits | p50, ms = p50_ms | p95, ms = p95_ms | put off = put_off | "
-    "documents/s = documents_a_second | alone = documents_a_second_alone | slower",
+    "p95 alone, ms = p95_ms_alone | documents/s = documents_a_second | alone = documents_a_second_alone | slower",
     page=lambda line: line.case["page"] or "the engine",
     visits=lambda line: line.rows if line.case["page"] else None,
 )
@@ -570,9 +587,10 @@ def bench_serve() -> None:
     parser = harness.benchmark_parser("serve", "what visitors of the page cost the engine", plot=False)
     parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
+    parser.add_argument("--hostile", action="store_true", help="some visitors ask SQL that takes all there is")
     options = parser.parse_args()
-    turns = QUICK_TURNS if options.quick else TURNS
-    cases = [ServeCase(queries, rate=options.rate, turns=turns) for queries in options.queries or [QUERIES]]
+    about = {"rate": options.rate, "turns": QUICK_TURNS if options.quick else TURNS, "hostile": options.hostile}
+    cases = [ServeCase(queries, **about) for queries in options.queries or [QUERIES]]
     with interruptible():  # so that the service is ended on SIGTERM, too
         lines = [line for case in harness.with_progress(cases) for line in measure_serve(case, options.keep)]
     harness.report(lines, "the page beside the engine", SERVE_COLUMNS, options)

@@ -233,10 +233,9 @@ def test_the_command_expert_prints_a_table_and_writes_lines(tmp_path, monkeypatc
 
 
 LATENCY = services.LatencyCase(500, before=150, at_once=30, idle=6, half=30)
-SERVE = services.ServeCase(60, outputs=300, rate=20, turns=1, files=1, documents=150)
-PAGES = {
-    *("/", "/?search=", "/q/NAME", "/o/ID", "/f/KEY/NAME.atom", "/live", "/new", "/feeds", "/engine", "/sinks", "/sql")
-}
+SERVE = services.ServeCase(60, outputs=300, rate=20, turns=1, files=1, documents=150, hostile=True)
+PAGES = {"/", "/?search=", "/q/NAME", "/o/ID", "/f/KEY/NAME.atom", "/live", "/new", "/feeds", "/engine", "/sinks"}
+PAGES |= {"/api/v1/sql", services.HOSTILE}
 
 
 @soak
