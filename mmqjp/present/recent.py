@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +20,9 @@ import pyarrow.compute
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from common.bounds import INFINITE
 from join_stage.store.protocol import Committed, QuestionRefused
+from mmqjp.answers.output import Body
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.funnel import MOST_QUERIES
 from mmqjp.present.item import ShownItem, item_of
@@ -34,11 +36,14 @@ from mmqjp.present.recipients import (
     Numbered,
     OutputOrder,
     OutputRow,
+    StoredOutput,
     number_group_outputs,
+    output_of,
 )
+from mmqjp.queries.model import Identity
 from mmqjp.tables import lookup
 from mmqjp.tables import schema as answer_tables
-from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
+from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid, first_row
 
 AT_ONCE = 1_000
 """Rows are evicted in blocks of this size."""
@@ -119,8 +124,8 @@ class StoreCursor(NamedTuple):
     output, and the counts of answers and documents.
 
     `registered` changes with the members, `changes` when queries are registered or paused. `numbers` is from the
-    ledger. `has_earlier`: there are outputs of earlier formats; `are_withheld`: some outputs are withheld. `mark` is
-    the position in the store's commits.
+    ledger. `earlier` counts outputs of earlier formats; `are_withheld`: some outputs are withheld. `mark` is the
+    position in the store's commits.
     """
 
     batch: int = -1
@@ -132,7 +137,7 @@ class StoreCursor(NamedTuple):
     registered: int = -1
     changes: tuple[int, int | None] = (-1, None)
     numbers: str | None = None
-    has_earlier: bool = False
+    earlier: int = 0
     are_withheld: bool = False
     mark: int = -1
 
@@ -279,15 +284,16 @@ class NewsReader:
             registered=rows["memberships"] + rows["added_queries"],
             changes=(sum(rows[table] for table in CHANGED), told["added_queries"]["qid"]),
             numbers=told["numbers"]["text"],
-            has_earlier=rows["earlier_outputs"] > 0,
+            seq=max(before.seq, -1 if (earlier := told["earlier_outputs"]["seq"]) is None else earlier),
+            earlier=rows["earlier_outputs"],
             are_withheld=rows["withheld"] > 0,
         )
         if new["n"]:
-            known = known._replace(batch=new["batch"], answer=new["answer"], seq=new["seq"])
+            known = known._replace(batch=new["batch"], answer=new["answer"], seq=max(known.seq, new["seq"]))
         if arrived["n"]:
             known = known._replace(docid=arrived["docid"])
         there = rows["answers"] - new["n"], rows["documents"] - arrived["n"]
-        is_dropped = there != (before.answers, before.documents)
+        is_dropped = there != (before.answers, before.documents) or known.earlier < before.earlier
         news = News(
             known,
             is_dropped,
@@ -448,15 +454,14 @@ VersionFn = Callable[[], object]
 @dataclass(frozen=True, slots=True)
 class OfFeed:
     """The contents of a feed as of a version: the newest outputs of a name, newest first; the greatest output number of
-    all names, or -1; the ledger's `numbers`; the count of deletions; and when the name was first added (None: never).
-    """
+    all names, or -1; the ledger's `numbers`; the count of deletions; and when the name was first added."""
 
     version: object
-    told: list[tuple[AnswerRow, Member]]
+    told: list[StoredOutput]
     greatest: int
     numbers: str | None
     drops: int
-    since: int | None
+    since: int
 
 
 class NewOutputs(NamedTuple):
@@ -484,7 +489,7 @@ class RecentAnswers:
 
     def __init__(self, select: SelectFn, version: VersionFn, since: Since | None = None) -> None:
         """`since` returns what was committed, which saves queries."""
-        self._select, self._version = select, version
+        self.select, self.version = select, version
         self.documents = RememberedDocuments(select)
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
         self._news, self._known = NewsReader(select, since), StoreCursor()
@@ -500,30 +505,68 @@ class RecentAnswers:
         self._look()
         return self._drops
 
-    def newest(self, name: str, before: OutputOrder | None, most: int) -> list[tuple[AnswerRow, Member]] | None:
-        """Returns the newest outputs of a name, newest first, before a position: `first_seq` and `place` of an answer,
-        and a qid. None if some are not cached."""
+    def newest(self, name: str, before: OutputOrder | None, most: int) -> list[StoredOutput]:
+        """Returns the newest outputs of a name, newest first, before a position."""
         self._look()
         self._read_older(name, before, most)
         with self._lock:
-            return self._newest_of(name, before, most)
+            found = self._newest_of(name, before, most)
+        if found is None:
+            return self._read(lookup.newest_outputs(name, before, most))
+        return [output_of(answer, member) for answer, member in found]
 
     def of_feed(self, name: str, most: int) -> OfFeed | None:
-        """Returns the newest outputs of a name with the numbers of the same batch. None if some are not cached."""
+        """Returns the newest outputs of a name with the numbers of the same batch. None if the name never existed."""
         self._look()
+        if not name.isprintable():
+            return None
         self._read_older(name, None, most)
         with self._lock:
-            told = self._newest_of(name, None, most)
-            since = self._added.get(name)
-            if told is None:
-                return None
-            return OfFeed(self._made_for, told, self._known.seq, self._known.numbers, self._drops, since)
+            found, members, since = self._newest_of(name, None, most), self._members, self._added.get(name)
+            known, version, drops = self._known, self._made_for, self._drops
+        if members is None:
+            (since,) = self.select(lookup.first_added_sql(name))["added_at"].to_pylist()
+        if since is None:
+            return None
+        if found is None:
+            told = self._read(lookup.newest_outputs(name, (known.seq + 1, -1, -1), most))
+        else:
+            told = [output_of(answer, member) for answer, member in found]
+        return OfFeed(version, told, known.seq, known.numbers, drops, since)
+
+    def between(self, after: int, until: int, name: str | None = None) -> list[StoredOutput]:
+        """Returns the outputs, of all names or one, with `after` < `seq` <= `until`, in order."""
+        self._look()
+        with self._lock:
+            found = self._numbered_between(after, until)
+        if found is None:
+            return self._read(lookup.outputs_between(after, until, name))
+        return [output_of(one.answer, one.member, one.seq) for one in found if name in (None, one.member.name)]
+
+    def as_of(self) -> object:
+        """Returns the version of what is cached now."""
+        self._look()
+        return self._made_for
+
+    def greatest(self) -> int:
+        """Returns the greatest number of an output, or -1."""
+        self._look()
+        return self._known.seq
+
+    def bodies(self, answers: Iterable[int]) -> dict[int, Body]:
+        """Returns the XML of answers, without long ones."""
+        wanted = set(answers)
+        with self._lock:
+            found = self._texts.rows(wanted)
+        if missing := wanted - found.keys():
+            found |= {row["answer"]: row for row in self.select(lookup.texts_of(missing)).to_pylist()}
+        return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
     def outputs_after(self, batch: int) -> NewOutputs | None:
         """Returns the outputs of all later batches. None if some are not cached, or too many."""
         self._look()
         with self._lock:
-            if self._known.has_earlier or self._members is None:
+            if self._known.earlier or self._members is None:
                 return None
             got, known = self._newest.got_after(batch, self._members), self._known
             return None if got is None else NewOutputs(got, known.batch, known.answers, known.changes)
@@ -537,60 +580,83 @@ class RecentAnswers:
     def output(self, id: str, group: int) -> Row | None:
         """Returns an output of a group like `mmqjp.tables.lookup.output_by_id`. None if it has to be queried there."""
         self._look()
-        with self._lock:
-            known_members, batch = self._members, self._known.batch
-            if known_members is None:
-                return None
-            numbered = self._newest.numbered(group, known_members)
-        texts: dict[int, Row] = {}
-        if numbered is None:
-            rows = self._select(lookup.answers_of_group(group))
-            if any(other > batch for other in rows["batch"].to_pylist()):
-                return None  # there may be members that are not known yet
-            texts = {row["answer"]: row for row in rows.select(["answer", "head", "tail"]).to_pylist()}
-            numbered = (
-                number_group_outputs(self._table(rows.drop_columns(["head", "tail"])), group, known_members) or []
-            )
+        numbered = self._group(group) or ()
         found = next((one for one in numbered if one.member.identity.id(one.answer.choice.encode()) == id), None)
         if found is None:
             return None
         seq, answer, member = found
         with self._lock:
-            row = (texts or self._texts.rows([answer.answer])).get(answer.answer)
-        if row is None and (row := self._text(answer)) is None:
+            text, members = self._texts.rows([answer.answer]).get(answer.answer), self._members
+        if text is None:
+            text = first_row(self.select(lookup.texts_of([answer.answer], INFINITE)))
+        if text is None or members is None:
             return None
-        name = member.name
-        xml = row["tail"] if row["head"] == "" else row["head"] + name + row["tail"]
-        of_name = sorted({one.text for one in known_members.named(name) if one.form == answer.form})
-        told = {"id": id, "seq": seq, "qid": member.qid, "query": name, "xml": xml, "texts": of_name[:MOST_QUERIES]}
-        known: Row = answer._asdict() | told
-        return known
+        texts = sorted({one.text for one in members.named(member.name) if one.form == answer.form})[:MOST_QUERIES]
+        told = {"id": id, "seq": seq, "qid": member.qid, "query": member.name, "texts": texts}
+        return answer._asdict() | told | {"xml": Body(text["head"], text["tail"]).xml(member.name)}
 
-    def numbers(self, name: str, group: int) -> list[int] | None:
-        """Returns the numbers of a name's outputs in a group, in order. None if not cached."""
-        with self._lock:
-            numbered = None if self._members is None else self._newest.numbered(group, self._members)
-            return None if numbered is None else [one.seq for one in numbered if one.member.name == name]
+    def numbers(self, name: str, group: int) -> dict[tuple[int, int], int]:
+        """Returns the numbers of a name's outputs in a group, in order, by answer and qid."""
+        if (numbered := self._group(group)) is not None:
+            return {(one.answer.answer, one.member.qid): one.seq for one in numbered if one.member.name == name}
+        rows = self.select(lookup.numbers_in_group(name, group)).to_pylist()
+        return {(row["answer"], row["qid"]): row["seq"] for row in rows}
 
-    def latest(self, most: int) -> list[Numbered] | None:
-        """Returns the newest outputs of all names, newest first. None if some are not cached."""
-        self._look()
+    # ------------------------------------------------------------ what is read
+
+    def _read(self, sql: str) -> list[StoredOutput]:
+        """Returns the outputs that SQL gives as `answer`, `qid` and `seq`, but for those dropped meanwhile."""
+        told = self.select(sql).to_pylist()
+        later = [row for row in told if row["answer"] >= 0]
+        found: dict[tuple[int, int], StoredOutput] = {}
+        if later:
+            table = self._table(self.select(lookup.answers_numbered(row["answer"] for row in later)))
+            answers = {answer.answer: answer for answer in table.all()}
+            rows = self.select(lookup.recipients_sql(row["qid"] for row in later)).to_pylist()
+            queries = {row["qid"]: row for row in rows}
+            for row in later:
+                if (answer := answers.get(row["answer"])) is not None:
+                    query = queries[row["qid"]]
+                    id = Identity(query["identity"]).id(answer.choice.encode())
+                    found[row["answer"], row["qid"]] = StoredOutput(
+                        answer, row["qid"], query["name"], id, query["form"], (query["text"],), row["seq"]
+                    )
+        found |= self._read_earlier([row["seq"] for row in told if row["answer"] < 0])
+        keys = ((row["answer"], row["qid"] if row["answer"] >= 0 else row["seq"]) for row in told)
+        return [found[key] for key in keys if key in found]
+
+    def _read_earlier(self, numbers: Collection[int]) -> dict[tuple[int, int], StoredOutput]:
+        """Returns outputs of earlier formats by -1 and number."""
+        found: dict[tuple[int, int], StoredOutput] = {}
+        texts: dict[str, tuple[str, ...]] = {}
+        for row in self.select(lookup.earlier_outputs(numbers)).to_pylist() if numbers else ():
+            name, seq = row["query"], row["seq"]
+            if name not in texts:
+                texts[name] = tuple(lookup.query_texts(self.select, name, None, MOST_QUERIES))
+            behind = tuple((one,) if two is None else (one, two) for one, two in row["matches"] or ())
+            answer = AnswerRow(
+                -1, "", row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), row["nodes"], "",
+                row["batch"], seq, seq, 0, row["committed_at"], behind,
+            )  # fmt: skip
+            found[-1, seq] = StoredOutput(answer, -1, name, row["id"], None, texts[name], seq, row["xml"])
+        return found
+
+    def _group(self, first_seq: int) -> list[Numbered] | None:
+        """The outputs of a group in order. None if they have to be numbered by SQL."""
         with self._lock:
-            if self._known.has_earlier or self._members is None:
-                return None
-            found: list[Numbered] = []
-            for group in self._newest.groups():
-                if len(found) >= most:
-                    return found[:most]
-                if (numbered := self._newest.numbered(group, self._members)) is None:
-                    return None
-                found += reversed(numbered)
-            return found[:most] if len(found) >= most else None
+            members, batch = self._members, self._known.batch
+            numbered = None if members is None else self._newest.numbered(first_seq, members)
+        if numbered is not None or members is None:
+            return numbered
+        rows = self.select(lookup.answers_of_group(first_seq))
+        if any(other > batch for other in rows["batch"].to_pylist()):
+            return None  # there may be members that are not known yet
+        return number_group_outputs(self._table(rows), first_seq, members) or None
 
     # ------------------------------------------------------------ what is remembered
 
     def _newest_of(self, name: str, before: OutputOrder | None, most: int) -> list[tuple[AnswerRow, Member]] | None:
-        if self._known.has_earlier or self._members is None:
+        if self._known.earlier or self._members is None:
             return None
         found: list[OutputRow] = []
         for members in self._members.named_by_form(name):
@@ -605,6 +671,20 @@ class RecentAnswers:
         found.sort(key=lambda one: one[0], reverse=True)
         return [(answer, member) for _, answer, member in found[:most]]
 
+    def _numbered_between(self, after: int, until: int) -> list[Numbered] | None:
+        if self._known.earlier or self._members is None or until > self._known.seq:
+            return None
+        found: list[Numbered] = []
+        for group in self._newest.groups():
+            if group > until:
+                continue
+            if (numbered := self._newest.numbered(group, self._members)) is None:
+                return None
+            found += (one for one in reversed(numbered) if after < one.seq <= until)
+            if group <= after + 1:
+                return found[::-1]
+        return found[::-1] if self._newest.is_all else None
+
     def _older_of(self, form: str) -> _Older | None:
         known, first = self._older.get(form), self._newest.first_batch
         if known is None or known.batch < (self._known.batch if first is None else first - 1):
@@ -615,7 +695,7 @@ class RecentAnswers:
     def _read_older(self, name: str, before: OutputOrder | None, most: int) -> None:
         """Reads older answers of a name's forms if fewer than `most` outputs are cached, without blocking readers."""
         with self._lock:
-            if self._known.has_earlier or self._members is None or self._newest.is_all:
+            if self._known.earlier or self._members is None or self._newest.is_all:
                 return
             batch, drops = self._known.batch, self._drops
             missing = [
@@ -625,7 +705,7 @@ class RecentAnswers:
                 and self._older_of(members.form) is None
             ]
         for form in missing:
-            rows = self._select(lookup.answers_of_form(form, batch, OF_FORM))
+            rows = self.select(lookup.answers_of_form(form, batch, OF_FORM))
             older = _Older(self._table(rows), len(rows) < OF_FORM, batch)
             with self._lock:
                 if drops != self._drops:
@@ -637,7 +717,7 @@ class RecentAnswers:
                     self._count -= len(self._older.popitem(last=False)[1].answers)
 
     def _look(self) -> None:
-        version = self._version()
+        version = self.version()
         if not is_newer(version, self._made_for):
             return
         with self._looking:
@@ -673,10 +753,6 @@ class RecentAnswers:
 
     def _table(self, rows: pa.Table) -> AnswerTable:
         return self._news.table_of(rows, are_withheld=self._known.are_withheld)
-
-    def _text(self, answer: AnswerRow) -> Row | None:
-        rows = self._select(lookup.answers_of_group(answer.first_seq)).to_pylist()
-        return next((row for row in rows if row["answer"] == answer.answer), None)
 
 
 def is_newer(version: object, before: object) -> bool:

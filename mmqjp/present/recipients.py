@@ -145,6 +145,35 @@ OutputRow = tuple[OutputOrder, AnswerRow, Member]
 """An answer, a recipient, and the position of that output."""
 
 
+class StoredOutput(NamedTuple):
+    """An output in a store. Its number `seq` is -1 if unknown. In earlier formats it has an answer of its own, whose
+    number and whose `qid` are -1, `xml` is its document, and `texts` are those of all queries that it may be of."""
+
+    answer: AnswerRow
+    qid: int
+    name: str
+    id: str
+    form: str | None
+    texts: tuple[str, ...]
+    seq: int
+    xml: str | None = None
+
+    @property
+    def place(self) -> OutputOrder:
+        return self.answer.first_seq, self.answer.place, self.qid
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Identifies it among all outputs."""
+        return self.answer.answer, self.qid, self.answer.first_seq if self.xml is not None else -1
+
+
+def output_of(answer: AnswerRow, member: Member, seq: int = -1) -> StoredOutput:
+    number = answer.first_seq if answer.first_seq == answer.last_seq else seq
+    id = member.identity.id(answer.choice.encode())
+    return StoredOutput(answer, member.qid, member.name, id, member.form, (member.text,), number)
+
+
 class Got(NamedTuple):
     """The recipients of a number of answers: qid and t1 of each output."""
 

@@ -1,31 +1,21 @@
 """Answers requests for Atom feeds of queries: path parts and two headers in; status, headers and bytes out. There are
-entity tags, and responses for moved, gone and revoked feeds. Outputs, archives and documents are read by SQL; entries
-are cached, as they do not change."""
+entity tags, and responses for moved, gone and revoked feeds. Entries are cached, as they do not change."""
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from hashlib import sha256
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
 
-import pyarrow as pa
-from lxml import etree
-
-from common.tools import in_batches
-from common.xml import xml_parser
-from mmqjp.answers.output import Body, Output
-from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
-from mmqjp.present.output_why import selects_values, source_items
-from mmqjp.present.recent import OfFeed, RecentAnswers, RememberedDocuments, is_newer
-from mmqjp.present.recipients import AnswerRow, Member
+from mmqjp.present.newest import shown_matches
+from mmqjp.present.recent import OfFeed, RecentAnswers, is_newer
+from mmqjp.present.recipients import StoredOutput
 from mmqjp.process import printable_line
-from mmqjp.queries.model import Identity
 from mmqjp.syndication.atom import (
     MEDIA_TYPE,
     NEWEST,
@@ -49,142 +39,34 @@ from mmqjp.tables import lookup
 KEPT_CHARACTERS = 32 << 20
 """Maximum size of cached entries, in characters; the oldest are evicted."""
 
-SQL_CHARACTERS = 80_000
-"""Maximum characters of document ids in a SELECT."""
-
-MOST_TOGETHER = 200
-"""Maximum number of documents read together."""
-
-_Select = Callable[[str], pa.Table]
-"""Returns the rows of SQL."""
-
-_Document = tuple[str, str]
-"""The stream and id of a document."""
-
-_Output = tuple[int, int, int]
-"""The answer and qid of an output, and its number if it is of an earlier format."""
-
-
-class Delivered(NamedTuple):
-    """An output of a query in the tables: an answer (-1: of an earlier format) and its recipient. Its number is between
-    `first` and `last`."""
-
-    answer: int
-    qid: int
-    first: int
-    last: int
-
 
 class EntryReader:
-    """Reads entries. Thread-safe."""
+    """Makes entries. Thread-safe."""
 
-    def __init__(self, select: _Select, documents: RememberedDocuments | None = None) -> None:
-        self._select, self._documents = select, documents or RememberedDocuments(select)
+    def __init__(self, recent: RecentAnswers) -> None:
+        self._recent = recent
         self._lock = Lock()
-        self._kept: OrderedDict[_Output, tuple[AtomEntry, bool]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, int], tuple[AtomEntry, bool]] = OrderedDict()
         self._characters = 0
-        self._has_select: dict[int, bool] = {}
 
-    def of(
-        self, told: Sequence[Delivered], remembered: Mapping[tuple[int, int], tuple[AnswerRow, Member]] | None = None
-    ) -> tuple[tuple[AtomEntry, ...], bool]:
+    def of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
         """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
-        deleted. `remembered` outputs, by answer and qid, are not read."""
-        found = {key: kept for key in map(_key, told) if (kept := self._known(key)) is not None}
-        known = {} if remembered is None else remembered
-        new = [known[key[:2]] for key in map(_key, told) if key not in found and key[:2] in known]
-        for answer, member, entry, is_whole in self._of_remembered(new):
-            key = answer.answer, member.qid, -1
-            found[key] = entry, is_whole
-            self._keep(key, entry, is_whole)
-        if wanted := [one for one in told if _key(one) not in found]:
-            matches = list(self._matches(wanted))
-            items = self._items(match.output for _, match, _ in matches)
-            for one, match, committed_at in matches:
-                output = match.output
-                keys = zip(output.streams, output.documents, strict=True)
-                shown = tuple(items.get(key) or missing_item(key[1], key[0]) for key in keys)
-                entry = entry_of(replace(match, items=shown), output.t1 if committed_at is None else committed_at)
-                found[_key(one)] = entry, committed_at is not None and all(item.is_kept for item in shown)
-                self._keep(_key(one), *found[_key(one)])
-        # An output may be dropped between two questions.
-        there = [found[key] for key in map(_key, told) if key in found]
-        return tuple(entry for entry, _ in there), len(there) == len(told) and all(is_whole for _, is_whole in there)
-
-    # ------------------------------------------------------------ outputs
-
-    def _of_remembered(
-        self, remembered: Sequence[tuple[AnswerRow, Member]]
-    ) -> Iterator[tuple[AnswerRow, Member, AtomEntry, bool]]:
-        """Yields the entries of outputs of queries without values, and whether they are complete."""
-        some = [(answer, member) for answer, member in remembered if not self._selects(member)]
-        records = self._documents.with_parts(
-            docid for answer, _ in some for docids in answer.behind for docid in docids
-        )
-        sources = {answer.answer: list(zip(answer.documents, answer.streams, strict=True)) for answer, _ in some}
-        items = source_items(
-            self._select, (source for few in sources.values() for source in few), records, self._documents
-        )
-        for answer, member in some:
-            id, shown = member.identity.id(answer.choice.encode()), tuple(items[one] for one in sources[answer.answer])
-            output = Output(member.name, answer.t0, answer.t1, answer.documents, answer.streams, {}, "", id)
-            committed_at = answer.t1 if answer.committed_at is None else answer.committed_at
-            is_whole = answer.committed_at is not None and all(item.is_kept for item in shown)
-            yield answer, member, entry_of(ShownMatch(output, shown), committed_at), is_whole
-
-    def _selects(self, member: Member) -> bool:
-        if (known := self._has_select.get(member.qid)) is None:
-            known = self._has_select[member.qid] = selects_values(member.text, member.form)
-        return known
-
-    def _matches(self, told: Sequence[Delivered]) -> Iterator[tuple[Delivered, ShownMatch, int | None]]:
-        """Yields outputs without items, and their commit times (None: no longer stored)."""
-        later = {(one.answer, one.qid): one for one in told if one.answer >= 0}
-        earlier = {one.first: one for one in told if one.answer < 0}
-        if later:
-            selecting = self._selecting({qid for _, qid in later})
-            for row in self._select(lookup.outputs_of(later, selecting)).to_pylist():
-                one = later[row["answer"], row["qid"]]
-                xml = "" if row["tail"] is None else Body(row["head"], row["tail"]).xml(row["query"])
-                id = Identity(row["identity"]).id(row["choice"].encode())
-                yield (
-                    one,
-                    ShownMatch(_output(row, id, xml), (), None, selected_values(xml) if xml else ()),
-                    row["committed_at"],
-                )
-        if earlier:
-            for row in self._select(lookup.earlier_outputs_of(earlier)).to_pylist():
-                yield earlier[row["seq"]], ShownMatch(_output(row, row["id"], ""), ()), row["committed_at"]
-
-    def _selecting(self, qids: set[int]) -> list[int]:
-        if unknown := qids - self._has_select.keys():
-            for row in self._select(lookup.query_texts_sql(sorted(unknown))).to_pylist():
-                self._has_select[row["qid"]] = selects_values(row["text"], row["form"])
-        return sorted(qid for qid in qids if self._has_select.get(qid))
-
-    # ------------------------------------------------------------ items
-
-    def _items(self, outputs: Iterable[Output]) -> dict[_Document, ShownItem]:
-        some = list(outputs)
-        wanted = {key for one in some for key in zip(one.streams, one.documents, strict=True)}
-        ids = sorted({id for _, id in wanted if len(id) < SQL_CHARACTERS and "\0" not in id})
-        first, last = min((one.t0 for one in some), default=0), max((one.t1 for one in some), default=0)
-        found: dict[_Document, ShownItem] = {}
-        for few in in_batches(ids, MOST_TOGETHER, SQL_CHARACTERS, lambda id: len(id) + 8):
-            for row in self._select(lookup.documents_of(few, first, last)).to_pylist():
-                if (row["stream"], row["id"]) in wanted:
-                    found[row["stream"], row["id"]] = _item(**row)
-        return found
-
-    # ------------------------------------------------------------ what is kept
-
-    def _known(self, key: _Output) -> tuple[AtomEntry, bool] | None:
+        deleted."""
         with self._lock:
-            if (kept := self._kept.get(key)) is not None:
+            found = {one.key: self._kept[one.key] for one in told if one.key in self._kept}
+            for key in found:
                 self._kept.move_to_end(key)
-            return kept
+        new = [one for one in told if one.key not in found]
+        for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
+            committed_at = one.answer.committed_at
+            is_whole = committed_at is not None and all(item.is_kept for item in match.items)
+            entry = entry_of(match, one.answer.t1 if committed_at is None else committed_at)
+            found[one.key] = entry, is_whole
+            self._keep(one.key, entry, is_whole)
+        entries = [found[one.key] for one in told]
+        return tuple(entry for entry, _ in entries), all(is_whole for _, is_whole in entries)
 
-    def _keep(self, key: _Output, entry: AtomEntry, is_whole: bool) -> None:
+    def _keep(self, key: tuple[int, int, int], entry: AtomEntry, is_whole: bool) -> None:
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = entry, is_whole
@@ -193,41 +75,11 @@ class EntryReader:
                 self._characters -= len(self._kept.popitem(last=False)[1][0].xml)
 
 
-def _key(one: Delivered) -> _Output:
-    return one.answer, one.qid, one.first if one.answer < 0 else -1
-
-
-def _output(row: dict[str, Any], id: str, xml: str) -> Output:
-    documents, streams = tuple(row["documents"]), tuple(row["streams"])
-    return Output(row["query"], row["t0"], row["t1"], documents, streams, {}, xml, id)
-
-
-def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> ShownItem:
-    """Returns an item. A truncated document is read as far as possible: titles and URLs come first."""
-    if is_cut:
-        beginning = etree.fromstring(xml.encode(), xml_parser(trusted=True, recover=True))
-        xml = etree.tostring(beginning, encoding="unicode")
-    return item_of(id, stream, t0, xml)
-
-
-MOST_ROWS, SECONDS = 100_000, 10.0
-"""Limits of a SELECT."""
-
 MOST_NAMES = 2_000
 """Maximum number of names whose feeds are cached."""
 
 _MOST = NEWEST + SIZE
 """Maximum number of outputs in a feed: fewer than SIZE are in no archive."""
-
-
-class Reader(Protocol):
-    """Reads the tables of a store on DuckDB, or of a Spark store from its files."""
-
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        """Returns up to `limit` rows of a SELECT within `seconds`."""
-
-    def version(self) -> object:
-        """Returns a value that changes with each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,65 +115,51 @@ class ArchiveGone:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heading:
-    """A version's data for all feeds: the number of the last output ever committed, and the greatest stored. `drops`
-    changes after deletions; it is negative if outputs came from the cache. `stored` counts the outputs, if requested.
-    """
-
-    version: object
-    last_seq: int
-    greatest: int
-    drops: int
-    stored: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Kept:
-    """A feed as of a heading: the newest outputs, the first `count` of which are in it; the newest archive's number;
-    and when the query was first added."""
+    """A feed as of a version: the first `count` of the newest outputs are in it; the newest archive's number; and the
+    number of the last output ever committed."""
 
-    heading: _Heading
-    told: list[Delivered]
+    found: OfFeed
     count: int
     archive: int | None
-    since: int
+    last_seq: int
 
 
 class StoreFeeds:
-    """The feeds of a store's queries. Thread-safe; methods raise what the reader raises."""
+    """The feeds of a store's queries. Thread-safe; methods raise what reading the store raises."""
 
-    def __init__(self, reader: Reader, recent: RecentAnswers | None = None) -> None:
-        self._reader, self._recent = reader, recent
-        documents = None if recent is None else recent.documents
-        self._entries = EntryReader(lambda sql: reader.select(sql, MOST_ROWS, SECONDS), documents)
+    def __init__(self, recent: RecentAnswers) -> None:
+        self._recent = recent
+        self._entries = EntryReader(recent)
         self._lock = Lock()
-        self._heading = _Heading(None, -1, -1, 0, 0)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._revoked: tuple[object, dict[str, int]] | None = None
 
     def newest(self, name: str) -> FeedContents | None:
         """Returns a query's feed: the newest NEWEST outputs, and all in no archive. None if the name never existed."""
-        found = None if self._recent is None else self._recent.of_feed(name, _MOST)
-        kept = self._remembered(name, found) or self._as_of(name, self._current())
-        if kept is None:
-            return None
-        known = {} if found is None else {(one.answer, member.qid): (one, member) for one, member in found.told}
-        entries, _ = self._entries.of(kept.told[: kept.count], known)
-        return FeedContents(entries, kept.archive, kept.since)
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is None or kept.found.version != self._recent.as_of():
+            if (found := self._recent.of_feed(name, _MOST)) is None:
+                return None
+            kept = self._made(name, found, kept)
+        entries, _ = self._entries.of(kept.found.told[: kept.count])
+        return FeedContents(entries, kept.archive, kept.found.since)
 
     def archive(self, name: str, number: int) -> Archived | Earlier | ArchiveGone | None:
         """Returns an archive. None if there is no such query, or no such archive yet."""
-        numbers, heading = archive_range(number), self._current()
-        if number < 0 or numbers.stop > heading.last_seq + 1 or (since := self._since(name)) is None:
+        numbers = archive_range(number)
+        if number < 0 or (found := self._recent.of_feed(name, 0)) is None or numbers.stop > _last_seq(found) + 1:
             return None
-        if self._number(lookup.kept(numbers.start, numbers.stop)) != SIZE:
+        told = self._recent.between(numbers.start - 1, numbers.stop - 1, name)[::-1]
+        (kept,) = self._recent.select(lookup.kept(numbers.start, numbers.stop))["kept"].to_pylist()
+        if kept != SIZE:  # then some may have been dropped before the others were read
             return ArchiveGone()
-        told = self._told(lookup.between(name, numbers.start, numbers.stop))
         if not told:
             before = self._seq_before(name, numbers.start)
-            return Archived((), False, since) if before is None else Earlier(archive_of(before))
+            return Archived((), False, found.since) if before is None else Earlier(archive_of(before))
         entries, is_whole = self._entries.of(told)
-        return Archived(entries, number > 0, since) if is_whole else ArchiveGone()
+        return Archived(entries, number > 0, found.since) if is_whole else ArchiveGone()
 
     def look(self) -> None:
         self._revoked_links()
@@ -330,11 +168,11 @@ class StoreFeeds:
         return self._revoked_links().get(setting_of(name), 0)
 
     def _revoked_links(self) -> dict[str, int]:
-        version = self._reader.version()
+        version = self._recent.version()
         with self._lock:
             known = self._revoked
         if known is None or is_newer(version, known[0]):
-            rows = self._reader.select(lookup.settings_sql(SETTING), MOST_ROWS, SECONDS).to_pylist()
+            rows = self._recent.select(lookup.settings_sql(SETTING)).to_pylist()
             known = version, {row["key"]: int(row["value"]) for row in rows}
             with self._lock:
                 self._revoked = known
@@ -342,40 +180,15 @@ class StoreFeeds:
 
     # ------------------------------------------------------------ outputs
 
-    def _remembered(self, name: str, found: OfFeed | None) -> _Kept | None:
-        if found is None or found.since is None:
-            return None
-        last_seq = _last_seq(found.greatest, found.numbers)
-        heading = _Heading(found.version, last_seq, found.greatest, -1 - found.drops, 0)
-        with self._lock:
-            known = self._kept.get(name)
-        if known is not None and known.heading == heading:
-            return known
-        told = [Delivered(one.answer, member.qid, one.first_seq, one.last_seq) for one, member in found.told]
-        return self._made(name, heading, told, found.since, known)
-
-    def _as_of(self, name: str, heading: _Heading) -> _Kept | None:
-        with self._lock:
-            known = self._kept.get(name)
-        if known is not None and known.heading == heading:
-            return known
-        if (since := self._since(name) if known is None else known.since) is None:
-            return None
-        if known is not None and known.heading.drops != heading.drops:
-            known = None  # what was read may have gone
-        before, after = ([], -1) if known is None else (known.told, known.heading.greatest)
-        told = [*self._told(lookup.newest(name, after, heading.greatest + 1, _MOST)), *before][:_MOST]
-        return self._made(name, heading, told, since, known)
-
-    def _made(self, name: str, heading: _Heading, told: list[Delivered], since: int, known: _Kept | None) -> _Kept:
-        begin = unarchived_from(heading.last_seq)
-        count = self._count(name, told, begin, heading.greatest + 1)
-        is_same = known is not None and known.heading.drops == heading.drops
-        if known is not None and is_same and unarchived_from(known.heading.last_seq) == begin:
+    def _made(self, name: str, new: OfFeed, known: _Kept | None) -> _Kept:
+        last_seq = _last_seq(new)
+        begin = unarchived_from(last_seq)
+        count = self._count(name, new.told, begin)
+        if known is not None and known.found.drops == new.drops and unarchived_from(known.last_seq) == begin:
             archive = known.archive
         else:
-            archive = self._archive_before(name, told, begin)
-        found = _Kept(heading, told, count, archive, since)
+            archive = self._archive_before(name, new.told, begin)
+        found = _Kept(new, count, archive, last_seq)
         with self._lock:
             self._kept[name] = found
             self._kept.move_to_end(name)
@@ -383,79 +196,41 @@ class StoreFeeds:
                 self._kept.popitem(last=False)
         return found
 
-    def _count(self, name: str, told: list[Delivered], begin: int, end: int) -> int:
-        """Returns how many of the newest outputs are in a feed: NEWEST, or all with `begin` <= seq < `end`."""
-        later = sum(one.first >= begin for one in told)
-        parted = next((one.first for one in told[NEWEST:] if one.first < begin <= one.last), None)
-        if parted is not None:  # a group that is archived in part: its outputs are numbered
-            if (numbers := self._numbers(name, parted)) is None:
-                return max(NEWEST, len(self._told(lookup.between(name, begin, end))))
-            later += sum(number >= begin for number in numbers)
+    def _count(self, name: str, told: Sequence[StoredOutput], begin: int) -> int:
+        """Returns how many of the newest outputs are in a feed: NEWEST, or all numbered from `begin` on."""
+        later = sum(one.answer.first_seq >= begin for one in told)
+        groups = {one.answer.first_seq for one in told if one.answer.first_seq < begin <= one.answer.last_seq}
+        for group in groups:  # one that is archived in part: its outputs are numbered
+            later += sum(number >= begin for number in self._recent.numbers(name, group).values())
         return max(NEWEST, later)
 
-    def _archive_before(self, name: str, told: list[Delivered], begin: int) -> int | None:
+    def _archive_before(self, name: str, told: Sequence[StoredOutput], begin: int) -> int | None:
         """Returns the number of the newest non-empty archive."""
-        newest = next((one for one in told if one.first < begin), None)
-        if newest is None:
+        if not any(one.answer.first_seq < begin for one in told):
             return None  # there are fewer new outputs than were looked for, so that is all
-        for first, last in dict.fromkeys((one.first, one.last) for one in told if one.first < begin):
-            if last < begin and archive_of(first) == archive_of(last):
-                return archive_of(first)
-            if (numbers := self._numbers(name, first)) is None:
-                break
-            if before := [number for number in numbers if number < begin]:
-                return archive_of(before[-1])
-        seq = self._seq_before(name, begin)
+        seq = self._seq_before(name, begin, told)
         return None if seq is None else archive_of(seq)
 
-    def _numbers(self, name: str, group: int) -> list[int] | None:
-        return None if self._recent is None else self._recent.numbers(name, group)
-
-    def _seq_before(self, name: str, before: int) -> int | None:
-        """Returns the greatest output number of a query below a number, or another in the same archive."""
-        while told := self._told(lookup.newest(name, -1, before, 1)):
-            (one,) = told
-            if one.last < before and archive_of(one.first) == archive_of(one.last):
-                return one.first
-            seq = self._number(lookup.last_in_group(name, one.first, before))
-            if seq is not None:
-                return seq
-            before = one.first
+    def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
+        """Returns the greatest output number of a query below a number, or another in the same archive. `told` are its
+        newest outputs."""
+        while told := [one for one in told if one.answer.first_seq < before][:1] or self._recent.newest(
+            name, (before, -1, -1), 1
+        ):
+            first, last = told[0].answer.first_seq, told[0].answer.last_seq
+            if last < before and archive_of(first) == archive_of(last):
+                return first
+            numbers = [number for number in self._recent.numbers(name, first).values() if number < before]
+            if numbers:
+                return numbers[-1]
+            before = first
         return None
 
-    # ------------------------------------------------------------ questions
 
-    def _current(self) -> _Heading:
-        version = self._reader.version()
-        with self._lock:
-            known = self._heading
-            if known.version == version:
-                return known
-        (row,) = self._reader.select(lookup.feed_totals_sql(known.greatest), 1, SECONDS).to_pylist()
-        greatest = max(-1 if row[key] is None else row[key] for key in ("seq", "earlier"))
-        drops = known.drops + (row["known"] != known.stored)
-        found = _Heading(version, _last_seq(greatest, row["numbers"]), greatest, drops, row["stored"])
-        with self._lock:
-            if self._heading is known:
-                self._heading = found
-        return found
-
-    def _since(self, name: str) -> int | None:
-        return self._number(lookup.first_added_sql(name)) if name.isprintable() else None  # no query has another name
-
-    def _number(self, sql: str) -> int | None:
-        (number,) = self._reader.select(sql, 1, SECONDS).columns[0].to_pylist()
-        return None if number is None else int(number)
-
-    def _told(self, sql: str) -> list[Delivered]:
-        found = self._reader.select(sql, MOST_ROWS, SECONDS)
-        return [Delivered(*row) for row in zip(*(column.to_pylist() for column in found.columns), strict=True)]
-
-
-def _last_seq(greatest: int, numbers: str | None) -> int:
-    """The number of the last output ever committed, given the greatest stored one."""
-    noted: list[int] = json.loads(numbers or "[]")
-    return max([greatest, *(number - 1 for number in noted[3:4])])
+def _last_seq(found: OfFeed) -> int:
+    """The number of the last output ever committed."""
+    noted: list[int] = json.loads(found.numbers or "[]")
+    return max([found.greatest, *(number - 1 for number in noted[3:4])])
 
 
 SECOND = 1_000_000

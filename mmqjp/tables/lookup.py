@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.tools import in_batches
+from join_stage.store.protocol import QuestionRefused
 from mmqjp.tables.schema import RECEIVES
 
 SelectFn = Callable[[str], pa.Table]
@@ -24,19 +25,20 @@ LARGE = 1 << 20
 AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
 """Maximum number of documents, and of characters of ids, per query."""
 
-# Who gets which answer. The condition that follows keeps the windows of the view `recipients` from being computed over
-# all answers.
-RECIPIENTS = """FROM answers a JOIN members m ON a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
-AND a.first_qid <= m.qid AND m.begun <= a.batch
-AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))
+RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
+"""Who gets which answer. The condition that follows keeps the windows of the view `recipients` from being computed over
+all answers."""
+
+SEQ = "a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq"
+"""The number of an output, if the condition selects whole groups."""
 
 ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"
 """SQL expression for an output's id."""
 
 _OUTPUT = f"""SELECT a.answer, m.qid, m.name AS query, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml, {ID} AS id,
-a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq {RECIPIENTS}"""
+{SEQ} {RECIPIENTS}"""
 
 _EARLIER = """SELECT NULL AS answer, NULL AS qid, query, NULL AS form, t0, t1, documents, streams, nodes, xml, id, seq
 FROM earlier_outputs"""
@@ -68,46 +70,12 @@ UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
     )
 
 
-def outputs_between(select: SelectFn, after: int, until: int) -> list[Row]:
-    """Returns the outputs numbered above `after`, up to `until`, as `output_by_seq` does, in order."""
-    within = f"seq > {after} AND seq <= {until}"
-    found: list[Row] = select(f"""SELECT * FROM (
-SELECT * FROM ({_OUTPUT} AND a.last_seq > {after} AND a.first_seq <= {until}) AS o WHERE {within}
-UNION ALL {_EARLIER} WHERE {within}) AS found ORDER BY seq""").to_pylist()
-    return found
-
-
 def span_of_outputs(select: SelectFn) -> tuple[int, int]:
     """Returns the first and last stored output numbers; (0, -1) if there is none."""
     (row,) = select("""SELECT min(oldest) AS oldest, max(newest) AS newest FROM (
 SELECT min(first_seq) AS oldest, max(last_seq) AS newest FROM answers
 UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans""").to_pylist()
     return (0, -1) if row["oldest"] is None else (row["oldest"], row["newest"])
-
-
-def matches_of_all(select: SelectFn, outputs: Sequence[Row]) -> dict[int, list[tuple[int, ...]]]:
-    """Returns the result of `matches_of` by output number."""
-    numbers: dict[int, list[tuple[int, ...]]] = {row["answer"]: [] for row in outputs if row["answer"] is not None}
-    found: dict[int, list[tuple[int, ...]]] = {row["seq"]: numbers.get(row["answer"], []) for row in outputs}
-    sources = (
-        ("answer", "answer_matches", numbers),
-        ("seq", "earlier_output_matches", {row["seq"]: found[row["seq"]] for row in outputs if row["answer"] is None}),
-    )
-    for column, table, into in sources:
-        if not into:
-            continue
-        rows = select(f"""SELECT l.{column} AS key, m.docid1, m.docid2 FROM {table} l
-JOIN match_rows m ON m.match = l.match WHERE l.{column} IN ({", ".join(map(str, sorted(into)))})
-ORDER BY m.match""").to_pylist()
-        for row in rows:
-            into[row["key"]].append((row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"]))
-    return found
-
-
-def texts_by_qid(select: SelectFn, qids: Iterable[int]) -> dict[int, str]:
-    listed = ", ".join(map(str, sorted(set(qids)))) or "NULL"
-    rows = select(f"SELECT qid, text FROM added_queries WHERE qid IN ({listed})").to_pylist()
-    return {row["qid"]: row["text"] for row in rows}
 
 
 def texts_by_form(select: SelectFn, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -143,8 +111,7 @@ def query_texts(select: SelectFn, name: str, form: str | None, most: int) -> lis
 
 
 def documents_by_docid(select: SelectFn, docids: Iterable[int]) -> list[Row]:
-    # A list of many numbers has DuckDB read all columns of all rows. It joins with a few rows by what they are between.
-    among = "docid IN (SELECT v.docid FROM (VALUES {}) AS v(docid))"
+    among = "docid IN (SELECT v.docid FROM (VALUES {}) AS v(docid))"  # as in `_rows`
     return _documents(select, among, [f"({docid})" for docid in sorted(set(docids))])
 
 
@@ -159,13 +126,23 @@ def document_rows_by_id(select: SelectFn, ids: Iterable[str]) -> list[Row]:
 def _documents(select: SelectFn, among: str, literals: Sequence[str]) -> list[Row]:
     found: list[Row] = []
     for some in in_batches(literals, AT_ONCE, CHARACTERS_AT_ONCE, len):
-        found += select(f"SELECT * FROM documents WHERE {among.format(', '.join(some))}").to_pylist()
+        try:
+            found += select(f"SELECT * FROM documents WHERE {among.format(', '.join(some))}").to_pylist()
+        except QuestionRefused:
+            if len(some) == 1:
+                raise
+            for half in (some[: len(some) // 2], some[len(some) // 2 :]):  # they may be too large together
+                found += _documents(select, among, half)
     return found
 
 
 def quote_literal(text: str) -> str:
-    """Quotes a text for SQL. Spark treats backslashes as escapes, so they are concatenated."""
-    parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\\")]
+    """Quotes a text for SQL, without NUL. Spark treats backslashes as escapes, so they are concatenated.
+
+    >>> quote_literal("it's")
+    "'it''s'"
+    """
+    parts = ["'" + part.replace("'", "''") + "'" for part in text.replace("\0", "").split("\\")]
     return parts[0] if len(parts) == 1 else "(" + " || chr(92) || ".join(parts) + ")"
 
 
@@ -366,72 +343,39 @@ def latest_setting(select: SelectFn, key: str) -> str | None:
 
 
 LONGEST_XML = 100_000
-"""Maximum characters read: longer outputs are skipped, longer documents truncated."""
+"""Longer outputs and documents, in characters, are not read before they are needed."""
 
-_RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
-LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
-
-
-def _quote_printable(text: str) -> str:
-    """Returns a text without control characters as a literal.
-
-    >>> _quote_printable("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
-
-
-def feed_totals_sql(counted: int) -> str:
-    """SQL for one row: the greatest `seq` of stored answers and of `earlier` outputs; the ledger's `numbers`; how many
-    are `stored`; and how many of these are `known`, up to output number `counted`."""
-    return f"""SELECT a.seq, e.seq AS earlier, a.stored + e.stored AS stored, a.known + e.known AS known,
-(SELECT value FROM settings WHERE key = 'numbers' ORDER BY batch DESC LIMIT 1) AS numbers FROM (
-  SELECT max(last_seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE last_seq <= {counted}) AS known FROM answers
-) AS a, (
-  SELECT max(seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE seq <= {counted}) AS known FROM earlier_outputs
-) AS e"""
+LONGEST_OUTPUT_XML = 200_000
+"""Longer outputs, in characters, are skipped."""
 
 
 def first_added_sql(name: str) -> str:
-    return f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {_quote_printable(name)}"
+    return f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {quote_literal(name)}"
 
 
 def settings_sql(prefix: str) -> str:
     """SQL for the current settings with a prefix: `key`, `value`."""
     return f"""SELECT key, value FROM (
   SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY batch DESC) AS newest FROM settings
-  WHERE starts_with(key, {_quote_printable(prefix)})
+  WHERE starts_with(key, {quote_literal(prefix)})
 ) AS found WHERE newest = 1"""
 
 
-def newest(name: str, after: int, before: int, most: int) -> str:
-    """SQL for a name's newest outputs, newest first, in groups that begin strictly between two numbers: `answer`,
-    `qid`, and its group's `first` and `last` number. Outputs of earlier formats have the answer -1, each in its own
-    group."""
-    return f"""SELECT answer, qid, first_seq AS first, last_seq AS last FROM (
-  SELECT * FROM (
-    SELECT a.answer, m.qid, a.first_seq, a.last_seq, a.place {_RECIPIENTS}
-    AND m.name = {_quote_printable(name)} AND a.first_seq > {after} AND a.first_seq < {before}
-    ORDER BY a.first_seq DESC, a.place DESC, m.qid DESC LIMIT {most}
-  ) AS later
-  UNION ALL SELECT * FROM (
-    SELECT -1 AS answer, -1 AS qid, seq AS first_seq, seq AS last_seq, 0 AS place FROM earlier_outputs
-    WHERE query = {_quote_printable(name)} AND seq > {after} AND seq < {before} ORDER BY seq DESC LIMIT {most}
-  ) AS earlier
-) AS found ORDER BY first_seq DESC, place DESC, qid DESC LIMIT {most}"""
+def outputs_between(after: int, until: int, name: str | None = None) -> str:
+    """SQL for the outputs, of all names or one, with `after` < `seq` <= `until`, in order: `answer` and `qid` (-1 in
+    earlier formats), and `seq`."""
+    seqs, named = f"seq > {after} AND seq <= {until}", "" if name is None else f" AND name = {quote_literal(name)}"
+    return f"""SELECT answer, qid, seq FROM (
+  SELECT a.answer, m.qid, m.name, {SEQ} {RECIPIENTS} AND a.last_seq > {after} AND a.first_seq <= {until}
+  UNION ALL SELECT -1, -1, query, seq FROM earlier_outputs WHERE {seqs}
+) AS numbered WHERE {seqs}{named} ORDER BY seq"""
 
 
-def between(name: str, low: int, high: int) -> str:
-    """SQL for a name's outputs with `low` <= `seq` < `high`, newest first: `answer`, `qid`, and the number as `first`
-    and `last`."""
-    return f"""SELECT answer, qid, seq AS first, seq AS last FROM (
-  SELECT a.answer, m.qid, m.name,
-  a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
-  {_RECIPIENTS} AND a.last_seq >= {low} AND a.first_seq < {high}
-) AS numbered WHERE name = {_quote_printable(name)} AND seq >= {low} AND seq < {high}
-UNION ALL SELECT -1, -1, seq, seq FROM earlier_outputs
-WHERE query = {_quote_printable(name)} AND seq >= {low} AND seq < {high}
-ORDER BY first DESC"""
+def numbers_in_group(name: str, first_seq: int) -> str:
+    """SQL for a name's outputs in the group that begins at `first_seq`, in order: `answer`, `qid`, `seq`."""
+    return f"""SELECT answer, qid, seq FROM (
+  SELECT a.answer, m.qid, m.name, {SEQ} {RECIPIENTS} AND a.first_seq = {first_seq}
+) AS numbered WHERE name = {quote_literal(name)} ORDER BY seq"""
 
 
 def kept(low: int, high: int) -> str:
@@ -443,55 +387,9 @@ def kept(low: int, high: int) -> str:
 ) + (SELECT count(*) FROM earlier_outputs WHERE seq >= {low} AND seq < {high}) AS kept"""
 
 
-def last_in_group(name: str, first: int, before: int) -> str:
-    """SQL for a name's greatest `seq` below a number in the group that begins at `first`; null if none."""
-    return f"""SELECT max(seq) AS seq FROM (
-  SELECT m.name, a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
-  {_RECIPIENTS} AND a.first_seq = {first}
-) AS numbered WHERE name = {_quote_printable(name)} AND seq < {before}"""
-
-
-def query_texts_sql(qids: Iterable[int]) -> str:
-    return f"SELECT qid, text, form FROM added_queries WHERE qid IN ({_listed(qids)})"
-
-
-def outputs_of(pairs: Iterable[tuple[int, int]], selecting: Iterable[int]) -> str:
-    """SQL for outputs given as (answer, qid), with commit times. The XML is null except for the queries `selecting`."""
-    asked = ", ".join(f"({answer}, {qid})" for answer, qid in pairs)
-    wanted = f"x.qid IN ({_listed(selecting)}) AND length(a.head) + length(a.tail) <= {LONGEST_XML}"
-    return f"""SELECT x.answer, x.qid, q.name AS query, q.identity, a.choice, a.t0, a.t1, a.documents, a.streams,
-a.head, CASE WHEN {wanted} THEN a.tail END AS tail, b.committed_at
-FROM (VALUES {asked}) AS x(answer, qid) JOIN answers a ON a.answer = x.answer
-JOIN added_queries q ON q.qid = x.qid LEFT JOIN batches b ON b.batch = a.batch"""
-
-
-def earlier_outputs_of(numbers: Iterable[int]) -> str:
-    """SQL for outputs of earlier formats by `seq`, with commit times."""
-    asked = ", ".join(f"({seq})" for seq in numbers)
-    return f"""SELECT o.seq, o.id, o.query, o.t0, o.t1, o.documents, o.streams, b.committed_at
-FROM (VALUES {asked}) AS x(seq) JOIN earlier_outputs o ON o.seq = x.seq LEFT JOIN batches b ON b.batch = o.batch"""
-
-
-def documents_of(ids: Iterable[str], first: int, last: int) -> str:
-    """SQL for external documents with some ids that begin in an interval: `stream`, `id`, `t0`, `xml`, truncated if
-    `is_cut`."""
-    asked = ", ".join(map(_quote_printable, ids))
-    return f"""SELECT d.stream, d.id, d.t0, substr(d.xml, 1, {LONGEST_XML}) AS xml,
-length(d.xml) > {LONGEST_XML} AS is_cut FROM (
-  SELECT docid FROM documents WHERE kind = 'external' AND t0 >= {first} AND t0 <= {last} AND id IN ({asked})
-) AS x JOIN documents d ON d.docid = x.docid"""
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers)) or "-1"
-
-
 HOUR = 3_600_000_000
 
 DAY = 24 * HOUR
-
-LONGEST_OUTPUT_XML = 200_000
-"""Longer outputs, in characters, are skipped."""
 
 QUERIES = """SELECT q.name, count(*) AS queries, count(p.reason) AS paused, min(p.reason) AS reason
 FROM added_queries q LEFT JOIN (
@@ -499,15 +397,6 @@ FROM added_queries q LEFT JOIN (
 ) p ON p.qid = q.qid AND p.newest = 1
 WHERE q.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY q.name ORDER BY q.name"""
 """Registered names: number of queries, number paused, and a reason."""
-
-
-def quote_without_nul(text: str) -> str:
-    """Returns a text as a literal of SQL.
-
-    >>> quote_without_nul("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''").replace("\0", "") + "'"
 
 
 _NUMBERS = """numbers AS (
@@ -532,9 +421,7 @@ def tally(after: int, until: int, since_hour: int) -> str:
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
     return f"""WITH {_NUMBERS}
 SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
-FROM answers a JOIN members m ON {RECEIVES}
-LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid
-WHERE w.qid IS NULL AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour
+{RECIPIENTS} AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour
 UNION ALL SELECT NULL, query, {hour} AS hour, count(*), max(t1) FROM earlier_outputs
 WHERE batch > {after} AND batch <= {until} GROUP BY query, hour
 UNION ALL SELECT NULL, NULL, -2, count(*), NULL FROM numbers WHERE batch <= {after}
@@ -551,12 +438,12 @@ def registered_queries_sql(name: str, most: int, *, paused: bool) -> str:
     looked up only if some are."""
     reason = "SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid" if paused else "NULL"
     return f"""SELECT q.qid, q.form, q.text, q.added_at, ({reason}) AS paused FROM added_queries q
-WHERE q.name = {quote_without_nul(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
+WHERE q.name = {quote_literal(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
 ORDER BY q.qid LIMIT {most}"""
 
 
 def event_queries(name: str) -> str:
-    return f"""SELECT text FROM added_queries WHERE name = {quote_without_nul(name)} AND form LIKE 'events-%'
+    return f"""SELECT text FROM added_queries WHERE name = {quote_literal(name)} AND form LIKE 'events-%'
 AND qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid"""
 
 
@@ -568,42 +455,33 @@ ORDER BY q.name"""
 
 
 def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) -> str:
-    """SQL for a name's newest outputs, newest first: `answer` (-1 in earlier formats), `qid`, its group's `first_seq`
-    and `last_seq`, and its `place` there. `before` has the `first_seq`, `place` and `qid` of the previous page's last
-    output."""
+    """SQL for a name's newest outputs, newest first: `answer` and `qid` (-1 in earlier formats), and `seq`, -1 if it is
+    not known. `before` has the `first_seq`, `place` and `qid` of the output that they precede."""
     later = earlier = ""
     if before is not None:
         first, place, qid = before
         later = f"AND a.first_seq <= {first} AND (a.first_seq, a.place, m.qid) < ({first}, {place}, {qid})"
         earlier = f"AND seq < {first}"
-    return f"""SELECT * FROM (
-  SELECT a.answer, m.qid, a.first_seq, a.last_seq, a.place FROM answers a JOIN members m ON {RECEIVES}
-  LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL
-  AND m.name = {quote_without_nul(name)} {later} ORDER BY a.first_seq DESC, a.place DESC, m.qid DESC LIMIT {most}
+    return f"""SELECT answer, qid, seq FROM (SELECT * FROM (
+  SELECT a.answer, m.qid, a.first_seq, a.place, CASE WHEN a.first_seq = a.last_seq THEN a.first_seq ELSE -1 END AS seq
+  {RECIPIENTS} AND m.name = {quote_literal(name)} {later}
+  ORDER BY a.first_seq DESC, a.place DESC, m.qid DESC LIMIT {most}
 ) AS later UNION ALL SELECT * FROM (
-  SELECT -1 AS answer, -1 AS qid, seq AS first_seq, seq AS last_seq, 0 AS place FROM earlier_outputs
-  WHERE query = {quote_without_nul(name)} {earlier} ORDER BY seq DESC LIMIT {most}
-) AS earlier ORDER BY first_seq DESC, place DESC, qid DESC LIMIT {most}"""
+  SELECT -1 AS answer, -1 AS qid, seq AS first_seq, 0 AS place, seq FROM earlier_outputs
+  WHERE query = {quote_literal(name)} {earlier} ORDER BY seq DESC LIMIT {most}
+) AS earlier) AS found ORDER BY first_seq DESC, place DESC, qid DESC LIMIT {most}"""
 
 
-def output_numbers_sql(groups: Iterable[int], wanted: Iterable[tuple[int, int]]) -> str:
-    """SQL for the numbers of outputs given as (answer, qid), in groups given by first number: `answer`, `qid`,
-    `seq`."""
-    pairs = ", ".join(f"({answer}, {qid})" for answer, qid in sorted(wanted))
-    return f"""SELECT * FROM (
-  SELECT a.answer, m.qid,
-  a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
-  FROM answers a JOIN members m ON {RECEIVES} LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid
-  WHERE w.qid IS NULL AND a.first_seq IN ({number_list(groups)})
-) AS numbered WHERE (answer, qid) IN (VALUES {pairs})"""
+def texts_of(answers: Iterable[int], longest: int = LONGEST_OUTPUT_XML) -> str:
+    """SQL for `head` and `tail` of some answers, without long ones."""
+    return f"""SELECT answer, head, tail FROM answers WHERE answer IN ({_rows(answers)})
+AND length(head) + length(tail) <= {longest}"""
 
 
-def answers(numbers: Iterable[int]) -> str:
-    rows = ", ".join(f"({number})" for number in sorted(set(numbers)))
-    return f"""SELECT a.answer, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
-CASE WHEN length(a.tail) <= {LONGEST_OUTPUT_XML} THEN a.head END AS head,
-CASE WHEN length(a.tail) <= {LONGEST_OUTPUT_XML} THEN a.tail END AS tail
-FROM answers a JOIN (VALUES {rows}) AS x(answer) ON x.answer = a.answer"""
+def _rows(numbers: Iterable[int]) -> str:
+    # A list of many numbers has DuckDB read all columns of all rows. It joins with a few rows by what they are between.
+    listed = ", ".join(f"({number})" for number in sorted(set(numbers)))
+    return f"SELECT v.number FROM (VALUES {listed}) AS v(number)"
 
 
 def answer_matches_sql(numbers: Iterable[int]) -> str:
@@ -613,15 +491,15 @@ WHERE l.answer IN ({number_list(numbers)}) ORDER BY m.match"""
 
 
 def earlier_outputs(numbers: Iterable[int]) -> str:
-    """SQL for outputs of earlier formats by `seq`, with the docids of their matches."""
-    return f"""SELECT o.*, (
+    """SQL for outputs of earlier formats by `seq`, with commit times and the docids of their matches."""
+    return f"""SELECT o.*, b.committed_at, (
   SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
   WHERE m.match IN (SELECT l.match FROM earlier_output_matches l WHERE l.seq = o.seq)
-) AS matches FROM earlier_outputs o WHERE o.seq IN ({number_list(numbers)})"""
+) AS matches FROM earlier_outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq IN ({number_list(numbers)})"""
 
 
-def identities(qids: Iterable[int]) -> str:
-    return f"SELECT qid, identity, form, text FROM added_queries WHERE qid IN ({number_list(qids)})"
+def recipients_sql(qids: Iterable[int]) -> str:
+    return f"SELECT qid, name, identity, form, text FROM added_queries WHERE qid IN ({number_list(qids)})"
 
 
 def number_list(numbers: Iterable[int]) -> str:
@@ -636,14 +514,12 @@ ANSWER_COLUMNS = (
 
 _COLUMNS = ", ".join(f"{'b' if name == 'committed_at' else 'a'}.{name}" for name in ANSWER_COLUMNS)
 
-COUNTED = ("answers", "documents", "earlier_outputs", "withheld", "memberships", "removed_queries", "pauses")
+COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries", "pauses")
 """Tables whose rows `recent_counts_sql` counts."""
 
 _COUNTS = " ".join(
     f"UNION ALL SELECT '{table}', count(*), NULL, NULL, NULL, NULL, NULL, NULL FROM {table}" for table in COUNTED
 )
-
-_ANSWERS = "answers a LEFT JOIN batches b ON b.batch = a.batch"
 
 MEMBERS = """SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
 q.text, q.added_at FROM members m JOIN added_queries q ON q.qid = m.qid ORDER BY m.name, m.qid, m.begun"""
@@ -653,8 +529,9 @@ ADDED = "SELECT name, min(added_at) AS added_at FROM added_queries GROUP BY name
 
 def recent_counts_sql(batch: int, docid: int) -> str:
     """SQL for rows named `what`. Each of the tables COUNTED has its number of rows, `n`; `added_queries` also the
-    greatest `qid`. `new answers` counts those since a batch, with the newest `batch`, `answer` and output `seq`; `new
-    documents` those since a docid, with the newest `docid`. `numbers` has the ledger's numbers as `text`.
+    greatest `qid`, and `earlier_outputs` the newest `seq`. `new answers` counts those since a batch, with the newest
+    `batch`, `answer` and output `seq`; `new documents` those since a docid, with the newest `docid`. `numbers` has the
+    ledger's numbers as `text`.
 
     As a single row, DuckDB would take longer to plan it than to answer it.
     """
@@ -664,20 +541,39 @@ UNION ALL SELECT 'new answers', count(*), NULL, max(batch), max(answer), max(las
 WHERE batch > {batch}
 UNION ALL SELECT 'new documents', count(*), NULL, NULL, NULL, NULL, max(docid), NULL FROM documents
 WHERE docid > {docid}
+UNION ALL SELECT 'earlier_outputs', count(*), NULL, NULL, NULL, max(seq), NULL, NULL FROM earlier_outputs
 UNION ALL SELECT 'numbers', 0, NULL, NULL, NULL, NULL, NULL, arg_max(value, batch) FROM settings WHERE key = 'numbers'
 {_COUNTS}"""
 
 
+def answers_where(condition: str, order: str = "a.first_seq, a.place") -> str:
+    return (
+        f"SELECT {_COLUMNS} FROM answers a LEFT JOIN batches b ON b.batch = a.batch WHERE {condition} ORDER BY {order}"
+    )
+
+
 def answers_between(after: int, until: int) -> str:
     """SQL for answers of the batches after one up to another, oldest first."""
-    return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.batch > {after} AND a.batch <= {until}
-ORDER BY a.first_seq, a.place"""
+    return answers_where(f"a.batch > {after} AND a.batch <= {until}")
 
 
 def newest_answers(until: int, most: int) -> str:
     """SQL for at most `most` newest answers up to a batch, oldest first."""
-    return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.batch <= {until}
-AND a.answer > (SELECT max(answer) FROM answers) - {most} ORDER BY a.first_seq, a.place"""
+    return answers_where(f"a.batch <= {until} AND a.answer > (SELECT max(answer) FROM answers) - {most}")
+
+
+def answers_of_form(form: str, until: int, most: int) -> str:
+    """SQL for a form's newest answers up to a batch, newest first."""
+    newest = f"a.first_seq DESC, a.place DESC LIMIT {most}"
+    return answers_where(f"a.form = {quote_literal(form)} AND a.batch <= {until}", newest)
+
+
+def answers_of_group(first_seq: int) -> str:
+    return answers_where(f"a.first_seq = {first_seq}")
+
+
+def answers_numbered(numbers: Iterable[int]) -> str:
+    return answers_where(f"a.answer IN ({_rows(numbers)})")
 
 
 def texts_between(after: int, until: int) -> str:
@@ -689,16 +585,6 @@ AND length(head) + length(tail) <= {LONGEST_XML}"""
 def new_documents_sql(after: int, until: int) -> str:
     """SQL for a range of documents, unordered, without long ones."""
     return f"SELECT * FROM documents WHERE docid > {after} AND docid <= {until} AND length(xml) <= {LONGEST_XML}"
-
-
-def answers_of_form(form: str, until: int, most: int) -> str:
-    """SQL for a form's newest answers up to a batch, newest first."""
-    return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.form = {quote_without_nul(form)} AND a.batch <= {until}
-ORDER BY a.first_seq DESC, a.place DESC LIMIT {most}"""
-
-
-def answers_of_group(first_seq: int) -> str:
-    return f"""SELECT {_COLUMNS}, a.head, a.tail FROM {_ANSWERS} WHERE a.first_seq = {first_seq} ORDER BY a.place"""
 
 
 def withheld_from(numbers: Iterable[int]) -> str:

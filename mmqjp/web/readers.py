@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,12 +31,9 @@ from join_stage.store.protocol import (
     StoreError,
 )
 from mmqjp.engine import Session
-from mmqjp.present.item import ShownMatch
-from mmqjp.present.newest import matches_between
 from mmqjp.present.recent import FOLLOWED
 from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicClock
 from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
-from mmqjp.tables.lookup import span_of_outputs
 from mmqjp.tables.schema import SCHEMA
 
 IDLE = 30.0
@@ -541,26 +538,3 @@ class SteadyReader:
                 self._shown = max(self._shown, newest)
                 self._newer_since = began_at
                 self._is_preparing = False
-
-
-MOST_ROWS, OUTPUT_QUERY_SECONDS = 100_000, 10.0
-"""Limits of a SELECT."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredOutputs:
-    """The outputs of a store for the hub."""
-
-    reader: Selects
-
-    def version(self) -> object:
-        return self.reader.version()
-
-    def span(self) -> tuple[int, int]:
-        return span_of_outputs(self._select)
-
-    def after(self, seq: int, until: int) -> Sequence[ShownMatch]:
-        return matches_between(self._select, seq, until)
-
-    def _select(self, sql: str) -> pa.Table:
-        return self.reader.select(sql, MOST_ROWS, OUTPUT_QUERY_SECONDS)

@@ -37,6 +37,7 @@ from feeds.documents import Now, now_us
 from mmqjp.backtest.process import BACKTEST_SECONDS
 from mmqjp.present.item import ShownMatch, TimeFormat, marked_title, match_count_text, reason_facts, source, values
 from mmqjp.present.newest import NewestMatches
+from mmqjp.present.recent import RecentAnswers
 from mmqjp.present.terminal import TITLES, count_text, funnel_notes, sections, stage_name
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import UnknownQuery
@@ -51,7 +52,6 @@ from mmqjp.web.readers import (
     OwnQuestions,
     RecentlyTold,
     SendCommand,
-    StoredOutputs,
     StoreReader,
     TooSlow,
     TtlCache,
@@ -212,8 +212,8 @@ class OutputLog(Protocol):
     def span(self) -> tuple[int, int]:
         """Returns the numbers of the oldest stored output and of the newest one; (0, -1) if there is none."""
 
-    def after(self, seq: int, until: int) -> Sequence[ShownMatch]:
-        """Returns the outputs numbered above `seq`, up to `until`."""
+    def between(self, after: int, until: int) -> Sequence[ShownMatch]:
+        """Returns the outputs numbered above `after`, up to `until`."""
 
 
 class Listener:
@@ -313,7 +313,7 @@ class Hub:
             yield OutputGap(seen + 1, first - 1)
         while first <= newest and not self._is_closed:
             until = min(first + MOST_QUEUED - 1, newest)
-            for match in await asyncio.to_thread(self._outputs.after, first - 1, until):
+            for match in await asyncio.to_thread(self._outputs.between, first - 1, until):
                 yield match
             first = until + 1
 
@@ -347,7 +347,7 @@ class Hub:
         if self._position + 1 < first <= newest:
             self._tell(OutputGap(self._position + 1, first - 1))
         until = min(first + PAGE - 1, newest)
-        for match in await asyncio.to_thread(self._outputs.after, first - 1, until) if first <= until else ():
+        for match in await asyncio.to_thread(self._outputs.between, first - 1, until) if first <= until else ():
             self._tell(match)
         self._position = max(self._position, until)
         return self._position >= newest
@@ -508,16 +508,20 @@ class Site:
 
     @cached_property
     def tallies(self) -> Tallies:
-        return Tallies(self.own, self.now, self.matches.recent)
+        return Tallies(self.own, self.now, self.recent)
+
+    @cached_property
+    def recent(self) -> RecentAnswers:
+        select = partial(self.own.select, limit=MOST_ROWS, seconds=SECONDS)
+        return RecentAnswers(select, self.own.version, self.reader.committed)
 
     @cached_property
     def matches(self) -> NewestMatches:
-        select = partial(self.own.select, limit=MOST_ROWS, seconds=SECONDS)
-        return NewestMatches(select, self.own.version, self.reader.committed)
+        return NewestMatches(self.recent)
 
     @cached_property
     def feeds(self) -> StoreFeeds:
-        return StoreFeeds(self.own, self.matches.recent)
+        return StoreFeeds(self.recent)
 
     def prepare(self) -> None:
         """Loads new data that most pages need."""
@@ -568,7 +572,7 @@ class Site:
 
     @cached_property
     def hub(self) -> Hub:
-        return Hub(StoredOutputs(self.own))
+        return Hub(self.matches)
 
     @cached_property
     def _told(self) -> FlashMessages:

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC
+from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.commands import run_command
 from mmqjp.service.spool import Command
 from mmqjp.web.access import Access, Hosts
@@ -41,6 +42,12 @@ def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
 
     given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
     return Site(CursorReader(engine), ask, given.pop("access"), URL, state or Path(_STATE.name), **given)
+
+
+def remember_nothing(recent: RecentAnswers) -> RecentAnswers:
+    """Has a cache ask for each output, as it does for very many queries."""
+    setattr(recent._news, "_read_members", lambda news: setattr(news, "are_many", True))  # noqa: B010  # a method
+    return recent
 
 
 def stranger(site: Site) -> TestClient:

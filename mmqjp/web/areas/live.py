@@ -24,7 +24,6 @@ from mmqjp.service.sql_question import WHY_NOT
 from mmqjp.syndication import read_entries
 from mmqjp.syndication.read_entries import FeedPages
 from mmqjp.web.areas.queries import atom_feed_url, place_in, select
-from mmqjp.web.readers import StoredOutputs
 from mmqjp.web.site import COMMENT, Hub, Link, OutputGap, ServerSentEvents, Site, message, segment
 
 
@@ -98,15 +97,10 @@ def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
 
 
 def _latest(site: Site, query: str, most: int) -> LatestOutputs:
-    if not query and (remembered := site.matches.latest(most)) is not None:
-        return LatestOutputs(remembered, remembered[0].output.seq)
-    outputs = StoredOutputs(site.own)
-    oldest, newest = outputs.span()
-    if newest < oldest:
-        return LatestOutputs((), -1)
-    begin = newest - (LOOKED_THROUGH if query else most)
-    found = [match for match in outputs.after(max(begin, oldest - 1), newest) if query in ("", match.output.query)]
-    return LatestOutputs(tuple(reversed(found[-most:])), newest)
+    newest = site.recent.greatest()
+    begin = max(newest - (LOOKED_THROUGH if query else most), -1)
+    found = site.matches.between(begin, newest, query or None, whole=False)
+    return LatestOutputs(found[-most:][::-1], newest)
 
 
 LINKS = (Link("/live", "Live", 20),)
@@ -181,11 +175,9 @@ def output_router(site: Site) -> APIRouter:
 
     def found(id: str, group: int | None) -> OutputWhy:
         """Explains an output. Cacheable until the output or its documents are deleted."""
-        matches = site.matches
-        drops = matches.forget_what_was_dropped()
-        make = partial(
-            why_output, partial(select, site), id[:LONGEST_OUTPUT_ID], group, matches.recent, matches.documents
-        )
+        drops = site.matches.forget_what_was_dropped()
+        recent = site.recent
+        make = partial(why_output, partial(select, site), id[:LONGEST_OUTPUT_ID], group, recent, recent.documents)
         try:
             return site.kept.get(("why", id), drops, make)
         except NoOutput as error:

@@ -344,7 +344,7 @@ def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
 
 
 def read_events(site: Site, name: str) -> EventsRead:
-    members = site.matches.recent.members(name)
+    members = site.recent.members(name)
     if members is not None and not any(one.is_registered and is_event_form(one.form) for one in members):
         return NOTHING
     return events_read(partial(select, site), name)
@@ -359,7 +359,7 @@ def editable_script(site: Site, name: str) -> tuple[str, bool]:
 
 
 def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
-    members = None if paused else site.matches.recent.members(name)
+    members = None if paused else site.recent.members(name)
     if members is not None:
         some = sorted(one for one in members if one.is_registered)[:MOST_TEXTS]
         return tuple(QueryDetails(one.qid, one.text, one.added_at, None) for one in some)

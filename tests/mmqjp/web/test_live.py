@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+import duckdb
 import httpx
 import pytest
 
@@ -16,11 +17,13 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.plan import MOST_NAMES, SharedRowUse, SharedTemplate, summarise_sharing
 from mmqjp.present.item import ShownMatch
+from mmqjp.present.newest import NewestMatches, OutputPresenter
+from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.log import NullLog
 from mmqjp.web.access import Hosts
 from mmqjp.web.areas.engine import HOUR, HOURS
 from mmqjp.web.areas.queries import has_others, names_of
-from mmqjp.web.readers import FilesReader, StoredOutputs
+from mmqjp.web.readers import FilesReader
 from mmqjp.web.serving import Server, listen, make_app
 from mmqjp.web.site import (
     MOST_BEHIND,
@@ -132,26 +135,42 @@ def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
         engine.process([Document("d1", "<book><author>Ada</author></book>", time=NOW)])
         authors = ["Ada", "Nobody", "Ada", "Bob", "Nobody"]
         engine.process([blog(number, author) for number, author in enumerate(authors, 1)])
-        stored = StoredOutputs(site_of(engine).reader)
+        stored = site_of(engine).matches
         assert stored.span() == (0, 3)
         known = [(one.seq, one.id, one.query, one.documents, one.xml) for one in engine.outputs()]
         for first in range(-1, 4):
             for last in range(first, 5):
-                found = [match.output for match in stored.after(first, last)]
+                found = [match.output for match in stored.between(first, last)]
                 assert [(one.seq, one.id, one.query, one.documents, one.xml) for one in found] == known[
                     first + 1 : last + 1
                 ]
     as_files(tmp_path / "duckdb", tmp_path / "files", batches=2)
     reader = FilesReader(tmp_path / "files")
-    stored = StoredOutputs(reader)
+    stored = NewestMatches(RecentAnswers(lambda sql: reader.select(sql, 1_000, 10.0), reader.version))
     try:
-        matches = stored.after(-1, stored.span()[1])
+        matches = stored.between(-1, stored.span()[1])
     finally:
         reader.close()
     assert [(one.output.seq, one.output.id, one.output.query, one.output.xml) for one in matches] == [
         (seq, id, query, xml) for seq, id, query, _, xml in known
     ]
     assert all(match.reason is not None for match in matches)
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_outputs_of_earlier_formats_are_shown_as_others_are(version, tmp_path):
+    with duckdb.connect(str(tmp_path / "mmqjp.duckdb")) as connection:
+        connection.execute(Path(f"tests/data/store_v{version}.sql").read_text("utf-8"))
+    with Session("duckdb", state=tmp_path) as engine:
+        site, outputs = site_of(engine), list(engine.outputs())
+        assert site.matches.between(-1, len(outputs)) == tuple(OutputPresenter(engine).matches(outputs)) != ()
+        client = browser(site)
+        for name in engine.queries():
+            own = [output for output in outputs if output.query == name][::-1]
+            shown = client.get(f"/api/v1/queries/{name}/outputs?limit=100").json()["outputs"]
+            assert [(one["id"], one["seq"], one["xml"]) for one in shown] == [(o.id, o.seq, o.xml) for o in own]
+            feed = site.feeds.newest(name)
+            assert feed is not None and len(feed.entries) == len(own)
 
 
 def test_answers_are_not_held_back():
@@ -188,7 +207,7 @@ class Numbers:
             raise OSError("the disk is gone")
         return (self.oldest, self.count - 1) if self.count > self.oldest else (0, -1)
 
-    def after(self, seq, until):
+    def between(self, seq, until):
         self.asked.append((seq, until))
         return [ShownMatch(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in range(seq + 1, until + 1)]
 

@@ -26,7 +26,7 @@ from mmqjp.web.site import Site
 from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.web.conftest import NOW
 from tests.support.stores import TABLES, parquet_store
-from tests.support.web import URL, browser, script, site_of
+from tests.support.web import URL, browser, remember_nothing, script, site_of
 
 REFUSED = [
     "SELECT * FROM read_text('/etc/passwd')",
@@ -600,7 +600,7 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
                 engine.process(some)
             return found
 
-        monkeypatch.setattr(site.matches.recent._news, "_since", since)
+        monkeypatch.setattr(site.recent._news, "_since", since)
         for turn in range(turns):
             some = list(documents(rng, number))
             number += len(some)
@@ -620,8 +620,7 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             if turn % 3 != 1:
                 continue
             without = site_of(engine, now=lambda: NOW)
-            for name in ("newest", "output", "latest", "outputs_after"):
-                monkeypatch.setattr(without.matches.recent, name, lambda *_: None)
+            remember_nothing(without.recent)
             assert differing(kept, shown_from(browser(without))) == []
         assert pages > 5 * turns and any(told)
 
@@ -632,14 +631,14 @@ def test_what_is_too_large_to_be_remembered_is_asked_for(monkeypatch, large):
         engine.subscribe("FROM S//a->x[./k->v] JOIN {v = w, INF} S//b->y[./k->w] PUBLISH q0")
         engine.process(list(documents(Random(1), 0)) + list(documents(Random(2), 100)))
         site, small = site_of(engine, now=lambda: NOW), site_of(engine, now=lambda: NOW)
-        ask = small.matches.recent._select
+        ask = small.recent.select
 
         def refusing(sql):
             if large in sql:
                 raise QuestionRefused("the answer has too many bytes")
             return ask(sql)
 
-        for part in (small.matches.recent, small.matches.recent._news):
-            monkeypatch.setattr(part, "_select", refusing)
+        monkeypatch.setattr(small.recent, "select", refusing)
+        monkeypatch.setattr(small.recent._news, "_select", refusing)
         expected = shown_from(browser(site))
         assert len(expected) > 5 and differing(expected, shown_from(browser(small))) == []
