@@ -1,15 +1,16 @@
-"""Generic helpers: batches, lazy attributes, progress, fast dataclasses, dataclasses as JSON, optional imports."""
+"""Generic helpers: batches, lazy attributes, progress, caches, fast dataclasses and their JSON, optional imports."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from importlib.abc import MetaPathFinder
+from threading import Lock
 from types import NoneType, UnionType
 from typing import Any, Generic, Self, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -150,6 +151,62 @@ class Remembered(Generic[T, R]):
             self._known.clear()
         self._known[id(of)] = of, result
         return result
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LruCache(Generic[K, V]):
+    """Values by key, up to a total size, by default a number; the least recently used are evicted. Thread-safe.
+
+    >>> cache = LruCache[str, str](5, len)
+    >>> for word in ("one", "to", "four"):
+    ...     cache.put(word, word)
+    >>> cache.get("one"), cache.get("four"), cache.found(["to", "four"])
+    (None, 'four', {'four': 'four'})
+    """
+
+    def __init__(self, most: int, size_of: Callable[[V], int] = lambda value: 1) -> None:
+        self._most, self._size_of, self._size = most, size_of, 0
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._lock = Lock()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def get(self, key: K) -> V | None:
+        return self.found((key,)).get(key)
+
+    def found(self, keys: Iterable[K]) -> dict[K, V]:
+        """Returns those of the values that are cached, by key."""
+        with self._lock:
+            found = {key: self._values[key] for key in keys if key in self._values}
+            for key in found:
+                self._values.move_to_end(key)
+        return found
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            self._take(key)
+            self._values[key] = value
+            self._size += self._size_of(value)
+            while self._size > self._most:
+                self._take(next(iter(self._values)))
+
+    def pop(self, key: K) -> V | None:
+        with self._lock:
+            return self._take(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self._size = 0
+
+    def _take(self, key: K) -> V | None:
+        if (value := self._values.pop(key, None)) is not None:
+            self._size -= self._size_of(value)
+        return value
 
 
 _is_own_process = False

@@ -3,16 +3,14 @@ builds an answer once for all queries of its form."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from threading import Lock
 
 import pyarrow as pa
 
-from common.tools import in_batches
+from common.tools import LruCache, in_batches
 from mmqjp.answers.output import Body, Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
@@ -56,9 +54,7 @@ class NewestMatches:
     def __init__(self, recent: RecentAnswers) -> None:
         self.recent = recent
         self._drops = 0
-        self._lock = Lock()
-        self._kept: OrderedDict[tuple[int, int], ShownMatch] = OrderedDict()
-        self._size = 0
+        self._kept = LruCache[tuple[int, int], ShownMatch](KEPT_CHARACTERS, _size)
 
     def newest(self, name: str, before: OutputOrder | None, most: int, *, numbered: bool = False) -> NewestPage:
         """Returns the newest outputs of a name before a position. Unless `numbered`, `seq` may be -1, and `xml` is
@@ -90,33 +86,21 @@ class NewestMatches:
     def forget_what_was_dropped(self) -> int:
         """Clears the caches if rows were deleted since. Returns the number of deletions so far."""
         drops = self.recent.drops()
-        with self._lock:
-            if drops != self._drops:
-                self._drops, self._size = drops, 0
-                self._kept.clear()
+        if drops != self._drops:
+            self._kept.clear()
+            self._drops = drops
         return drops
 
     def _matches(self, outputs: Sequence[StoredOutput], *, whole: bool) -> tuple[ShownMatch, ...]:
         keys = [_shared(one) for one in outputs]
-        with self._lock:
-            found = {key: self._kept[key] for key in keys if key in self._kept}
-            for key in found:
-                self._kept.move_to_end(key)
+        found = self._kept.found(keys)
         new = {key: one for key, one in zip(keys, outputs, strict=True) if key not in found}
-        made = list(zip(new, shown_matches(self.recent, list(new.values())), strict=True))
-        found |= made
-        self._keep(made)
+        for key, match in zip(new, shown_matches(self.recent, list(new.values())), strict=True):
+            found[key] = match
+            if all(item.is_kept for item in match.items):
+                self._kept.put(key, match)
         bodies = self.recent.bodies({one.answer.answer for one in outputs if one.xml is None}) if whole else {}
         return tuple(_of_output(found[key], one, bodies) for key, one in zip(keys, outputs, strict=True))
-
-    def _keep(self, made: Iterable[tuple[tuple[int, int], ShownMatch]]) -> None:
-        with self._lock:
-            for key, match in made:
-                if key not in self._kept and all(item.is_kept for item in match.items):
-                    self._kept[key] = match
-                    self._size += _size(match)
-            while self._size > KEPT_CHARACTERS:
-                self._size -= _size(self._kept.popitem(last=False)[1])
 
 
 def _shared(one: StoredOutput) -> tuple[int, int]:

@@ -6,7 +6,7 @@ read."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.bounds import INFINITE
+from common.tools import LruCache
 from join_stage.store.protocol import Committed, QuestionRefused
 from mmqjp.answers.output import Body
 from mmqjp.documents.record import Record, record_of
@@ -362,6 +363,9 @@ NEWEST_BYTES = 64 << 20
 LARGEST = 1 << 20
 """Larger documents are not cached, in characters."""
 
+KEPT_ITEMS = 50_000
+"""Maximum number of documents cached as they are shown."""
+
 OVERHEAD, TREE = 500, 6
 """Cost of a cached document: characters added, and the factor for its tree."""
 
@@ -370,11 +374,10 @@ class RememberedDocuments:
     """Documents by docid. Thread-safe; methods raise what `select` raises."""
 
     def __init__(self, select: SelectFn, most: int = KEPT_CHARACTERS) -> None:
-        self._select, self._most = select, most
+        self._select = select
         self._lock = Lock()
-        self._kept: OrderedDict[int, Record] = OrderedDict()
-        self._items: dict[int, ShownItem] = {}
-        self._size = 0
+        self._kept = LruCache[int, Record](most, lambda record: OVERHEAD + TREE * len(record.xml))
+        self._items = LruCache[int, ShownItem](KEPT_ITEMS)
         self._newest = RecentRows(NEWEST_BYTES)
 
     def add(self, rows: Iterable[RowBlock]) -> None:
@@ -384,10 +387,8 @@ class RememberedDocuments:
     def records(self, docids: Iterable[int]) -> dict[int, Record]:
         """Returns those of the documents that are stored, by docid."""
         wanted = set(docids)
+        found = self._kept.found(wanted)
         with self._lock:
-            found = {docid: self._kept[docid] for docid in wanted if docid in self._kept}
-            for docid in found:
-                self._kept.move_to_end(docid)
             read = {docid: record_of(row) for docid, row in self._newest.rows(wanted - found.keys()).items()}
         self._keep(read.values())
         found |= read
@@ -404,38 +405,23 @@ class RememberedDocuments:
         return found | self.records(parts) if parts else found
 
     def item(self, record: Record) -> ShownItem:
-        """Returns a document as shown; cached with the document."""
-        with self._lock:
-            if (known := self._items.get(record.docid)) is not None:
-                return known
-        made = item_of(record.id, record.stream, record.t0, record.xml)
-        with self._lock:
-            if record.docid in self._kept:
-                self._items[record.docid] = made
-        return made
+        """Returns a document as shown."""
+        if (known := self._items.get(record.docid)) is None:
+            known = item_of(record.id, record.stream, record.t0, record.xml)
+            self._items.put(record.docid, known)
+        return known
 
     def forget(self) -> None:
         """Clears the cache, e.g. after deletions."""
+        self._kept.clear()
+        self._items.clear()
         with self._lock:
-            self._kept.clear()
-            self._items.clear()
-            self._size = 0
             self._newest.clear()
 
     def _keep(self, records: Iterable[Record]) -> None:
-        with self._lock:
-            for record in records:
-                if record.docid not in self._kept and _size(record) <= LARGEST:
-                    self._kept[record.docid] = record
-                    self._size += _size(record)
-            while self._size > self._most:
-                docid, record = self._kept.popitem(last=False)
-                self._items.pop(docid, None)
-                self._size -= _size(record)
-
-
-def _size(record: Record) -> int:
-    return OVERHEAD + TREE * len(record.xml)
+        for record in records:
+            if TREE * len(record.xml) <= LARGEST and record.docid not in self._kept:
+                self._kept.put(record.docid, record)
 
 
 OF_FORM = 200
@@ -494,8 +480,8 @@ class RecentAnswers:
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
         self._news, self._known = NewsReader(select, since), StoreCursor()
         self._newest, self._texts = NewestAnswers(), RecentRows(TEXT_BYTES)
-        self._older: OrderedDict[str, _Older] = OrderedDict()
-        self._count = self._drops = 0
+        self._older = LruCache[str, _Older](MAX_CACHED_FORM_ANSWERS, lambda older: len(older.answers))
+        self._drops = 0
         self._members: MemberHistory | None = MemberHistory()
         self._added: dict[str, int] = {}
         self._made_for: object = object()
@@ -689,7 +675,6 @@ class RecentAnswers:
         known, first = self._older.get(form), self._newest.first_batch
         if known is None or known.batch < (self._known.batch if first is None else first - 1):
             return None
-        self._older.move_to_end(form)
         return known
 
     def _read_older(self, name: str, before: OutputOrder | None, most: int) -> None:
@@ -710,11 +695,7 @@ class RecentAnswers:
             with self._lock:
                 if drops != self._drops:
                     return
-                known = self._older.pop(form, None)
-                self._older[form] = older
-                self._count += len(older.answers) - (0 if known is None else len(known.answers))
-                while self._count > MAX_CACHED_FORM_ANSWERS and len(self._older) > 1:
-                    self._count -= len(self._older.popitem(last=False)[1].answers)
+                self._older.put(form, older)
 
     def _look(self) -> None:
         version = self.version()
@@ -739,7 +720,6 @@ class RecentAnswers:
         if news.is_first or (has_new and news.answers is None):
             self._newest.clear()
             self._older.clear()
-            self._count = 0
         if news.answers is not None:
             if news.is_first:
                 self._newest.begin(news.answers, is_all=news.is_all)

@@ -3,7 +3,6 @@ answers of the newest batches. Answers stay in columns; only those that are show
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.bounds import INFINITE
+from common.tools import LruCache
 from mmqjp.queries.model import Identity
 
 
@@ -380,8 +380,8 @@ class NewestAnswers:
 
     def __init__(self) -> None:
         self._tables: list[AnswerTable] = []
-        self._numbered: OrderedDict[int, list[Numbered]] = OrderedDict()
-        self._count = self._outputs = 0
+        self._numbered = LruCache[int, list[Numbered]](MOST_NUMBERED, len)
+        self._count = 0
         self.is_all = False
 
     @property
@@ -419,16 +419,12 @@ class NewestAnswers:
     def numbered(self, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
         """Returns the outputs of a group with their numbers, in order. None if not cached or too large."""
         if (known := self._numbered.get(first_seq)) is not None:
-            self._numbered.move_to_end(first_seq)
             return known
         table = next((one for one in reversed(self._tables) if one.first_seq <= first_seq), None)
         found = [] if table is None else number_group_outputs(table, first_seq, members)
         if not found or len(found) != found[0].answer.last_seq - first_seq + 1:
             return None
-        self._numbered[first_seq] = found
-        self._outputs += len(found)
-        while self._outputs > MOST_NUMBERED:
-            self._outputs -= len(self._numbered.popitem(last=False)[1])
+        self._numbered.put(first_seq, found)
         return found
 
     def got_after(self, batch: int, members: MemberHistory) -> Got | None:
@@ -459,7 +455,6 @@ class NewestAnswers:
     def forget_numbers(self) -> None:
         """Drops cached numbers; call after membership changes."""
         self._numbered.clear()
-        self._outputs = 0
 
     def clear(self) -> None:
         self._tables, self._count, self.is_all = [], 0, False

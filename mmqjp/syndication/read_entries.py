@@ -4,14 +4,13 @@ entity tags, and responses for moved, gone and revoked feeds. Entries are cached
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from hashlib import sha256
-from threading import Lock
 
+from common.tools import LruCache
 from mmqjp.present.newest import shown_matches
 from mmqjp.present.recent import OfFeed, RecentAnswers, is_newer
 from mmqjp.present.recipients import StoredOutput
@@ -45,34 +44,23 @@ class EntryReader:
 
     def __init__(self, recent: RecentAnswers) -> None:
         self._recent = recent
-        self._lock = Lock()
-        self._kept: OrderedDict[tuple[int, int, int], tuple[AtomEntry, bool]] = OrderedDict()
-        self._characters = 0
+        self._kept = LruCache[tuple[int, int, int], tuple[AtomEntry, bool]](
+            KEPT_CHARACTERS, lambda one: len(one[0].xml)
+        )
 
     def of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
         """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
         deleted."""
-        with self._lock:
-            found = {one.key: self._kept[one.key] for one in told if one.key in self._kept}
-            for key in found:
-                self._kept.move_to_end(key)
+        found = self._kept.found(one.key for one in told)
         new = [one for one in told if one.key not in found]
         for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
             committed_at = one.answer.committed_at
             is_whole = committed_at is not None and all(item.is_kept for item in match.items)
             entry = entry_of(match, one.answer.t1 if committed_at is None else committed_at)
             found[one.key] = entry, is_whole
-            self._keep(one.key, entry, is_whole)
+            self._kept.put(one.key, found[one.key])
         entries = [found[one.key] for one in told]
         return tuple(entry for entry, _ in entries), all(is_whole for _, is_whole in entries)
-
-    def _keep(self, key: tuple[int, int, int], entry: AtomEntry, is_whole: bool) -> None:
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = entry, is_whole
-                self._characters += len(entry.xml)
-            while self._characters > KEPT_CHARACTERS:
-                self._characters -= len(self._kept.popitem(last=False)[1][0].xml)
 
 
 MOST_NAMES = 2_000
@@ -131,14 +119,12 @@ class StoreFeeds:
     def __init__(self, recent: RecentAnswers) -> None:
         self._recent = recent
         self._entries = EntryReader(recent)
-        self._lock = Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept = LruCache[str, _Kept](MOST_NAMES)
         self._revoked: tuple[object, dict[str, int]] | None = None
 
     def newest(self, name: str) -> FeedContents | None:
         """Returns a query's feed: the newest NEWEST outputs, and all in no archive. None if the name never existed."""
-        with self._lock:
-            kept = self._kept.get(name)
+        kept = self._kept.get(name)
         if kept is None or kept.found.version != self._recent.as_of():
             if (found := self._recent.of_feed(name, _MOST)) is None:
                 return None
@@ -168,14 +154,10 @@ class StoreFeeds:
         return self._revoked_links().get(setting_of(name), 0)
 
     def _revoked_links(self) -> dict[str, int]:
-        version = self._recent.version()
-        with self._lock:
-            known = self._revoked
+        version, known = self._recent.version(), self._revoked
         if known is None or is_newer(version, known[0]):
             rows = self._recent.select(lookup.settings_sql(SETTING)).to_pylist()
-            known = version, {row["key"]: int(row["value"]) for row in rows}
-            with self._lock:
-                self._revoked = known
+            known = self._revoked = version, {row["key"]: int(row["value"]) for row in rows}
         return known[1]
 
     # ------------------------------------------------------------ outputs
@@ -189,11 +171,7 @@ class StoreFeeds:
         else:
             archive = self._archive_before(name, new.told, begin)
         found = _Kept(new, count, archive, last_seq)
-        with self._lock:
-            self._kept[name] = found
-            self._kept.move_to_end(name)
-            while len(self._kept) > MOST_NAMES:
-                self._kept.popitem(last=False)
+        self._kept.put(name, found)
         return found
 
     def _count(self, name: str, told: Sequence[StoredOutput], begin: int) -> int:

@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from common.errors import OperationalError
 from common.files import make_inside
+from common.tools import LruCache
 from join_stage.store.protocol import StoreError
 from mmqjp.syndication.atom import SECRETS
 
@@ -84,7 +84,7 @@ class Access:
         self._key = sha256(f"cookie {token}".encode()).digest()
         self._lock = Lock()
         self._codes = set[str]()
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
+        self._wrong = LruCache[str, list[float]](MOST_ADDRESSES)
 
     @property
     def is_open(self) -> bool:
@@ -115,13 +115,10 @@ class Access:
             return True  # however many wrong ones came from there: many may share an address
         now = self._clock()
         with self._lock:
-            wrong = [moment for moment in self._wrong.get(address, ()) if moment > now - ATTEMPTS_SECONDS]
+            wrong = [moment for moment in self._wrong.get(address) or () if moment > now - ATTEMPTS_SECONDS]
             if len(wrong) >= ATTEMPTS:
                 raise TooManyAttempts
-            self._wrong[address] = [*wrong, now]
-            self._wrong.move_to_end(address)
-            while len(self._wrong) > MOST_ADDRESSES:
-                self._wrong.popitem(last=False)
+            self._wrong.put(address, [*wrong, now])
         return False
 
     def make_cookie(self) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from common.errors import OperationalError
+from common.tools import LruCache
 from join_stage.duckdb_files import DuckDBFilesReader
 from join_stage.store.protocol import (
     SPARK_MANIFESTS,
@@ -296,25 +296,18 @@ class SpoolReader:
     """Queries the process that holds a DuckDB store, whose file no other process can open."""
 
     def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
-        self._ask, self._clock = ask, clock
-        self._lock, self._changes = Lock(), 0
-        self._kept: OrderedDict[tuple[str, int], tuple[float, pa.Table]] = OrderedDict()
+        self._ask, self._clock, self._changes = ask, clock, 0
+        self._kept = TtlCache(KEPT_ANSWERS, KEPT_SECONDS, clock)
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Caches replies for KEPT_SECONDS."""
-        key, now = (sql, limit), self._clock()
-        with self._lock:
-            if (kept := self._kept.get(key)) is not None and now < kept[0] + KEPT_SECONDS:
-                return kept[1]
+        return self._kept.get((sql, limit), self._changes, lambda: self._answer(sql, limit, seconds))
+
+    def _answer(self, sql: str, limit: int, seconds: float) -> pa.Table:
         question = {"sql": sql, "seconds": seconds, "most_rows": limit, "most_bytes": MAX_BYTES, FOR_PAGE: True}
         found = self._ask(QUERY, question)
         columns = zip(*found["rows"], strict=True) if found["rows"] else ([] for _ in found["columns"])
-        table = pa.Table.from_arrays([_array(list(column)) for column in columns], names=found["columns"])
-        with self._lock:
-            self._kept[key] = (now, table)
-            while len(self._kept) > KEPT_ANSWERS:
-                self._kept.popitem(last=False)
-        return table
+        return pa.Table.from_arrays([_array(list(column)) for column in columns], names=found["columns"])
 
     def version(self) -> object:
         return int(self._clock() / KEPT_SECONDS), self._changes
@@ -323,9 +316,7 @@ class SpoolReader:
         """Cannot tell: it asks through the spool."""
 
     def refresh(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._changes += 1
+        self._changes += 1
 
     def close(self) -> None:
         """Has nothing to end: who is asked ends what nobody waits for."""
@@ -370,25 +361,17 @@ class TtlCache:
     def __init__(
         self, most: int = MAX_CACHED_PAGES, seconds: float = PAGE_CACHE_SECONDS, clock: MonotonicClock = time.monotonic
     ) -> None:
-        self._most, self._seconds, self._clock = most, seconds, clock
-        self._lock = Lock()
-        self._values: OrderedDict[Hashable, tuple[object, float, Any]] = OrderedDict()
+        self._seconds, self._clock = seconds, clock
+        self._values = LruCache[Hashable, tuple[object, float, Any]](most)
 
     def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
         """Returns the value of a key, computing it if not cached for this version."""
-        now = self._clock()
-        with self._lock:
-            found = self._values.get(key)
-            if found is not None and found[0] == version and now < found[1] + self._seconds:
-                self._values.move_to_end(key)
-                value: _Made = found[2]
-                return value
+        now, found = self._clock(), self._values.get(key)
+        if found is not None and found[0] == version and now < found[1] + self._seconds:
+            value: _Made = found[2]
+            return value
         value = make()
-        with self._lock:
-            self._values[key] = version, now, value
-            self._values.move_to_end(key)
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
+        self._values.put(key, (version, now, value))
         return value
 
 
@@ -414,7 +397,7 @@ class RecentlyTold:
     def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
         self._lock = Lock()
-        self._kept: OrderedDict[str, _Told] = OrderedDict()
+        self._kept = LruCache[str, _Told](MAX_CACHED_REPLIES)
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """Returns a reply that is fresh, or at most LATE old while it is refreshed. Callers must not modify it. Raises
@@ -425,10 +408,8 @@ class RecentlyTold:
             age = 0.0 if told is None or not told.answer.done() else now - told.asked_at
             is_asked = told is None or age >= REPLY_STALE_SECONDS
             if told is None or is_asked:
-                told = self._kept[key] = _Told(now)
-                self._kept.move_to_end(key)
-                while len(self._kept) > MAX_CACHED_REPLIES:
-                    self._kept.popitem(last=False)
+                told = _Told(now)
+                self._kept.put(key, told)
             is_renewed = age >= REPLY_FRESH_SECONDS and not is_asked and not told.is_renewed
             told.is_renewed = told.is_renewed or is_renewed
         if is_asked:
@@ -444,7 +425,7 @@ class RecentlyTold:
             if self._kept.get(key) is not before:
                 return  # it was forgotten
             if new.answer.exception() is None:
-                self._kept[key] = new
+                self._kept.put(key, new)
             else:
                 before.is_renewed = False
 
@@ -463,7 +444,7 @@ class RecentlyTold:
     def _let_go(self, key: str, told: _Told) -> None:
         with self._lock:
             if self._kept.get(key) is told:
-                del self._kept[key]
+                self._kept.pop(key)
 
 
 STORE_STALE_SECONDS = 10.0

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 import webbrowser
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -38,6 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.errors import MmqjpError, OperationalError
+from common.tools import LruCache
 from mmqjp.engine import Session
 from mmqjp.process import end_without_freeing, gc_frozen, printable_line
 from mmqjp.service.commands import Client
@@ -93,8 +93,8 @@ class PageCache:
     ) -> None:
         """`on_change` is called after a changing request, before it is answered."""
         self._app, self._reader, self._clock, self._on_change = app, reader, clock, on_change
-        self._pages: OrderedDict[tuple[str, bytes], _Page] = OrderedDict()
-        self._size = self._changes = 0
+        self._pages = LruCache[tuple[str, bytes], _Page](MOST_BYTES, lambda page: page.size)
+        self._changes = 0
         self._making: dict[tuple[str, bytes], asyncio.Event] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +123,6 @@ class PageCache:
         page = self._pages.get(key)
         if page is None or page.version != self._version() or self._clock() >= page.made_at + MOST_SECONDS:
             return False
-        self._pages.move_to_end(key)
         for message in page.messages:
             await send(_copied(message))
         return True
@@ -145,19 +144,12 @@ class PageCache:
             if keeps:
                 page.messages.append(_copied(message))
                 if message["type"] == "http.response.body" and not message.get("more_body"):
-                    self._keep(key, page)
+                    self._pages.put(key, page)
             if not keeps or key in self._pages:
                 made.set()  # before it is sent: that may take as long as the client likes
             await send(message)
 
         await self._app(scope, receive, note)
-
-    def _keep(self, key: tuple[str, bytes], page: _Page) -> None:
-        before = self._pages.pop(key, None)
-        self._size += page.size - (0 if before is None else before.size)
-        self._pages[key] = page
-        while self._size > MOST_BYTES:
-            self._size -= self._pages.popitem(last=False)[1].size
 
     def _version(self) -> object:
         return self._changes, self._reader.version()

@@ -10,7 +10,6 @@ import base64
 import binascii
 import json
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,6 @@ from hashlib import sha256
 from importlib.resources import files
 from math import inf
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
@@ -33,6 +31,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Receive, Scope, Send
 
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
+from common.tools import LruCache
 from feeds.documents import Now, now_us
 from mmqjp.backtest.process import BACKTEST_SECONDS
 from mmqjp.present.item import ShownMatch, TimeFormat, marked_title, match_count_text, reason_facts, source, values
@@ -443,22 +442,17 @@ MOST = 1_000
 
 class FlashMessages:
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._texts = LruCache[str, str](MOST)
 
     def keep(self, text: str) -> str:
         """Stores a text and returns its unguessable key."""
         key = secrets.token_urlsafe(9)
-        with self._lock:
-            self._texts[key] = text
-            if len(self._texts) > MOST:
-                self._texts.popitem(last=False)
+        self._texts.put(key, text)
         return key
 
     def take(self, key: str) -> str:
         """Removes and returns a text; "" if there is none."""
-        with self._lock:
-            return self._texts.pop(key, "")
+        return self._texts.pop(key) or ""
 
 
 MOST_ROWS, SECONDS = 5_000_000, 10.0
