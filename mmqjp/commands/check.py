@@ -363,6 +363,6 @@ def _opened(state: Path | None, plan: str) -> Session:
     if state is None:
         return Session(DUCKDB, plan=plan)
     try:
-        return open_engine(DUCKDB, None, plan, state, read_only=True)
+        return open_engine(DUCKDB, state, plan=plan, read_only=True)
     except Outdated:
-        return open_engine(AUTO, None, plan, state)
+        return open_engine(AUTO, state, plan=plan)

@@ -22,7 +22,6 @@ from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
 from mmqjp.commands.formats import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
-from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, ShownMatch, item_of
 from mmqjp.present.newest import OutputPresenter
@@ -88,10 +87,6 @@ def serve_demo(engine: str, master: str | None, plan: str) -> None:
         serve.main(list(map(str, options)), prog_name="mmqjp serve", standalone_mode=False)
 
 
-TO_THE_END = Timing(settle=None)
-"""Events are ordered over all documents."""
-
-
 @dataclass(frozen=True, slots=True)
 class DemoRun:
     """Result of the packaged example: text, queries, outputs, lines, and seconds from opening the engine to the last
@@ -108,7 +103,7 @@ class DemoRun:
 @contextmanager
 def example_run(engine: str, master: str | None, plan: str) -> Iterator[DemoRun]:
     start = perf_counter()
-    with packaged_feeds() as directory, open_engine(engine, master, plan, timing=TO_THE_END) as opened:
+    with packaged_feeds() as directory, open_engine(engine, plan=plan, master=master, settle=None) as opened:
         text, script = read_script(directory / "demo.xscl")
         opened.ensure(script)
         opened.process(read_documents([directory], feeds="item"))

@@ -5,14 +5,12 @@ version of a feed is stored. The fetch options are shared with other commands; a
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -25,7 +23,7 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, Fetc
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.options import AtLeast, Decorated, feed_memory_option, parse_duration
+from mmqjp.commands.options import AtLeast, Decorated, feed_memory_option, option, parse_duration, with_options
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service.drops import (
@@ -112,20 +110,52 @@ def user_agent(context: click.Context, parameter: click.Parameter, value: str | 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Values of `fetch_options`. Durations are microseconds."""
+    """How feeds are fetched. Durations are microseconds."""
 
-    interval: int
-    robots: bool
-    user_agent: str
-    concurrency: int
-    per_host: int
-    spacing: int
-    timeout: int
-    connect_timeout: int
-    read_timeout: int
-    most_bytes: int
-    most_redirects: int
-    allow_private: bool
+    interval: int = option(
+        "--interval", metavar="DURATION", callback=finite_duration, default="1h", show_default=True,
+        help="Time between two fetches of a feed, unless it asks for longer.",
+    )  # fmt: skip
+    robots: bool = option("--robots", is_flag=True, help="Obey the robots.txt of each host.")
+    user_agent: str = option(
+        "--user-agent", metavar="TEXT", callback=user_agent,
+        help="The User-Agent header.  [default: mmqjp and its version]",
+    )  # fmt: skip
+    concurrency: int = option(
+        "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=COURTESY.concurrency, show_default=True,
+        help="Most requests at the same time.",
+    )  # fmt: skip
+    per_host: int = option(
+        "--per-host", metavar="N", type=click.IntRange(1, 100), default=COURTESY.per_host, show_default=True,
+        help="Most requests to one host at the same time.",
+    )  # fmt: skip
+    spacing: int = option(
+        "--spacing", metavar="DURATION", callback=finite_duration, default="1s", show_default=True,
+        help="Time between two requests to one host.",
+    )  # fmt: skip
+    timeout: int = option(
+        "--timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.total:g}s", show_default=True,
+        help="Longest time for a whole response.",
+    )  # fmt: skip
+    connect_timeout: int = option(
+        "--connect-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.connect:g}s",
+        show_default=True, help="Longest time for connecting.",
+    )  # fmt: skip
+    read_timeout: int = option(
+        "--read-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.read:g}s", show_default=True,
+        help="Longest time that a server may be silent.",
+    )  # fmt: skip
+    most_bytes: int = option(
+        "--most-bytes", metavar="N", type=AtLeast(1), default=LIMITS.body, show_default=True,
+        help="Largest response, also after decompression.",
+    )  # fmt: skip
+    most_redirects: int = option(
+        "--most-redirects", metavar="N", type=AtLeast(0), default=LIMITS.hops, show_default=True,
+        help="Most redirects to follow.",
+    )  # fmt: skip
+    allow_private: bool = option(
+        "--allow-private", is_flag=True, help="Also fetch from private and local network addresses."
+    )
 
     def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
         limits = ReplyLimits(
@@ -138,79 +168,6 @@ class FetchOptions:
         settings = Settings(self.user_agent, limits, Pace(self.interval), self.robots)
         courtesy = Courtesy(self.concurrency, self.per_host, self.spacing)
         return Job(feeds, out, settings, courtesy, self.allow_private, warc, state)
-
-
-_OPTIONS = (
-    click.option(
-        "--interval", metavar="DURATION", callback=finite_duration, default="1h", show_default=True,
-        help="Time between two fetches of a feed, unless it asks for longer.",
-    ),
-    click.option("--robots", is_flag=True, help="Obey the robots.txt of each host."),
-    click.option(
-        "--user-agent", metavar="TEXT", callback=user_agent,
-        help="The User-Agent header.  [default: mmqjp and its version]",
-    ),
-    click.option(
-        "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=COURTESY.concurrency, show_default=True,
-        help="Most requests at the same time.",
-    ),
-    click.option(
-        "--per-host", metavar="N", type=click.IntRange(1, 100), default=COURTESY.per_host, show_default=True,
-        help="Most requests to one host at the same time.",
-    ),
-    click.option(
-        "--spacing", metavar="DURATION", callback=finite_duration, default="1s", show_default=True,
-        help="Time between two requests to one host.",
-    ),
-    click.option(
-        "--timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.total:g}s", show_default=True,
-        help="Longest time for a whole response.",
-    ),
-    click.option(
-        "--connect-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.connect:g}s",
-        show_default=True, help="Longest time for connecting.",
-    ),
-    click.option(
-        "--read-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.read:g}s", show_default=True,
-        help="Longest time that a server may be silent.",
-    ),
-    click.option(
-        "--most-bytes", metavar="N", type=AtLeast(1), default=LIMITS.body, show_default=True,
-        help="Largest response, also after decompression.",
-    ),
-    click.option(
-        "--most-redirects", metavar="N", type=AtLeast(0), default=LIMITS.hops, show_default=True,
-        help="Most redirects to follow.",
-    ),
-    click.option("--allow-private", is_flag=True, help="Also fetch from private and local network addresses."),
-)  # fmt: skip
-
-
-def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the fetch options, passed to the command as `options`, a FetchOptions."""
-    names = [field.name for field in fields(FetchOptions)]
-
-    @functools.wraps(command)
-    def gathered(**values: Any) -> Any:
-        options = FetchOptions(**{name: values.pop(name) for name in names})
-        return command(**values, options=options)
-
-    for option in reversed(_OPTIONS):
-        gathered = option(gathered)
-    return gathered
-
-
-def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    lists = click.option(
-        "--fetch", "lists", metavar="LIST", multiple=True, is_flag=False, flag_value=KNOWN,
-        help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
-        "repeated. Without a LIST: the feeds that the state knows.",
-    )  # fmt: skip
-    keep = click.option(
-        "--keep-drops", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
-        help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
-    )  # fmt: skip
-    return lists(keep(fetch_options(command)))
 
 
 def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
@@ -478,7 +435,7 @@ def given_or_configured(context: click.Context, parameter: click.Parameter, valu
 @click.option(
     "--once/--watch", default=True, help="Fetch what is due and stop, or keep running until Ctrl-C.  [default: once]"
 )
-@fetch_options
+@with_options(FetchOptions, "options")
 @feed_memory_option
 @debug_option
 def fetch(

@@ -7,7 +7,6 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
 from types import MappingProxyType
@@ -18,12 +17,9 @@ from rich.console import Console
 
 from common.files import is_shared, umask_of
 from feeds.tail import input_bytes
-from mmqjp.answers.events_run import DRIVER
-from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.command_line import Failure
 from mmqjp.commands.console import console, live_line, progress_shown, width
 from mmqjp.commands.sinks import check_output, data_file
-from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
 from mmqjp.present.terminal import print_report, write_csv, write_json, write_json_lines, write_markdown, write_page
@@ -125,8 +121,6 @@ def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
         text.detach()  # whoever opened the file closes it
 
 
-UNLIMITED = Timing()
-
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 LISTED_QUERIES = 5
@@ -165,41 +159,14 @@ def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
 
 
 def open_engine(
-    engine: str | SparkSession,
-    master: str | None,
-    plan: str,
-    state: Path | None = None,
-    timing: Timing = UNLIMITED,
-    *,
-    quota: Quota = DEFAULT_QUOTA,
-    max_document: int | None = None,
-    max_nodes: int | None = None,
-    patterns: str = DRIVER,
-    read_only: bool = False,
-    shared: bool = False,
+    engine: str | SparkSession, state: Path | None = None, *, shared: bool = False, **options: Any
 ) -> Session:
     """Opens the engine. It does not log dead letters: the caller reports them. A terminal shows that Spark is starting
     and how many stored queries are open."""
     with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")
-        return Session(
-            engine,
-            state=state,
-            plan=plan,
-            master=master,
-            **asdict(timing),
-            max_document=max_document,
-            max_nodes=max_nodes,
-            max_matches=quota.matches,
-            max_outputs=quota.outputs,
-            max_work=quota.work,
-            max_partial=quota.partial,
-            patterns=patterns,
-            quiet=True,
-            read_only=read_only,
-            shared=shared,
-        )
+        return Session(engine, state=state, quiet=True, shared=shared, **options)
 
 
 def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeMode) -> list[str]:

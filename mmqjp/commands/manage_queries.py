@@ -18,7 +18,6 @@ from rich.text import Text
 from common.bounds import END
 from common.files import share, whole_file
 from feeds.documents import iso_utc
-from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.commands.command_line import Failure, ScriptFailure, debug_option
 from mmqjp.commands.console import console, progress_shown
 from mmqjp.commands.formats import open_engine
@@ -66,10 +65,10 @@ def client(
         raise Failure(
             f"there is no store in {state}: check --state, or create one with mmqjp stream or mmqjp subscribe"
         )
-    opens = partial(open_engine, kind, None, DEFAULT_PLAN, state)
+    opens = partial(open_engine, kind, state)
     if shared:
         share(state)
-    reads = partial(open_engine, reader, None, DEFAULT_PLAN, state, read_only=True)
+    reads = partial(open_engine, reader, state, read_only=True)
     return Client(state, opens, wait, open_read_only=reads, reads_beside=kind == SPARK,
                   run_sinks=run_sinks)  # fmt: skip
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import field, fields
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +19,6 @@ from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
-from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.commands.command_line import Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown
 from mmqjp.documents.watermarks import Lateness
@@ -35,6 +36,36 @@ LARGEST = 10**17
 """Largest number of an option; ten times as much fits a store's 64 bits."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+ADDS = "adds"
+"""Key in the metadata of a field: the decorator that adds its option to a command."""
+
+
+def given_by(adds: Callable[[Any], Any]) -> Any:
+    """Returns a field of a dataclass of options, whose option a decorator adds."""
+    return field(metadata={ADDS: adds})
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """Returns a field of a dataclass of options, as `click.option` describes it."""
+    return given_by(click.option(*names, **settings))
+
+
+def with_options(kind: type, name: str = "given") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds the options that a dataclass describes, which the command gets as one value, called `name`."""
+    described = [one for one in fields(kind) if ADDS in one.metadata]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def gathered(**values: Any) -> Any:
+            return command(**values | {name: kind(**{one.name: values.pop(one.name) for one in described})})
+
+        for one in reversed(described):
+            gathered = one.metadata[ADDS](gathered)
+        return gathered
+
+    return decorate
 
 
 class AtLeast(click.IntRange):
@@ -135,20 +166,10 @@ def versions_option(command: Decorated) -> Decorated:
     )(command)  # fmt: skip
 
 
-def bounds_options(command: Decorated) -> Decorated:
-    bounds = (
-        ("--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time."),
-        ("--max-work", MAX_WORK, "Most steps of a query for one document, or at one time; ten times as many for"),
-        ("--max-outputs", MAX_OUTPUTS, "Most outputs of an event query at 10,000 times in a row, of another one for"),
-        ("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time."),
-    )
-    for name, default, text in bounds:
-        whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."
-        whole += " A query that would have more is paused."
-        command = click.option(name, metavar="N", type=AtLeast(1), default=default, show_default=True, help=whole)(
-            command
-        )
-    return command
+def bound(name: str, default: int, text: str) -> Any:
+    """Returns a field for an option that bounds what a query may do."""
+    whole = f"{text} A query that would have more is paused."
+    return option(name, metavar="N", type=AtLeast(1), default=default, show_default=True, help=whole)
 
 
 def most_versions_option(command: Decorated) -> Decorated:

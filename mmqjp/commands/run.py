@@ -8,9 +8,12 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -18,11 +21,11 @@ from feeds.documents import DEFAULT_STREAM, Document, Reject
 from feeds.feed import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
-from mmqjp.answers.events_run import PLACES
-from mmqjp.answers.quota import Quota
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, PLACES
+from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import interruptible, live_line
-from mmqjp.commands.feeds import KEPT, FetchOptions, feeds_to_fetch, fetch_once, fetch_source_options, require_a_success
+from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetch_once, require_a_success
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
     SHOWN,
@@ -38,12 +41,15 @@ from mmqjp.commands.formats import (
 )
 from mmqjp.commands.options import (
     AtLeast,
-    bounds_options,
+    bound,
     engine_option,
     feeds_option,
+    given_by,
     lateness_option,
     most_versions_option,
     only_on_spark,
+    option,
+    parse_duration,
     patterns_option,
     plan_option,
     read_script,
@@ -52,10 +58,11 @@ from mmqjp.commands.options import (
     shared_option,
     time_xpath_option,
     versions_option,
+    with_options,
 )
 from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
-from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
+from mmqjp.documents.watermarks import SETTLE, Lateness, lateness_of
 from mmqjp.engine import Session
 from mmqjp.present.newest import OutputPresenter
 from mmqjp.process import gc_frozen, pluralise, printable_line
@@ -151,90 +158,100 @@ _InputBatch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
 """Documents, and the metadata to commit with them."""
 
 
+_OF_ENGINE = frozenset(signature(Session).parameters) - {"engine"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What `run` and the services have in common. Durations are microseconds. Fields without an option are options of
+    the subclasses, which describe them differently."""
+
+    paths: tuple[Path, ...]
+    queries_path: Path | None
+    state: Path | None
+    lists: tuple[str, ...] = option(
+        "--fetch", "lists", metavar="LIST", multiple=True, is_flag=False, flag_value=KNOWN,
+        help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
+        "repeated. Without a LIST: the feeds that the state knows.",
+    )  # fmt: skip
+    keep_drops: int | None = option(
+        "--keep-drops", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
+        help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
+    )  # fmt: skip
+    fetching: FetchOptions = given_by(with_options(FetchOptions, "fetching"))
+    feeds: EntryForm | None = given_by(feeds_option)
+    versions: Versions = given_by(versions_option)
+    most_versions: int = given_by(most_versions_option)
+    time_xpath: str | None = given_by(time_xpath_option)
+    output: Path | None
+    lateness: Lateness
+    settle: Lateness
+    patterns: str = given_by(patterns_option(DRIVER, EXECUTORS))
+    max_matches: int = bound("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time.")
+    max_outputs: int = bound(
+        "--max-outputs", MAX_OUTPUTS,
+        f"Most outputs of an event query at 10,000 times in a row, of another one for {BLOCK:,} documents in a row.",
+    )  # fmt: skip
+    max_work: int = bound(
+        "--max-work", MAX_WORK,
+        "Most steps of a query for one document, or at one time; ten times as many for "
+        f"{BLOCK:,} documents in a row.",
+    )  # fmt: skip
+    max_partial: int = bound(
+        "--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time.",
+    )  # fmt: skip
+    shared: bool = given_by(shared_option)
+    plan: str = given_by(plan_option)
+    master: str | None = option(
+        "--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine."
+    )  # fmt: skip
+    engine: str = given_by(engine_option)
+
+    def of_engine(self) -> dict[str, Any]:
+        """The keywords with which an engine opens."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name in _OF_ENGINE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(EngineOptions):
+    """Options of `mmqjp run`."""
+
+    paths: tuple[Path, ...] = option(
+        "--documents", "paths", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
+        help="Documents: .jsonl[.gz], .xml, .warc[.gz], feeds with --feeds, or a directory. May be repeated.",
+    )  # fmt: skip
+    queries_path: Path | None = option(
+        "--queries", "queries_path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="The queries, in XSCL. Default: the queries of --state.",
+    )  # fmt: skip
+    state: Path | None = option(
+        "--state", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+        help="Where to keep queries, documents and matches for later runs.",
+    )  # fmt: skip
+    output: Path | None = option(
+        "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        help="Where to write the output lines. With --state they are appended, else the file is written anew, as it is "
+        "in other formats than jsonl. Default, or with -: standard output.",
+    )  # fmt: skip
+    lateness: Lateness = given_by(lateness_option("INF"))
+    settle: Lateness = given_by(settle_option("INF"))
+    patterns: str = given_by(patterns_option(*PLACES))
+    form: str | None = given_by(format_option)
+    utc: bool = given_by(utc_option)
+    dead_letters_path: Path | None = option(
+        "--dead-letters", "dead_letters_path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+        help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
+    )  # fmt: skip
+    batch_size: int = option(
+        "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
+        help="How many documents to process and commit together.",
+    )  # fmt: skip
+
+
 @click.command()
-@click.option(
-    "--queries",
-    "queries_path",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The queries, in XSCL. Default: the queries of --state.",
-)
-@click.option(
-    "--documents",
-    "paths",
-    metavar="PATH",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="Documents: .jsonl[.gz], .xml, .warc[.gz], feeds with --feeds, or a directory. May be repeated.",
-)
-@fetch_source_options
-@feeds_option
-@versions_option
-@most_versions_option
-@time_xpath_option
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where to write the output lines. With --state they are appended, else the file is written anew, as it is in "
-    "other formats than jsonl. Default, or with -: standard output.",
-)
-@format_option
-@utc_option
-@click.option(
-    "--dead-letters",
-    "dead_letters_path",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
-)
-@click.option(
-    "--state",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where to keep queries, documents and matches for later runs.",
-)
-@click.option(
-    "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
-    help="How many documents to process and commit together.",
-)  # fmt: skip
-@lateness_option("INF")
-@settle_option("INF")
-@patterns_option(*PLACES)
-@bounds_options
-@shared_option
-@plan_option
-@click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
-@engine_option
+@with_options(RunOptions)
 @debug_option
-def run(
-    queries_path: Path | None,
-    paths: tuple[Path, ...],
-    lists: tuple[str, ...],
-    keep_drops: int | None,
-    options: FetchOptions,
-    feeds: EntryForm | None,
-    versions: Versions,
-    most_versions: int,
-    time_xpath: str | None,
-    output: Path | None,
-    form: str | None,
-    utc: bool,
-    dead_letters_path: Path | None,
-    state: Path | None,
-    batch_size: int,
-    lateness: Lateness,
-    settle: Lateness,
-    patterns: str,
-    max_matches: int,
-    max_outputs: int,
-    max_work: int,
-    max_partial: int,
-    shared: bool,
-    plan: str,
-    master: str | None,
-    engine: str,
-) -> None:
+def run(given: RunOptions) -> None:
     """Run queries over documents and write one JSON line for each output, or show what matched and why.
 
     \b
@@ -250,30 +267,31 @@ def run(
     On a terminal, the matches of this run are shown as a table; otherwise they are written as JSON lines. A run in
     another format than jsonl does not count as having written the lines: with --state, the next run in jsonl does.
     """
+    paths, lists, state, queries_path, feeds = given.paths, given.lists, given.state, given.queries_path, given.feeds
     if not paths and not lists:
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     if queries_path is None and (state is None or not state.is_dir()):
         raise click.UsageError("name the queries with --queries, or a --state that has queries")
     script = None if queries_path is None else read_script(queries_path)[1]
     subscribed = feeds_to_fetch(lists, state)
+    options = given.of_engine()
     if lists and not settle_is_given():
-        settle = SETTLE
-    archives = lateness_of(lateness, DEFAULT_STREAM)
+        options["settle"] = SETTLE
+    archives = lateness_of(given.lateness, DEFAULT_STREAM)
+    versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
     history, fetched_history = (
         History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
     )
-    reading = reading_of(feeds, time_xpath, versions, most_versions)
-    tails = tails_of(paths, feeds=feeds, time_xpath=time_xpath, prefix=FILES + reading)
-    only_spark = only_on_spark(patterns)
-    engine = chosen_engine(engine, state, master, paths, only_spark, feeds=feeds is not None).engine
-    dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
-    quota = Quota(max_matches, max_outputs, max_work, max_partial)
-    with (
-        open_engine(
-            engine, master, plan, state, Timing(lateness, settle=settle), quota=quota, patterns=patterns, shared=shared
-        ) as opened,
-        ExitStack() as here,
-    ):
+    reading = reading_of(feeds, given.time_xpath, versions, most_versions)
+    tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, prefix=FILES + reading)
+    only_spark = only_on_spark(given.patterns)
+    engine = chosen_engine(given.engine, state, given.master, paths, only_spark, feeds=feeds is not None).engine
+    dead, target, chosen = (
+        DeadLetters(given.dead_letters_path),
+        check_output(given.output),
+        chosen_format(given.form, given.output),
+    )
+    with open_engine(engine, **options) as opened, ExitStack() as here:
         growing = state is not None
         before = opened.last_seq
         delivery = None
@@ -287,8 +305,8 @@ def run(
             drops = intake = report = rereading = None
             if lists:
                 fetched_into = fetch_directory(state) if state else Path(here.enter_context(TemporaryDirectory()))
-                drops = DropDirectory(fetched_into, keep_drops)
-                report = fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
+                drops = DropDirectory(fetched_into, given.keep_drops)
+                report = fetch_once(given.fetching.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
                     for message in subscribe_file(opened, script, queries_path, "exact"):
@@ -313,13 +331,13 @@ def run(
                 if delivery is not None:
                     written = deliver(opened, delivery)
                 else:
-                    written = show_new(opened, before, chosen, output, utc=utc)
+                    written = show_new(opened, before, chosen, given.output, utc=given.utc)
                 drop_superseded(opened, [source for source in (intake, rereading) if source is not None])
         except KeyboardInterrupt:
             raise Interrupted(_kept(opened.counters().documents, state)) from None
         finally:
             dead.close()
-            report_dead_letters(dead, dead_letters_path)
+            report_dead_letters(dead, given.dead_letters_path)
             report_dates((history, fetched_history))
             report_paused(opened)
         report_ties(opened)

@@ -4,11 +4,10 @@ page to a service that already runs. `feed-link` prints or revokes the link of a
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -19,41 +18,33 @@ import click
 
 from common.files import is_shared, make_inside
 from feeds.documents import DEFAULT_STREAM
-from feeds.feed import EntryForm
 from feeds.fetch.state import FeedState
-from feeds.history import History, Versions
+from feeds.history import History
 from feeds.tail import Tail
-from mmqjp.answers.events_run import DRIVER, EXECUTORS
-from mmqjp.answers.quota import Quota
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import hangups, stopping
-from mmqjp.commands.feeds import FetchOptions, feeds_to_fetch, fetch_source_options
+from mmqjp.commands.feeds import feeds_to_fetch
 from mmqjp.commands.formats import chosen_engine, open_engine, start_session, subscribe_file
 from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.commands.options import (
     AtLeast,
-    bounds_options,
-    engine_option,
-    feeds_option,
+    given_by,
     key_values,
     lateness_option,
-    most_versions_option,
     only_on_spark,
+    option,
     parse_duration,
-    patterns_option,
-    plan_option,
     read_script,
     seconds,
     settle_is_given,
     settle_option,
-    shared_option,
-    time_xpath_option,
-    versions_option,
+    with_options,
 )
+from mmqjp.commands.run import EngineOptions
 from mmqjp.commands.sinks import check_output, tables_of
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
 from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
-from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
+from mmqjp.documents.watermarks import Lateness, lateness_of
 from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
 from mmqjp.service.commands import CommandQueue, RunSinks, SinkCommands, read_live
@@ -95,195 +86,104 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     return found / 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """Values of `stream_options`. Durations are microseconds unless noted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions(EngineOptions):
+    """Options of a service. Durations are microseconds unless noted."""
 
-    paths: tuple[Path, ...]
-    source_format: str | None
-    source_options: dict[str, str]
-    state: Path
-    queries_path: Path | None
-    lists: tuple[str, ...]
-    keep_drops: int | None
-    options: FetchOptions
-    checkpoint: Path | None
-    feeds: EntryForm | None
-    versions: Versions
-    most_versions: int
-    time_xpath: str | None
-    trigger: float | None
-    output: Path | None
-    lateness: Lateness
-    settle: Lateness
-    patterns: str
-    idle_after: int | None
-    max_ahead: int | None
-    keep: int | None
-    keep_ids: int | None
-    metrics_port: int | None
-    metrics_address: str
-    batch_size: int
-    batch_bytes: int
-    max_document: int | None
-    max_nodes: int
-    max_matches: int
-    max_outputs: int
-    max_work: int
-    max_partial: int
-    log_form: str
-    question_timeout: float | None
-    shared: bool
-    plan: str
-    master: str | None
-    engine: str
-
-    @property
-    def timing(self) -> Timing:
-        return Timing(self.lateness, self.idle_after, self.max_ahead, self.settle)
-
-    @property
-    def quota(self) -> Quota:
-        return Quota(self.max_matches, self.max_outputs, self.max_work, self.max_partial)
+    paths: tuple[Path, ...] = option(
+        "--source", "paths", metavar="PATH", multiple=True, type=click.Path(path_type=Path),
+        help="A directory that files are moved into, or a .jsonl file that grows. May be repeated.",
+    )  # fmt: skip
+    queries_path: Path | None = option(
+        "--queries", "queries_path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Queries to start with, in XSCL. They replace those of the same names. To change them later, use "
+        "subscribe and unsubscribe.",
+    )  # fmt: skip
+    state: Path = option(
+        "--state", "--warehouse", "state", metavar="DIR", required=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Where to keep queries, documents, matches and offsets.",
+    )  # fmt: skip
+    output: Path | None = option(
+        "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        help="Where to append the output lines. Default, or with -: standard output.",
+    )  # fmt: skip
+    lateness: Lateness = given_by(lateness_option(LATENESS))
+    settle: Lateness = given_by(settle_option(SETTLE))
+    source_format: str | None = option(
+        "--source-format", metavar="NAME",
+        help="Instead of --source: a streaming source of Spark, like kafka, whose values are documents.",
+    )  # fmt: skip
+    source_options: dict[str, str] = option(
+        "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
+        help="An option of the source of --source-format. May be repeated.",
+    )  # fmt: skip
+    checkpoint: Path | None = option(
+        "--checkpoint", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+        help="Where Spark keeps the state of its streaming query. Default: in the directory of --state.",
+    )  # fmt: skip
+    trigger: float | None = option(
+        "--trigger", metavar="DURATION", default="1s", show_default=True, callback=trigger,
+        help="Longest time between two looks for new documents, and on Spark the time between any two; "
+        f"{AVAILABLE_NOW}: read what is there and stop.",
+    )  # fmt: skip
+    idle_after: int | None = option(
+        "--idle-after", callback=parse_duration, metavar="DURATION", default="1h", show_default=True,
+        help="How long a stream must be silent before it advances with the clock. INF: never.",
+    )  # fmt: skip
+    max_ahead: int | None = option(
+        "--max-ahead", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
+        help="How far ahead of the clock a document may be. INF: no limit.",
+    )  # fmt: skip
+    keep: int | None = option(
+        "--keep", callback=parse_duration, metavar="DURATION", default="INF", show_default=True,
+        help="How long to keep documents, matches, outputs and dead letters that no join needs.",
+    )  # fmt: skip
+    keep_ids: int | None = option(
+        "--keep-ids", callback=parse_duration, metavar="DURATION", default="30d", show_default=True,
+        help="How long to recognize a document by its id.",
+    )  # fmt: skip
+    metrics_port: int | None = option(
+        "--metrics-port", metavar="PORT", type=click.IntRange(0, 65535),
+        help="Where to serve Prometheus metrics. 0: any free port.",
+    )  # fmt: skip
+    metrics_address: str = option(
+        "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
+    )  # fmt: skip
+    batch_size: int = option(
+        "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
+        help="Most documents to process and commit together.",
+    )  # fmt: skip
+    batch_bytes: int = option(
+        "--batch-bytes", metavar="N", type=AtLeast(1), default=BATCH_BYTES, show_default=True,
+        help="Bytes of XML after which a batch ends early.",
+    )  # fmt: skip
+    max_document: int | None = option(
+        "--max-document", metavar="N", type=AtLeast(1), help="Largest document, in bytes.  [default: 16 MiB]"
+    )  # fmt: skip
+    max_nodes: int = option(
+        "--max-nodes", metavar="N", type=AtLeast(1), default=1_000_000, show_default=True,
+        help="Most elements and attributes of a document.",
+    )  # fmt: skip
+    log_form: str = option(
+        "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        help="The format of the events on standard error.",
+    )  # fmt: skip
+    question_timeout: float | None = option(
+        "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
+        help="Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
+    )  # fmt: skip
 
     @property
     def named_sources(self) -> list[str]:
         named = {"--source": self.paths, "--fetch": self.lists, "--source-format": self.source_format}
         return [name for name, value in named.items() if value]
 
-
-_OPTIONS = (
-    click.option(
-        "--source",
-        "paths",
-        metavar="PATH",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="A directory that files are moved into, or a .jsonl file that grows. May be repeated.",
-    ),
-    click.option(
-        "--source-format", metavar="NAME",
-        help="Instead of --source: a streaming source of Spark, like kafka, whose values are documents.",
-    ),
-    click.option(
-        "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
-        help="An option of the source of --source-format. May be repeated.",
-    ),
-    click.option(
-        "--state",
-        "--warehouse",
-        "state",
-        metavar="DIR",
-        required=True,
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Where to keep queries, documents, matches and offsets.",
-    ),
-    click.option(
-        "--queries",
-        "queries_path",
-        metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Queries to start with, in XSCL. They replace those of the same names. To change them later, use "
-        "subscribe and unsubscribe.",
-    ),
-    fetch_source_options,
-    click.option(
-        "--checkpoint", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-        help="Where Spark keeps the state of its streaming query. Default: in the directory of --state.",
-    ),
-    feeds_option,
-    versions_option,
-    most_versions_option,
-    time_xpath_option,
-    click.option(
-        "--trigger",
-        metavar="DURATION",
-        default="1s",
-        show_default=True,
-        callback=trigger,
-        help="Longest time between two looks for new documents, and on Spark the time between any two; "
-        f"{AVAILABLE_NOW}: read what is there and stop.",
-    ),
-    click.option(
-        "--output",
-        metavar="FILE",
-        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-        help="Where to append the output lines. Default, or with -: standard output.",
-    ),
-    lateness_option(LATENESS),
-    settle_option(SETTLE),
-    patterns_option(DRIVER, EXECUTORS),
-    click.option(
-        "--idle-after", callback=parse_duration, metavar="DURATION", default="1h", show_default=True,
-        help="How long a stream must be silent before it advances with the clock. INF: never.",
-    ),
-    click.option(
-        "--max-ahead", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
-        help="How far ahead of the clock a document may be. INF: no limit.",
-    ),
-    click.option(
-        "--keep", callback=parse_duration, metavar="DURATION", default="INF", show_default=True,
-        help="How long to keep documents, matches, outputs and dead letters that no join needs.",
-    ),
-    click.option(
-        "--keep-ids", callback=parse_duration, metavar="DURATION", default="30d", show_default=True,
-        help="How long to recognize a document by its id.",
-    ),
-    click.option(
-        "--metrics-port",
-        metavar="PORT",
-        type=click.IntRange(0, 65535),
-        help="Where to serve Prometheus metrics. 0: any free port.",
-    ),
-    click.option(
-        "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
-    ),
-    click.option(
-        "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
-        help="Most documents to process and commit together.",
-    ),
-    click.option(
-        "--batch-bytes", metavar="N", type=AtLeast(1), default=BATCH_BYTES, show_default=True,
-        help="Bytes of XML after which a batch ends early.",
-    ),
-    click.option(
-        "--max-document", metavar="N", type=AtLeast(1),
-        help="Largest document, in bytes.  [default: 16 MiB]",
-    ),
-    click.option(
-        "--max-nodes", metavar="N", type=AtLeast(1), default=1_000_000, show_default=True,
-        help="Most elements and attributes of a document.",
-    ),
-    bounds_options,
-    click.option(
-        "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
-        help="The format of the events on standard error.",
-    ),
-    click.option(
-        "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
-        help="Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
-    ),
-    shared_option,
-    plan_option,
-    click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine."),
-    engine_option,
-)  # fmt: skip
-
-
-def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds a service's options, passed to the command as `given`, a StreamOptions."""
-    names = [field.name for field in fields(StreamOptions)]
-
-    @functools.wraps(command)
-    def gathered(**values: Any) -> Any:
-        given = StreamOptions(**{name: values.pop(name) for name in names})
-        if given.lists and not settle_is_given():
-            given = replace(given, settle=max(LEAST_SETTLE, 2 * given.options.interval))
-        return command(**values, given=given)
-
-    for option in reversed(_OPTIONS):
-        gathered = option(gathered)
-    return gathered
+    def of_engine(self) -> dict[str, Any]:
+        options = EngineOptions.of_engine(self)
+        if self.lists and not settle_is_given():
+            options["settle"] = max(LEAST_SETTLE, 2 * self.fetching.interval)
+        return options
 
 
 CHECKPOINT, FILES = "checkpoint", "files"
@@ -324,10 +224,7 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
     session = None
     if choice.engine == SPARK:
         session = start_session(given.master, shared=given.shared or is_shared(given.state))
-    limited = open_engine(
-        session or choice.engine, None, given.plan, given.state, given.timing, quota=given.quota,
-        max_document=given.max_document, max_nodes=given.max_nodes, patterns=given.patterns, shared=given.shared,
-    )  # fmt: skip
+    limited = open_engine(session or choice.engine, **given.of_engine() | {"master": None})
     with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as around:
         running = _Running(prepared, opened, session, stop, should_reopen, around)
         if beside is not None and given.output is None:
@@ -486,7 +383,7 @@ class _Running:
         given = self.prepared.given
         if self.drops is None or self.prepared.subscribed is None:
             return
-        job = given.options.job(self.prepared.subscribed, self.drops.directory)
+        job = given.fetching.job(self.prepared.subscribed, self.drops.directory)
         watch = given.trigger is not None
         fetch = self.around.enter_context(Fetching(job, self.prepared.metrics, self.stop, watch=watch))
         if not watch:
@@ -523,7 +420,7 @@ def public_url(context: click.Context, parameter: click.Parameter, value: str | 
 
 
 @click.command()
-@stream_options
+@with_options(StreamOptions)
 @click.option(
     "--address", metavar="HOST:PORT", default=ADDRESS, show_default=True, callback=address,
     help="Where to serve the page.",
@@ -634,7 +531,7 @@ def feed_link(name: str, revoke: bool, public_url: str, state: Path, wait: float
 
 
 @click.command()
-@stream_options
+@with_options(StreamOptions)
 @debug_option
 def stream(given: StreamOptions) -> None:
     """Answer queries over documents as they arrive, until Ctrl-C or SIGTERM.

@@ -23,7 +23,6 @@ from mmqjp.commands.command_line import Failure
 from mmqjp.commands.configuration import configured
 from mmqjp.commands.console import console, progress_shown
 from mmqjp.commands.sinks import sinks_of
-from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.sinks.secrets import FileSecret
 from mmqjp.state.choice import EngineChoice
@@ -157,13 +156,13 @@ def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, a
     (tmp_path / "mmqjp.toml").write_text(configured)
     seen = []
 
-    def opened(engine: str, master: object, plan: str, state: object, timing: Timing, **more: object) -> None:
-        seen.append(timing)
+    def opened(engine: str, *, lateness: object, **more: object) -> None:
+        seen.append(lateness)
         raise ZeroDivisionError
 
     monkeypatch.setattr("mmqjp.commands.run.open_engine", opened)
     mmqjp(*files, "--engine", "duckdb", *(part for one in arguments for part in ("--lateness", one)))
-    assert [timing.lateness for timing in seen] == [lateness]
+    assert seen == [lateness]
 
 
 @pytest.fixture
