@@ -82,7 +82,7 @@ class QuestionServer:
                     if "since" in question:
                         self._tell_committed(number, question["since"])
                     elif question:
-                        pool = of_people if question["asked"] else own
+                        pool = own if question["own"] else of_people
                         pool.submit(self._answer, number, question)
                     else:
                         self._tell_version(number)
@@ -147,8 +147,8 @@ class PipeReader:
         self._thread = Thread(target=self._receive, name="mmqjp answers", daemon=True)
         self._thread.start()
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        question = {"sql": sql, "limit": limit, "seconds": seconds, "asked": asked, "own": own}
+    def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
+        question = {"sql": sql, "limit": limit, "seconds": seconds, "own": own}
         said, rows = self._ask(question, 2 * seconds + GRACE)
         if (kind := said.get("error")) == "busy":
             raise Busy

@@ -115,10 +115,10 @@ class TooSlow(OperationalError, TimeoutError):
 class StoreReader(Protocol):
     """Reads the tables of a store. SQL is untrusted, and judged as in `mmqjp query`, unless it is our own."""
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT, as of one committed batch, up to `limit` rows within `seconds`. `asked` are
-        questions written by people: one runs at a time, and pages never wait for it. `own` are those of pages, which
-        need no check. Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
+    def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
+        """Returns the rows of a SELECT, as of one committed batch, up to `limit` rows within `seconds`. `own` are the
+        questions of pages, which need no check. Of those written by people, one runs at a time, and pages never wait
+        for it. Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
 
     def version(self) -> object:
         """Returns a value that changes with each batch."""
@@ -131,29 +131,6 @@ class StoreReader(Protocol):
 
     def close(self) -> None:
         """Ends running reads."""
-
-
-class Selects(Protocol):
-    """The part of a reader that most pages need."""
-
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        """Returns the rows of a SELECT."""
-
-    def version(self) -> object:
-        """Returns a value that changes with each batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnQuestions:
-    """Sends a reader our own SQL."""
-
-    reader: StoreReader
-
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        return self.reader.select(sql, limit, seconds, own=True)
-
-    def version(self) -> object:
-        return self.reader.version()
 
 
 class RunningQuestions:
@@ -195,7 +172,7 @@ class CursorReader:
     def _following(self) -> Following | None:
         return self._engine.follow(FOLLOWED)
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         bounds = Bounds(limit, MAX_BYTES)
 
         def question() -> Question:
@@ -203,7 +180,7 @@ class CursorReader:
                 return self._engine.question(sql, bounds, own=True)
             return self._engine.confined_question(sql, bounds)
 
-        return self._running.answer(question, seconds, asked=asked)
+        return self._running.answer(question, seconds, asked=not own)
 
     def version(self) -> object:
         return self._engine.batch
@@ -234,17 +211,17 @@ class FilesReader:
         self._looked_at, self._newest = float("-inf"), ""
         self._users: dict[DuckDBFilesReader, int] = {}
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         bounds = Bounds(limit, MAX_BYTES)
         if not own:
-            return self._running.answer(lambda: self._workers.question(sql, bounds), seconds, asked=asked)
+            return self._running.answer(lambda: self._workers.question(sql, bounds), seconds, asked=True)
         with self._reader() as reader:
 
             def question() -> Question:
                 with self._changed:  # it makes views, over the one connection
                     return reader.question(sql, bounds, own=True)
 
-            return self._running.answer(question, seconds, asked=asked)
+            return self._running.answer(question, seconds)
 
     def version(self) -> object:
         """Returns the name of the newest manifest, refreshed at most once in KEPT_SECONDS."""
@@ -299,7 +276,7 @@ class SpoolReader:
         self._ask, self._clock, self._changes = ask, clock, 0
         self._kept = TtlCache(KEPT_ANSWERS, KEPT_SECONDS, clock)
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         """Caches replies for KEPT_SECONDS."""
         return self._kept.get((sql, limit), self._changes, lambda: self._answer(sql, limit, seconds))
 
@@ -473,8 +450,8 @@ class SteadyReader:
             self._is_preparing = True
         Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        return self._reader.select(sql, limit, seconds, asked=asked, own=own)
+    def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
+        return self._reader.select(sql, limit, seconds, own=own)
 
     def version(self) -> int:
         """Returns the version shown; in the preparing thread, the newest."""

@@ -48,7 +48,6 @@ from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
 from mmqjp.web.readers import (
     Busy,
     ConcurrencyLimit,
-    OwnQuestions,
     RecentlyTold,
     SendCommand,
     StoreReader,
@@ -455,8 +454,11 @@ class FlashMessages:
         return self._texts.pop(key) or ""
 
 
-MOST_ROWS, SECONDS = 5_000_000, 10.0
+MOST_ROWS, SECONDS = 100_000, 10.0
 """Limits of a page's SELECT."""
+
+MOST_CACHED = 5_000_000
+"""Maximum number of rows that a cache reads at once."""
 
 TOLD = "told"
 """The query parameter with the key of a one-time message."""
@@ -491,9 +493,9 @@ class Site:
     assets: Assets = field(default_factory=Assets)
     links: list[Link] = field(default_factory=list)
 
-    @cached_property
-    def own(self) -> OwnQuestions:
-        return OwnQuestions(self.reader)
+    def select(self, sql: str, limit: int = MOST_ROWS, seconds: float = SECONDS) -> pa.Table:
+        """Returns the rows of SQL of our own."""
+        return self.reader.select(sql, limit, seconds, own=True)
 
     @cached_property
     def slow(self) -> ConcurrencyLimit:
@@ -502,12 +504,11 @@ class Site:
 
     @cached_property
     def tallies(self) -> Tallies:
-        return Tallies(self.own, self.now, self.recent)
+        return Tallies(self.select, self.now, self.recent)
 
     @cached_property
     def recent(self) -> RecentAnswers:
-        select = partial(self.own.select, limit=MOST_ROWS, seconds=SECONDS)
-        return RecentAnswers(select, self.own.version, self.reader.committed)
+        return RecentAnswers(partial(self.select, limit=MOST_CACHED), self.reader.version, self.reader.committed)
 
     @cached_property
     def matches(self) -> NewestMatches:
@@ -552,7 +553,7 @@ class Site:
 
     @cached_property
     def _recently_read(self) -> RecentlyTold:
-        return RecentlyTold(lambda sql, bounds: self.own.select(sql, **bounds))
+        return RecentlyTold(lambda sql, bounds: self.select(sql, **bounds))
 
     def look_up(self, sql: str, limit: int, seconds: float) -> pa.Table:
         """Returns rows of SQL, cached like `look`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -13,7 +13,6 @@ from common.arrays import Ints
 from feeds.documents import Now
 from mmqjp.present.recent import RecentAnswers, is_newer
 from mmqjp.tables.lookup import DAY, HOUR, NAMES, QUERIES, next_batches, tally
-from mmqjp.web.readers import Selects
 
 HOURS = 7 * 24 + 1
 """Number of hours counted singly, up to the present one."""
@@ -56,8 +55,9 @@ class QueryTally:
 class Tallies:
     """The tally of a store, updated incrementally from the cache `recent`, else by SELECTs. Thread-safe."""
 
-    def __init__(self, reader: Selects, now: Now, recent: RecentAnswers | None = None) -> None:
-        self._reader, self._now, self._recent = reader, now, recent
+    def __init__(self, select: Callable[[str, int, float], pa.Table], now: Now, recent: RecentAnswers) -> None:
+        """`select` gets SQL with limits on rows and seconds."""
+        self._select, self._now, self._recent = select, now, recent
         self._lock = Lock()
         self._made_for: tuple[QueryTally, object, int] | None = None
         self._registered = pa.table({"name": pa.array([], pa.string())})
@@ -66,7 +66,7 @@ class Tallies:
 
     def current(self) -> QueryTally:
         """Returns the tally as of the newest batch. Raises what `StoreReader.select` raises."""
-        version, hour = self._reader.version(), self._now() // HOUR
+        version, hour = self._recent.version(), self._now() // HOUR
         if (found := self._kept_for(version, hour)) is not None:
             return found  # even while another thread counts for a newer version
         with self._lock:
@@ -111,7 +111,7 @@ class Tallies:
     def _count_recent(self) -> bool:
         """Adds newer batches from the cache. Returns False if they are not cached, outputs were deleted, or queries
         changed."""
-        found = None if self._recent is None or self._batch < 0 else self._recent.outputs_after(self._batch)
+        found = None if self._batch < 0 else self._recent.outputs_after(self._batch)
         if found is None or (found.answers - found.got.answers, found.changes) != (self._kept, self._queries_are):
             return False
         _, qids, t1s = found.got
@@ -122,7 +122,7 @@ class Tallies:
     def _count(self) -> bool:
         """Adds newer batches. Returns False if outputs were deleted."""
         while True:
-            (there,) = self._reader.select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
+            (there,) = self._select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
             until = self._batch if there["until"] is None else there["until"]
             if not self._count_until(until):
                 return False
@@ -131,7 +131,7 @@ class Tallies:
 
     def _count_until(self, until: int) -> bool:
         since_hour = min(self._hour - HOURS + 1, (self._today - DAYS + 1) * HOURS_A_DAY)
-        rows = self._reader.select(tally(self._batch, until, since_hour), MOST_ROWS, SECONDS)
+        rows = self._select(tally(self._batch, until, since_hour), MOST_ROWS, SECONDS)
         is_of_query, is_named = rows["qid"].is_valid(), rows["name"].is_valid()
         others = rows.filter(pa.compute.invert(pa.compute.or_(is_of_query, is_named))).to_pylist()
         before, kept, queries = sorted(others, key=lambda row: row["hour"], reverse=True)
@@ -150,9 +150,9 @@ class Tallies:
         return True
 
     def _read_queries(self) -> None:
-        self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
+        self._registered = self._select(QUERIES, MOST_ROWS, SECONDS)
         self._names = self._registered["name"].to_pylist()
-        every = self._reader.select(NAMES, MOST_ROWS, SECONDS)
+        every = self._select(NAMES, MOST_ROWS, SECONDS)
         names, qids = every["name"].to_pylist(), every["qid"].to_pylist()
         self._know(names)
         self._of_qid = np.zeros(max(qids, default=-1) + 1, np.int64)

@@ -23,7 +23,7 @@ from mmqjp.present.why_not_result import WhyNot
 from mmqjp.service.sql_question import WHY_NOT
 from mmqjp.syndication import read_entries
 from mmqjp.syndication.read_entries import FeedPages
-from mmqjp.web.areas.queries import atom_feed_url, place_in, select
+from mmqjp.web.areas.queries import atom_feed_url, place_in
 from mmqjp.web.site import COMMENT, Hub, Link, OutputGap, ServerSentEvents, Site, message, segment
 
 
@@ -177,7 +177,7 @@ def output_router(site: Site) -> APIRouter:
         """Explains an output. Cacheable until the output or its documents are deleted."""
         drops = site.matches.forget_what_was_dropped()
         recent = site.recent
-        make = partial(why_output, partial(select, site), id[:LONGEST_OUTPUT_ID], group, recent, recent.documents)
+        make = partial(why_output, site.select, id[:LONGEST_OUTPUT_ID], group, recent, recent.documents)
         try:
             return site.kept.get(("why", id), drops, make)
         except NoOutput as error:

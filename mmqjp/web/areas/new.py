@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ from mmqjp.present.query_lookup import event_streams
 from mmqjp.service.drops import DROPS
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.web.areas.queries import editable_script
-from mmqjp.web.site import MOST_ROWS, SECONDS, Site, segment
+from mmqjp.web.site import MOST_CACHED, Site, segment
 from xscl.parser import parse_script
 from xscl.problems import LACKS_EVENTS, XsclError, XsclErrors
 from xscl.syntax import Script
@@ -98,7 +98,7 @@ def parsed(site: Site, text: str) -> Script:
     except XsclErrors as found:
         if not any(error.message.startswith(LACKS_EVENTS) for error in found.errors):
             raise
-    known = event_streams(lambda sql: site.own.select(sql, MOST_ROWS, SECONDS))
+    known = event_streams(partial(site.select, limit=MOST_CACHED))
     return parse_script(text, events=known)
 
 

@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
@@ -217,9 +216,6 @@ OUTPUTS, MOST_OUTPUTS = 10, 100
 MOST_TEXTS, MOST_SHARERS = 20, 10
 """Maximum number of queries of a name, and of names sharing a template, listed."""
 
-MOST_ROWS, SECONDS = 100_000, 10.0
-"""Limits of a SELECT."""
-
 MOST_PLACEMENTS = 2_000_000
 """Maximum number of template rows scanned for sharers."""
 
@@ -330,10 +326,6 @@ def _graph(text: str, name: str) -> str:
         return ""
 
 
-def select(site: Site, sql: str) -> pa.Table:
-    return site.own.select(sql, MOST_ROWS, SECONDS)
-
-
 def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
     """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
 
@@ -347,14 +339,14 @@ def read_events(site: Site, name: str) -> EventsRead:
     members = site.recent.members(name)
     if members is not None and not any(one.is_registered and is_event_form(one.form) for one in members):
         return NOTHING
-    return events_read(partial(select, site), name)
+    return events_read(site.select, name)
 
 
 def editable_script(site: Site, name: str) -> tuple[str, bool]:
     """Returns a name's queries as an editable script, and whether it would replace them. Raises UnknownQuery."""
     texts = [one["text"] for one in site.ask("show", {"name": name})]
     read = read_events(site, name)
-    text = editable(texts, read.texts, NO_EVENTS if read == NOTHING else event_streams(partial(select, site)))
+    text = editable(texts, read.texts, NO_EVENTS if read == NOTHING else event_streams(site.select))
     return text, can_be_replaced(name, texts)
 
 
@@ -363,7 +355,7 @@ def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
     if members is not None:
         some = sorted(one for one in members if one.is_registered)[:MOST_TEXTS]
         return tuple(QueryDetails(one.qid, one.text, one.added_at, None) for one in some)
-    rows = select(site, lookup.registered_queries_sql(name, MOST_TEXTS, paused=paused)).to_pylist()
+    rows = site.select(lookup.registered_queries_sql(name, MOST_TEXTS, paused=paused)).to_pylist()
     return tuple(QueryDetails(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in rows)
 
 
@@ -397,7 +389,7 @@ class _Sharing:
 
 
 def _sharing(site: Site) -> _Sharing:
-    found = site.own.select(lookup.PLACEMENTS, MOST_PLACEMENTS, SECONDS)
+    found = site.select(lookup.PLACEMENTS, MOST_PLACEMENTS)
     columns = (found[name].to_pylist() for name in ("template", "variables", "name", "queries"))
     return _Sharing([(t, tuple(v), n, q) for t, v, n, q in zip(*columns, strict=True)])
 

@@ -61,7 +61,7 @@ def answer(site: Site, sql: str) -> SqlResult:
         raise QuestionRefused("there is no question yet: write a SELECT")
     bounded = f"SELECT * FROM (\n{question}\n) AS answer LIMIT {MOST_ROWS + 1}"
     with site.slow:
-        found = site.reader.select(bounded, MOST_ROWS + 1, SECONDS, asked=True)
+        found = site.reader.select(bounded, MOST_ROWS + 1, SECONDS)
     columns = [column_values(column) for column in found.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return SqlResult(found.column_names, rows[:MOST_ROWS], len(rows) > MOST_ROWS)
@@ -72,7 +72,7 @@ def tables(site: Site) -> list[Table]:
 
 
 def _table(site: Site, name: str) -> Table:
-    return Table(name, site.own.select(f"SELECT * FROM {name} LIMIT 0", 1, SECONDS).column_names)
+    return Table(name, site.select(f"SELECT * FROM {name} LIMIT 0", 1, SECONDS).column_names)
 
 
 LINKS = (Link("/sql", "SQL", 70),)

@@ -189,7 +189,7 @@ def test_versions_and_what_was_done_are_told_once(site, engine):
         change("nobody")
         seen.append(site.tallies.current().registered)
     assert len(set(map(repr, seen))) == 4
-    assert Tallies(site.reader, lambda: NOW).current().registered == seen[-1]
+    assert Tallies(site.select, lambda: NOW, site.recent).current().registered == seen[-1]
 
 
 def address(client, name="book_blog"):

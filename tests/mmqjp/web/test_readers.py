@@ -333,10 +333,10 @@ def test_others_are_served_while_slow_requests_wait(engine, kind, monkeypatch):
             waits()
         return {} if do == BACKTEST else ask(do, arguments)
 
-    def slow_select(sql, limit, seconds, *, asked=False, own=False):
-        if asked:
+    def slow_select(sql, limit, seconds, *, own=False):
+        if not own:
             waits()
-        return select(sql, limit, seconds, asked=asked, own=own)
+        return select(sql, limit, seconds, own=own)
 
     object.__setattr__(site, "ask", slow_ask)
     monkeypatch.setattr(site.reader, "select", slow_select)
@@ -434,7 +434,7 @@ class Store:
     def refresh(self):
         self.refreshed += 1
 
-    def select(self, sql, limit, seconds, *, asked=False, own=False):
+    def select(self, sql, limit, seconds, *, own=False):
         raise NotImplementedError
 
     def close(self):
