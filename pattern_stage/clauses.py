@@ -4,7 +4,7 @@ as text. Chains of selections and renamings become one selection and one renamin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,9 @@ from xscl.algebra.events import (
     Stream,
     TextTest,
     Value,
+    leaves,
+    map_leaves,
+    operands,
 )
 from xscl.algebra.values import CompareOp
 
@@ -108,31 +111,14 @@ def _distinct(clauses: Iterable[Conjunction]) -> Clauses:
     return tuple(found)
 
 
-def referenced_parts(node: Atom | Value) -> frozenset[Part]:
+def referenced_parts(node: EventCondition | Value) -> frozenset[Part]:
     """Returns whose attributes and times an atom or value mentions. DUR and GAP mention both sides."""
     match node:
         case Attribute(part=part):
             return frozenset({part})
         case Duration() | Gap():
             return frozenset({"left", "right"})
-    return frozenset().union(*map(referenced_parts, children(node)))
-
-
-def mentions_parameters(node: Atom | Value) -> bool:
-    """Returns whether an atom or value depends on the row."""
-    return isinstance(node, Parameter) or any(map(mentions_parameters, children(node)))
-
-
-def children(node: Atom | Value) -> tuple[Value, ...]:
-    """Returns the direct operands of an atom or value."""
-    match node:
-        case Comparison(left=left, right=right) | Arithmetic(left=left, right=right):
-            return left, right
-        case TextTest(args=args) | Function(args=args):
-            return args
-        case NullTest(value=value):
-            return (value,)
-    return ()
+    return frozenset().union(*map(referenced_parts, operands(node)))
 
 
 def _clause(atoms: Conjunction, part: Literal["left", "right"]) -> Clause:
@@ -151,16 +137,10 @@ def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
     if not isinstance(atom, Comparison) or atom.op != "=":
         return None
     for one, other in ((atom.left, atom.right), (atom.right, atom.left)):
-        if (
-            "right" not in referenced_parts(one)
-            and referenced_parts(other) == {"right"}
-            and not mentions_parameters(other)
-        ):
+        if "right" not in referenced_parts(one) and referenced_parts(other) == {"right"} and not has_parameters(other):
             return one, other
     return None
 
-
-Replace = Callable[[Value], Value]
 
 _PART = {"left": "$1", "latest": "$", "right": "$2"}
 
@@ -232,77 +212,9 @@ def shape(item: Value | EventCondition) -> str:
     return value_text(item, parameter) + kind
 
 
-def rewritten(value: Value, replace: Replace) -> Value:
-    """Returns a value with attributes, parameters, constants, DUR and GAP replaced."""
-    match value:
-        case Arithmetic(op, left, right):
-            return Arithmetic(op, rewritten(left, replace), rewritten(right, replace))
-        case Function(name, args, kind):
-            return Function(name, tuple(rewritten(arg, replace) for arg in args), kind)
-        case _:
-            return replace(value)
-
-
-def rewritten_condition(condition: EventCondition, replace: Replace) -> EventCondition:
-    """Returns a condition with the leaves of its values replaced."""
-    match condition:
-        case Comparison(op, left, right):
-            return Comparison(op, rewritten(left, replace), rewritten(right, replace))
-        case TextTest(name, args, negated):
-            return TextTest(name, tuple(rewritten(arg, replace) for arg in args), negated)
-        case NullTest(value, negated):
-            return NullTest(rewritten(value, replace), negated)
-        case AllOf(args):
-            return AllOf(tuple(rewritten_condition(arg, replace) for arg in args))
-        case AnyOf(args):
-            return AnyOf(tuple(rewritten_condition(arg, replace) for arg in args))
-
-
-def leaves(value: Value) -> Iterator[Value]:
-    """Yields the attributes, parameters, constants, DUR and GAP of a value, from left to right."""
-    match value:
-        case Arithmetic(_, left, right):
-            yield from leaves(left)
-            yield from leaves(right)
-        case Function(_, args):
-            for arg in args:
-                yield from leaves(arg)
-        case _:
-            yield value
-
-
-def condition_operands(condition: EventCondition) -> Iterator[Value]:
-    """Yields the operands of a condition's atoms, from left to right."""
-    match condition:
-        case Comparison(_, left, right):
-            yield left
-            yield right
-        case TextTest(_, args):
-            yield from args
-        case NullTest(value):
-            yield value
-        case AllOf(args) | AnyOf(args):
-            for arg in args:
-                yield from condition_operands(arg)
-
-
-def atoms_of(condition: EventCondition) -> Iterator[Atom]:
-    """Yields the atoms of a condition, from left to right."""
-    if isinstance(condition, AllOf | AnyOf):
-        for arg in condition.args:
-            yield from atoms_of(arg)
-    else:
-        yield condition
-
-
-def count_leaves(item: Value | EventCondition) -> int:
-    if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
-        return sum(count_leaves(value) for value in condition_operands(item))
-    return sum(1 for _ in leaves(item))
-
-
-def has_parameters(condition: EventCondition) -> bool:
-    return any(isinstance(leaf, Parameter) for value in condition_operands(condition) for leaf in leaves(value))
+def has_parameters(node: EventCondition | Value) -> bool:
+    """Returns whether a condition or value depends on the row."""
+    return any(isinstance(leaf, Parameter) for leaf in leaves(node))
 
 
 _TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -386,13 +298,7 @@ def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ..
 
 
 def _parameters(atoms: Sequence[Atom]) -> tuple[int, ...]:
-    return tuple(
-        leaf.index
-        for atom in atoms
-        for value in condition_operands(atom)
-        for leaf in leaves(value)
-        if isinstance(leaf, Parameter)
-    )
+    return tuple(leaf.index for atom in atoms for leaf in leaves(atom) if isinstance(leaf, Parameter))
 
 
 MOST = 400
@@ -407,19 +313,23 @@ def chain(stream: Stream) -> tuple[Stream, EventCondition, tuple[tuple[str, Valu
             if inner is None:
                 return base, condition, items
             over = _over(inner)
-            composed = tuple((name, rewritten(value, over)) for name, value in items)
-            if sum(count_leaves(value) for _, value in composed) > MOST:
+            composed = tuple((name, map_leaves(value, over)) for name, value in items)
+            if sum(_count_leaves(value) for _, value in composed) > MOST:
                 return source, AllOf(), items
             return base, condition, composed
         case Filter(source, condition):
             base, below, inner = chain(source)
             if inner is not None:
-                condition = rewritten_condition(condition, _over(inner))
-            if count_leaves(condition) > MOST:
+                condition = map_leaves(condition, _over(inner))
+            if _count_leaves(condition) > MOST:
                 return source, stream.condition, None
             return base, AllOf((below, condition)), inner
         case _:
             return stream, AllOf(), None
+
+
+def _count_leaves(node: EventCondition | Value) -> int:
+    return sum(1 for _ in leaves(node))
 
 
 def _over(items: tuple[tuple[str, Value], ...]) -> Callable[[Value], Value]:

@@ -6,31 +6,26 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from common.tools import quick
-from pattern_stage.clauses import Ordered, chain, ordered, rewritten, rewritten_condition
+from pattern_stage.clauses import Ordered, chain, ordered
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
-    AnyOf,
-    Arithmetic,
     Attribute,
-    Comparison,
     Constant,
     EventCondition,
     Events,
     Filter,
     Fold,
-    Function,
     Kind,
     Letter,
     Letters,
     NearPattern,
     Next,
-    NullTest,
     OfItem,
     OneOf,
     Parameter,
@@ -40,11 +35,14 @@ from xscl.algebra.events import (
     Select,
     Statement,
     Stream,
-    TextTest,
     Union,
     Value,
     WhereConjunct,
     Word,
+    map_leaves,
+    sources_of,
+    window_of,
+    with_parts,
 )
 
 AnyPattern = Pattern | NearPattern
@@ -77,11 +75,11 @@ def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPatte
         for one in some:
             before = (made for known, made in zip(some, found, strict=False) if _says_it_of_the_first(known, one))
             twin = next(before, None)
-            condition = rewritten_condition(one.condition, leaf) if twin is None else twin.condition
+            condition = map_leaves(one.condition, leaf) if twin is None else twin.condition
             found.append(replace(one, condition=condition))
         return tuple(found)
 
-    having = rewritten_condition(pattern.having, leaf)
+    having = map_leaves(pattern.having, leaf)
     return replace(pattern, conjuncts=tests(pattern.conjuncts), kills=tests(pattern.kills), having=having)
 
 
@@ -153,54 +151,26 @@ class SplitStatement:
         """Splits a stream; returns the place of the piece with its events."""
         if isinstance(stream, Pattern | NearPattern):
             return self._pattern(stream)
-        inputs: tuple[int, ...]
-        match stream:
-            case Events():
-                return self._piece(stream, ())
-            case Select() | Filter():
-                base: Stream = stream
-                chain: list[Select | Filter] = []
-                while isinstance(base, Select | Filter):
-                    chain.append(base)
-                    base = base.source
-                inputs = (self.add(base),)
-                return self._piece(self._chain(_input_stream("left", base), chain), inputs)
-            case Union(left, right):
-                return self._piece(
-                    Union(_input_stream("left", left), _input_stream("right", right)), (self.add(left), self.add(right))
-                )
-            case Next(left, right, condition, within, names, schema):
-                inputs = self.add(left), self.add(right)
-                self._first = len(self.constants)
-                condition = rewritten_condition(condition, self._leaf)
-                bare: Stream = Next(
-                    _input_stream("left", left),
-                    _input_stream("right", right),
-                    condition,
-                    _numbered(within),
-                    names,
-                    schema,
-                )
-                return self._piece(bare, inputs, within)
-            case Fold(left, right, chooses, continues, sets, within, names, schema):
-                inputs = self.add(left), self.add(right)
-                self._first = len(self.constants)
-                chooses = rewritten_condition(chooses, self._leaf)
-                continues = rewritten_condition(continues, self._leaf)
-                sets = tuple((name, rewritten(value, self._leaf)) for name, value in sets)
-                start, then = _input_stream("left", left), _input_stream("right", right)
-                bare = Fold(start, then, chooses, continues, sets, _numbered(within), names, schema)
-                return self._piece(bare, inputs, within)
-            case Aggregate(source, items, by, over, schema):
-                inputs = (self.add(source),)
-                self._first = len(self.constants)
-                items = tuple(
-                    (name, replace(one, args=tuple(rewritten(arg, self._leaf) for arg in one.args)))
-                    for name, one in items
-                )
-                return self._piece(
-                    Aggregate(_input_stream("left", source), items, by, _numbered(over), schema), inputs, over
-                )
+        if isinstance(stream, Events):
+            return self._piece(stream, ())
+        if isinstance(stream, Select | Filter):
+            base: Stream = stream
+            chain: list[Select | Filter] = []
+            while isinstance(base, Select | Filter):
+                chain.append(base)
+                base = base.source
+            inputs: tuple[int, ...] = (self.add(base),)
+            return self._piece(self._chain(_input("left", base), chain), inputs)
+        sources, window = sources_of(stream), window_of(stream)
+        inputs = tuple([self.add(source) for source in sources])
+        self._first = len(self.constants)
+        return self._piece(self._over(stream, _inputs(sources), _numbered(window)), inputs, window)
+
+    def _over(self, operator: Stream, sources: Sequence[Stream], window: int | None) -> Stream:
+        return with_parts(operator, sources, window, self._value, self._value)
+
+    def _value(self, node: Any) -> Any:
+        return map_leaves(node, self._leaf)
 
     def _pattern(self, pattern: AnyPattern) -> int:
         places = tuple([self.add(Events(name, schema)) for name, schema in inputs(pattern)])
@@ -210,11 +180,7 @@ class SplitStatement:
     def _chain(self, base: Stream, chain: list[Select | Filter]) -> Stream:
         self._first = len(self.constants)
         for link in reversed(chain):
-            if isinstance(link, Filter):
-                base = Filter(base, rewritten_condition(link.condition, self._leaf))
-            else:
-                items = tuple((name, rewritten(value, self._leaf)) for name, value in link.items)
-                base = Select(base, items, link.schema)
+            base = self._over(link, [base], None)
         return base
 
     def _piece(self, template: Statement, inputs: tuple[int, ...], window: int | None = None) -> int:
@@ -232,8 +198,12 @@ class SplitStatement:
         return Parameter(len(self.constants) - 1 - self._first, "string" if isinstance(constant, str) else "number")
 
 
-def _input_stream(name: str, stream: Stream) -> Events:
+def _input(name: str, stream: Stream) -> Events:
     return Events(name, stream.schema)
+
+
+def _inputs(sources: Iterable[Stream]) -> list[Events]:
+    return [Events(name, source.schema) for name, source in zip(("left", "right"), sources, strict=False)]
 
 
 def _numbered(window: int | None) -> int | None:
@@ -425,46 +395,25 @@ def _normal_pattern(template: Pattern | NearPattern) -> tuple[FormNode, ...]:
 
 
 def _sources(template: Stream) -> tuple[Stream, ...]:
-    match template:
-        case Union(left, right) | Next(left, right) | Fold(left, right):
-            return left, right
-        case Aggregate(source):
-            return (source,)
-        case Select(source) | Filter(source):
-            return _sources(source)
-    return (template,)
+    while isinstance(template, Select | Filter):
+        template = template.source
+    return sources_of(template) or (template,)
 
 
 def _add(stream: Stream, nodes: list[FormNode]) -> int:
-    match stream:
-        case Events(name, schema):
-            return _place(FormNode(None, name, schema, (), ()), nodes)
-        case Select() | Filter():
-            return _add_chain(stream, nodes)
-        case Union(left, right):
-            inputs = (_add(left, nodes), _add(right, nodes))
-            inputs = (min(inputs), max(inputs))
-            return _node(Union(_input(left, "left"), _input(right, "right")), inputs, _Slots(), nodes)
-        case Next(left, right, condition, within, names, schema):
-            inputs = (_add(left, nodes), _add(right, nodes))
-            slots = _Slots()
-            condition = slots.condition(condition)
-            bare = Next(_input(left, "left"), _input(right, "right"), condition, None, names, schema)
-            return _node(bare, inputs, slots, nodes, within)
-        case Fold(left, right, chooses, continues, sets, within, names, schema):
-            inputs = (_add(left, nodes), _add(right, nodes))
-            slots = _Slots()
-            chooses, continues = slots.condition(chooses), slots.condition(continues)
-            sets = tuple((name, slots.value(value)) for name, value in sets)
-            start, then = _input(left, "left"), _input(right, "right")
-            return _node(Fold(start, then, chooses, continues, sets, None, names, schema), inputs, slots, nodes, within)
-        case Aggregate(source, items, by, over, schema):
-            place = _add(source, nodes)
-            slots = _Slots()
-            items = tuple((name, replace(one, args=tuple(slots.value(arg) for arg in one.args))) for name, one in items)
-            bare_over = None if over is None else 0
-            aggregate = Aggregate(_input(source, "left"), items, by, bare_over, schema)
-            return _node(aggregate, (place,), slots, nodes, over)
+    if isinstance(stream, Events):
+        return _place(FormNode(None, stream.stream, stream.schema, (), ()), nodes)
+    if isinstance(stream, Select | Filter):
+        return _add_chain(stream, nodes)
+    sources = sources_of(stream)
+    inputs = tuple([_add(source, nodes) for source in sources])
+    if isinstance(stream, Union):
+        inputs = min(inputs), max(inputs)
+    slots, window = _Slots(), window_of(stream)
+    over = _numbered(window) if isinstance(stream, Aggregate) else None
+    operator = with_parts(stream, _inputs(sources), over, slots.value, slots.condition)
+    assert not isinstance(operator, Events), "that is no operator"
+    return _node(operator, inputs, slots, nodes, window)
 
 
 def _add_chain(stream: Select | Filter, nodes: list[FormNode]) -> int:
@@ -472,11 +421,11 @@ def _add_chain(stream: Select | Filter, nodes: list[FormNode]) -> int:
     place = _add(source, nodes)
     if condition != AllOf():
         slots = _Slots()
-        place = _node(Filter(_input(source, "left"), slots.condition(condition)), (place,), slots, nodes)
+        place = _node(Filter(_input("left", source), slots.condition(condition)), (place,), slots, nodes)
     if items is not None and not _is_identity(items, source.schema):
         slots = _Slots()
         values = tuple((name, slots.value(value)) for name, value in items)
-        place = _node(Select(_input(source, "left"), values, stream.schema), (place,), slots, nodes)
+        place = _node(Select(_input("left", source), values, stream.schema), (place,), slots, nodes)
     return place
 
 
@@ -491,12 +440,12 @@ class _Slots:
         self._ordered: list[Ordered] = []
 
     def value(self, value: Value) -> Value:
-        return rewritten(value, self._leaf)
+        return map_leaves(value, self._leaf)
 
     def condition(self, condition: EventCondition) -> EventCondition:
         found = ordered(condition)
         self._ordered.append(found)
-        return rewritten_condition(found.condition, self._leaf)
+        return map_leaves(found.condition, self._leaf)
 
     def alike(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Returns the interchangeable parameters; those mentioned twice are not."""
@@ -514,10 +463,6 @@ class _Slots:
         self.slots.setdefault(leaf.index, leaf.kind)
         self._mentions[leaf.index] += 1
         return Parameter(list(self.slots).index(leaf.index), leaf.kind)
-
-
-def _input(stream: Stream, name: str) -> Events:
-    return Events(name, stream.schema)
 
 
 def _node(
@@ -561,29 +506,4 @@ def of_event(one: WhereConjunct) -> EventCondition:
         of = names.get(value.name) if isinstance(value, Attribute) else None
         return Attribute("left", of.name, value.kind) if isinstance(of, OfItem) else value
 
-    return rewritten_condition(one.condition, leaf)
-
-
-def with_arguments(value: Value, change: Callable[[Value], Value]) -> Value:
-    """Returns a value with `change` applied to its direct arguments."""
-    match value:
-        case Arithmetic(op, left, right):
-            return Arithmetic(op, change(left), change(right))
-        case Function(name, args, kind):
-            return Function(name, tuple(map(change, args)), kind)
-    return value
-
-
-def with_values(condition: EventCondition, change: Callable[[Value], Value]) -> EventCondition:
-    """Returns a condition with `change` applied to the operands of its atoms."""
-    match condition:
-        case Comparison(op, left, right):
-            return Comparison(op, change(left), change(right))
-        case TextTest(name, args, negated):
-            return TextTest(name, tuple(map(change, args)), negated)
-        case NullTest(value, negated):
-            return NullTest(change(value), negated)
-        case AllOf(args):
-            return AllOf(tuple(with_values(arg, change) for arg in args))
-        case AnyOf(args):
-            return AnyOf(tuple(with_values(arg, change) for arg in args))
+    return map_leaves(one.condition, leaf)

@@ -8,32 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
-from pattern_stage.clauses import Clauses, Conjunction, children, mentions_parameters, shape
+from pattern_stage.clauses import Clauses, Conjunction, has_parameters, shape
 from pattern_stage.columns import Column, Columns, Floats, HashTable, Mask, hashes_of, number_distinct, same, scatter
 from pattern_stage.fan_out import grow_array
 from pattern_stage.operators import RowVectors
 from pattern_stage.plan import nulls
 from pattern_stage.slots import Slots
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events, value_kind
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,
-    Arithmetic,
     Atom,
     Attribute,
     Comparison,
     Duration,
+    EventCondition,
     Function,
-    NullTest,
     Parameter,
     Schema,
-    TextTest,
     Value,
+    map_leaves,
+    operands,
+    value_kind,
 )
 
 
@@ -149,8 +150,6 @@ def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
         yield int(ordered[start]), places
 
 
-_Node = TypeVar("_Node", bound=Atom | Value)
-
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
@@ -187,7 +186,7 @@ def clause_form(clause: Conjunction) -> ClauseForm:
     for atom in sorted(map(_of_left, clause), key=shape):
         turned = _turned(atom)
         if turned is None:
-            (varying if mentions_parameters(atom) else common).append(atom)
+            (varying if has_parameters(atom) else common).append(atom)
         elif turned.op == "=":
             keys.append((turned.left, turned.right))
         else:
@@ -292,15 +291,15 @@ def _turned(atom: Atom) -> Comparison | None:
     if not isinstance(atom, Comparison) or atom.op == "!=":
         return None
     for op, one, other in ((atom.op, atom.left, atom.right), (_TURNED[atom.op], atom.right, atom.left)):
-        if _of_event(one) and not mentions_parameters(one) and not _of_event(other):
+        if _of_event(one) and not has_parameters(one) and not _of_event(other):
             if op == "=" and value_kind(one) == value_kind(other) == "string":
                 return Comparison("=", one, other)
             return Comparison(op, _number(one), _number(other))  # type: ignore[arg-type]  # an operator
     return None
 
 
-def _of_event(value: Value) -> bool:
-    return isinstance(value, Attribute | Duration) or any(map(_of_event, children(value)))
+def _of_event(value: EventCondition | Value) -> bool:
+    return isinstance(value, Attribute | Duration) or any(map(_of_event, operands(value)))
 
 
 def _number(value: Value) -> Value:
@@ -308,7 +307,7 @@ def _number(value: Value) -> Value:
 
 
 def _of_left(atom: Atom) -> Atom:
-    return _map_leaves(atom, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
+    return map_leaves(atom, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
 
 
 def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
@@ -317,21 +316,7 @@ def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
             return leaf
         return order.setdefault(leaf, Parameter(len(order), leaf.kind))
 
-    return _map_leaves(atom, change)
-
-
-def _map_leaves(node: _Node, change: Callable[[Value], Value]) -> _Node:
-    def value(child: Value) -> Value:
-        return _map_leaves(child, change)
-
-    match node:
-        case Comparison(left=left, right=right) | Arithmetic(left=left, right=right):
-            return cast(_Node, replace(node, left=value(left), right=value(right)))
-        case TextTest(args=args) | Function(args=args):
-            return cast(_Node, replace(node, args=tuple(map(value, args))))
-        case NullTest(value=of):
-            return cast(_Node, replace(node, value=value(of)))
-    return cast(_Node, change(cast(Value, node)))
+    return map_leaves(atom, change)
 
 
 Hashes = NDArray[np.uint64]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
 from common.arrays import Ints, distinct
 from common.bounds import LONGEST_WINDOW
-from pattern_stage.clauses import rewritten, rewritten_condition
 from pattern_stage.columns import (
     NULL_TEXT,
     Column,
@@ -42,10 +41,12 @@ from xscl.algebra.events import (
     Parameter,
     Pattern,
     Schema,
-    Select,
     Stream,
-    Union,
     Value,
+    map_leaves,
+    sources_of,
+    window_of,
+    with_parts,
 )
 
 
@@ -444,26 +445,13 @@ def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
     def leaf(value: Value) -> Value:
         return Parameter(places[value.index], value.kind) if isinstance(value, Parameter) else value
 
-    match operator:
-        case Select(source, items, schema):
-            return Select(source, tuple((name, rewritten(value, leaf)) for name, value in items), schema)
-        case Filter(source, condition):
-            return Filter(source, rewritten_condition(condition, leaf))
-        case Next(left, right, condition, within, names, schema):
-            return Next(left, right, rewritten_condition(condition, leaf), within, names, schema)
-        case Fold(left, right, chooses, continues, sets, within, names, schema):
-            chooses, continues = rewritten_condition(chooses, leaf), rewritten_condition(continues, leaf)
-            sets = tuple((name, rewritten(value, leaf)) for name, value in sets)
-            return Fold(left, right, chooses, continues, sets, within, names, schema)
-        case Aggregate(source, items, by, over, schema):
-            items = tuple(
-                (name, replace(one, args=tuple(rewritten(arg, leaf) for arg in one.args))) for name, one in items
-            )
-            return Aggregate(source, items, by, over, schema)
-        case Pattern() | NearPattern():
-            return with_leaves(operator, leaf)
-        case _:
-            return operator
+    if isinstance(operator, Pattern | NearPattern):
+        return with_leaves(operator, leaf)
+
+    def mapped(node: Any) -> Any:
+        return map_leaves(node, leaf)
+
+    return cast(AlgebraOp, with_parts(operator, sources_of(operator), window_of(operator), mapped, mapped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,17 +584,8 @@ def _apart_columns(placement: NodePlacement, left: Ints, within: Ints, since: In
     return [column.astype(np.float64) for column in columns]
 
 
-def sources_of(stream: Stream) -> Iterator[Events]:
-    """Yields the streams that a statement reads, from left to right, with repetitions."""
-    match stream:
-        case Events():
-            yield stream
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            yield from sources_of(source)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            yield from sources_of(left)
-            yield from sources_of(right)
-
-
 def source_streams(stream: Stream) -> frozenset[str]:
-    return frozenset(source.stream for source in sources_of(stream))
+    """Returns the names of the streams that a statement reads."""
+    if isinstance(stream, Events):
+        return frozenset({stream.stream})
+    return frozenset().union(*map(source_streams, sources_of(stream)))

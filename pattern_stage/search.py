@@ -17,8 +17,8 @@ from pattern_stage.columns import Column, Columns, Flow, Mask, mixed, same, spre
 from pattern_stage.fan_out import grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.slots import KeptEvents, Slots
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, value_kind
-from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
+from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value, value_kind
 
 _LITTLE = 4096
 """Up to this number of rows, unused sets are not compacted."""

@@ -37,6 +37,7 @@ from xscl.algebra.events import (
     Schema,
     TextTest,
     Value,
+    value_kind,
 )
 from xscl.algebra.regex import PatternLimit
 from xscl.algebra.regex_syntax import PatternError
@@ -347,17 +348,6 @@ class Pairs:
 def single_events(events: Columns, at: Ints, rows: Ints, parameters: tuple[Column, ...]) -> Pairs:
     """Returns events without a partner, for operators with one input."""
     return Pairs(events, at, None, None, None, rows, parameters)
-
-
-def value_kind(value: Value) -> Kind:
-    match value:
-        case Constant(value=constant):
-            return "string" if isinstance(constant, str) else "number"
-        case Parameter(kind=kind) | Attribute(kind=kind) | Function(kind=kind):
-            return kind
-        case Duration() | Gap() | Arithmetic():
-            return "number"
-    assert_never(value)
 
 
 def compile_condition(

@@ -9,7 +9,7 @@ stack.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, get_args
 
@@ -30,39 +30,31 @@ from xscl.algebra.events import (
     Filter,
     Fold,
     Function,
-    Gap,
     ItemPosition,
     Kind,
     Length,
     Names,
     Next,
-    NullTest,
     OfItem,
     OfItems,
-    Parameter,
     Part,
     Phase,
     Referent,
     Schema,
     Select,
     Stream,
-    TextTest,
     Union,
     Value,
     WhereConjunct,
+    leaves,
+    map_leaves,
+    operands,
+    sources_of,
+    value_kind,
 )
 from xscl.algebra.values import MOST_TEXT, Span, String, derive, number_text, xpath_number
 from xscl.problems import Problem
 from xscl.syntax import Component, EventDefinition, EventExpr, EventQuery, EventStream, Named, Sequenced
-
-
-def expression_kind(value: Value) -> Kind:
-    match value:
-        case Constant(value=constant):
-            return "string" if isinstance(constant, str) else "number"
-        case Attribute(kind=kind) | Function(kind=kind):
-            return kind
-    return "number"
 
 
 def arithmetic(op: ArithmeticOp, left: Value, right: Value) -> Value:
@@ -89,7 +81,7 @@ _OPERATIONS: dict[ArithmeticOp, Callable[[float, float], float]] = {
 
 def function_of(name: str, args: tuple[Value, ...], kind: Kind) -> Value:
     """A function of values, folded to its value if that is constant and not NULL."""
-    if name == "number" and expression_kind(args[0]) == "number":
+    if name == "number" and value_kind(args[0]) == "number":
         return args[0]
     constants = [arg.value for arg in args if isinstance(arg, Constant)]
     if name == "coalesce" and isinstance(args[0], Constant):
@@ -208,63 +200,19 @@ def count_dnf_clauses(condition: EventCondition) -> int:
     return 1
 
 
-def compared_values(condition: EventCondition) -> Iterator[Value]:
-    match condition:
-        case AllOf(args=args) | AnyOf(args=args):
-            for arg in args:
-                yield from compared_values(arg)
-        case Comparison(left=left, right=right):
-            yield left
-            yield right
-        case TextTest(args=texts):
-            yield from texts
-        case NullTest(value=value):
-            yield value
-
-
-def subexpressions(value: Value) -> Iterator[Value]:
-    yield value
-    match value:
-        case Arithmetic(left=left, right=right):
-            yield from subexpressions(left)
-            yield from subexpressions(right)
-        case Function(args=args):
-            for arg in args:
-                yield from subexpressions(arg)
-
-
-def map_leaves(value: Value, leaf: _Map) -> Value:
-    match value:
-        case Arithmetic(op=op, left=left, right=right):
-            return Arithmetic(op, map_leaves(left, leaf), map_leaves(right, leaf))
-        case Function(name=name, args=args, kind=kind):
-            return Function(name, tuple(map_leaves(arg, leaf) for arg in args), kind)
-        case Constant() | Parameter() | Attribute() | Duration() | Gap():
-            return leaf(value)
-
-
-def mapped_condition(condition: EventCondition, leaf: _Map) -> EventCondition:
-    match condition:
-        case AllOf(args=args):
-            return AllOf(tuple(mapped_condition(arg, leaf) for arg in args))
-        case AnyOf(args=args):
-            return AnyOf(tuple(mapped_condition(arg, leaf) for arg in args))
-        case Comparison(op=op, left=left, right=right):
-            return Comparison(op, map_leaves(left, leaf), map_leaves(right, leaf))
-        case TextTest(name=name, args=texts, negated=negated):
-            return TextTest(name, tuple(map_leaves(text, leaf) for text in texts), negated)
-        case NullTest(value=value, negated=negated):
-            return NullTest(map_leaves(value, leaf), negated)
+def _subexpressions(node: EventCondition | Value) -> Iterator[EventCondition | Value]:
+    yield node
+    for operand in operands(node):
+        yield from _subexpressions(operand)
 
 
 def _in_place(part: Part, values: Mapping[str, Value]) -> _Map:
     return lambda leaf: values[leaf.name] if isinstance(leaf, Attribute) and leaf.part == part else leaf
 
 
-def _is_small(values: Iterator[Value]) -> bool:
-    return all(
-        number < MAX_SIZE for number, _ in enumerate(inner for value in values for inner in subexpressions(value))
-    )
+def _is_small(nodes: Iterable[EventCondition | Value]) -> bool:
+    parts = (part for node in nodes for part in _subexpressions(node) if isinstance(part, Value))
+    return all(number < MAX_SIZE for number, _ in enumerate(parts))
 
 
 # ---------------------------------------------------------------- upper bounds of DUR
@@ -332,22 +280,13 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
 
 def is_windowed(stream: Stream) -> bool:
     """Whether every NEXT and FOLD of a stream has a window. State without one never expires."""
-    match stream:
-        case Select() | Filter() | Aggregate():
-            return is_windowed(stream.source)
-        case Union():
-            return is_windowed(stream.left) and is_windowed(stream.right)
-        case Next() | Fold():
-            return stream.within is not None and is_windowed(stream.left) and is_windowed(stream.right)
-    return True
+    is_endless = isinstance(stream, Next | Fold) and stream.within is None
+    return not is_endless and all(map(is_windowed, sources_of(stream)))
 
 
 def _has_intervals(stream: Stream) -> bool:
-    match stream:
-        case Select() | Filter():
-            return _has_intervals(stream.source)
-        case Union():
-            return _has_intervals(stream.left) and _has_intervals(stream.right)
+    if isinstance(stream, Select | Filter | Union):
+        return all(map(_has_intervals, sources_of(stream)))
     return isinstance(stream, Next | Fold)
 
 
@@ -366,8 +305,8 @@ def filter_of(source: Stream, condition: EventCondition) -> Stream:
             if count_dnf_clauses(both) <= MAX_CLAUSES:
                 return Filter(inner, both)
         case Select(source=inner, items=items):
-            moved = mapped_condition(condition, _in_place("left", dict(items)))
-            if _is_small(compared_values(moved)):
+            moved = map_leaves(condition, _in_place("left", dict(items)))
+            if _is_small([moved]):
                 return replace(source, source=filter_of(inner, moved))
     return Filter(source, condition)
 
@@ -407,7 +346,7 @@ def next_of(
         values = {name: value for name, value in right.items if isinstance(value, Attribute)}
         if len(values) == len(right.items):
             renamed = {name: Attribute("right", value.name, value.kind) for name, value in values.items()}
-            condition = mapped_condition(condition, _in_place("right", renamed))
+            condition = map_leaves(condition, _in_place("right", renamed))
             names = tuple((part, values[name].name if part == "right" else name) for part, name in names)
             right = right.source
     condition, right = _with_filter(condition, right)
@@ -440,11 +379,9 @@ def _reads_a_name(stream: Stream) -> bool:
 def _with_filter(condition: EventCondition, right: Stream) -> tuple[EventCondition, Stream]:
     if not isinstance(right, Filter) or not isinstance(right.source, Events):
         return condition, right
-    if any(
-        isinstance(inner, Duration) for value in compared_values(right.condition) for inner in subexpressions(value)
-    ):
+    if any(isinstance(leaf, Duration) for leaf in leaves(right.condition)):
         return condition, right  # DUR is that of the right event there
-    moved = mapped_condition(
+    moved = map_leaves(
         right.condition,
         lambda leaf: Attribute("right", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf,
     )
@@ -481,17 +418,17 @@ _PHASES: tuple[Phase, ...] = ("first", "each", "complete")
 
 def number_references(value: Value, known: Mapping[str, Referent]) -> tuple[Value, Names]:
     """A value with its references renamed to `#0`, `#1`, ..., and the referents of these names."""
-    names = _numbered(subexpressions(value), known)
+    names = _numbered(value, known)
     return map_leaves(value, _renaming(known, names)), _sorted(names)
 
 
 def renamed_condition(condition: EventCondition, known: Mapping[str, Referent]) -> tuple[EventCondition, Names]:
-    names = _numbered((part for value in compared_values(condition) for part in subexpressions(value)), known)
-    return mapped_condition(condition, _renaming(known, names)), _sorted(names)
+    names = _numbered(condition, known)
+    return map_leaves(condition, _renaming(known, names)), _sorted(names)
 
 
 def mentioned(condition: EventCondition, known: Mapping[str, Referent]) -> list[Referent]:
-    return list(_numbered((part for value in compared_values(condition) for part in subexpressions(value)), known))
+    return list(_numbered(condition, known))
 
 
 def conjuncts_of(
@@ -563,9 +500,9 @@ def _unit(referent: Referent) -> tuple[int, int]:
     return referent.variable, 1
 
 
-def _numbered(parts: Iterator[Value], known: Mapping[str, Referent]) -> dict[Referent, str]:
+def _numbered(node: EventCondition | Value, known: Mapping[str, Referent]) -> dict[Referent, str]:
     found: dict[Referent, str] = {}
-    for part in parts:
+    for part in leaves(node):
         if isinstance(part, Attribute):
             found.setdefault(known[part.name], f"#{len(found)}")
     return found

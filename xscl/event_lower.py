@@ -33,12 +33,13 @@ from xscl.algebra.events import (
     Schema,
     Statement,
     TextTest,
+    value_kind,
 )
 from xscl.algebra.joins import constant_operand_text
 from xscl.algebra.trees import attach_branch, block_root, path_end
 from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, VarPath, derivation, is_number, xpath_number
 from xscl.builder import unquoted
-from xscl.event_forms import expression_kind, parts_of_kind, reorder_attributes, too_deep
+from xscl.event_forms import parts_of_kind, reorder_attributes, too_deep
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, Resolver, Schemas
 from xscl.lower import PatternBuilder
@@ -313,7 +314,7 @@ class _Fillr:
                 self.depends = self.depends or self._holds(node.args[1:])  # they may be no regular expressions
             case Comparison(op=op, left=left, right=right):
                 for one, other in ((left, right), (right, left)):
-                    is_read = op in ORDERS or expression_kind(other) == "number"
+                    is_read = op in ORDERS or value_kind(other) == "number"
                     if is_read and isinstance(one, Constant) and isinstance(one.value, str):
                         self._is_number(one.value)
             case AllOf(args=args) | AnyOf(args=args):

@@ -35,9 +35,11 @@ from xscl.algebra.events import (
     Variable,
     WhereConjunct,
     Word,
+    leaves,
     letters_of,
     shortest,
     spelled_out,
+    value_kind,
 )
 from xscl.algebra.values import Span
 from xscl.event_forms import (
@@ -46,13 +48,11 @@ from xscl.event_forms import (
     clashing,
     conjuncts_of,
     count_dnf_clauses,
-    expression_kind,
     mentioned,
     number_references,
     parts_of_kind,
     renamed_condition,
     sort_conjuncts,
-    subexpressions,
 )
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
 from xscl.problems import did_you_mean
@@ -233,7 +233,7 @@ class PatternResolver(Resolver):
                 return None
             args = found
         name: AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
-        kind = expression_kind(args[0]) if name == "argmax" else "number"
+        kind = value_kind(args[0]) if name == "argmax" else "number"
         return self.attribute_of(OfItems(variable.number, Aggregated(name, args), earlier), kind)
 
     # ------------------------------------------------------------ nearly matching
@@ -253,7 +253,7 @@ class PatternResolver(Resolver):
             self.problem("EARLIEST MAXIMAL with ERRORS", body.mode.span, "leave it out, or write NON OVERLAPPING")
         within = self._window(query, body)
         returned = self._returned(query.select or (), Scope("RETURN", ((ERRORS, "number"),)), "errors")
-        schema = tuple((name, expression_kind(value)) for name, (value, _) in returned.items())
+        schema = tuple((name, value_kind(value)) for name, (value, _) in returned.items())
         if ERRORS not in returned:
             schema = (*schema, (ERRORS, "number"))
         if letters is not None:
@@ -366,7 +366,7 @@ class PatternResolver(Resolver):
             ).items()
         ]
         within = self._window(query, body)
-        schema = tuple((item.name, expression_kind(item.value)) for item in returned if item.each is None)
+        schema = tuple((item.name, value_kind(item.value)) for item in returned if item.each is None)
         if query.select is not None and not self.is_schema(schema, "RETURN", query.select[0].span):
             return None
         found = Pattern(
@@ -518,7 +518,7 @@ class PatternResolver(Resolver):
         return (ALWAYS, ()) if condition is None else renamed_condition(condition, self.named_as)
 
     def _each(self, value: Value, span: Span) -> int | None:
-        referents = [self.named_as[part.name] for part in subexpressions(value) if isinstance(part, Attribute)]
+        referents = [self.named_as[part.name] for part in leaves(value) if isinstance(part, Attribute)]
         every = {one.variable for one in referents if isinstance(one, OfItem) and one.place == "every"}
         if len(every) > 1:
             self.problem("an item of two variables' events", span, "write an item for each of them")

@@ -34,6 +34,7 @@ from xscl.algebra.events import (
     TextTest,
     Union,
     Value,
+    value_kind,
 )
 from xscl.algebra.values import (
     NUMBERS,
@@ -56,7 +57,6 @@ from xscl.event_forms import (
     arithmetic,
     bounded,
     count_dnf_clauses,
-    expression_kind,
     filter_of,
     fold_of,
     function_of,
@@ -271,7 +271,7 @@ class Expressions:
             literal = call.args[1]
             assert isinstance(literal, String), "it has been checked"
             return function_of(with_literal(name, literal.value), values[:1], "string")
-        kinds = {expression_kind(value) for value in values}
+        kinds = {value_kind(value) for value in values}
         if name == "coalesce" and len(kinds) > 1:
             hint = 'make them one kind: number(...) is a number, concat(..., "") a text'
             self.problem("coalesce() of texts and numbers", call.span, hint)
@@ -332,7 +332,7 @@ class Expressions:
                 if expr.op in ORDERS:
                     self.problem(f"{expr.op} compares numbers, and {shown} is none", one.span, "write a number")
                     return None
-                if expression_kind(other) == "number":
+                if value_kind(other) == "number":
                     self.problem(f"a number is compared with {shown}, which is none", one.span, "write a number")
                     return None
         op = _OPPOSITE[expr.op] if negated else expr.op
@@ -463,10 +463,8 @@ class Resolver(Expressions):
             if item.name not in first:
                 hint = f"give it a first value on the left: (SELECT *, 0 AS {item.name} FROM ...) FOLD"
                 self.problem(f"FOLD's left side has no {item.name}", item.span, hint)
-            elif value is not None and expression_kind(value) != first[item.name]:
-                message = (
-                    f"{item.name} is a {first[item.name]} on the left, and FOLD gives it a {expression_kind(value)}"
-                )
+            elif value is not None and value_kind(value) != first[item.name]:
+                message = f"{item.name} is a {first[item.name]} on the left, and FOLD gives it a {value_kind(value)}"
                 self.problem(message, item.span, "make them one kind")
             if value is not None:
                 found[item.name] = value
@@ -503,7 +501,7 @@ class Resolver(Expressions):
                 return None
             name: AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
             aggregated = Aggregated(name, values)
-            kind = expression_kind(values[0]) if name == "argmax" else "number"
+            kind = value_kind(values[0]) if name == "argmax" else "number"
             # No attribute has a name with a sign in it.
             return found.setdefault(aggregated, (f"#{len(found)}", Attribute("left", f"#{len(found)}", kind)))[1]
 
@@ -511,7 +509,7 @@ class Resolver(Expressions):
         items: dict[str, Value] = {name: Attribute("left", name, kind) for name, kind in groups}
         for item in node.items:
             self.add_item(item, scope, items)
-        schema = tuple((name, expression_kind(value)) for name, value in items.items())
+        schema = tuple((name, value_kind(value)) for name, value in items.items())
         if not self.is_schema(schema, "AGGREGATE", node.span) or self.problems:
             return None
         return _grouped(source, groups, found, items, over, schema)
@@ -529,7 +527,7 @@ class Resolver(Expressions):
                     items[name] = Attribute("left", name, kind)
             else:
                 self.add_item(item, scope, items)
-        schema = tuple((name, expression_kind(value)) for name, value in items.items())
+        schema = tuple((name, value_kind(value)) for name, value in items.items())
         if not self.is_schema(schema, "SELECT", select[0].span) or len(self.problems) > before:
             return None
         return select_of(source, tuple(items.items()), schema)
@@ -590,6 +588,6 @@ def _grouped(
     else:
         names = {name: name for name, _ in found.values()}
     own = tuple((names[name], aggregated) for aggregated, (name, _) in found.items())
-    below = groups + tuple((names[name], expression_kind(value)) for name, value in found.values())
+    below = groups + tuple((names[name], value_kind(value)) for name, value in found.values())
     aggregate = Aggregate(source, own, tuple(name for name, _ in groups), over, below)
     return aggregate if below == schema else select_of(aggregate, tuple(items.items()), schema)

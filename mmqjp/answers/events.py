@@ -56,7 +56,7 @@ from templates.catalog import Catalog, Change
 from templates.events import EventPlacement, place_events
 from templates.witness import Witnesses, plain_node
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import EventPattern, Fold, NearPattern, Pattern, Statement
+from xscl.algebra.events import EventPattern, Fold, NearPattern, Pattern, Statement, sources_of
 from xscl.algebra.values import number_text
 
 
@@ -98,8 +98,7 @@ def _chosen_by(statement: Statement) -> list[str]:
 def _makes_texts(statement: Statement) -> bool:
     if isinstance(statement, Fold) and any(is_made_text(value) for _, value in statement.sets):
         return True
-    sides = (getattr(statement, side, None) for side in ("source", "left", "right"))
-    return any(_makes_texts(side) for side in sides if side is not None)
+    return not isinstance(statement, Pattern | NearPattern) and any(map(_makes_texts, sources_of(statement)))
 
 
 class EventOutput:

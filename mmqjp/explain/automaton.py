@@ -30,8 +30,6 @@ from pattern_stage.clauses import (
     constant_text,
     dnf_clauses,
     has_parameters,
-    rewritten,
-    rewritten_condition,
     split_condition,
     static_clauses,
     value_text,
@@ -67,6 +65,7 @@ from xscl.algebra.events import (
     Value,
     Variable,
     WhereConjunct,
+    map_leaves,
 )
 from xscl.event_lower import lower_statement
 from xscl.event_parser import schemas_of
@@ -435,7 +434,7 @@ def pattern_condition_text(condition: EventCondition, names: Names, variables: S
     if condition == AllOf():
         return ""
     texts = {name: referent_text(of, variables) for name, of in names}
-    return condition_text(rewritten_condition(condition, lambda leaf: _renamed(leaf, texts)), str, bare=True)
+    return condition_text(map_leaves(condition, lambda leaf: _renamed(leaf, texts)), str, bare=True)
 
 
 def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
@@ -451,7 +450,7 @@ def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
         return f"{name}{place}.{of.name}"
     items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
     args = [
-        value_text(rewritten(arg, lambda leaf: _of_items(leaf, items)), str, bare=True) for arg in of.aggregated.args
+        value_text(map_leaves(arg, lambda leaf: _of_items(leaf, items)), str, bare=True) for arg in of.aggregated.args
     ]
     return f"{of.aggregated.name}({', '.join(args) or items})"
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from feeds.feed import EntryForm
 from feeds.items import ATTRIBUTES, FIELDS
-from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value
+from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value, value_kind
 from xscl.algebra.values import (
     ORDERS,
     And,
@@ -36,7 +36,7 @@ from xscl.algebra.values import (
     time_text,
 )
 from xscl.check_expressions import blocks
-from xscl.event_forms import event_name_span, expression_kind, is_windowed
+from xscl.event_forms import event_name_span, is_windowed
 from xscl.event_parser import schemas_of
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import Resolver, Scope
@@ -579,14 +579,14 @@ class _TextRemarks(Resolver):
     def _texts(self, expr: EventCompare, left: Value, right: Value) -> None:
         texts = [
             one for one, value in ((expr.left, left), (expr.right, right))
-            if expression_kind(value) == "string" and not isinstance(value, Constant)
+            if value_kind(value) == "string" and not isinstance(value, Constant)
         ]  # fmt: skip
         if len(texts) == 2 and expr.op in ORDERS:
             message = f"{expr.op} compares numbers, and both of these are texts: it holds for texts that are numbers"
             self.remarks.append(
                 Problem(message, expr.span, f"{_NUMBER_HINT}; DUR and GAP say how far apart events are")
             )
-        elif len(texts) == 1 and (expr.op in ORDERS or "number" in (expression_kind(left), expression_kind(right))):
+        elif len(texts) == 1 and (expr.op in ORDERS or "number" in (value_kind(left), value_kind(right))):
             message = "a text is compared with a number: this never holds for a text that is none"
             self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
 

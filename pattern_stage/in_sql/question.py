@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
-from pattern_stage.clauses import leaves, rewritten, rewritten_condition
 from pattern_stage.columns import NULL_TEXT, Column, Columns
 from pattern_stage.definition import FormNode, StatementForm, StatementForms
 from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events, value_kind
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
@@ -44,6 +43,9 @@ from xscl.algebra.events import (
     TextTest,
     Union,
     Value,
+    leaves,
+    map_leaves,
+    value_kind,
 )
 
 NodeIndex = int
@@ -184,10 +186,10 @@ def on_left(item: Value | TextTest) -> Value | TextTest:
         return Attribute("left", one.name, one.kind) if isinstance(one, Attribute) else one
 
     if isinstance(item, TextTest):
-        found = rewritten_condition(item, leaf)
+        found = map_leaves(item, leaf)
         assert isinstance(found, TextTest)
         return found
-    return rewritten(item, leaf)
+    return map_leaves(item, leaf)
 
 
 def _finite(number: str) -> str:
@@ -391,7 +393,7 @@ class _QuestionBuilder:
         return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
 
     def _condition(self, node: FormNode, condition: EventCondition) -> EventCondition:
-        return rewritten_condition(condition, lambda leaf: self._leaf(node, leaf))
+        return map_leaves(condition, lambda leaf: self._leaf(node, leaf))
 
     # ------------------------------------------------------------ operators
 
@@ -404,7 +406,7 @@ class _QuestionBuilder:
                 columns = [f"{scope.derived(one)} AS {name}" for one, name in self._relations[place].columns.items()]
                 return self._single(node, place, scope, columns, [where])
             case Select(items=items):
-                values = {name: rewritten(value, lambda leaf: self._leaf(node, leaf)) for name, value in items}
+                values = {name: map_leaves(value, lambda leaf: self._leaf(node, leaf)) for name, value in items}
                 scope = self._scope(node)
                 columns = self._renamed(place, scope, lambda leaf: values[leaf.name])
                 return self._single(node, place, scope, columns, [])
@@ -422,9 +424,9 @@ class _QuestionBuilder:
         found = []
         for (item, form), name in self._relations[place].columns.items():
             if isinstance(item, TextTest):
-                found.append(f"{scope.condition(rewritten_condition(item, leaf))} AS {name}")
+                found.append(f"{scope.condition(map_leaves(item, leaf))} AS {name}")
             else:
-                found.append(f"{scope.value(rewritten(item, leaf), form)} AS {name}")
+                found.append(f"{scope.value(map_leaves(item, leaf), form)} AS {name}")
         return found
 
     def _single(
@@ -626,7 +628,7 @@ class _WindowQuestionBuilder:
     def _asked(self, conditions: Sequence[EventCondition], scope: SqlScope) -> Iterator[str]:
         for one in conditions:
             try:
-                yield scope.condition(rewritten_condition(one, self._leaf))
+                yield scope.condition(map_leaves(one, self._leaf))
             except NotSql:
                 continue  # less is left out
 

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
-from pattern_stage.clauses import TooManyClauses, dnf_clauses, leaves, rewritten
+from pattern_stage.clauses import TooManyClauses, dnf_clauses
 from pattern_stage.columns import Columns, mixed, same
 from pattern_stage.definition import StatementForm
 from pattern_stage.lineage import Lineage
 from pattern_stage.saved import flatten_lists, ints, lists
-from pattern_stage.values import Texts, compile_value, single_events, value_kind
+from pattern_stage.values import Texts, compile_value, single_events
 from xscl.algebra.events import (
     Aggregate,
     Attribute,
@@ -35,6 +35,9 @@ from xscl.algebra.events import (
     Select,
     Union,
     Value,
+    leaves,
+    map_leaves,
+    value_kind,
 )
 
 MOST_TRIES = 1_000
@@ -119,7 +122,7 @@ class _Search:
                 yield (key, key)
             case Select(items=items):
                 values = dict(items)
-                under = None if key is None else rewritten(key, lambda leaf: values.get(_name(leaf), leaf))
+                under = None if key is None else map_leaves(key, lambda leaf: values.get(_name(leaf), leaf))
                 if under is None or _is_key(under):
                     yield (under,)
             case Aggregate(by=by, source=source):
@@ -157,7 +160,7 @@ class _Search:
                 continue  # its next value may be another
             if key is not None:
                 sides = {of[_name(leaf)][0] for leaf in leaves(key)}
-                meant = _alone(rewritten(key, lambda leaf: _renamed(leaf, of)))
+                meant = _alone(map_leaves(key, lambda leaf: _renamed(leaf, of)))
                 stays = changes or names.isdisjoint(changing | computed)
                 if meant != left or not (sides == {"left"} or stays):
                     continue
@@ -205,7 +208,7 @@ def _name(leaf: Value) -> str:
 
 
 def _alone(value: Value) -> Value:
-    return rewritten(
+    return map_leaves(
         value, lambda leaf: Attribute("left", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf
     )
 
@@ -217,7 +220,7 @@ def _renamed(leaf: Value, of: Mapping[str, tuple[Part, str]]) -> Value:
 def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[Part | None, Value]:
     """Returns the input of a key of results, None for both, and the key there."""
     sides = {of[_name(leaf)][0] for leaf in leaves(key)}
-    return sides.pop() if len(sides) == 1 else None, rewritten(key, lambda leaf: _renamed(leaf, of))
+    return sides.pop() if len(sides) == 1 else None, map_leaves(key, lambda leaf: _renamed(leaf, of))
 
 
 # ---------------------------------------------------------------- parts

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.arrays import Ints, distinct
-from pattern_stage.clauses import rewritten_condition
 from pattern_stage.columns import Column, Columns, Mask, column_of, spread
 from pattern_stage.operators import OriginLookup, RowVectors
 from pattern_stage.pattern.masks import (
@@ -38,7 +37,6 @@ from pattern_stage.values import (
     compile_value,
     json_arrays,
     plain_values,
-    value_kind,
 )
 from xscl.algebra.events import (
     EVENTS,
@@ -55,6 +53,8 @@ from xscl.algebra.events import (
     Returned,
     Schema,
     Value,
+    map_leaves,
+    value_kind,
 )
 
 _AT_ONCE = 50_000
@@ -629,7 +629,7 @@ def _of_right(condition: EventCondition, own: Mapping[str, Referent]) -> EventCo
             return Attribute("right", of.name, value.kind)
         return value
 
-    return rewritten_condition(condition, leaf)
+    return map_leaves(condition, leaf)
 
 
 class Tally:

@@ -26,8 +26,8 @@ from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomato
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
 from pattern_stage.pattern.trails import Ages, KeptTrails
-from pattern_stage.values import Texts, as_json, compile_value, joined_arrays, single_events, value_kind
-from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
+from pattern_stage.values import Texts, as_json, compile_value, joined_arrays, single_events
+from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern, value_kind
 
 
 class NearStore(KeptTrails):

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from pattern_stage.clauses import condition_operands, has_parameters, leaves, rewritten, rewritten_condition
-from pattern_stage.definition import of_event, with_arguments, with_values
+from pattern_stage.clauses import has_parameters
+from pattern_stage.definition import of_event
 from pattern_stage.pattern import rows
 from pattern_stage.pattern.cells import RegisterTest
 from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleField, Writer
-from pattern_stage.values import Texts, value_kind
+from pattern_stage.values import Texts
 from xscl.algebra.events import (
     Aggregated,
+    AllOf,
+    AnyOf,
     Attribute,
     Comparison,
     EventCondition,
@@ -39,6 +41,10 @@ from xscl.algebra.events import (
     Value,
     WhereConjunct,
     Word,
+    leaves,
+    map_leaves,
+    value_kind,
+    with_operands,
 )
 
 Vector = tuple[tuple[int, int], ...]
@@ -417,9 +423,7 @@ class PatternProgram:
         if placed is None:
             names = dict(test.names)
             edge.static.append(
-                rewritten_condition(
-                    test.condition, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf
-                )
+                map_leaves(test.condition, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf)
             )
             return
         edge.dynamic.append(placed)
@@ -460,13 +464,16 @@ class PatternProgram:
                     return "set earlier", of.variable
             return name, of.variable  # a value of its own
 
+        def condition_of(condition: EventCondition) -> EventCondition:
+            return with_operands(condition, condition_of if isinstance(condition, AllOf | AnyOf) else value_of)
+
         def value_of(value: Value) -> Value:
             found = [leaf for leaf in leaves(value) if isinstance(leaf, Attribute)]
             if found and len(found) == len(list(leaves(value))):
                 roles = {role(leaf.name) for leaf in found}
                 if len(roles) == 1 and (isinstance(value, Attribute) or isinstance(names[found[0].name], OfItem)):
                     return place(value, *roles.pop())
-            return with_arguments(value, value_of)
+            return with_operands(value, value_of)
 
         def place(value: Value, kind: str, variable: int) -> Value:
             key = f"x{len(at) + sum(map(len, gathered.values()))}"
@@ -478,7 +485,7 @@ class PatternProgram:
                 else:
                     at[key] = read
                 return Attribute("left", key, value_kind(value))
-            own_value = rewritten(value, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf)
+            own_value = map_leaves(value, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf)
             slot, vkind = self.slots.slot(self._stream(variable), own_value), value_kind(value)
             position = -1 if self._is_negated(variable) else self.positive.index(variable)
             if kind == "new":
@@ -494,7 +501,7 @@ class PatternProgram:
 
         if stream is not None and all(role(name)[0] == "new" for name in names):
             return None
-        condition = with_values(test.condition, value_of)
+        condition = condition_of(test.condition)
         sets: list[Register] = []
         for variable, parts in gathered.items():
             every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)
@@ -603,13 +610,7 @@ class PatternProgram:
 
     def _row_test(self, placed: _Placed, state: int) -> RowTest:
         names = list(placed.at)
-        used = [
-            leaf
-            for value in condition_operands(placed.condition)
-            for leaf in leaves(value)
-            if isinstance(leaf, Attribute)
-        ]
-        kinds: dict[str, Kind] = {leaf.name: leaf.kind for leaf in used}
+        kinds = {leaf.name: leaf.kind for leaf in leaves(placed.condition) if isinstance(leaf, Attribute)}
         leaf = self._leaf(placed, state)
         code = ", ".join(leaf(Attribute("left", name, kinds[name])) for name in names)
         loops = self._loops(placed, state)

@@ -16,12 +16,12 @@ from typing import Any, Literal, NamedTuple, assert_never, cast
 import numpy as np
 
 from common.arrays import Ints
-from pattern_stage.clauses import Clauses, TooManyClauses, condition_operands, dnf_clauses, has_parameters, leaves
+from pattern_stage.clauses import Clauses, TooManyClauses, dnf_clauses, has_parameters
 from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, column_of, number_distinct, same
 from pattern_stage.fan_out import grow_array
 from pattern_stage.operators import Index, RowVectors
 from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
-from pattern_stage.values import FALSE, TRUE, Pairs, Texts, compile_condition, compile_value, single_events, value_kind
+from pattern_stage.values import FALSE, TRUE, Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
@@ -39,6 +39,8 @@ from xscl.algebra.events import (
     Schema,
     TextTest,
     Value,
+    leaves,
+    value_kind,
 )
 from xscl.algebra.values import DERIVED
 
@@ -52,7 +54,7 @@ class StaticTest:
     def __init__(self, conditions: Sequence[EventCondition], clauses: Clauses, index: Index) -> None:
         """`clauses` are these conditions in disjunctive normal form."""
         self._clauses, self._index = clauses, index
-        every = [leaf for one in conditions for value in condition_operands(one) for leaf in leaves(value)]
+        every = [leaf for one in conditions for leaf in leaves(one)]
         self._columns = sorted({leaf.index for leaf in every if isinstance(leaf, Parameter)})
         self._numbers: dict[tuple[int, ...], int] = {}
         self._constants: list[tuple[int, ...]] = []
@@ -598,13 +600,7 @@ class RowTest:
         """`gathered` returns, of registers and an event, the vectors of `values` for which the condition must hold."""
         self._values, self._gathered, self._scalar = values, gathered, scalar
         self._holds = compile_condition(condition, values, None, texts)
-        used = {
-            leaf.index
-            for value in condition_operands(condition)
-            for leaf in leaves(value)
-            if isinstance(leaf, Parameter)
-        }
-        self._columns = sorted(used)
+        self._columns = sorted({leaf.index for leaf in leaves(condition) if isinstance(leaf, Parameter)})
         self._rows: Ints = np.zeros(0, np.int64)
         self._heads = self._class_of = self._rows
         self._parameters: tuple[Column, ...] = ()

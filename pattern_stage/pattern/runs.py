@@ -34,8 +34,8 @@ from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgr
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table, register_codes
 from pattern_stage.pattern.trails import Ages, ExpiringRun, KeptTrails
-from pattern_stage.values import Texts, value_kind
-from xscl.algebra.events import Kind, Pattern
+from pattern_stage.values import Texts
+from xscl.algebra.events import Kind, Pattern, value_kind
 
 _Drafts = dict[tuple[Any, ...], Draft]
 """The new runs of a key in an epoch: by state, registers and event; without merging, by a serial number, too."""

@@ -33,8 +33,8 @@ from pattern_stage.pattern.set_search import (
     together,
 )
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
-from pattern_stage.values import Texts, value_kind
-from xscl.algebra.events import Attribute, Kind, OfItem, Pattern
+from pattern_stage.values import Texts
+from xscl.algebra.events import Attribute, Kind, OfItem, Pattern, value_kind
 
 _AT_ONCE = 256
 """Matches that are tested together, and compared with what may be better."""

@@ -8,8 +8,9 @@ are ordinary conditions with each name an Attribute of `left`. See docs/patterns
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar, get_args
 
 from common.tools import quick
 from xscl.algebra.trees import PatternNode
@@ -138,6 +139,71 @@ class AnyOf:
 EventCondition = Atom | AllOf | AnyOf
 ALWAYS = AllOf()
 
+_Leaf = Constant | Parameter | Attribute | Duration | Gap
+_LEAVES = frozenset(get_args(_Leaf))
+
+_Node = TypeVar("_Node", bound=EventCondition | Value)
+
+
+def operands(node: EventCondition | Value) -> tuple[EventCondition | Value, ...]:
+    """The direct operands of a condition or value."""
+    match node:
+        case Comparison() | Arithmetic():
+            return node.left, node.right
+        case AllOf() | AnyOf() | TextTest() | Function():
+            return node.args
+        case NullTest():
+            return (node.value,)
+    return ()
+
+
+def with_operands(node: _Node, of: Callable[[Any], Any]) -> _Node:
+    """A condition or value with other operands."""
+    made: Any = node
+    match node:
+        case Comparison():
+            made = Comparison(node.op, of(node.left), of(node.right))
+        case AllOf() | AnyOf():
+            made = type(node)(tuple([of(arg) for arg in node.args]))
+        case Arithmetic():
+            made = Arithmetic(node.op, of(node.left), of(node.right))
+        case Function():
+            made = Function(node.name, tuple([of(arg) for arg in node.args]), node.kind)
+        case TextTest():
+            made = TextTest(node.name, tuple([of(arg) for arg in node.args]), node.negated)
+        case NullTest():
+            made = NullTest(of(node.value), node.negated)
+    found: _Node = made
+    return found
+
+
+def leaves(node: EventCondition | Value) -> Iterator[Value]:
+    """The attributes, parameters, constants, DUR and GAP of a condition or value, from left to right."""
+    if isinstance(node, _Leaf):
+        yield node
+    for operand in operands(node):
+        yield from leaves(operand)
+
+
+def map_leaves(node: _Node, leaf: Callable[[Value], Value]) -> _Node:
+    """A condition or value with its leaves replaced."""
+
+    def mapped(one: Any) -> Any:
+        return leaf(one) if one.__class__ in _LEAVES else with_operands(one, mapped)
+
+    found: _Node = mapped(node)
+    return found
+
+
+def value_kind(value: Value) -> Kind:
+    match value:
+        case Constant(value=constant):
+            return "string" if isinstance(constant, str) else "number"
+        case Parameter(kind=kind) | Attribute(kind=kind) | Function(kind=kind):
+            return kind
+    return "number"
+
+
 # ---------------------------------------------------------------- operators
 
 
@@ -247,6 +313,53 @@ class Aggregate:
 
 
 Stream = Events | Select | Filter | Union | Next | Fold | Aggregate
+
+
+def sources_of(stream: Stream) -> tuple[Stream, ...]:
+    """The streams that an operator reads, left before right."""
+    match stream:
+        case Events():
+            return ()
+        case Select() | Filter() | Aggregate():
+            return (stream.source,)
+        case Union() | Next() | Fold():
+            return stream.left, stream.right
+
+
+def window_of(operator: Stream) -> int | None:
+    """The WITHIN or OVER of an operator, in microseconds."""
+    if isinstance(operator, Next | Fold):
+        return operator.within
+    return operator.over if isinstance(operator, Aggregate) else None
+
+
+def with_parts(
+    operator: Stream,
+    sources: Sequence[Stream],
+    window: int | None,
+    value: Callable[[Value], Value],
+    condition: Callable[[EventCondition], EventCondition],
+) -> Stream:
+    """An operator over other streams, with another WITHIN or OVER, and its conditions and values replaced in order."""
+    if isinstance(operator, Events):
+        return operator
+    left, right = sources[0], sources[-1]
+    match operator:
+        case Filter():
+            return Filter(left, condition(operator.condition))
+        case Select(items=items):
+            return Select(left, tuple([(name, value(one)) for name, one in items]), operator.schema)
+        case Next():
+            return Next(left, right, condition(operator.condition), window, operator.names, operator.schema)
+        case Fold():
+            chooses, continues = condition(operator.chooses), condition(operator.continues)
+            sets = tuple([(name, value(one)) for name, one in operator.sets])
+            return Fold(left, right, chooses, continues, sets, window, operator.names, operator.schema)
+        case Aggregate(items=aggregates):
+            made = [(name, Aggregated(one.name, tuple(map(value, one.args)))) for name, one in aggregates]
+            return Aggregate(left, tuple(made), operator.by, window, operator.schema)
+        case Union():
+            return Union(left, right)
 
 
 @quick

@@ -35,7 +35,6 @@ from mmqjp.explain.retrace.values import (
     evaluate_value,
 )
 from mmqjp.explain.terms import FunnelStage, duration_text, format_window
-from pattern_stage.clauses import rewritten_condition
 from xpath_stage.binder import Take
 from xscl.algebra.events import (
     AllOf,
@@ -51,6 +50,7 @@ from xscl.algebra.events import (
     Value,
     Variable,
     WhereConjunct,
+    map_leaves,
 )
 
 _EACH = ("each", "previous")
@@ -62,7 +62,7 @@ class BoundCondition:
     def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
         self._pattern, self._names = pattern, names
         self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
-        self.said = rewritten_condition(condition, self._renamed)
+        self.said = map_leaves(condition, self._renamed)
         """The condition with its names as in the statement."""
         self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
         """The numbers of its variables."""
