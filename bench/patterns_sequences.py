@@ -26,7 +26,7 @@ from pattern_stage.columns import Columns, Floats, whole
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.index import StaticIndex
 from pattern_stage.kernel import Kernel, Results
-from pattern_stage.pattern import runs as running
+from pattern_stage.pattern import host
 from pattern_stage.pattern.found import expand_bundles
 from pattern_stage.pattern.history import Extension, KeyTuple, NearHistory, PartialCandidate, PartialName, hashed
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
@@ -218,7 +218,7 @@ def run_kleene(
 
     telling: list[float] = []  # of a few calls for an interval, as each look at the clock takes long
     clocked = partial(charged, charge=telling.append, clock=time.thread_time)
-    bundles = patch.object(running, "expand_bundles", clocked(expand_bundles))
+    bundles = patch.object(host, "expand_bundles", clocked(expand_bundles))
     with bundles, patch.object(RunMatching, "_results", clocked(RunMatching._results)):
         streams = {STOCK_STREAM: events.encoded(kernel.texts)}
         run.seconds = kit.feed(kernel, streams, INTERVAL * kit.SECOND, take, tracked)

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from common.arrays import Ints, distinct
 from pattern_stage.clauses import Clauses, Conjunction, has_parameters, shape
 from pattern_stage.columns import Column, Columns, Floats, HashTable, Mask, hashes_of, number_distinct, same, scatter
-from pattern_stage.fan_out import grow_array
+from pattern_stage.fan_out import Slots, grow_array
 from pattern_stage.operators import RowVectors
 from pattern_stage.plan import nulls
-from pattern_stage.slots import Slots
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,

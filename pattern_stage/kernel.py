@@ -39,6 +39,7 @@ from pattern_stage.operators import (
 )
 from pattern_stage.operators import SetNumbering as Together
 from pattern_stage.partition.keys import Numbers
+from pattern_stage.pattern.host import PatternHost
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
@@ -181,7 +182,7 @@ def _key(row: Mapping[str, Any], refers: list[int]) -> Hashable:
 
 def due(operator: PatternOp) -> int | None:
     """Returns the time before which nothing becomes known without another event; None if nothing waits for time."""
-    return operator.due() if isinstance(operator, RunMatching | SetMatching) else None
+    return operator.due() if isinstance(operator, PatternHost) else None
 
 
 def make_operator(

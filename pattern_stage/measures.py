@@ -15,9 +15,8 @@ import numpy as np
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Floats, mixed, number_distinct, same, spread
-from pattern_stage.fan_out import RowReaders, grow_array
+from pattern_stage.fan_out import RowReaders, Slots, grow_array
 from pattern_stage.operators import RowVectors
-from pattern_stage.slots import Slots
 from pattern_stage.values import Pairs, Texts, aggregate_ranges, compile_value, known, sums
 from pattern_stage.windows import counts_in, sums_in
 from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Function, Schema, Value, value_kind

@@ -28,7 +28,7 @@ from pattern_stage.columns import (
     spread,
 )
 from pattern_stage.definition import AlgebraOp, Definition, FormNode, StatementForm, sees_before, with_leaves
-from pattern_stage.slots import Slots
+from pattern_stage.fan_out import Slots
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
     Aggregate,

@@ -14,9 +14,8 @@ from common.arrays import Ints, distinct
 from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, mixed, same, spread
-from pattern_stage.fan_out import grow_array
+from pattern_stage.fan_out import KeptEvents, Slots, grow_array
 from pattern_stage.index import RowClasses, each_shape
-from pattern_stage.slots import KeptEvents, Slots
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
 from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value, value_kind
 

@@ -4,6 +4,7 @@ time."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from common.arrays import Ints
+from common.bounds import BEGINNING
 from pattern_stage.columns import Column, column_of
 from pattern_stage.fan_out import grow_array
-from pattern_stage.operators import OriginLookup
+from pattern_stage.operators import LimitName, Meter, OriginLookup
 from pattern_stage.pattern.cells import CellTable
-from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded
+from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded, mask_to_rows
 from pattern_stage.pattern.rows import KeyValues
 from templates.witness import plain_node
 from xscl.algebra.events import Kind
@@ -98,6 +100,46 @@ class Apart:
         if rows != EVERY:
             kept = {key: [(end, of & ~rows) for end, of in some if of & ~rows] for key, some in self.ends.items()}
             self.ends = {key: some for key, some in kept.items() if some}
+
+
+class KeptRows(ABC):
+    """What waits for some rows. `window` is the greatest span of a match."""
+
+    def __init__(self, window: int, meter: Meter) -> None:
+        self.window, self._meter = window, meter
+        self.rows = 0
+        self.passed = BEGINNING
+        """The time up to which it was advanced."""
+        self._gone = 0
+        """The rows that exceeded a limit in this epoch."""
+
+    def add_rows(self, new: int, window: int) -> None:
+        """Adds rows whose greatest window this is."""
+        self.rows |= new
+        self.window = max(self.window, window)
+
+    @abstractmethod
+    def remove_rows(self, gone: int) -> None:
+        """Removes rows, and state for them alone."""
+
+    def leave(self, gone: int) -> None:
+        """Removes rows that have no statements any more."""
+        self.remove_rows(gone)
+
+    def exceed(self, rows: int, time: int, bound: LimitName) -> None:
+        """Stops work for rows that exceed a limit."""
+        if rows:
+            self._meter.tell(mask_to_rows(rows), time, bound)
+            self.rows &= ~rows
+            self._gone |= rows
+
+    @abstractmethod
+    def waiting(self) -> Iterable[tuple[int, int]]:
+        """Returns sets of rows, each with the number of what waits for them."""
+
+    def due(self) -> int | None:
+        """Returns the time before which nothing becomes known without another event; None if nothing waits for time."""
+        return None
 
 
 class SetMatch(NamedTuple):

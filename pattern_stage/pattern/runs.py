@@ -4,19 +4,15 @@ are reported. Rows of one pattern share runs if they have one window, or any whe
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints
 from common.bounds import BEGINNING, deadline
-from pattern_stage.columns import Flow, each_once, joined_flow, no_flow
-from pattern_stage.definition import inputs as inputs_of
-from pattern_stage.definition import sees_before
-from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
+from pattern_stage.columns import Flow, no_flow
+from pattern_stage.operators import Meter, OriginLookup, RowVectors
 from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
 from pattern_stage.pattern.found import (
     Bundle,
@@ -25,17 +21,16 @@ from pattern_stage.pattern.found import (
     Ending,
     LateKills,
     ResultBuilder,
-    batch_bundles,
-    expand_bundles,
 )
-from pattern_stage.pattern.masks import EVERY, Draft, EventTuple, Trail, mask_to_rows, rows_to_mask, top_of
-from pattern_stage.pattern.match import Apart, KeyState, Roles, event_order
+from pattern_stage.pattern.host import BundleHost
+from pattern_stage.pattern.masks import EVERY, Draft, EventTuple, Trail, top_of
+from pattern_stage.pattern.match import KeyState, MatchCandidate, Roles
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents
-from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table, register_codes
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex
+from pattern_stage.pattern.state import PartReader, SavedPart, register_codes
 from pattern_stage.pattern.trails import Ages, ExpiringRun, KeptTrails
 from pattern_stage.values import Texts
-from xscl.algebra.events import Kind, Pattern, value_kind
+from xscl.algebra.events import Pattern
 
 _Drafts = dict[tuple[Any, ...], Draft]
 """The new runs of a key in an epoch: by state, registers and event; without merging, by a serial number, too."""
@@ -199,15 +194,6 @@ class KeptRuns(KeptTrails):
                 self.watch(event[0] + self._longer(), key, "absent")
         if own.is_empty():
             del self.parts[key]
-
-    def waiting(self) -> dict[int, int]:
-        """Returns sets of rows with their numbers of entries."""
-        found: dict[int, int] = defaultdict(int)
-        for cell in self.kept_cells():
-            for one in cell.entries:
-                if one.start >= self.low:
-                    found[one.rows] += 1
-        return found
 
 
 class RunStore(KeptRuns):
@@ -466,13 +452,10 @@ class RunStore(KeptRuns):
             self.watch(draft.event[0], key, "pending")
 
 
-_NONE = np.zeros(0, np.int64)
-
-
-class RunMatching:
-    """A pattern without SET and EARLIEST MAXIMAL. It has one shape. Rows that differ only in constants and windows
-    share runs: a match depends on the window only by its span, so runs use the greatest. Where something becomes known
-    at a window's end, or depends on earlier events, each window has its own runs."""
+class RunMatching(BundleHost[RunStore]):
+    """A pattern without SET and EARLIEST MAXIMAL. Rows that differ only in constants and windows share runs: a match
+    depends on the window only by its span, so runs use the greatest. Where something becomes known at a window's end,
+    or depends on earlier events, each window has its own runs."""
 
     def __init__(
         self,
@@ -486,72 +469,35 @@ class RunMatching:
         merged: bool = True,
     ) -> None:
         """Without `merged`, runs with equal memory stay separate: the paper's basic algorithm."""
-        self._pattern = pattern = definitions[0]
-        self._rows, self._texts, self._lineage, self._meter, self._merged = rows, texts, lineage, meter, merged
-        self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
-        slots = EventSlots()
-        self._program = PatternProgram(pattern, texts, slots)
-        self._roles, self._role_places = _roles(self._program, self._schemas, texts, index)
+        pattern, slots = definitions[0], EventSlots()
+        self._program = program = PatternProgram(pattern, texts, slots)
+        absent = [one.stream for one in program.negations]
+        super().__init__(pattern, rows, texts, lineage, meter, program.streams, absent)
+        self._merged, self._whole = merged, pattern.strategy == "strict"
+        roles, self._role_places = _roles(program, self._schemas, texts, index)
         conditions = Conditions(pattern, texts, slots)
         self._found = ResultBuilder(pattern, texts, slots, lineage)
-        self._late = LateKills(self._program, conditions)
-        self._arrivals = RoleEvents(
-            self._schemas,
-            pattern.keys,
-            self._roles,
-            texts,
-            all_events=pattern.strategy in ("strict", "partition"),
-        )
-        self._arrivals.compute(slots.values)
-        self._kinds = {stream: [value_kind(one) for one in some] for stream, some in slots.values.items()}
+        self._late = LateKills(program, conditions)
+        self._take_roles(roles, slots, all_events=pattern.strategy in ("strict", "partition"))
         self._settles = bool(self._late) or pattern.apart
-        """Whether the results of an epoch must be known before the next."""
-        trailing = any(one.group > self._program.last for one in self._program.negations)
-        self._by_window = sees_before(pattern) or trailing
-        self._stores: dict[int, RunStore] = {}
-        self._apart: dict[int, Apart] = {}
-        self._numbers: set[int] = set()
-        self._since: list[tuple[int, int]] = []
+        self._by_window = self._sees_before or any(one.group > program.last for one in program.negations)
+        self._nothing = no_flow(pattern.schema, len(program.kleene))
 
     # ------------------------------------------------------------ rows
 
-    def add_rows(self, new: Ints) -> None:
-        self._numbers.update(new.tolist())
-        for role in self._roles:
-            role.add_rows(new, self._rows)
-        windows = self._rows.within[new] if self._by_window else np.zeros(len(new), np.int64)
-        for window in distinct(windows).tolist():
-            mine = new[windows == window]
-            store = self._stores.get(window)
-            if store is None:
-                store = self._stores[window] = self._new_store()
-                if self._pattern.apart:
-                    self._apart[window] = Apart(self._order, whole=self._pattern.strategy == "strict")
-            store.rows |= rows_to_mask(mine)
-            store.window = max(store.window, int(self._rows.within[mine].max()))
-            store.windows.follow(mask_to_rows(store.rows))
-        if sees_before(self._pattern):
-            for time in distinct(self._rows.apart[new]).tolist():
-                self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
-        self._follow()
+    def _groups(self, rows: Ints) -> Sequence[int]:
+        windows: list[int] = self._rows.within[rows].tolist() if self._by_window else [0] * len(rows)
+        return windows
 
-    def _new_store(self) -> RunStore:
+    def _new_store(self, window: int) -> RunStore:
         return RunStore(self._program, self._role_places, 0, self._meter, self._rows, merged=self._merged)
 
+    def add_rows(self, new: Ints) -> None:
+        super().add_rows(new)
+        self._follow()
+
     def remove_rows(self, gone: Ints) -> None:
-        self._numbers.difference_update(gone.tolist())
-        mask = rows_to_mask(gone)
-        for role in self._roles:
-            role.remove_rows(gone)
-        for window, store in list(self._stores.items()):
-            store.remove_rows(mask)
-            store.windows.follow(mask_to_rows(store.rows))
-            if window in self._apart:
-                self._apart[window].without(mask)
-            if not store.rows:
-                del self._stores[window]
-                self._apart.pop(window, None)
-        self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
+        super().remove_rows(gone)
         self._follow()
 
     def _follow(self) -> None:
@@ -567,161 +513,62 @@ class RunMatching:
 
     # ------------------------------------------------------------ running
 
-    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
-        epochs = list(self._arrivals.epochs(inputs, every, self._since))
-        self._since = [(time, rows) for time, rows in self._since if time >= until]
-        found: list[BundleMatches] = []
-        for window, store in self._stores.items():
-            store.begin()
-            bundles: list[Bundle] = []
-            for time, arrivals in epochs:
-                bundles += store.step(time, arrivals)
-                if bundles and self._settles:
-                    found.append(self._settled(window, store, bundles))
-                    bundles = []
-            bundles += store.pass_until(until)
-            if self._settles:
-                found.append(self._settled(window, store, bundles))
-            else:
-                found += [expand_bundles(some, distinct=self._distinct) for some in batch_bundles(bundles)]
-        return self._results(found)
+    def _step(self, store: RunStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
+        return store.step(time, arrivals)
 
-    @property
-    def _distinct(self) -> bool:
-        return len(self._stores) > 1
-
-    def _settled(self, window: int, store: RunStore, bundles: list[Bundle]) -> BundleMatches:
-        found = self._late.left(store.window, expand_bundles(bundles, distinct=self._distinct), self._rows.parameters)
-        apart = self._apart.get(window)
-        if apart is None:
-            return found
-        found = self._with_having(found)
-        if not len(found.at):
-            return found
-        apart.forget_before(int(found.table.known.min()) - store.window)
-        candidates = found.candidates()
-        chosen = apart.chosen(candidates)
-        for one, rows in zip(candidates, chosen, strict=True):
-            if rows and not store.trailing:
-                store.drop_rows(one.key, rows)
-        return found.with_rows(chosen)
+    def _checked(self, store: RunStore, found: BundleMatches) -> BundleMatches:
+        found = self._late.left(store.window, found, self._rows.parameters)
+        return self._with_having(found) if self._is_apart else found
 
     def _with_having(self, found: BundleMatches) -> BundleMatches:
         if not self._found.has_having or not len(found.at):
             return found
         return found.only(self._found.having(found.table, found.at, found.rows, self._rows.parameters))
 
-    def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
-        return event_order(self._lineage, numbers)
-
-    def _results(self, all_found: Sequence[BundleMatches]) -> Flow:
-        none = no_flow(self._pattern.schema, len(self._program.kleene))
-        flow = joined_flow([self._flow(found) for found in all_found if len(found.at)], none)
-        return each_once(flow) if self._distinct else flow
+    def _tell(self, store: RunStore, matches: Sequence[MatchCandidate], chosen: Sequence[int]) -> None:
+        for one, rows in zip(matches, chosen, strict=True):
+            if rows and not store.trailing:
+                store.drop_rows(one.key, rows)
 
     def _flow(self, found: BundleMatches) -> Flow:
-        if not self._by_window:
-            spans = found.table.t1 - found.table.t0
-            found = found.only(spans[found.at] <= self._rows.within[found.rows])
-        if not self._pattern.apart:
+        if not self._is_apart:
             found = self._with_having(found)
         return Flow(self._found.events(found.table, found.table.t0, found.table.known), found.at, found.rows)
 
     # ------------------------------------------------------------ state
 
-    def due(self) -> int | None:
-        times = (store.due() for store in self._stores.values())
-        return min((time for time in times if time is not None), default=None)
+    def _codes(self, store: RunStore) -> Iterator[Any]:
+        for key, part in store.parts.items():
+            yield from key
+            for layout, cells in self._cells(part):
+                for cell in cells.values():
+                    for register, value in zip(layout, cell.registers, strict=True):
+                        yield from register_codes(register, value)
 
-    def waiting(self) -> Ints:
-        """Returns for each row the number of waiting ends of runs; those with equal memory at one event count once."""
-        counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
-        for store in self._stores.values():
-            for mask, count in store.waiting().items():
-                counts[mask_to_rows(mask)] += count
-        return counts
-
-    def codes(self) -> Iterable[Ints]:
-        for role in self._roles:
-            yield from role.codes()
-        found: set[int] = set()
-        texts = {
-            stream: [3 + place for place, kind in enumerate(kinds) if kind == "string"]
-            for stream, kinds in self._kinds.items()
-        }
-        for store in self._stores.values():
-            for trail in store.trails():
-                slots = texts.get(self._program.streams[trail.component], ())
-                found.update(event[slot] for slot in slots for event in trail.events)
-            for key, part in store.parts.items():
-                found.update(value for value in key if isinstance(value, int))
-                for negation, some in zip(self._program.negations, part.absent, strict=True):
-                    found.update(event[slot] for event, _ in some for slot in texts.get(negation.stream, ()))
-                for layout, cells in self._cells(part):
-                    for cell in cells.values():
-                        for register, value in zip(layout, cell.registers, strict=True):
-                            found.update(register_codes(register, value))
-        for apart in self._apart.values():
-            found.update(value for key in apart.ends for value in key if isinstance(value, int))
-        found.discard(-1)
-        yield np.array(sorted(found), np.int64)
+    def _events(self, store: RunStore) -> Iterator[tuple[int, EventTuple]]:
+        for trail in store.trails():
+            yield from ((self._streams[trail.component], event) for event in trail.events)
+        for part in store.parts.values():
+            for stream, some in zip(self._absent_streams, part.absent, strict=True):
+                yield from ((stream, event) for event, _ in some)
 
     def _cells(self, part: KeyState) -> Iterator[tuple[Any, Any]]:
         yield from zip(self._program.layouts, part.cells, strict=True)
         yield self._program.layouts[-1], part.pending
 
-    def parts(self) -> Iterable[Ints]:
-        found: list[int] = []
-        for store in self._stores.values():
-            found += [event[2] for trail in store.trails() for event in trail.events]
-            found += [event[2] for part in store.parts.values() for some in part.absent for event, _ in some]
-        yield np.array(found, np.int64)
+    def _saved(self, store: RunStore) -> Iterator[tuple[KeyValues, SavedPart]]:
+        for key, part in store.parts.items():
+            writer = self._writer()
+            cells = [writer.cells(some, layout) for layout, some in self._cells(part)]
+            absent = [
+                [[writer.event(stream, event), writer.mask(of)] for event, of in some]
+                for stream, some in zip(self._absent_streams, part.absent, strict=True)
+            ]
+            yield key, writer.done(cells=cells, absent=absent, passed=store.passed)
 
-    def state(self) -> pa.Table:
-        """Returns the state: a table row per key, and for ends of reported matches."""
-        saved: list[tuple[KeyValues, SavedPart]] = []
-        for window, store in self._stores.items():
-            for key, part in store.parts.items():
-                writer = PartWriter(self._texts, self._kinds, self._program.streams)
-                cells = [writer.cells(some, layout) for layout, some in self._cells(part)]
-                absent = [
-                    [[writer.event(negation.stream, event), writer.mask(of)] for event, of in some]
-                    for negation, some in zip(self._program.negations, part.absent, strict=True)
-                ]
-                saved.append((key, writer.done(cells=cells, absent=absent, passed=store.passed)))
-            if window in self._apart:
-                for key, ends in self._apart[window].ends.items():
-                    writer = PartWriter(self._texts, self._kinds, self._program.streams)
-                    saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
-        return keyed_table(saved, self._key_kinds(), self._texts)
-
-    def _key_kinds(self) -> list[Kind]:
-        return [dict(self._schemas[0])[name] for name in self._pattern.keys]
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        for one in keyed_rows(table, self._key_kinds(), self._texts, renumber):
-            self._restore_part(*one)
-
-    def _restore_part(self, key: KeyValues, data: str, numbers: list[int], rows: dict[int, int]) -> None:
-        window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
-        reader = PartReader(
-            data,
-            numbers,
-            rows,
-            self._texts,
-            self._kinds,
-            self._program.streams,
-            [one.stream for one in self._program.negations],
-        )
-        if "ends" in reader.data:
-            self._apart[window].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
-            return
-        store = self._stores[window]
+    def _restore(self, store: RunStore, key: KeyValues, reader: PartReader) -> None:
         part = KeyState(self._program.hashed, len(self._program.negations))
-        *cells, pending = reader.data["cells"]
-        tables = zip((*part.cells, part.pending), (*cells, pending), strict=True)
-        for layout, (table, some) in zip((*self._program.layouts, self._program.layouts[-1]), tables, strict=True):
+        for (layout, table), some in zip(self._cells(part), reader.data["cells"], strict=True):
             for name, cell in reader.cells(some, layout).items():
                 table[name] = cell
         part.absent = [

@@ -6,6 +6,7 @@ with better ones. Events wait by key until sets may be complete."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, INFINITE, deadline
 from pattern_stage.fan_out import grow_array
-from pattern_stage.operators import LimitName, Meter
+from pattern_stage.operators import Meter
 from pattern_stage.pattern.found import Tally
 from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
-from pattern_stage.pattern.match import SetMatch
+from pattern_stage.pattern.match import KeptRows, SetMatch
 from pattern_stage.pattern.rows import KeyValues
 
 _Candidates = Sequence[tuple[EventTuple, int]]
@@ -79,7 +80,7 @@ class _Group:
     """Bound on their ends, if groups are tried from the last."""
 
 
-class _Search:
+class _Search(ABC):
     """A search for matches whose last event ends at `end`, or, with `start`, whose first begins then."""
 
     def __init__(
@@ -96,6 +97,15 @@ class _Search:
         self._end, self._start = end, start
         self._used: set[int] = set()
         self._left = 0
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Called once all that was given is known."""
+
+    @abstractmethod
+    def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
+        """Yields bindings of all variables, and the rows that may have them."""
 
     def leave(self, rows: int) -> None:
         self._left |= rows
@@ -111,19 +121,10 @@ class _Search:
 class SetSearch(_Search):
     """Finds all matches."""
 
-    def __init__(
-        self,
-        form: SetForm,
-        candidates: CandidateEvents,
-        window: int,
-        spend: Spend,
-        *,
-        end: int | None = None,
-        start: int | None = None,
-    ) -> None:
-        super().__init__(form, candidates, window, spend, end=end, start=start)
+    def _prepare(self) -> None:
+        form, candidates = self._form, self._candidates
         last = max(form.groups)
-        order = range(last + 1) if end is None else range(last, -1, -1)
+        order = range(last + 1) if self._end is None else range(last, -1, -1)
         self._order = [at for group in order for at, of in enumerate(form.groups) if of == group]
         self._bound: list[list[EventTuple] | None] = [None] * len(form.groups)
         self._tests = form.tests(self._order)
@@ -131,10 +132,10 @@ class SetSearch(_Search):
         """Place of the variable that completes the first group to be bound, which has the given end or begin."""
         at = self._order[self._decides]
         self._deciding: _Candidates | None = None
-        if end is None:
-            self._deciding = [one for one in candidates[at] if one[0][0] == start]
+        if self._end is None:
+            self._deciding = [one for one in candidates[at] if one[0][0] == self._start]
         elif not form.kleene[at]:
-            self._deciding = [one for one in candidates[at] if one[0][1] == end]
+            self._deciding = [one for one in candidates[at] if one[0][1] == self._end]
 
     def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
         yield from self._from(0, rows, END, BEGINNING, _Group(BEGINNING, END))
@@ -220,17 +221,8 @@ _Found = tuple[list[list[EventTuple]], int]
 class EarliestSearch(_Search):
     """Finds a superset of the earliest and maximal ones."""
 
-    def __init__(
-        self,
-        form: SetForm,
-        candidates: CandidateEvents,
-        window: int,
-        spend: Spend,
-        *,
-        end: int | None = None,
-        start: int | None = None,
-    ) -> None:
-        super().__init__(form, candidates, window, spend, end=end, start=start)
+    def _prepare(self) -> None:
+        form, candidates = self._form, self._candidates
         self._last_group = max(form.groups)
         self._bound: list[list[EventTuple]] = [[] for _ in form.groups]
         roles = Counter(event[2] for some in candidates for event, _ in some)
@@ -464,23 +456,20 @@ class BlockSteps:
         self._times[rows] = self._steps[rows] = 0
 
 
-class KeptSets:
+class KeptSets(KeptRows):
     """The waiting events of the rows with one window, by key."""
 
     def __init__(self, window: int, wait: int, meter: Meter) -> None:
         """`wait`: how long events are kept after they began."""
-        self.window, self.wait, self._meter = window, wait, meter
-        self.rows = 0
+        super().__init__(window, meter)
+        self.wait = wait
         self.kept: dict[KeyValues, list[BufferedEvent]] = {}
         self.starts: list[int] = []
         self.keys_at: dict[int, set[KeyValues]] = defaultdict(set)
         """Keys by begin of an event of the first group."""
-        self.passed = BEGINNING
         self._count = self._swept = 0
         self._room = meter.limits.partial
         """Number of events that may be added before a row may exceed the limit."""
-        self._gone = 0
-        """The rows that exceeded a limit in this epoch."""
         self.found = Tally(meter.limits.matches)
         """Matches of an epoch, which EARLIEST MAXIMAL and NON OVERLAPPING choose among."""
         self._steps = Tally(meter.limits.work)
@@ -502,6 +491,9 @@ class KeptSets:
             known[event[2], stream] = event, masks, stream
         for one in sorted(known.values(), key=lambda one: one[0][1]):
             self.keep(key, one)
+
+    def waiting(self) -> Iterator[tuple[int, int]]:
+        return ((together(masks), 1) for some in self.kept.values() for _, masks, _ in some)
 
     def due(self) -> int | None:
         return deadline(self.starts[0], self.window) if self.starts else None
@@ -550,13 +542,6 @@ class KeptSets:
         over = self._steps.over()
         self.exceed(over, time, "work")
         return over
-
-    def exceed(self, rows: int, time: int, bound: LimitName) -> None:
-        """Stops the search for rows that exceed a limit."""
-        if rows:
-            self._meter.tell(mask_to_rows(rows), time, bound)
-            self.rows &= ~rows
-            self._gone |= rows
 
     def remove_rows(self, gone: int) -> None:
         self.rows &= ~gone

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from heapq import heappop
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from common.bounds import deadline
 from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
-from pattern_stage.definition import inputs as inputs_of
 from pattern_stage.definition import is_alone, of_event
-from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
+from pattern_stage.operators import Meter, OriginLookup, RowVectors
 from pattern_stage.pattern.found import Conditions, ResultBuilder
-from pattern_stage.pattern.masks import EventTuple, expanded, mask_to_rows, rows_to_mask
-from pattern_stage.pattern.match import Apart, MatchTable, SetMatch, event_order
+from pattern_stage.pattern.host import Epochs, PatternHost
+from pattern_stage.pattern.masks import EventTuple, expanded, rows_to_mask
+from pattern_stage.pattern.match import MatchTable, SetMatch
 from pattern_stage.pattern.program import EventSlots
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents, Writer
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, Writer
 from pattern_stage.pattern.set_search import (
     BufferedEvent,
     EarliestSearch,
@@ -30,18 +29,19 @@ from pattern_stage.pattern.set_search import (
     SetSearch,
     changed_bindings,
     is_sound,
-    together,
 )
-from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
+from pattern_stage.pattern.state import PartReader, SavedPart
 from pattern_stage.values import Texts
-from xscl.algebra.events import Attribute, Kind, OfItem, Pattern, value_kind
+from xscl.algebra.events import Attribute, OfItem, Pattern
 
 _AT_ONCE = 256
 """Matches that are tested together, and compared with what may be better."""
 
 
-class SetFinder:
-    """Finds the matches of a pattern with SET, or with EARLIEST MAXIMAL."""
+class SetMatching(PatternHost[KeptSets, SetMatch]):
+    """A pattern with SET, or with EARLIEST MAXIMAL. Each window has its own events. Events are kept only if some
+    variable accepts them, alone and by key; nothing is tried before each variable has candidates in the order of the
+    groups (phase 1 of match windows)."""
 
     def __init__(
         self,
@@ -53,13 +53,12 @@ class SetFinder:
         meter: Meter,
     ) -> None:
         self._pattern = pattern = definitions[0]
+        super().__init__(pattern, rows, texts, lineage, meter)
         self._is_late = pattern.is_late
-        self._rows, self._texts, self._lineage, self._meter = rows, texts, lineage, meter
-        self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         slots = EventSlots()
         self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
         self._negated = [at for at, one in enumerate(pattern.variables) if one.negated]
-        self._streams = [int(one.source.stream) for one in pattern.variables]
+        self._inputs = [int(one.source.stream) for one in pattern.variables]
         conditions = Conditions(pattern, texts, slots)
         self._found = ResultBuilder(pattern, texts, slots, lineage)
         alone = [one for one in (*pattern.conjuncts, *pattern.kills) if is_alone(one, pattern)]
@@ -69,10 +68,10 @@ class SetFinder:
             [conditions.condition(one.condition, one.names, at) for one in pattern.kills if one.variable == at]
             for at in self._negated
         ]
-        self._roles = [
+        roles = [
             EventRole(
-                self._streams[at],
-                self._schemas[self._streams[at]],
+                self._inputs[at],
+                self._schemas[self._inputs[at]],
                 [of_event(one) for one in alone if one.variable == at],
                 texts,
                 index,
@@ -88,13 +87,7 @@ class SetFinder:
         )
         self._is_plain = not rest and not self._negated and not pattern.having_names
         """Whether all that is in order and in the window is a match."""
-        self._arrivals = RoleEvents(self._schemas, pattern.keys, self._roles, texts, all_events=False)
-        self._arrivals.compute(slots.values)
-        self._kinds = {stream: [value_kind(one) for one in some] for stream, some in slots.values.items()}
-        self._stores: dict[int, KeptSets] = {}
-        self._apart: dict[int, Apart] = {}
-        self._numbers: set[int] = set()
-        self._since: list[tuple[int, int]] = []
+        self._take_roles(roles, slots)
 
     def _early(self, slots: EventSlots) -> tuple[Any, ...]:
         pattern, found = self._pattern, []
@@ -107,7 +100,7 @@ class SetFinder:
 
             def place(leaf: Attribute, names: Any = names) -> str:
                 of = names[leaf.name]
-                slot = slots.slot(self._streams[of.variable], Attribute("left", of.name, leaf.kind))
+                slot = slots.slot(self._inputs[of.variable], Attribute("left", of.name, leaf.kind))
                 return f"B[{self._positive.index(of.variable)}][0][{slot}]"
 
             about = frozenset(self._positive.index(of.variable) for of in names.values())
@@ -280,69 +273,31 @@ class SetFinder:
         """Returns sort keys of events with these t1. Names matter only for simultaneous events."""
         return self._order(ends) if len(set(ends.values())) < len(ends) else ends
 
-    def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
-        return event_order(self._lineage, numbers)
+    # ------------------------------------------------------------ rows and intervals
 
+    def _groups(self, rows: Ints) -> Sequence[int]:
+        windows: list[int] = self._rows.within[rows].tolist()
+        return windows
 
-class SetMatching(SetFinder):
-    """A pattern with SET, or with EARLIEST MAXIMAL. It has one shape; each window has its own events. Events are kept
-    only if some variable accepts them, alone and by key; nothing is tried before each variable has candidates in the
-    order of the groups (phase 1 of match windows)."""
+    def _new_store(self, window: int) -> KeptSets:
+        # With late matches, events are kept as long as an event that began before.
+        return KeptSets(window, 2 * window if self._is_late else window, self._meter)
 
-    # ------------------------------------------------------------ rows
+    def _of_store(self, group: Hashable, store: KeptSets, epochs: Epochs, until: int) -> Iterator[SetMatch]:
+        apart = self._apart.get(group)
+        for found in self._steps(store, epochs, until):
+            if apart is not None:
+                apart.forget_before(found[0].known - 2 * store.window)
+                chosen = apart.chosen([match.candidate() for match in found])
+                found = [match._replace(rows=rows) for match, rows in zip(found, chosen, strict=True) if rows]
+            yield from found
 
-    def add_rows(self, new: Ints) -> None:
-        self._numbers.update(new.tolist())
-        for role in self._roles:
-            role.add_rows(new, self._rows)
-        windows = self._rows.within[new]
-        for window in distinct(windows).tolist():
-            store = self._stores.get(window)
-            if store is None:
-                store = self._stores[window] = KeptSets(window, self._wait(window), self._meter)
-                if self._pattern.apart:
-                    self._apart[window] = Apart(self._order, whole=False)
-            store.rows |= rows_to_mask(new[windows == window])
-        for time in distinct(self._rows.apart[new]).tolist():
-            self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
-
-    def remove_rows(self, gone: Ints) -> None:
-        self._numbers.difference_update(gone.tolist())
-        mask = rows_to_mask(gone)
-        for role in self._roles:
-            role.remove_rows(gone)
-        for window, store in list(self._stores.items()):
-            store.remove_rows(mask)
-            if not store.rows:
-                del self._stores[window]
-                self._apart.pop(window, None)
-                continue
-            if window in self._apart:
-                self._apart[window].without(mask)
-        self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
-
-    # ------------------------------------------------------------ running
-
-    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
-        epochs = list(self._arrivals.epochs(inputs, every, self._since))
-        self._since = [(time, rows) for time, rows in self._since if time >= until]
-        told: list[SetMatch] = []
-        for window, store in self._stores.items():
-            apart = self._apart.get(window)
-            for found in self._of_store(store, epochs, until):
-                if apart is not None:
-                    apart.forget_before(found[0].known - 2 * window)
-                    chosen = apart.chosen([match.candidate() for match in found])
-                    found = [match._replace(rows=rows) for match, rows in zip(found, chosen, strict=True) if rows]
-                told += found
-        table = MatchTable(told, len(self._positive))
+    def _results(self, all_found: Sequence[SetMatch]) -> Flow:
+        table = MatchTable(all_found, len(self._positive))
         events = self._found.events(table, table.t0, table.known)
         return each_once(sorted_flow(events, table.at, table.rows).compact())
 
-    def _of_store(
-        self, store: KeptSets, epochs: Sequence[tuple[int, Sequence[Arrival]]], until: int
-    ) -> Iterator[list[SetMatch]]:
+    def _steps(self, store: KeptSets, epochs: Epochs, until: int) -> Iterator[list[SetMatch]]:
         for time, arrivals in epochs:
             yield from self._pass(store, time)
             by_key: dict[KeyValues, list[Arrival]] = {}
@@ -379,92 +334,39 @@ class SetMatching(SetFinder):
             if found:
                 yield found
 
-    def _wait(self, window: int) -> int:
-        """Returns how long events are kept: with late matches, as long as an event that began before."""
-        return 2 * window if self._is_late else window
-
     # ------------------------------------------------------------ state
 
-    def due(self) -> int | None:
-        times = (store.due() for store in self._stores.values())
-        return min((time for time in times if time is not None), default=None)
+    def _codes(self, store: KeptSets) -> Iterable[Any]:
+        return (value for key in store.kept for value in key)
 
-    def waiting(self) -> Ints:
-        counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
-        for store in self._stores.values():
-            for some in store.kept.values():
-                for _, masks, _ in some:
-                    counts[mask_to_rows(together(masks))] += 1
-        return counts
+    def _events(self, store: KeptSets) -> Iterator[tuple[int, EventTuple]]:
+        return ((stream, event) for some in store.kept.values() for event, _, stream in some)
 
-    def codes(self) -> Iterable[Ints]:
-        for role in self._roles:
-            yield from role.codes()
-        found: set[int] = {-1}
-        texts = {
-            stream: [3 + place for place, kind in enumerate(kinds) if kind == "string"]
-            for stream, kinds in self._kinds.items()
-        }
-        for store in self._stores.values():
-            for key, some in store.kept.items():
-                found.update(value for value in key if isinstance(value, int))
-                for event, _, stream in some:
-                    found.update(event[slot] for slot in texts.get(stream, ()))
-        for apart in self._apart.values():
-            found.update(value for key in apart.ends for value in key if isinstance(value, int))
-        found.discard(-1)
-        yield np.array(sorted(found), np.int64)
+    def _saved(self, store: KeptSets) -> Iterator[tuple[KeyValues, SavedPart]]:
+        if spent := list(store.block.saved()):
+            writer = self._writer()
+            yield (), writer.done(spent=[(times, steps, writer.mask(rows)) for times, steps, rows in spent])
+        for key, some in store.kept.items():
+            writer = self._writer()
+            kept = [
+                [writer.event(stream, event), [writer.mask(of) for of in masks], stream]
+                for event, masks, stream in some
+            ]
+            yield key, writer.done(kept=kept, passed=store.passed)
 
-    def parts(self) -> Iterable[Ints]:
-        stores = self._stores.values()
-        yield np.array([event[2] for store in stores for some in store.kept.values() for event, _, _ in some], np.int64)
-
-    def state(self) -> pa.Table:
-        saved: list[tuple[KeyValues, SavedPart]] = []
-        for window, store in self._stores.items():
-            if spent := list(store.block.saved()):
-                writer = self._writer()
-                told = [(times, steps, writer.mask(rows)) for times, steps, rows in spent]
-                saved.append(((), writer.done(spent=told)))
-            for key, some in store.kept.items():
-                writer = self._writer()
-                kept = [
-                    [writer.event(stream, event), [writer.mask(of) for of in masks], stream]
-                    for event, masks, stream in some
-                ]
-                saved.append((key, writer.done(kept=kept, passed=store.passed)))
-            if window in self._apart:
-                for key, ends in self._apart[window].ends.items():
-                    writer = self._writer()
-                    saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
-        return keyed_table(saved, self._key_kinds(), self._texts)
-
-    def _writer(self) -> PartWriter:
-        return PartWriter(self._texts, self._kinds, ())
-
-    def _key_kinds(self) -> list[Kind]:
-        return [dict(self._schemas[0])[name] for name in self._pattern.keys]
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        for key, data, numbers, rows in keyed_rows(table, self._key_kinds(), self._texts, renumber):
-            window = int(self._rows.within[next(iter(rows.values()))])
-            reader = PartReader(data, numbers, rows, self._texts, self._kinds, (), ())
-            if "ends" in reader.data:
-                self._apart[window].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
-                continue
-            store = self._stores[window]
-            if "spent" in reader.data:
-                for times, steps, spent in reader.data["spent"]:
-                    store.block.adopt(times, steps, reader.mask(spent))
-                continue
-            passed = reader.data["passed"]
-            store.passed = max(store.passed, passed)
-            some: list[BufferedEvent] = []
-            for event, masks, stream in reader.data["kept"]:
-                made = reader.event_of(event, stream)
-                here = tuple([reader.mask(of) for of in masks])
-                if any(here):
-                    some.append((made, here, stream))
-                    if self._is_late and self._begins(here) and made[0] + window >= passed:
-                        store.await_window(made[0], key)
-            store.adopt(key, some)
+    def _restore(self, store: KeptSets, key: KeyValues, reader: PartReader) -> None:
+        if "spent" in reader.data:
+            for times, steps, spent in reader.data["spent"]:
+                store.block.adopt(times, steps, reader.mask(spent))
+            return
+        passed = reader.data["passed"]
+        store.passed = max(store.passed, passed)
+        some: list[BufferedEvent] = []
+        for event, masks, stream in reader.data["kept"]:
+            made = reader.event_of(event, stream)
+            here = tuple([reader.mask(of) for of in masks])
+            if any(here):
+                some.append((made, here, stream))
+                if self._is_late and self._begins(here) and made[0] + store.window >= passed:
+                    store.await_window(made[0], key)
+        store.adopt(key, some)

@@ -3,7 +3,7 @@ for a row as long as a run that began in the row's window leads there."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
@@ -13,10 +13,11 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, deadline
-from pattern_stage.operators import LimitName, Meter, RowVectors
+from pattern_stage.operators import Meter, RowVectors
 from pattern_stage.pattern.cells import Cell
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, Tally, bundles
 from pattern_stage.pattern.masks import Draft, Trail, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.match import KeptRows
 from pattern_stage.pattern.rows import KeyValues
 
 
@@ -65,15 +66,12 @@ ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
 """The key; the item, or what of the key to check; and, for a cell, its place."""
 
 
-class KeptTrails(ABC):
-    """The runs of some rows. `window` is the greatest span of a match."""
+class KeptTrails(KeptRows):
+    """The runs of some rows."""
 
     def __init__(self, window: int, meter: Meter, rows: RowVectors) -> None:
-        self.window, self._meter = window, meter
-        self.rows = 0
+        super().__init__(window, meter)
         self.windows = RowWindows(rows)
-        self.passed = BEGINNING
-        """The time up to which runs have expired."""
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
         """Items by the begin of their latest run."""
         self._starts: list[int] = []
@@ -82,8 +80,6 @@ class KeptTrails(ABC):
         """Weight that may be added before a row may exceed the limit."""
         self._long: dict[int, Trail] = {}
         """Trails to trim."""
-        self._gone = 0
-        """The rows that exceeded a limit in this epoch."""
         self.made, self.most_made = 0, meter.limits.partial
         """Weight created in this epoch, and its bound before a row may exceed the limit."""
         self.found = AtOnce(meter.limits.matches, self.windows)
@@ -92,13 +88,27 @@ class KeptTrails(ABC):
     def kept_cells(self) -> Iterator[Cell]:
         """Yields all cells."""
 
-    @abstractmethod
-    def remove_rows(self, gone: int) -> None:
-        """Removes rows, and state for them alone."""
-
-    @abstractmethod
     def kept_beside(self, ages: Ages) -> None:
         """Counts what is kept beside cells."""
+
+    @abstractmethod
+    def pass_until(self, time: int) -> list[Bundle]:
+        """Advances time. Returns what becomes known before."""
+
+    def add_rows(self, new: int, window: int) -> None:
+        super().add_rows(new, window)
+        self.windows.follow(mask_to_rows(self.rows))
+
+    def leave(self, gone: int) -> None:
+        self.remove_rows(gone)
+        self.windows.follow(mask_to_rows(self.rows))
+
+    def waiting(self) -> Iterator[tuple[int, int]]:
+        """Yields the rows of waiting ends of runs; those with equal memory at one event count once."""
+        for cell in self.kept_cells():
+            for one in cell.entries:
+                if one.start >= self.low:
+                    yield one.rows, 1
 
     # ------------------------------------------------------------ time
 
@@ -229,13 +239,6 @@ class KeptTrails(ABC):
         most = self._meter.limits.partial
         self._room = most - int(counts[counts <= most].max(initial=0))
         return rows_to_mask(np.flatnonzero(counts > most))
-
-    def exceed(self, rows: int, time: int, bound: LimitName) -> None:
-        """Stops work for rows that exceed a limit."""
-        if rows:
-            self._meter.tell(mask_to_rows(rows), time, bound)
-            self.rows &= ~rows
-            self._gone |= rows
 
     def find(self, ending: Ending, trail: Trail, place: int, rows: int) -> None:
         for bundle in bundles(ending, trail, place, rows, lambda: self.rows):

@@ -1,0 +1,272 @@
+"""What all PATTERNs do alike: rows in stores, intervals, NON OVERLAPPING, and the saved state. A pattern has one shape.
+Its rows are in groups, each with a store of what waits for them: rows that can share runs or events are one group."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from common.arrays import Ints, distinct
+from pattern_stage.columns import NULL_TEXT, Flow, each_once, joined_flow
+from pattern_stage.definition import AnyPattern, sees_before
+from pattern_stage.definition import inputs as inputs_of
+from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
+from pattern_stage.pattern.found import Bundle, BundleMatches, batch_bundles, expand_bundles
+from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
+from pattern_stage.pattern.match import Apart, KeptRows, MatchCandidate, event_order
+from pattern_stage.pattern.program import FIRST_SLOT, EventSlots
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents
+from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
+from pattern_stage.pattern.trails import KeptTrails
+from pattern_stage.values import Texts
+from xscl.algebra.events import Kind, value_kind
+
+S = TypeVar("S", bound=KeptRows)
+T = TypeVar("T", bound=KeptTrails)
+F = TypeVar("F")
+
+Epochs = Sequence[tuple[int, Sequence[Arrival]]]
+"""The times of an interval, each with its events."""
+
+
+class PatternHost(ABC, Generic[S, F]):
+    def __init__(
+        self,
+        pattern: AnyPattern,
+        rows: RowVectors,
+        texts: Texts,
+        lineage: OriginLookup,
+        meter: Meter,
+        streams: Sequence[int] = (),
+        absent_streams: Sequence[int] = (),
+    ) -> None:
+        """`streams` has the input of each variable whose events are in trails, `absent_streams` of each negated one."""
+        self._rows, self._texts, self._lineage, self._meter = rows, texts, lineage, meter
+        self._streams, self._absent_streams = streams, absent_streams
+        self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
+        self._keys = pattern.keys
+        self._key_kinds = [dict(self._schemas[0])[name] for name in pattern.keys]
+        self._is_apart, self._sees_before = pattern.apart, sees_before(pattern)
+        self._stores: dict[Any, S] = {}
+        self._apart: dict[Any, Apart] = {}
+        self._whole = False
+        """Whether all keys count as one for NON OVERLAPPING."""
+        self._numbers: set[int] = set()
+        self._since: list[tuple[int, int]] = []
+
+    def _take_roles(self, roles: Sequence[EventRole], slots: EventSlots, *, all_events: bool = False) -> None:
+        """Takes the roles of events, and the values of events that are needed."""
+        self._roles = roles
+        self._arrivals = RoleEvents(self._schemas, self._keys, roles, self._texts, all_events=all_events)
+        self._arrivals.compute(slots.values)
+        self._kinds: dict[int, list[Kind]] = {
+            stream: [value_kind(one) for one in some] for stream, some in slots.values.items()
+        }
+
+    # ------------------------------------------------------------ rows
+
+    @abstractmethod
+    def _groups(self, rows: Ints) -> Sequence[Hashable]:
+        """Returns the group of each of some rows."""
+
+    @abstractmethod
+    def _new_store(self, window: int) -> S:
+        """Returns the store of a group whose first row has this window."""
+
+    def add_rows(self, new: Ints) -> None:
+        self._numbers.update(new.tolist())
+        for role in self._roles:
+            role.add_rows(new, self._rows)
+        grouped: dict[Any, list[int]] = {}
+        for row, group in zip(new.tolist(), self._groups(new), strict=True):
+            grouped.setdefault(group, []).append(row)
+        for group, some in sorted(grouped.items()):
+            mine = np.array(some, np.int64)
+            if group not in self._stores:
+                self._stores[group] = self._new_store(int(self._rows.within[mine[0]]))
+                if self._is_apart:
+                    self._apart[group] = Apart(self._order, whole=self._whole)
+            self._stores[group].add_rows(rows_to_mask(mine), int(self._rows.within[mine].max()))
+        if self._sees_before:
+            for time in distinct(self._rows.apart[new]).tolist():
+                self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
+
+    def remove_rows(self, gone: Ints) -> None:
+        self._numbers.difference_update(gone.tolist())
+        mask = rows_to_mask(gone)
+        for role in self._roles:
+            role.remove_rows(gone)
+        for group, store in list(self._stores.items()):
+            store.leave(mask)
+            if not store.rows:
+                del self._stores[group]
+                self._apart.pop(group, None)
+            elif group in self._apart:
+                self._apart[group].without(mask)
+        self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
+
+    # ------------------------------------------------------------ running
+
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
+        epochs = list(self._arrivals.epochs(inputs, every, self._since))
+        self._since = [(time, rows) for time, rows in self._since if time >= until]
+        return self._results(
+            [one for group, store in self._stores.items() for one in self._of_store(group, store, epochs, until)]
+        )
+
+    @abstractmethod
+    def _of_store(self, group: Hashable, store: S, epochs: Epochs, until: int) -> Iterable[F]:
+        """Returns what becomes known of the rows of a store before `until`."""
+
+    @abstractmethod
+    def _results(self, all_found: Sequence[F]) -> Flow:
+        """Returns what was found as results."""
+
+    def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
+        return event_order(self._lineage, numbers)
+
+    # ------------------------------------------------------------ what waits
+
+    def due(self) -> int | None:
+        times = (store.due() for store in self._stores.values())
+        return min((time for time in times if time is not None), default=None)
+
+    def waiting(self) -> Ints:
+        counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
+        for store in self._stores.values():
+            for mask, count in store.waiting():
+                counts[mask_to_rows(mask)] += count
+        return counts
+
+    @abstractmethod
+    def _events(self, store: S) -> Iterator[tuple[int, EventTuple]]:
+        """Yields the events that a store keeps, each with its input."""
+
+    @abstractmethod
+    def _codes(self, store: S) -> Iterable[Any]:
+        """Returns the key values of a store, and the codes that it keeps beside events."""
+
+    def codes(self) -> Iterable[Ints]:
+        for role in self._roles:
+            yield from role.codes()
+        texts = {
+            stream: [FIRST_SLOT + place for place, kind in enumerate(kinds) if kind == "string"]
+            for stream, kinds in self._kinds.items()
+        }
+        known = [value for apart in self._apart.values() for key in apart.ends for value in key]
+        found: set[int] = set()
+        for store in self._stores.values():
+            known += self._codes(store)
+            for stream, event in self._events(store):
+                found.update(event[slot] for slot in texts.get(stream, ()))
+        found.update(code for code in known if isinstance(code, int))  # numbers are floats
+        found.discard(NULL_TEXT)
+        yield np.array(sorted(found), np.int64)
+
+    def parts(self) -> Iterable[Ints]:
+        yield np.array([event[2] for store in self._stores.values() for _, event in self._events(store)], np.int64)
+
+    # ------------------------------------------------------------ state
+
+    def state(self) -> pa.Table:
+        """Returns the state: a table row per key, and for ends of reported matches."""
+        saved: list[tuple[KeyValues, SavedPart]] = []
+        for group, store in self._stores.items():
+            saved += self._saved(store)
+            if group in self._apart:
+                for key, ends in self._apart[group].ends.items():
+                    writer = self._writer()
+                    saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
+        return keyed_table(saved, self._key_kinds, self._texts)
+
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        for key, data, numbers, rows in keyed_rows(table, self._key_kinds, self._texts, renumber):
+            (group,) = self._groups(np.array([next(iter(rows.values()))]))
+            reader = PartReader(data, numbers, rows, self._texts, self._kinds, self._streams, self._absent_streams)
+            if "ends" in reader.data:
+                self._apart[group].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
+            else:
+                self._restore(self._stores[group], key, reader)
+
+    def _writer(self) -> PartWriter:
+        return PartWriter(self._texts, self._kinds, self._streams)
+
+    @abstractmethod
+    def _saved(self, store: S) -> Iterator[tuple[KeyValues, SavedPart]]:
+        """Yields the parts of a store, each with its key."""
+
+    @abstractmethod
+    def _restore(self, store: S, key: KeyValues, reader: PartReader) -> None:
+        """Restores a part."""
+
+
+class BundleHost(PatternHost[T, BundleMatches]):
+    """A pattern whose matches are found in bundles."""
+
+    _settles: bool
+    """Whether the results of an epoch must be known before the next."""
+    _by_window: bool
+    """Whether each window has its own store; otherwise, runs use the greatest window of their store."""
+    _nothing: Flow
+    """The results of no matches."""
+
+    @abstractmethod
+    def _step(self, store: T, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
+        """Processes the events of an epoch. Returns what became known since the previous one, and in it."""
+
+    @abstractmethod
+    def _flow(self, found: BundleMatches) -> Flow:
+        """Returns matches as results."""
+
+    @abstractmethod
+    def _checked(self, store: T, found: BundleMatches) -> BundleMatches:
+        """Returns the matches to choose among, of those of an epoch."""
+
+    def _tell(self, store: T, matches: Sequence[MatchCandidate], chosen: Sequence[int]) -> None:
+        """Called with the rows for which each match is reported."""
+
+    def _of_store(self, group: Hashable, store: T, epochs: Epochs, until: int) -> Iterator[BundleMatches]:
+        store.begin()
+        bundles: list[Bundle] = []
+        for time, arrivals in epochs:
+            bundles += self._step(store, time, arrivals)
+            if bundles and self._settles:
+                yield self._settled(group, store, bundles)
+                bundles = []
+        bundles += store.pass_until(until)
+        if self._settles:
+            yield self._settled(group, store, bundles)
+        else:
+            for some in batch_bundles(bundles):
+                yield expand_bundles(some, distinct=self._distinct)
+
+    @property
+    def _distinct(self) -> bool:
+        return len(self._stores) > 1
+
+    def _settled(self, group: Hashable, store: T, bundles: list[Bundle]) -> BundleMatches:
+        found = self._checked(store, expand_bundles(bundles, distinct=self._distinct))
+        apart = self._apart.get(group)
+        if apart is None or not len(found.at):
+            return found
+        apart.forget_before(int(found.table.known.min()) - store.window)
+        candidates = found.candidates()
+        chosen = apart.chosen(candidates)
+        self._tell(store, candidates, chosen)
+        return found.with_rows(chosen)
+
+    def _results(self, all_found: Sequence[BundleMatches]) -> Flow:
+        found = [self._flow(self._in_window(one)) for one in all_found if len(one.at)]
+        flow = joined_flow(found, self._nothing)
+        return each_once(flow) if self._distinct else flow
+
+    def _in_window(self, found: BundleMatches) -> BundleMatches:
+        if self._by_window:
+            return found
+        spans = found.table.t1 - found.table.t0
+        return found.only(spans[found.at] <= self._rows.within[found.rows])
