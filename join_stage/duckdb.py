@@ -35,7 +35,7 @@ from join_stage.protocol import (
     has_many_values,
     value_pairs_statement,
 )
-from join_stage.signature.plan import SignaturePlan
+from join_stage.signature.plan import SignaturePlan, StoredState
 from join_stage.store.duckdb import DuckDBStore, columns_of, telling_damage, temporary_views, translate_write_errors
 from join_stage.store.protocol import RUNS, StoreError, StoreSchema, TableStore
 from join_stage.tables import (
@@ -45,11 +45,7 @@ from join_stage.tables import (
     R_DOCTS_STORED,
     STATE,
     drop_runs_manifest,
-    latest_texts,
     runs_manifest,
-    save_runs_manifest,
-    save_word_order,
-    word_order,
 )
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES, JoinedEdges, joined_slices_statement, slices_statement
 from templates.catalog import StepEdge, TemplateRow
@@ -127,7 +123,7 @@ class DuckDBSignaturePlan(SignaturePlan):
     """The plan `signature` on DuckDB; runs are stored in `directory`, if given."""
 
     def __init__(self, store: TableStore, directory: Path | None) -> None:
-        super().__init__(_StoredState(store), directory)
+        super().__init__(_GroupedState(store), directory)
 
     def join(self, batch: Batch) -> Matches:
         return self.answer(batch)
@@ -136,38 +132,14 @@ class DuckDBSignaturePlan(SignaturePlan):
         self.evict(before)
 
 
-class _StoredState:
-    def __init__(self, store: TableStore) -> None:
-        self._store = store
-
+class _GroupedState(StoredState):
     def groups(self) -> pa.Table:
         return self._store.read("groups", R_GROUP.names)
-
-    def end(self) -> int:
-        return self._store.highest("r_docts", "docid") + 1
 
     def between(self, first: int, end: int) -> Witnesses:
         some = (f"SELECT * FROM {name} WHERE docid >= {first} AND docid < {end}" for name in BOUND_STATE)
         bound, r_doc, r_docts = map(self._store.select, some)
         return Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts)
-
-    def manifest(self) -> str | None:
-        return runs_manifest(self._store)
-
-    def save_manifest(self, manifest: str) -> None:
-        save_runs_manifest(self._store, manifest)
-
-    def texts(self, docids: pa.Array) -> pa.Table:
-        return self._store.find("r_doc", "docid", docids)
-
-    def latest_texts(self, most: int) -> list[str]:
-        return latest_texts(self._store, most)
-
-    def word_order(self) -> list[int] | None:
-        return word_order(self._store)
-
-    def save_word_order(self, frequent: list[int]) -> None:
-        save_word_order(self._store, frequent)
 
 
 _SLICE_COLUMNS = """value BIGINT, docid BIGINT, var1 INTEGER, var2 INTEGER, node1 BIGINT, node2 BIGINT,

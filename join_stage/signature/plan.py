@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,8 @@ from join_stage.near import NearTexts
 from join_stage.protocol import Batch, Cost, JoinScope, Matches, TemplateTable
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import Savepoint, SignatureJoin
-from join_stage.store.protocol import DamagedRun, StoreError
+from join_stage.store.protocol import DamagedRun, StoreError, TableStore
+from join_stage.tables import latest_texts, runs_manifest, save_runs_manifest, save_word_order, word_order
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import Witnesses
 
@@ -31,35 +33,47 @@ def telling_no_room() -> Iterator[None]:
         raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
-class StoredState(Protocol):
+class StoredState(ABC):
     """The stored join state, from which postings are built."""
 
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    @abstractmethod
     def groups(self) -> pa.Table:
         """The groups of edges, as rows of R_GROUP."""
 
-    def end(self) -> int:
-        """The docid after the greatest of the join state."""
-
+    @abstractmethod
     def between(self, first: int, end: int) -> Witnesses:
         """The witnesses of documents with `first` <= docid < `end`. `r_group` need only have what `groups` lacks."""
 
+    def end(self) -> int:
+        """The docid after the greatest of the join state."""
+        return self._store.highest("r_docts", "docid") + 1
+
     def manifest(self) -> str | None:
         """The manifest saved last."""
+        return runs_manifest(self._store)
 
     def save_manifest(self, manifest: str) -> None:
         """Stores the names of the runs on disk with the running batch."""
+        save_runs_manifest(self._store, manifest)
 
     def texts(self, docids: pa.Array) -> pa.Table:
         """The rows of R_doc of some documents."""
+        return self._store.find("r_doc", "docid", docids)
 
     def latest_texts(self, most: int) -> list[str]:
         """At most `most` word-joined texts, the latest ones, as in R_doc."""
+        return latest_texts(self._store, most)
 
     def word_order(self) -> list[int] | None:
         """The order saved by `save_word_order`."""
+        return word_order(self._store)
 
     def save_word_order(self, frequent: list[int]) -> None:
         """Stores the words that come last in the key order of texts."""
+        save_word_order(self._store, frequent)
 
 
 class SignaturePlan:

@@ -30,7 +30,7 @@ from join_stage.protocol import (
     UnknownPlan,
     has_many_values,
 )
-from join_stage.signature.plan import SignaturePlan, telling_no_room
+from join_stage.signature.plan import SignaturePlan, StoredState, telling_no_room
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
 from join_stage.store.protocol import RUNS, UNBOUNDED, Bounds, StoreError, StoreSchema, TableStore
@@ -44,11 +44,7 @@ from join_stage.tables import (
     STATE,
     OnlyRead,
     drop_runs_manifest,
-    latest_texts,
     runs_manifest,
-    save_runs_manifest,
-    save_word_order,
-    word_order,
 )
 from join_stage.views import CACHE_BYTES
 from templates.catalog import StepEdge, TemplateRow
@@ -67,7 +63,7 @@ class SparkSignaturePlan(SignaturePlan):
         merger = SparkMerger(context) if not files.is_temporary and context.defaultParallelism > 1 else None
         if merger is not None:
             files.merge_elsewhere = partial(merge_on_executor, context)
-        super().__init__(_StoredState(store, files), directory, merger)
+        super().__init__(_FlatState(store, files), directory, merger)
         self._files = files
         self._spread = None if files.is_temporary else Spread(context, self._join.rows, self._join.costs)
 
@@ -97,39 +93,19 @@ class SparkSignaturePlan(SignaturePlan):
         self.evict(before)
 
 
-class _StoredState:
+class _FlatState(StoredState):
     def __init__(self, store: TableStore, files: ParquetStore) -> None:
-        self._store, self._files = store, files
+        super().__init__(store)
+        self._files = files
         self._numbers: dict[int, int] = {}
         """Stable numbers of edges as groups, by both variables packed into one number."""
 
     def groups(self) -> pa.Table:
         return self._files.read("groups")
 
-    def end(self) -> int:
-        return self._store.highest("r_docts", "docid") + 1
-
     def between(self, first: int, end: int) -> Witnesses:
         r_bin, r_doc, r_docts = (self._files.read_between(name, "docid", first, end) for name in STATE)
         return edge_by_edge(r_bin, r_doc, r_docts, self._numbers)
-
-    def manifest(self) -> str | None:
-        return runs_manifest(self._store)
-
-    def save_manifest(self, manifest: str) -> None:
-        save_runs_manifest(self._store, manifest)
-
-    def texts(self, docids: pa.Array) -> pa.Table:
-        return self._store.find("r_doc", "docid", docids)
-
-    def latest_texts(self, most: int) -> list[str]:
-        return latest_texts(self._store, most)
-
-    def word_order(self) -> list[int] | None:
-        return word_order(self._store)
-
-    def save_word_order(self, frequent: list[int]) -> None:
-        save_word_order(self._store, frequent)
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:
