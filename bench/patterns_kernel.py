@@ -111,10 +111,11 @@ def lower_texts(texts: Sequence[str], schemas: Mapping[str, Schema]) -> list[Sta
     return [lowered[text] for text in texts]
 
 
-class NumberedLineage:
+class NumberedLineage(Lineage):
     """The lineage of events whose parts are their numbers. `t1` is needed only where AGGREGATEs have durations."""
 
     def __init__(self, t1: Ints | None = None) -> None:
+        super().__init__()
         self._t1 = t1
 
     def ends(self, numbers: Ints) -> Ints:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, joined, number_distinct, same, sorted_flow
 from pattern_stage.index import RowClasses
+from pattern_stage.lineage import Lineage
 from pattern_stage.measures import (
     AggregateItem,
     Measure,
@@ -26,7 +27,8 @@ from pattern_stage.measures import (
     merge_rows_by_key,
     totals_of,
 )
-from pattern_stage.operators import Crowded, Renumber, Room, RowVectors, Sees, SetNumbering
+from pattern_stage.operators import Bounded, Crowded, Renumber, Room, Sees
+from pattern_stage.plan import Rows
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Pairs, Texts, single_events
 from pattern_stage.windows import greatest_in
@@ -54,7 +56,7 @@ class SimultaneousRows:
 class Simultaneous:
     """The events of an input, merged for all AGGREGATEs over it; only simultaneous ones, so nothing waits here."""
 
-    def __init__(self, schema: Schema, texts: Texts, lineage: SetNumbering) -> None:
+    def __init__(self, schema: Schema, texts: Texts, lineage: Lineage) -> None:
         self._schema, self._texts, self._lineage = schema, texts, lineage
         self._users: dict[int, Aggregate] = {}
         self._by: tuple[str, ...] = ()
@@ -182,7 +184,7 @@ def all_measures(definition: Aggregate) -> list[Measure]:
     return list(dict.fromkeys(measure for _, one in definition.items for measure in measures_of(one)))
 
 
-def began_of(events: Columns, lineage: SetNumbering) -> Ints:
+def began_of(events: Columns, lineage: Lineage) -> Ints:
     """Returns when the first parts of events ended; known without lineage for events without duration."""
     began = events.t1.copy()
     longer = np.flatnonzero(events.t0 < events.t1)
@@ -219,18 +221,19 @@ class _Arrived:
     runs: Ints
 
 
-class Aggregating:
+class Aggregating(Bounded):
     """The AGGREGATE operator. It has one shape, since other items give other attributes; rows differ in input, window
     and since. State, by event in a window: time, attributes of BY, measures, and end of the first part. A row sees
     events that began after its since; rows that see the same share one result. With `shared`, simultaneous events that
-    agree in BY are one, merged for other AGGREGATEs, too."""
+    agree in BY are one, merged for other AGGREGATEs, too. The parts of a result are those of its own time, so none are
+    kept."""
 
     def __init__(
         self,
         definitions: Sequence[Aggregate],
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        lineage: SetNumbering,
+        lineage: Lineage,
         shared: Simultaneous | None = None,
     ) -> None:
         self._definition = definition = definitions[0]
@@ -258,11 +261,7 @@ class Aggregating:
         self._store.remove_rows(self._groups.remove(gone))
         self._classes.remove(gone)
 
-    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        return self.attempt(inputs, until, Room())
-
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        """Like `run`, within room. Raises Crowded."""
         (flow,) = inputs
         shared = self._shared
         come = self._each(flow) if shared is None or shared.is_idle(flow) else self._together(flow, shared)
@@ -397,7 +396,6 @@ class Aggregating:
         return self._lineage.together(parts, runs)
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows with more than `most` visible events in windows that end at `until` or later."""
         candidates = np.flatnonzero(self.waiting() > most).tolist()
         if not candidates:
             return np.zeros(0, np.int64)
@@ -407,11 +405,6 @@ class Aggregating:
             if kept.weights[mine & (kept.columns[-1] > self._rows.apart[row])].sum() > most:
                 found.append(row)
         return np.array(found, np.int64)
-
-    def sizes(self, flow: Flow) -> Ints | None:
-        return None
-
-    def leave(self, rows: Ints) -> None: ...
 
     # ------------------------------------------------------------ state
 
@@ -425,10 +418,6 @@ class Aggregating:
         """Returns the codes of all texts in windows."""
         columns = self._store.all().columns[:-1]
         return [column.astype(np.int64) for column, text in zip(columns, self._are_texts, strict=True) if text]
-
-    def parts(self) -> Iterable[Ints]:
-        """Returns none: the parts of a result are those of its own time."""
-        return ()
 
     def state(self) -> pa.Table:
         kept = self._store.all()

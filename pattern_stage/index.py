@@ -17,8 +17,7 @@ from common.arrays import Ints, distinct
 from pattern_stage.clauses import Clauses, Conjunction, has_parameters, shape
 from pattern_stage.columns import Column, Columns, Floats, HashTable, Mask, hashes_of, number_distinct, same, scatter
 from pattern_stage.fan_out import Slots, grow_array
-from pattern_stage.operators import RowVectors
-from pattern_stage.plan import nulls
+from pattern_stage.plan import Rows, nulls
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,
@@ -41,7 +40,7 @@ class RowClasses:
     """Classes of an m-op's rows; an event is evaluated once per class. This is sharing by channels, of Cayuga and
     RUMOR: the rows of a class that have an event are its membership."""
 
-    def __init__(self, rows: RowVectors) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.of_row = np.full(16, -1, np.int64)
         """The class of each row; -1 for none."""

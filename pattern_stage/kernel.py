@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,18 +28,13 @@ from pattern_stage.operators import (
     NO_LIMITS,
     Bounded,
     Excess,
-    Index,
     Limited,
     Meter,
-    OriginLookup,
     PatternOp,
     RowLimits,
     Sees,
-    SetNumbering,
 )
-from pattern_stage.operators import SetNumbering as Together
 from pattern_stage.partition.keys import Numbers
-from pattern_stage.pattern.host import PatternHost
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
@@ -180,16 +175,11 @@ def _key(row: Mapping[str, Any], refers: list[int]) -> Hashable:
     return row["stream"], row["docid"], tuple(node for node in refers if node >= 0)
 
 
-def due(operator: PatternOp) -> int | None:
-    """Returns the time before which nothing becomes known without another event; None if nothing waits for time."""
-    return operator.due() if isinstance(operator, PatternHost) else None
-
-
 def make_operator(
     definitions: Sequence[Any],
     rows: Rows,
     texts: Texts,
-    lineage: SetNumbering,
+    lineage: Lineage,
     meter: Meter,
     sees: Sees,
     shared: Simultaneous | None = None,
@@ -202,9 +192,8 @@ def make_operator(
     `hashed`: hash one dynamic equality of a condition. `indexed`: find static clauses by index. `merged`: merge runs of
     a PATTERN with the same memory. `shared` is the state shared by AGGREGATEs."""
 
-    def index(schema: Schema, texts: Texts) -> Index:
-        found: Any = StaticIndex(schema, texts, hashed=indexed)  # the protocol knows no atoms
-        return cast(Index, found)
+    def index(schema: Schema, texts: Texts) -> StaticIndex:
+        return StaticIndex(schema, texts, hashed=indexed)
 
     def limited(operator: Bounded) -> PatternOp:
         return operator if meter.limits == NO_LIMITS else Limited(operator, meter, sees)
@@ -225,10 +214,10 @@ def make_operator(
             return limited(Aggregating(definitions, rows, texts, lineage, shared))
         case Pattern():
             if first.has_sets or first.maximal:
-                return SetMatching(definitions, rows, texts, cast(OriginLookup, lineage), index, meter)
-            return RunMatching(definitions, rows, texts, cast(OriginLookup, lineage), index, meter, merged=merged)
+                return SetMatching(definitions, rows, texts, lineage, index, meter)
+            return RunMatching(definitions, rows, texts, lineage, index, meter, merged=merged)
         case NearPattern():
-            return NearMatching(definitions, rows, texts, cast(OriginLookup, lineage), index, meter)
+            return NearMatching(definitions, rows, texts, lineage, index, meter)
 
 
 FORMAT = 1
@@ -340,12 +329,6 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-class KernelLineage(Together, Protocol):
-    """Maps numbers of parts to what they stand for."""
-
-    def ends(self, numbers: Ints) -> Ints: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Results:
     """Results of statements of one schema: `statements[i]` has the event `events[at[i]]`."""
@@ -378,7 +361,7 @@ class Kernel:
     def __init__(
         self,
         texts: Texts,
-        lineage: KernelLineage,
+        lineage: Lineage,
         *,
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
@@ -615,7 +598,7 @@ class Kernel:
         """Returns the time before which no statement has a result without another event, None if nothing waits for time
         alone. Between intervals only."""
         if self._due is None:
-            times = map(due, self._operators.values())
+            times = (operator.due() for operator in self._operators.values())
             self._due = (min((time for time in times if time is not None), default=None),)
         return self._due[0]
 

@@ -16,7 +16,7 @@ import numpy as np
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Floats, mixed, number_distinct, same, spread
 from pattern_stage.fan_out import RowReaders, Slots, grow_array
-from pattern_stage.operators import RowVectors
+from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, aggregate_ranges, compile_value, known, sums
 from pattern_stage.windows import counts_in, sums_in
 from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Function, Schema, Value, value_kind
@@ -224,7 +224,7 @@ def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measu
 class WindowGroups:
     """Groups of rows; the rows of a group with equal OVER are a span."""
 
-    def __init__(self, rows: RowVectors) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.groups = RowReaders()
         """Groups by input row."""

@@ -6,18 +6,17 @@ epoch arrive together, results do not depend on how intervals are cut."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
 from common.bounds import INFINITE
-from pattern_stage.clauses import Clauses
-from pattern_stage.columns import Column, Columns, Flow, Mask, joined_flow
-from pattern_stage.lineage import DocumentIds, EventOrigin
+from pattern_stage.columns import Flow, Mask, joined_flow
 
 LimitName = Literal["matches", "outputs", "partial", "work", "work of a block"]
 """The limit: on results in an epoch or in a row of epochs, on what waits after one, or on the steps of one or of a row
@@ -71,97 +70,45 @@ Renumber = Callable[[Ints], Ints]
 """Maps row numbers of a saved state to current ones, -1 for removed rows."""
 
 
-class RowVectors(Protocol):
-    """The rows of an m-op: distinct vectors. Columns may be longer, and grow. With one input, `right` is 0."""
-
-    @property
-    def left(self) -> Ints: ...
-
-    @property
-    def right(self) -> Ints: ...
-
-    @property
-    def shape(self) -> Ints:
-        """The index of each row's definition."""
-
-    @property
-    def within(self) -> Ints:
-        """WITHIN of NEXT and FOLD, or OVER of AGGREGATE, in microseconds; the longest for none. May grow."""
-
-    @property
-    def apart(self) -> Ints:
-        """For AGGREGATE, the time after which the first part of visible events ends."""
-
-    @property
-    def parameters(self) -> tuple[Column, ...]:
-        """The parameter values. Shapes with fewer than the m-op have NULL for the others."""
+_NOTHING: pa.Table = pa.table({})
 
 
-class Index(Protocol):
-    """Finds the targets that an event satisfies; see `pattern_stage.index.StaticIndex`."""
+class PatternOp(ABC):
+    """An m-op. Its results do not depend on how events are cut into intervals. By itself, it has no state."""
 
-    def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
-        """Adds targets of one shape with their parameters."""
-
-    def settle(self) -> None:
-        """Called once all targets for the next events are added."""
-
-    def remove(self, targets: Ints) -> None: ...
-
-    def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
-        """Returns places of events and the targets that they satisfy, sorted by place, then target."""
-
-    def used(self) -> Iterable[Ints]:
-        """Returns the codes of its texts."""
-
-
-class SetNumbering(Protocol):
-    """Numbers sets of events."""
-
-    def together(self, parts: Ints, groups: Ints) -> Ints:
-        """Returns a number for each group: that of the set of its rows' parts. Rows of `parts` are sorted by group,
-        `groups` counts from 0 without gaps, and equal sets have equal numbers."""
-
-    def ends(self, numbers: Ints) -> Ints: ...
-
-
-class OriginLookup(SetNumbering, Protocol):
-    """Also resolves numbers of events; see `pattern_stage.lineage.Lineage`."""
-
-    def ranges(self, members: Ints, begins: Ints, ends: Ints) -> Ints:
-        """Numbers sets `members[begins:ends]`, listed only on demand. Equal sets may have several numbers."""
-
-    def origins(self, numbers: Ints) -> dict[int, EventOrigin]: ...
-
-    @property
-    def document_ids(self) -> DocumentIds: ...
-
-
-class PatternOp(Protocol):
-    """An m-op. Its results do not depend on how events are cut into intervals."""
-
+    @abstractmethod
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns the results with t1 before `until`, given all events of its inputs since the last `until`."""
 
+    @abstractmethod
     def add_rows(self, new: Ints) -> None:
         """Adds rows. They do not see events before this interval."""
 
+    @abstractmethod
     def remove_rows(self, gone: Ints) -> None:
         """Removes rows and their state. Their numbers may be reused."""
 
     def waiting(self) -> Ints:
         """Returns the number of waiting instances of each row. Rows past the end have none."""
+        return np.zeros(0, np.int64)
+
+    def due(self) -> int | None:
+        """Returns the time before which nothing becomes known without another event; None if nothing waits for time."""
+        return None
 
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all its texts, except its rows', for `Texts.keep`."""
+        return ()
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of the events behind its state; -1 for none."""
+        return ()
 
     def state(self) -> pa.Table:
         """Returns the state: texts as strings, parts as event numbers, rows as numbered now."""
+        return _NOTHING
 
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:  # noqa: B027  # without state, there is nothing
         """Restores a state, perhaps of another process, of an m-op with the same definitions."""
 
 
@@ -205,24 +152,30 @@ COMPARED = 1 << 26
 """Number of comparisons between checks of the limit per row."""
 
 
-class Bounded(PatternOp, Protocol):
+class Bounded(PatternOp):
     """An operator that supports limits."""
 
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        return self.attempt(inputs, until, Room())
+
+    @abstractmethod
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         """Like `run`. Raises Crowded without enough room."""
 
+    @abstractmethod
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
         """Returns the rows with more than `most` visible waiting items, each in its own window, for ends from `until`
         on."""
 
     def sizes(self, flow: Flow) -> Ints | None:
         """Returns what each of these results counts for; None if that is one."""
+        return None
 
     def leave(self, rows: Ints) -> None:
         """Stops rows that are about to be removed, and drops state of theirs that could outgrow its input."""
 
 
-class Limited:
+class Limited(PatternOp):
     """Runs an operator within the limits of `meter`, and reports rows there that exceed them."""
 
     def __init__(self, operator: Bounded, meter: Meter, sees: Sees) -> None:

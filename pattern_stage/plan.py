@@ -72,8 +72,9 @@ class RowColumns(NamedTuple):
 class Rows:
     """The rows of an m-op, as columns; equal rows are one, with a use count. `left` and `right` are rows of the inputs,
     0 for a source or no input. `shape` is the index of a row's definition; `parameters` has the columns of all, NULL
-    where unused. `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds. `apart`
-    separates otherwise equal rows. Columns are read-only and longer than there are rows; numbers of removed rows are
+    where unused. `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds; it may grow.
+    `apart` separates otherwise equal rows: of AGGREGATE, and of some patterns, it is the time after which the first
+    part of visible events ends. Columns are read-only and longer than there are rows; numbers of removed rows are
     reused."""
 
     def __init__(self) -> None:

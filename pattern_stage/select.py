@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from pattern_stage.clauses import split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, Stretches, each_once, merge_flows, number_distinct
 from pattern_stage.fan_out import RowReaders
-from pattern_stage.index import RowClasses, each_shape
-from pattern_stage.operators import Index, Renumber, RowVectors
+from pattern_stage.index import RowClasses, StaticIndex, each_shape
+from pattern_stage.operators import PatternOp
+from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import Filter, Schema, Select
 
@@ -23,37 +23,19 @@ _DEAR = 16
 _BLOCK = 1 << 20
 """Approximate number of pairs of event and row tested at once."""
 
-_NOTHING: pa.Table = pa.table({})
 
-
-class _Stateless:
-    def waiting(self) -> Ints:
-        return np.zeros(0, np.int64)
-
-    def codes(self) -> Iterable[Ints]:
-        return ()
-
-    def parts(self) -> Iterable[Ints]:
-        return ()
-
-    def state(self) -> pa.Table:
-        return _NOTHING
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None: ...
-
-
-class Filtering(_Stateless):
+class Filtering(PatternOp):
     """σ: the events of input rows that satisfy a condition. Any conditions are shapes of one m-op."""
 
     def __init__(
-        self, definitions: Sequence[Filter], rows: RowVectors, texts: Texts, index: Callable[[Schema, Texts], Index]
+        self, definitions: Sequence[Filter], rows: Rows, texts: Texts, index: Callable[[Schema, Texts], StaticIndex]
     ) -> None:
         self._definitions, self._rows, self._texts, self._index = definitions, rows, texts, index
         self._conditions: dict[int, Callable[[Pairs], Mask]] = {}
         self._classes = RowClasses(rows)
         self._readers = RowReaders()
         self._of_class = RowReaders()
-        self._found: Index | None = None
+        self._found: StaticIndex | None = None
 
     def add_rows(self, new: Ints) -> None:
         fresh = self._classes.add(new)
@@ -149,10 +131,10 @@ class Filtering(_Stateless):
         self._found.settle()
 
 
-class Selecting(_Stateless):
+class Selecting(PatternOp):
     """π, ρ and α: the events of input rows with new attributes. Shapes have one result schema."""
 
-    def __init__(self, definitions: Sequence[Select], rows: RowVectors, texts: Texts) -> None:
+    def __init__(self, definitions: Sequence[Select], rows: Rows, texts: Texts) -> None:
         self._definitions, self._rows, self._texts = definitions, rows, texts
         self._items: list[list[Callable[[Pairs], Column]]] = []
         self._classes = RowClasses(rows)
@@ -191,10 +173,10 @@ class Selecting(_Stateless):
         return each_once(Flow(made_events, made[order], rows[order]))
 
 
-class Uniting(_Stateless):
+class Uniting(PatternOp):
     """∪: the events of either input's rows, without duplicates."""
 
-    def __init__(self, rows: RowVectors) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._left, self._right = RowReaders(), RowReaders()
 

@@ -27,8 +27,9 @@ from pattern_stage.columns import (
     spread,
 )
 from pattern_stage.fan_out import RowReaders
-from pattern_stage.index import RowClasses, each_shape
-from pattern_stage.operators import Crowded, Index, Renumber, Room, RowVectors, Sees
+from pattern_stage.index import RowClasses, StaticIndex, each_shape
+from pattern_stage.operators import Bounded, Crowded, Renumber, Room, Sees
+from pattern_stage.plan import Rows
 from pattern_stage.saved import flatten_lists, ints, lists, loaded, saved
 from pattern_stage.search import (
     InstanceColumns,
@@ -60,9 +61,9 @@ class Joining:
         self,
         schemas: tuple[Schema, Schema],
         sides: int,
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        index: Callable[[Schema, Texts], Index],
+        index: Callable[[Schema, Texts], StaticIndex],
         hashed: bool,
     ) -> None:
         self.instances = Instances(sides)
@@ -353,6 +354,34 @@ class Joining:
         self.finish(_NONE, batch, BEGINNING)
 
 
+class _WithInstances(Bounded):
+    _joining: Joining
+
+    def remove_rows(self, gone: Ints) -> None:
+        self._joining.remove_rows(gone)
+
+    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
+        return self._joining.crowded(most, until, sees)
+
+    def leave(self, rows: Ints) -> None:
+        self._joining.leave(rows)
+
+    def waiting(self) -> Ints:
+        return self._joining.instances.counts()
+
+    def codes(self) -> Iterable[Ints]:
+        return self._joining.codes()
+
+    def parts(self) -> Iterable[Ints]:
+        return self._joining.parts()
+
+    def state(self) -> pa.Table:
+        return self._joining.state()
+
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        self._joining.restore(table, renumber)
+
+
 def is_made_text(value: Value) -> bool:
     return isinstance(value, Function) and value.kind == "string"
 
@@ -365,16 +394,16 @@ class _Step:
     """The attributes whose texts are made, and so may grow."""
 
 
-class Folding:
+class Folding(_WithInstances):
     """FOLD. Its shapes have inputs and results of one schema. An interval runs in generations: each extends the runs of
     the previous one by a right event. A run keeps only its first event and latest values."""
 
     def __init__(
         self,
         definitions: Sequence[Fold],
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        index: Callable[[Schema, Texts], Index],
+        index: Callable[[Schema, Texts], StaticIndex],
         *,
         hashed: bool = True,
     ) -> None:
@@ -398,12 +427,6 @@ class Folding:
             self._makes_texts = self._makes_texts or bool(made)
         self._joining.add_shapes(definition.chooses for definition in added)
         self._joining.add_rows(new)
-
-    def remove_rows(self, gone: Ints) -> None:
-        self._joining.remove_rows(gone)
-
-    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        return self.attempt(inputs, until, Room())
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         left, right = inputs
@@ -457,9 +480,6 @@ class Folding:
                 lengths = self._texts.derived_numbers("string-length", values[place][at[places]].astype(np.int64))
                 sizes[places] += np.nan_to_num(lengths).astype(np.int64) // CHARACTERS
         return sizes
-
-    def leave(self, rows: Ints) -> None:
-        self._joining.leave(rows)
 
     def _generation(
         self, search: PartnerSearch, batch: InstanceColumns, room: Room
@@ -547,18 +567,6 @@ class Folding:
         instances = self._joining.instances
         return instances.counts(self._sizes(instances.all()[1]) if self._makes_texts else None)
 
-    def codes(self) -> Iterable[Ints]:
-        return self._joining.codes()
-
-    def parts(self) -> Iterable[Ints]:
-        return self._joining.parts()
-
-    def state(self) -> pa.Table:
-        return self._joining.state()
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        self._joining.restore(table, renumber)
-
     def _value(self, value: Value) -> Callable[[Pairs], Column]:
         return compile_value(value, self._left, self._right, self._texts)
 
@@ -568,15 +576,15 @@ def _begun(events: Columns, places: int) -> Columns:
     return Columns(events.t0, events.t1, events.values, np.full((len(events), places), -1))
 
 
-class Sequencing:
+class Sequencing(_WithInstances):
     """NEXT. Its shapes have inputs and results of one schema."""
 
     def __init__(
         self,
         definitions: Sequence[Next],
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        index: Callable[[Schema, Texts], Index],
+        index: Callable[[Schema, Texts], StaticIndex],
         *,
         hashed: bool = True,
     ) -> None:
@@ -592,15 +600,6 @@ class Sequencing:
         self._joining.add_shapes(definition.condition for definition in self._definitions[self._shapes :])
         self._shapes = len(self._definitions)
         self._joining.add_rows(new)
-
-    def remove_rows(self, gone: Ints) -> None:
-        self._joining.remove_rows(gone)
-
-    def waiting(self) -> Ints:
-        return self._joining.instances.counts()
-
-    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        return self.attempt(inputs, until, Room())
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         left, right = inputs
@@ -623,15 +622,6 @@ class Sequencing:
         joining.finish(places[resolved[:old]], batch.take(np.flatnonzero(~resolved[old:]) + old), until)
         return found
 
-    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        return self._joining.crowded(most, until, sees)
-
-    def sizes(self, flow: Flow) -> Ints | None:
-        return None
-
-    def leave(self, rows: Ints) -> None:
-        self._joining.leave(rows)
-
     def _results(self, left: Columns, right: Columns, batch: InstanceColumns, whose: Ints, at: Ints) -> Flow:
         sides = self._joining.instances.kept.sides
         kept = sides[0] if sides else left
@@ -645,15 +635,3 @@ class Sequencing:
         made = Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
         spans = right.t1[at] - kept.t0[batch.events[whose]]
         return self._joining.results(made, batch.members[whose], places, spans)
-
-    def codes(self) -> Iterable[Ints]:
-        return self._joining.codes()
-
-    def parts(self) -> Iterable[Ints]:
-        return self._joining.parts()
-
-    def state(self) -> pa.Table:
-        return self._joining.state()
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        self._joining.restore(table, renumber)

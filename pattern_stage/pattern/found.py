@@ -15,7 +15,7 @@ import numpy as np
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Columns, Mask, column_of, spread
-from pattern_stage.operators import OriginLookup, RowVectors
+from pattern_stage.lineage import Lineage
 from pattern_stage.pattern.masks import (
     EVERY,
     EventTuple,
@@ -29,6 +29,7 @@ from pattern_stage.pattern.masks import (
 )
 from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns
 from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated, slots_of
+from pattern_stage.plan import Rows
 from pattern_stage.values import (
     Pairs,
     Texts,
@@ -256,7 +257,7 @@ class BundleTable:
         starts = np.array(firsts, np.int64)[self.of]
         return Items(events, starts + self._places if variable == 0 else starts)
 
-    def parts(self, variable: int, lineage: OriginLookup) -> Ints:
+    def parts(self, variable: int, lineage: Lineage) -> Ints:
         if self._distinct:
             return self._sets(variable, lineage)
         starts: list[int] = []
@@ -288,7 +289,7 @@ class BundleTable:
         np.minimum.at(found, self.of, self._places)
         return found
 
-    def _sets(self, variable: int, lineage: OriginLookup) -> Ints:
+    def _sets(self, variable: int, lineage: Lineage) -> Ints:
         items = self.events(variable)
         places, at = spread(items.starts, self.sizes(variable))
         numbers = np.fromiter((items.events[place][2] for place in places.tolist()), np.int64, len(places))
@@ -564,7 +565,7 @@ class Conditions:
 class ResultBuilder:
     """Builds result events from the reported matches of a pattern."""
 
-    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots, lineage: OriginLookup) -> None:
+    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots, lineage: Lineage) -> None:
         self._lineage = lineage
         self._kleene = [one.kleene for one in pattern.variables if not one.negated]
         conditions = Conditions(pattern, texts, slots)
@@ -677,7 +678,7 @@ class Tally:
 
 
 class RowWindows:
-    def __init__(self, rows: RowVectors) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._windows: list[int] = []
         self._fitting: list[int] = []

@@ -3,7 +3,7 @@ Its rows are in groups, each with a store of what waits for them: rows that can 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,8 @@ from common.arrays import Ints, distinct
 from pattern_stage.columns import NULL_TEXT, Flow, each_once, joined_flow
 from pattern_stage.definition import AnyPattern, sees_before
 from pattern_stage.definition import inputs as inputs_of
-from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
+from pattern_stage.lineage import Lineage
+from pattern_stage.operators import Meter, PatternOp, Renumber
 from pattern_stage.pattern.found import Bundle, BundleMatches, batch_bundles, expand_bundles
 from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.match import Apart, KeptRows, MatchCandidate, event_order
@@ -22,6 +23,7 @@ from pattern_stage.pattern.program import FIRST_SLOT, EventSlots
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
 from pattern_stage.pattern.trails import KeptTrails
+from pattern_stage.plan import Rows
 from pattern_stage.values import Texts
 from xscl.algebra.events import Kind, value_kind
 
@@ -33,13 +35,13 @@ Epochs = Sequence[tuple[int, Sequence[Arrival]]]
 """The times of an interval, each with its events."""
 
 
-class PatternHost(ABC, Generic[S, F]):
+class PatternHost(PatternOp, Generic[S, F]):
     def __init__(
         self,
         pattern: AnyPattern,
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        lineage: OriginLookup,
+        lineage: Lineage,
         meter: Meter,
         streams: Sequence[int] = (),
         absent_streams: Sequence[int] = (),

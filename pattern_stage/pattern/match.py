@@ -17,7 +17,8 @@ from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.columns import Column, column_of
 from pattern_stage.fan_out import grow_array
-from pattern_stage.operators import LimitName, Meter, OriginLookup
+from pattern_stage.lineage import Lineage
+from pattern_stage.operators import LimitName, Meter
 from pattern_stage.pattern.cells import CellTable
 from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded, mask_to_rows
 from pattern_stage.pattern.rows import KeyValues
@@ -183,7 +184,7 @@ class Roles(NamedTuple):
     negations: tuple[int, ...]
 
 
-def event_order(lineage: OriginLookup, numbers: Iterable[int]) -> dict[int, Any]:
+def event_order(lineage: Lineage, numbers: Iterable[int]) -> dict[int, Any]:
     """Returns sort keys of events, equal in every store: t1, stream, document, nodes, or a composed event's digest."""
     found = lineage.origins(np.array(list(numbers), np.int64))
     times = Counter(one.t1 for one in found.values())
@@ -255,7 +256,7 @@ class MatchList(Protocol):
 
     def events(self, variable: int) -> Items: ...
 
-    def parts(self, variable: int, lineage: OriginLookup) -> Ints:
+    def parts(self, variable: int, lineage: Lineage) -> Ints:
         """Returns the number of each match's set of events of a variable."""
 
 
@@ -287,7 +288,7 @@ class MatchTable:
     def events(self, variable: int) -> Items:
         return Items(self._events, self._starts[:, variable])
 
-    def parts(self, variable: int, lineage: OriginLookup) -> Ints:
+    def parts(self, variable: int, lineage: Lineage) -> Ints:
         sizes, events = self._sizes[:, variable], self._events
         at = np.repeat(np.arange(self.count), sizes)
         places = np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + self._starts[at, variable]

@@ -12,7 +12,8 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.columns import Column, Columns, Flow, no_flow, spread
-from pattern_stage.operators import Meter, OriginLookup, RowVectors
+from pattern_stage.lineage import Lineage
+from pattern_stage.operators import Meter
 from pattern_stage.pattern.cells import Cell, merge_cell
 from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Ending
 from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, Predecessors
@@ -22,12 +23,13 @@ from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomato
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
+from pattern_stage.plan import Rows
 from pattern_stage.values import Texts, as_json, compile_value, joined_arrays, single_events
 from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
 
 
 class NearStore(KeptTrails):
-    def __init__(self, meter: Meter, rows: RowVectors) -> None:
+    def __init__(self, meter: Meter, rows: Rows) -> None:
         super().__init__(0, meter, rows)
         self.cells: dict[KeyValues, dict[Vector, Cell]] = {}
         self.history: NearHistory | None = None
@@ -157,9 +159,9 @@ class NearMatching(BundleHost[NearStore]):
     def __init__(
         self,
         definitions: Sequence[NearPattern],
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        lineage: OriginLookup,
+        lineage: Lineage,
         index: MakeIndex,
         meter: Meter,
     ) -> None:

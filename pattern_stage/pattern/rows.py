@@ -19,8 +19,9 @@ from common.arrays import Ints
 from pattern_stage.clauses import Clauses, TooManyClauses, dnf_clauses, has_parameters
 from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, column_of, number_distinct, same
 from pattern_stage.fan_out import grow_array
-from pattern_stage.operators import Index, RowVectors
+from pattern_stage.index import StaticIndex
 from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
+from pattern_stage.plan import Rows
 from pattern_stage.values import FALSE, TRUE, Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,
@@ -51,7 +52,7 @@ _SCALAR_CLASSES = 16
 class StaticTest:
     """Finds rows by a condition on an event alone. Rows with equal constants form a class, which the index finds."""
 
-    def __init__(self, conditions: Sequence[EventCondition], clauses: Clauses, index: Index) -> None:
+    def __init__(self, conditions: Sequence[EventCondition], clauses: Clauses, index: StaticIndex) -> None:
         """`clauses` are these conditions in disjunctive normal form."""
         self._clauses, self._index = clauses, index
         every = [leaf for one in conditions for leaf in leaves(one)]
@@ -64,7 +65,7 @@ class StaticTest:
         self._free: list[int] = []
         self._class_of = np.full(16, -1, np.int64)
 
-    def add_rows(self, new: Ints, rows: RowVectors) -> None:
+    def add_rows(self, new: Ints, rows: Rows) -> None:
         columns = [same(rows.parameters[place][new]) for place in self._columns]
         heads, of = number_distinct(columns)
         order = np.argsort(of, kind="stable")
@@ -128,7 +129,7 @@ class StaticTest:
 KeyValues = Any
 """The key values of an event; None if one is NULL."""
 
-MakeIndex = Callable[[Schema, Texts], Index]
+MakeIndex = Callable[[Schema, Texts], StaticIndex]
 
 
 class Arrival(NamedTuple):
@@ -156,7 +157,7 @@ class EventRole:
             for some, clauses in _clauses([one for one in conditions if has_parameters(one)])
         ]
 
-    def add_rows(self, new: Ints, rows: RowVectors) -> None:
+    def add_rows(self, new: Ints, rows: Rows) -> None:
         for test in self._tests:
             test.add_rows(new, rows)
 
@@ -605,7 +606,7 @@ class RowTest:
         self._heads = self._class_of = self._rows
         self._parameters: tuple[Column, ...] = ()
 
-    def follow(self, rows: RowVectors, numbers: Ints) -> None:
+    def follow(self, rows: Rows, numbers: Ints) -> None:
         """Updates to the current rows."""
         self._rows, self._parameters = numbers, rows.parameters
         size = int(numbers.max(initial=-1)) + 1

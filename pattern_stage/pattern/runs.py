@@ -12,7 +12,8 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING, deadline
 from pattern_stage.columns import Flow, no_flow
-from pattern_stage.operators import Meter, OriginLookup, RowVectors
+from pattern_stage.lineage import Lineage
+from pattern_stage.operators import Meter
 from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
 from pattern_stage.pattern.found import (
     Bundle,
@@ -29,6 +30,7 @@ from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgr
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex
 from pattern_stage.pattern.state import PartReader, SavedPart, register_codes
 from pattern_stage.pattern.trails import Ages, ExpiringRun, KeptTrails
+from pattern_stage.plan import Rows
 from pattern_stage.values import Texts
 from xscl.algebra.events import Pattern
 
@@ -41,7 +43,7 @@ Consumed = tuple[CellTable, Cell, int, int]
 
 class KeptRuns(KeptTrails):
     def __init__(
-        self, program: PatternProgram, roles: Roles, window: int, meter: Meter, rows: RowVectors, *, merged: bool = True
+        self, program: PatternProgram, roles: Roles, window: int, meter: Meter, rows: Rows, *, merged: bool = True
     ) -> None:
         """Without `merged`, each run stays separate."""
         super().__init__(window, meter, rows)
@@ -460,9 +462,9 @@ class RunMatching(BundleHost[RunStore]):
     def __init__(
         self,
         definitions: Sequence[Pattern],
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        lineage: OriginLookup,
+        lineage: Lineage,
         index: MakeIndex,
         meter: Meter,
         *,

@@ -14,7 +14,8 @@ from common.bounds import deadline
 from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import is_alone, of_event
-from pattern_stage.operators import Meter, OriginLookup, RowVectors
+from pattern_stage.lineage import Lineage
+from pattern_stage.operators import Meter
 from pattern_stage.pattern.found import Conditions, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.masks import EventTuple, expanded, rows_to_mask
@@ -31,6 +32,7 @@ from pattern_stage.pattern.set_search import (
     is_sound,
 )
 from pattern_stage.pattern.state import PartReader, SavedPart
+from pattern_stage.plan import Rows
 from pattern_stage.values import Texts
 from xscl.algebra.events import Attribute, OfItem, Pattern
 
@@ -46,9 +48,9 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
     def __init__(
         self,
         definitions: Sequence[Pattern],
-        rows: RowVectors,
+        rows: Rows,
         texts: Texts,
-        lineage: OriginLookup,
+        lineage: Lineage,
         index: MakeIndex,
         meter: Meter,
     ) -> None:

@@ -13,12 +13,13 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, deadline
-from pattern_stage.operators import Meter, RowVectors
+from pattern_stage.operators import Meter
 from pattern_stage.pattern.cells import Cell
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, Tally, bundles
 from pattern_stage.pattern.masks import Draft, Trail, mask_to_rows, rows_to_mask, top_of
 from pattern_stage.pattern.match import KeptRows
 from pattern_stage.pattern.rows import KeyValues
+from pattern_stage.plan import Rows
 
 
 class Ages:
@@ -69,7 +70,7 @@ ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
 class KeptTrails(KeptRows):
     """The runs of some rows."""
 
-    def __init__(self, window: int, meter: Meter, rows: RowVectors) -> None:
+    def __init__(self, window: int, meter: Meter, rows: Rows) -> None:
         super().__init__(window, meter)
         self.windows = RowWindows(rows)
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
