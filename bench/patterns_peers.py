@@ -34,7 +34,6 @@ from bench.peers import PeerSystem, run_program
 from common.arrays import Ints
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL, kernels
 from mmqjp.answers.kernels import MakeKernel
-from mmqjp.answers.kernels import PatternResults as PlacedResults
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.values import Texts
@@ -314,7 +313,7 @@ def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement
     add_statements = kernel.add
     for place, statement in enumerate(statements):
         add_statements(place, statement, -1)
-    found: list[PlacedResults] = []
+    found: list[Results] = []
     begin = time.perf_counter()
     for part, until in intervals(events, -(-(case.events + 2) // case.intervals) * kit.SECOND):
         tracked.lineage.begin()

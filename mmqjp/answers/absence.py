@@ -38,7 +38,7 @@ from mmqjp.answers.absence_partners import (
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
 from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuples, value_of
 from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
-from mmqjp.answers.quota import NEVER, EqualTimeBudget, OutOfSteps, Quota, Share, SharedAccount, Steps
+from mmqjp.answers.quota import NEVER, OutOfSteps, Quota, Share, SharedAccount, Steps
 from mmqjp.documents.record import Inputs, Record, Records, docid_batches
 from mmqjp.documents.watermarks import EVENT_TIME, Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
@@ -340,7 +340,7 @@ def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Call
     return low, is_needed
 
 
-class AbsenceOperator:
+class AbsenceOperator(Operator):
     def __init__(
         self,
         store: JoinEngine,
@@ -369,9 +369,6 @@ class AbsenceOperator:
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
         return self._of(part).cutoff(part, context)
-
-    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        return None
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         assert isinstance(part, TargetGroup), "absences have no literal tests"

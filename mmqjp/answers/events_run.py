@@ -25,7 +25,6 @@ from mmqjp.answers.kernels import (
     MadeOf,
     MakeKernel,
     Parts,
-    PatternKernel,
     by_form,
     column_texts,
     concat_by_time,
@@ -38,7 +37,7 @@ from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot
 from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns
-from pattern_stage.kernel import no_events
+from pattern_stage.kernel import PatternKernel, no_events
 from pattern_stage.lineage import LINEAGE, Lineage
 from pattern_stage.operators import NO_LIMITS, Excess, LimitName, RowLimits
 from pattern_stage.values import Texts
@@ -111,11 +110,11 @@ def _on_executors(session: SparkSession, limits: RowLimits) -> Callable[[Texts, 
 
 
 def _as_sql(session: SparkSession | None, limits: RowLimits) -> MakeKernel:
-    from pattern_stage.in_sql.kernel import IntervalMatcher, ReplayKernel
+    from pattern_stage.in_sql.kernel import ReplayKernel
     from pattern_stage.kernel import Kernel as Others
 
     database = _duckdb() if session is None else _spark(session)
-    matching: Callable[[Texts, Lineage], IntervalMatcher] = partial(Others, limits=limits)
+    matching: Callable[[Texts, Lineage], PatternKernel] = partial(Others, limits=limits)
     if session is not None:
         matching = _on_executors(session, limits)
 

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from common.arrays import Ints
 from mmqjp.documents.record import Records
@@ -20,61 +19,15 @@ from mmqjp.queries.compile import read_by
 from mmqjp.queries.registry import EventForm
 from pattern_stage.columns import Column, Columns, joined
 from pattern_stage.lineage import COMPOSED, TOGETHER, DocumentIds, EventOrigin, Lineage
-from pattern_stage.operators import Excess
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
 from templates.witness import plain_node
-from xscl.algebra.events import Schema, Statement
+from xscl.algebra.events import Schema
 
+if TYPE_CHECKING:
+    from pattern_stage.kernel import PatternKernel, Results
 
-class PatternResults(Protocol):
-    """Results of statements of one schema: statement `statements[i]` has event `events[at[i]]`."""
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def events(self) -> Columns: ...
-
-    @property
-    def at(self) -> Ints: ...
-
-    @property
-    def statements(self) -> Ints: ...
-
-
-class PatternKernel(Protocol):
-    """See `pattern_stage.kernel.Kernel`."""
-
-    @property
-    def exceeded(self) -> Mapping[int, Excess]: ...
-
-    def add(self, statement: int, stream: Statement, since: int) -> None: ...
-
-    def narrow(self, statement: int, since: int) -> None: ...
-
-    def remove(self, statements: Sequence[int]) -> None: ...
-
-    def begin(self, until: int) -> None: ...
-
-    def feed(self, events: Mapping[str, Columns]) -> Sequence[PatternResults]: ...
-
-    def end(self) -> Sequence[PatternResults]: ...
-
-    def parts(self) -> Iterable[Ints]: ...
-
-    def instances(self) -> tuple[Ints, Ints]: ...
-
-    def due(self) -> int | None: ...
-
-    def codes(self) -> Iterable[Ints]: ...
-
-    def state(self) -> dict[str, pa.Table]: ...
-
-    def restore(self, state: Mapping[str, pa.Table]) -> None: ...
-
-
-MakeKernel = Callable[[Texts, Lineage], PatternKernel]
+MakeKernel = Callable[[Texts, Lineage], "PatternKernel"]
 
 
 MadeOf = Callable[[str], Collection[str] | None]
@@ -269,7 +222,7 @@ class WaitingCounts:
     partial: int
 
 
-def by_form(found: Sequence[PatternResults], form_ids: Mapping[int, str]) -> list[FormResults]:
+def by_form(found: Sequence[Results], form_ids: Mapping[int, str]) -> list[FormResults]:
     results = []
     for one in found:
         order = np.argsort(one.statements, kind="stable")

@@ -6,11 +6,12 @@ order in which a step finds them. Backfill answers new queries over stored docum
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -218,67 +219,50 @@ class StepContext:
         return owner.active if self.owners is None else owner in self.owners
 
 
-class Operator(Protocol):
-    """Behaviour of one kind of plan node. State is read at creation and written in `save`."""
+class Operator(ABC):
+    """Behaviour of one kind of plan node. State is read at creation and written in `save`. By itself, an operator
+    ignores watermarks and keeps nothing."""
 
+    @abstractmethod
     def cutoff(self, part: RowPart, context: StepContext) -> int:
         """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
 
     def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
         """Returns the budget for examining pairs with equal times, where the part excludes them; None if it does not
         examine them."""
+        return None
 
+    @abstractmethod
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their
         accounts; a node over its quota gets nothing."""
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether `on_watermark` would yield anything at these greatest times, by stream."""
+        return False
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields the decisions at these greatest times, by stream; None stands for the end of all streams. Called again
         once its results are answered, until it yields nothing."""
-
-    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
-
-    def waiting(self) -> Mapping[str, int]:
-        """Returns the number of undecided left documents by query name."""
-
-    def never_decided(self) -> Mapping[str, str]:
-        """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
-
-    def save(self) -> None:
-        """Called before commit; writes the state to restore."""
-
-    def finish_batch(self, *, committed: bool) -> None:
-        """Called after commit or rollback; a rollback restores the previous state."""
-
-
-class StatelessOperator:
-    """An operator that ignores watermarks and persists nothing."""
-
-    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        return None
-
-    def is_due(self, greatest: Mapping[str, int]) -> bool:
-        return False
-
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         return iter(())
 
     def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+        """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
         return set(), set()
 
     def waiting(self) -> Mapping[str, int]:
+        """Returns the number of undecided left documents by query name."""
         return {}
 
     def never_decided(self) -> Mapping[str, str]:
+        """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
         return {}
 
-    def save(self) -> None: ...
+    def save(self) -> None:  # noqa: B027  # for those that keep anything
+        """Called before commit; writes the state to restore."""
 
-    def finish_batch(self, *, committed: bool) -> None: ...
+    def finish_batch(self, *, committed: bool) -> None:  # noqa: B027  # the same
+        """Called after commit or rollback; a rollback restores the previous state."""
 
 
 def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:

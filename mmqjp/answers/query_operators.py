@@ -21,8 +21,8 @@ from mmqjp.answers.matches import JointBinding, Match, match_rows, matches_in
 from mmqjp.answers.operators import (
     Expanded,
     Expansion,
+    Operator,
     PutOff,
-    StatelessOperator,
     StepContext,
     as_published,
     is_in_order,
@@ -306,7 +306,7 @@ def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs,
         yield part.form_of_queries  # without residual predicates, a match always has a joint binding
 
 
-class QueryOperator(StatelessOperator):
+class QueryOperator(Operator):
     """Each distinct choice of documents and SELECT nodes is one answer to a form's members; each PUBLISHes it to its
     readers."""
 
@@ -578,7 +578,7 @@ def _width(inputs: Inputs) -> int:
     return inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
 
 
-class InnerJoinOperator(StatelessOperator):
+class InnerJoinOperator(Operator):
     """Each distinct tuple of an inner join's variables is a document of its hidden stream."""
 
     def __init__(self, records: Records) -> None:

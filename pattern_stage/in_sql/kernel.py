@@ -28,7 +28,7 @@ from pattern_stage.in_sql.question import (
     results_of,
     window_question,
 )
-from pattern_stage.kernel import Kernel, Results, no_events
+from pattern_stage.kernel import Kernel, PatternKernel, Results, no_events
 from pattern_stage.operators import Excess
 from pattern_stage.pattern.program import match_windows
 from pattern_stage.plan import source_streams
@@ -95,22 +95,7 @@ def _stacked(parts: Sequence[Ints]) -> Ints:
     return np.concatenate(list(padded))
 
 
-class IntervalMatcher(Protocol):
-    """A matcher: the part of `pattern_stage.kernel.Kernel` that is used here."""
-
-    @property
-    def exceeded(self) -> Mapping[int, Excess]: ...
-
-    def add(self, statement: int, stream: Statement, since: int) -> None: ...
-
-    def begin(self, until: int) -> None: ...
-
-    def feed(self, events: Mapping[str, Columns]) -> list[Results]: ...
-
-    def end(self) -> list[Results]: ...
-
-
-MakeMatcher = Callable[[], IntervalMatcher]
+MakeMatcher = Callable[[], PatternKernel]
 
 
 def has_match_windows(statement: Statement) -> TypeGuard[Pattern]:

@@ -9,10 +9,11 @@ import pytest
 from common.errors import InvalidValue
 from feeds.documents import Document
 from mmqjp.answers.events_run import kernels
-from mmqjp.answers.kernels import MakeKernel, PatternKernel
+from mmqjp.answers.kernels import MakeKernel
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
 from mmqjp.shown_engine import Engine
+from pattern_stage.kernel import PatternKernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import HereRunner, PartitionedKernel
 from pattern_stage.values import Texts

@@ -14,13 +14,12 @@ from pattern_stage.columns import Columns
 from pattern_stage.in_sql.kernel import (
     Database,
     DuckDBDatabase,
-    IntervalMatcher,
     ReplayKernel,
     SparkDatabase,
     has_match_windows,
     runs_as_sql,
 )
-from pattern_stage.kernel import Kernel, Results
+from pattern_stage.kernel import Kernel, PatternKernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
@@ -198,7 +197,7 @@ def database(request: pytest.FixtureRequest) -> Database:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Matching = Callable[[Texts, Lineage], IntervalMatcher]
+Matching = Callable[[Texts, Lineage], PatternKernel]
 
 
 def replaying(database: Database, matching: Matching = Kernel) -> MakeKernel:
