@@ -8,10 +8,10 @@ definitions over one stream are one variable. A template (6.4.1) is the shape of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain
 
 from common.tools import hidden, quick
 from xscl.algebra.joins import Term
@@ -404,90 +404,3 @@ def _head(shape: Shape, template: str) -> RelationAtom:
     nodes = tuple(f"node{i + 1}" for i in range(len(shape.parents)))
     columns = ("qid", "docid1", *(("docid2",) if shape.joins else ()), *nodes, "wl")
     return RelationAtom(f"R_out{template}", columns, columns)
-
-
-ValueJoins = tuple[tuple[int, int], ...]
-_Tree = int | tuple["_Tree", ...]
-"""The number of a leaf, or the children of an inner node, at least two."""
-
-
-def count_templates(joins: int, *, flat: bool) -> int:
-    """The number of templates with `joins` value joins. A template and its mirror image are two.
-
-    On a flat schema all leaves of a side are children of its root: 1, 3, 6, 16 for 1 to 4 joins. On a complex schema
-    they may be below any inner nodes: 1, 3, 16, 215, where the thesis bounds the last by 230.
-
-    >>> count_templates(3, flat=True), count_templates(3, flat=False)
-    (6, 16)
-    """
-    return len(templates(joins, flat=flat))
-
-
-def templates(joins: int, *, flat: bool) -> list[Shape]:
-    found: dict[object, Shape] = {}
-    for edges in _value_joins(joins):
-        left, right = (tuple(sorted(set(side))) for side in zip(*edges, strict=True))
-        for trees in product(_trees(left, flat), _trees(right, flat)):
-            shape = _shape(*trees, edges)
-            found.setdefault(canonical_shape(shape).key, shape)
-    return list(found.values())
-
-
-def _value_joins(count: int) -> list[ValueJoins]:
-    """Sets of `count` edges between left and right leaves, one per isomorphism class, grown edge by edge."""
-    grown: list[ValueJoins] = [((0, 0),)]
-    for _ in range(count - 1):
-        found: dict[object, ValueJoins] = {}
-        for edges in grown:
-            lefts, rights = (len(set(side)) for side in zip(*edges, strict=True))
-            for edge in product(range(lefts + 1), range(rights + 1)):
-                if edge not in edges:
-                    more = (*edges, edge)
-                    left, right = (next(_trees(tuple(sorted(set(s))), flat=True)) for s in zip(*more, strict=True))
-                    found.setdefault(canonical_shape(_shape(left, right, more)).key, more)
-        grown = list(found.values())
-    return grown
-
-
-def _trees(leaves: tuple[int, ...], flat: bool) -> Iterator[_Tree]:
-    if len(leaves) == 1:
-        yield leaves[0]
-    elif flat:
-        yield leaves
-    else:
-        for parts in _partitions(leaves):
-            if len(parts) > 1:
-                yield from product(*(list(_trees(part, flat)) for part in parts))
-
-
-def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
-    if not items:
-        yield ()
-        return
-    first, *rest = items
-    for parts in _partitions(tuple(rest)):
-        yield ((first,), *parts)
-        for i, part in enumerate(parts):
-            yield (*parts[:i], (first, *part), *parts[i + 1 :])
-
-
-def _shape(left: _Tree, right: _Tree, edges: ValueJoins) -> Shape:
-    parents: list[int | None] = []
-    places: list[dict[int, int]] = []
-
-    def number(tree: _Tree, parent: int | None) -> None:
-        place = len(parents)
-        parents.append(parent)
-        if isinstance(tree, int):
-            places[-1][tree] = place
-        else:
-            for child in tree:
-                number(child, place)
-
-    ends = []
-    for tree in (left, right):
-        places.append({})
-        number(tree, None)
-        ends.append(len(parents))
-    joins = tuple(sorted((places[0][a], places[1][b]) for a, b in edges))
-    return Shape(ends[0], tuple(parents), joins)

@@ -183,25 +183,6 @@ class Runner(Protocol):
         """Releases the plan."""
 
 
-class HereRunner:
-    """Does the work in this process, through the same serialised form."""
-
-    def __init__(self, parts: int, workers: int = 1) -> None:
-        self.parts = parts
-        self._workers = [Worker() for _ in range(workers)]
-        self._next = 0
-
-    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
-        found = []
-        for work in pickle.loads(pickle.dumps(works)):
-            self._next = (self._next + 1) % len(self._workers)
-            found.append(self._workers[self._next].work(told, work))
-        done: list[Done] = pickle.loads(pickle.dumps(found))
-        return done
-
-    def close(self) -> None: ...
-
-
 _Keeping = Next | Fold | Aggregate | Pattern | NearPattern
 """Operators with state."""
 

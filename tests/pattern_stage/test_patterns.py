@@ -14,7 +14,7 @@ import pytest
 
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import HereRunner, PartitionedKernel
+from pattern_stage.partition.kernel import PartitionedKernel
 from pattern_stage.pattern.history import BUNDLES, MOST_SEEN, Extension, LevelOutcomes, NearHistory
 from pattern_stage.plan import RULE_NAMES
 from pattern_stage.values import Texts
@@ -27,7 +27,7 @@ from tests.oracle.budget import Budget
 from tests.oracle.event_syntax import Schema, Window
 from tests.oracle.pattern_syntax import AnyOrder, Letter, Near, Pattern
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.event_agreement import AnyKernel, Run, Runner, Trial, assert_finds, expected, random_run
+from tests.support.event_agreement import AnyKernel, HereRunner, Run, Runner, Trial, assert_finds, expected, random_run
 
 WHOLE = ((LENGTH + 1) * 10**6,)
 

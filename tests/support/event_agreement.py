@@ -1,5 +1,6 @@
 """Runs the statements of a world of events in a kernel, cut into intervals, for comparison with the oracle."""
 
+import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -13,6 +14,7 @@ from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.partition.kernel import Done, PartWork, Worker, WorkerPlan
 from pattern_stage.pattern.match import event_order
 from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
@@ -311,3 +313,22 @@ def assert_finds(made: World, run: Run, make: MakeKernel | None = None) -> None:
         found: Any = set(runner.told[place]) if patterns else results[place]
         right: Any = expected(judge, place) if patterns else judge.results(place)
         assert found == right, f"{statement.text()}\n{run}\nmissing: {right - found}\ntoo many: {found - right}"
+
+
+class HereRunner:
+    """Does the work in this process, through the same serialised form."""
+
+    def __init__(self, parts: int, workers: int = 1) -> None:
+        self.parts = parts
+        self._workers = [Worker() for _ in range(workers)]
+        self._next = 0
+
+    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+        found = []
+        for work in pickle.loads(pickle.dumps(works)):
+            self._next = (self._next + 1) % len(self._workers)
+            found.append(self._workers[self._next].work(told, work))
+        done: list[Done] = pickle.loads(pickle.dumps(found))
+        return done
+
+    def close(self) -> None: ...

@@ -19,10 +19,10 @@ from templates.graph import (
     executable_query,
     executable_views_query,
     minor,
-    templates,
     views_query,
 )
 from tests.generate.seeds import AT_LENGTH, at_length, examples
+from tests.generate.shapes import templates
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjunct, conjuncts_of
 from xpath_stage.evaluator import XPathStage

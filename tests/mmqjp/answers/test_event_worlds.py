@@ -15,7 +15,7 @@ from mmqjp.queries.changes import InvalidEvents
 from mmqjp.shown_engine import Engine
 from pattern_stage.kernel import PatternKernel
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import HereRunner, PartitionedKernel
+from pattern_stage.partition.kernel import PartitionedKernel
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
@@ -28,6 +28,7 @@ from tests.oracle.event_syntax import Cel, reads
 from tests.oracle.events import World
 from tests.oracle.pattern_syntax import Statement
 from tests.oracle.pattern_world import PatternWorld
+from tests.support.event_agreement import HereRunner
 from tests.support.faults import FaultySession, Injected, fail
 from tests.support.pattern_outputs import assert_told
 from xscl.algebra.values import number_text

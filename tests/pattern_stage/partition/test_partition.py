@@ -14,14 +14,22 @@ from pattern_stage.columns import Columns
 from pattern_stage.definition import StatementForms
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import MOST_REST, HereRunner, PartitionedKernel, Runner, SparkRunner
+from pattern_stage.partition.kernel import MOST_REST, PartitionedKernel, Runner, SparkRunner
 from pattern_stage.partition.keys import find_partition_keys
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
-from tests.support.event_agreement import AnyKernel, MakeKernel, Run, assert_finds, lowered_texts, random_run
+from tests.support.event_agreement import (
+    AnyKernel,
+    HereRunner,
+    MakeKernel,
+    Run,
+    assert_finds,
+    lowered_texts,
+    random_run,
+)
 from xscl.algebra.events import Schema, Statement
 
 if TYPE_CHECKING:
