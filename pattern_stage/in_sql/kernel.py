@@ -20,10 +20,8 @@ from pattern_stage.in_sql.question import (
     AlikeStatements,
     Constants,
     QuestionGroup,
-    WindowQuestion,
-    events_table,
+    SqlQuestion,
     is_askable,
-    parameters_table,
     question,
     results_of,
     window_question,
@@ -71,22 +69,16 @@ class SqlEvaluator:
     def _answered(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> Results:
         form = alike.form
         asked = question(form, alike.fixed)
-        tables, parts, first = {}, [], 0
-        for source in asked.sources:
-            some = events.get(source.stream)
-            if some is None:
-                some = no_events(source.schema)
-            tables[source.name] = events_table(source, some, first, self._texts)
-            parts.append(some.parts)
-            first += len(some)
-        since = np.array(alike.since, np.int64)
-        tables["p"] = parameters_table(
-            asked.parameters, since, alike.windows(), alike.constants(self._texts), self._texts
-        )
-        answer = self._database.ask(asked.sql, tables)
+        given = _given(asked, events)
+        answer = self._database.ask(asked.sql, asked.tables(alike, given, self._texts))
+        parts = [one.parts for one in given]
         made, rows = results_of(asked, answer, form.schema, _stacked(parts))
         flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
         return Results(form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
+
+
+def _given(asked: SqlQuestion, events: Mapping[str, Columns]) -> list[Columns]:
+    return [events.get(source.stream, no_events(source.schema)) for source in asked.sources]
 
 
 def _stacked(parts: Sequence[Ints]) -> Ints:
@@ -135,17 +127,12 @@ class WindowedReplay:
 
     def surviving(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> dict[str, Columns]:
         """Returns the events, by stream, in windows that may have a match of some statement."""
-        windows = alike.windows()
-        asked = window_question(alike.form, alike.fixed, max((int(one.max()) for one in windows), default=0))
-        given = [events.get(source.stream, no_events(source.schema)) for source in asked.sources]
+        longest = max((int(one.max()) for one in alike.windows()), default=0)
+        asked = window_question(alike.form, alike.fixed, longest)
+        given = _given(asked, events)
         starts = np.cumsum([0, *map(len, given)])
-        tables = {
-            source.name: events_table(source, some, first, self._texts)
-            for source, some, first in zip(asked.sources, given, starts.tolist(), strict=False)
-        }
-        since = np.array(alike.since, np.int64)
-        tables["p"] = parameters_table(asked.parameters, since, windows, alike.constants(self._texts), self._texts)
-        kept = np.sort(self._database.ask(asked.sql, tables)["k"].to_numpy())
+        answer = self._database.ask(asked.sql, asked.tables(alike, given, self._texts))
+        kept = np.sort(answer["k"].to_numpy())
         bounds = np.searchsorted(kept, starts)
         return {
             source.stream: some.take(kept[begin:end] - first)
@@ -155,7 +142,7 @@ class WindowedReplay:
         }
 
 
-def _any_window(form: StatementForm, fixed: Constants) -> WindowQuestion:
+def _any_window(form: StatementForm, fixed: Constants) -> SqlQuestion:
     return window_question(form, fixed, 0)
 
 

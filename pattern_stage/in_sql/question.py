@@ -285,14 +285,30 @@ class SourceTable:
 
 
 @dataclass(frozen=True, slots=True)
-class FormQuestion:
+class SqlQuestion:
     """A query for all statements of a form, and its tables. Table `p` has a row per statement: `q`, its number,
-    `since`, windows `w0`, `w1`, ..., and `parameters`. The answer has a row per result, perhaps repeated: `q`, `t0`,
-    `t1`, the numbers of its events `k0`, `k1`, ..., and its attributes as `outputs`."""
+    `since`, windows `w0`, `w1`, ..., and `parameters`."""
 
     sql: str
     sources: tuple[SourceTable, ...]
     parameters: Mapping[DerivedColumn, str]
+
+    def tables(self, group: QuestionGroup, events: Sequence[Columns], texts: Texts) -> dict[str, pa.Table]:
+        """Returns the tables for the events of each source, which are numbered one after the other."""
+        found, first = {}, 0
+        for source, some in zip(self.sources, events, strict=True):
+            found[source.name] = events_table(source, some, first, texts)
+            first += len(some)
+        since = np.array(group.since, np.int64)
+        found["p"] = parameters_table(self.parameters, since, group.windows(), group.constants(texts), texts)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class FormQuestion(SqlQuestion):
+    """The answer has a row per result, perhaps repeated: `q`, `t0`, `t1`, the numbers of its events `k0`, `k1`, ...,
+    and its attributes as `outputs`."""
+
     events: int
     """Number of columns for the events of a result."""
     outputs: tuple[str, ...]
@@ -327,13 +343,30 @@ class _Relation:
         return ["q"] * self.has_q + ["t0", "t1", "f1"] + [f"k{place}" for place in range(self.events)]
 
 
-class _QuestionBuilder:
+class _Builder:
     def __init__(self, form: StatementForm, fixed: Constants) -> None:
         self._form, self._fixed = form, fixed
+        self._parameters: dict[DerivedColumn, str] = {}
+
+    def _parameter(self, derived: DerivedColumn) -> str:
+        return self._parameters.setdefault(derived, f"s{len(self._parameters)}")
+
+    def _leaf(self, node: FormNode, leaf: Value) -> Value:
+        if not isinstance(leaf, Parameter):
+            return leaf
+        slot = node.slots[leaf.index]
+        return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
+
+    def _condition(self, node: FormNode, condition: EventCondition) -> EventCondition:
+        return map_leaves(condition, lambda leaf: self._leaf(node, leaf))
+
+
+class _QuestionBuilder(_Builder):
+    def __init__(self, form: StatementForm, fixed: Constants) -> None:
+        super().__init__(form, fixed)
         self._relations: list[_Relation] = []
         for node in form.nodes:
             self._relations.append(self._relation(node))
-        self._parameters: dict[DerivedColumn, str] = {}
 
     def _relation(self, node: FormNode) -> _Relation:
         inputs = [self._relations[place] for place in node.inputs]
@@ -380,20 +413,8 @@ class _QuestionBuilder:
         columns = self._relations[place].columns
         return columns.setdefault(derived, f"c{place}_{len(columns)}")
 
-    def _parameter(self, derived: DerivedColumn) -> str:
-        return self._parameters.setdefault(derived, f"s{len(self._parameters)}")
-
     def _scope(self, node: FormNode) -> SqlScope:
         return SqlScope(node.inputs, self._column, self._parameter)
-
-    def _leaf(self, node: FormNode, leaf: Value) -> Value:
-        if not isinstance(leaf, Parameter):
-            return leaf
-        slot = node.slots[leaf.index]
-        return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
-
-    def _condition(self, node: FormNode, condition: EventCondition) -> EventCondition:
-        return map_leaves(condition, lambda leaf: self._leaf(node, leaf))
 
     # ------------------------------------------------------------ operators
 
@@ -560,25 +581,16 @@ def _ints(answer: pa.Table, name: str, null: int = 0) -> Ints:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class WindowQuestion:
-    """A phase-1 query for all statements of a form, over the tables of a `FormQuestion`. The answer has the numbers `k`
-    of the events that stay."""
-
-    sql: str
-    sources: tuple[SourceTable, ...]
-    parameters: Mapping[DerivedColumn, str]
-
-
-def window_question(form: StatementForm, fixed: Constants, longest: int) -> WindowQuestion:
-    """Returns the query for a form with some constants fixed; `longest` is the longest window of its statements. Raises
-    AsConstant if more constants must be fixed, NotSql if there is no query."""
+def window_question(form: StatementForm, fixed: Constants, longest: int) -> SqlQuestion:
+    """Returns the phase-1 query for a form with some constants fixed; `longest` is the longest window of its
+    statements. The answer has the numbers `k` of the events that stay. Raises AsConstant if more constants must be
+    fixed, NotSql if there is no query."""
     return _WindowQuestionBuilder(form, fixed, longest).question()
 
 
-class _WindowQuestionBuilder:
+class _WindowQuestionBuilder(_Builder):
     def __init__(self, form: StatementForm, fixed: Constants, longest: int) -> None:
-        self._form, self._fixed = form, fixed
+        super().__init__(form, fixed)
         self._node: FormNode = form.nodes[-1]
         pattern = self._node.definition.operator if self._node.definition is not None else None
         windows = match_windows(pattern) if isinstance(pattern, Pattern) else None
@@ -588,16 +600,15 @@ class _WindowQuestionBuilder:
         self._windows: MatchWindows = windows
         self._longest = longest if self._node.window >= 0 else None
         self._columns: dict[NodeIndex, dict[DerivedColumn, str]] = {}
-        self._parameters: dict[DerivedColumn, str] = {}
 
-    def question(self) -> WindowQuestion:
+    def question(self) -> SqlQuestion:
         candidates = " UNION ALL ".join(self._candidates(at) for at in range(len(self._windows.roles)))
         sql = f"WITH c AS ({candidates}), s AS ({self._starts()}) {self._kept()}"
         sources = []
         for place in dict.fromkeys(map(self._source, self._windows.roles)):
             node = self._form.nodes[place]
             sources.append(SourceTable(f"e{place}", node.stream, node.schema, self._columns.get(place, {})))
-        return WindowQuestion(sql, tuple(sources), self._parameters)
+        return SqlQuestion(sql, tuple(sources), self._parameters)
 
     # ------------------------------------------------------------ filter and partition
 
@@ -628,15 +639,9 @@ class _WindowQuestionBuilder:
     def _asked(self, conditions: Sequence[EventCondition], scope: SqlScope) -> Iterator[str]:
         for one in conditions:
             try:
-                yield scope.condition(map_leaves(one, self._leaf))
+                yield scope.condition(self._condition(self._node, one))
             except NotSql:
                 continue  # less is left out
-
-    def _leaf(self, leaf: Value) -> Value:
-        if not isinstance(leaf, Parameter):
-            return leaf
-        slot = self._node.slots[leaf.index]
-        return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
 
     def _source(self, role: MatchRole) -> NodeIndex:
         return self._node.inputs[int(self._pattern.variables[role.variable].source.stream)]
@@ -644,9 +649,6 @@ class _WindowQuestionBuilder:
     def _column(self, place: NodeIndex, derived: DerivedColumn) -> str:
         columns = self._columns.setdefault(place, {})
         return columns.setdefault(derived, f"c{len(columns)}")
-
-    def _parameter(self, derived: DerivedColumn) -> str:
-        return self._parameters.setdefault(derived, f"s{len(self._parameters)}")
 
     # ------------------------------------------------------------ necessary conditions
 

@@ -172,6 +172,10 @@ class KeyState:
         self.absent: list[list[tuple[EventTuple, int]]] = [[] for _ in range(negations)]
         """Events of negated variables to compare matches with, each with its rows, by t1."""
 
+    @property
+    def tables(self) -> list[CellTable]:
+        return [*self.cells, self.pending]
+
     def is_empty(self) -> bool:
         return not (any(self.cells) or self.pending or any(self.absent))
 

@@ -4,7 +4,7 @@ are reported. Rows of one pattern share runs if they have one window, or any whe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class KeptRuns(KeptTrails):
 
     def kept_cells(self) -> Iterator[Cell]:
         for part in self.parts.values():
-            for cells in (*part.cells, part.pending):
+            for cells in part.tables:
                 yield from cells.values()
 
     def kept_beside(self, ages: Ages) -> None:
@@ -139,43 +139,32 @@ class KeptRuns(KeptTrails):
 
     # ------------------------------------------------------------ upkeep
 
+    def _change(self, key: KeyValues, tables: Iterable[CellTable], change: Callable[[Cell], object]) -> None:
+        """Changes cells of a key, and drops what is empty then."""
+        for cells in tables:
+            for name, cell in list(cells.items()):
+                change(cell)
+                if not cell.entries:
+                    del cells[name]
+        if self.parts[key].is_empty():
+            del self.parts[key]
+
     def _cut(self, key: KeyValues, begin: int) -> None:
         """Ends the runs of a key that are not continued by an event that begins at `begin`."""
-        part = self.parts[key]
-        for cells in part.cells:
-            for name, cell in list(cells.items()):
-                if stop := cell.before(begin):
-                    cell.take(stop, EVERY)
-                    if not cell.entries:
-                        del cells[name]
-        if part.is_empty():
-            del self.parts[key]
+        self._change(key, self.parts[key].cells, lambda cell: cell.take(cell.before(begin), EVERY))
 
     def remove_rows(self, gone: int) -> None:
         self.rows &= ~gone
         for key, part in list(self.parts.items()):
-            for cells in [*part.cells, part.pending]:
-                for name, cell in list(cells.items()):
-                    cell.without(gone)
-                    if not cell.entries:
-                        del cells[name]
             part.absent = [[(one, of & ~gone) for one, of in some if of & ~gone] for some in part.absent]
-            if part.is_empty():
-                del self.parts[key]
+            self._change(key, part.tables, lambda cell: cell.without(gone))
 
     def drop_rows(self, key: KeyValues, rows: int) -> None:
         """Ends all runs of rows with a key; for strict contiguity, with all keys."""
+        rows = rows if rows != self.rows else EVERY
         for one in list(self.parts) if self._strict else [key]:
-            part = self.parts.get(one)
-            if part is None:
-                continue
-            for cells in [*part.cells, part.pending]:
-                for name, cell in list(cells.items()):
-                    cell.take(len(cell.entries), rows if rows != self.rows else EVERY)
-                    if not cell.entries:
-                        del cells[name]
-            if part.is_empty():
-                del self.parts[one]
+            if one in self.parts:
+                self._change(one, self.parts[one].tables, lambda cell: cell.take(len(cell.entries), rows))
 
     def adopt(self, key: KeyValues, part: KeyState, trails: Sequence[Trail], passed: int) -> None:
         """Adopts a saved part, which may have other rows than the key has already, and its trails, without what had
@@ -186,7 +175,7 @@ class KeptRuns(KeptTrails):
             for root in (root for trail in trails for root in trail.roots if root.start >= self.low):
                 self.watch(root.start, key, "pending")
         places = [*range(len(part.cells)), -1]
-        for place, cells, more in zip(places, [*own.cells, own.pending], [*part.cells, part.pending], strict=True):
+        for place, cells, more in zip(places, own.tables, part.tables, strict=True):
             for cell in more.values():
                 self.adopt_cell(key, merge_cell(cells, cell), place)
         for at, some in enumerate(part.absent):
