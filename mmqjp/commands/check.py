@@ -47,15 +47,15 @@ from mmqjp.explain.explanation import (
 from mmqjp.explain.pictures import join_graphs, plan_picture
 from mmqjp.explain.plan import JOIN_RULE, absences_in, answers_after, estimates, whole_plan
 from mmqjp.explain.svg import as_file
-from mmqjp.explain.terms import Sample, in_turns, leaf_sides, names_of_others, sample_of
-from mmqjp.explain.trial import MOST_QUERIES, try_queries
+from mmqjp.explain.terms import leaf_sides, names_of_others
+from mmqjp.explain.trial import MOST_TRIED_QUERIES, Sample, in_turns, sample_of, try_queries
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
 from pattern_stage.plan import RULE_NAMES, RuleName
-from xscl.parser import located_queries, parse_script
+from xscl.parser import parse_script
 from xscl.problems import rendered
 from xscl.syntax import Query, Script
 
@@ -177,16 +177,15 @@ def _spread(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
-    streams = ", ".join(f"{printable_line(stream)} {len(trees):,}" for stream, trees in sample.trees.items())
+    streams = ", ".join(f"{printable_line(stream)} {count:,}" for stream, count in sample.streams.items())
     refused = f"; {sample.refused:,} could not be read" if sample.refused else ""
     click.echo(f"tried on {pluralise(len(sample.documents), 'document')} (stream {streams}{refused})")
-    first = range(min(len(script.queries), MOST_QUERIES))
     with progress_shown():
-        trials, everything = try_queries(script, located_queries(text, first), sample)
-    console().print(trial.table(trials, text))
-    if more := len(script.queries) - len(first):
+        trials = try_queries(script, text, sample)
+    console().print(trial.table(trials))
+    if (more := len(script.queries) - MOST_TRIED_QUERIES) > 0:
         click.echo(f"and {pluralise(more, 'query', 'queries')} more, not tried")
-    if notes := trial.trial_notes(trials, text, everything):
+    if notes := trial.trial_notes(trials, text):
         click.echo(rendered(notes, str(path), "note", "note"))
 
 

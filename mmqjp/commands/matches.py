@@ -47,6 +47,7 @@ from mmqjp.present.item import (
     MatchFilter,
     ShownMatch,
     TimeFormat,
+    WhyNot,
     cell,
     cell_text,
     format_rows,
@@ -64,7 +65,6 @@ from mmqjp.present.terminal import (
     write_page_rows,
 )
 from mmqjp.present.why_not import QueryFunnels
-from mmqjp.present.why_not_result import WhyNot
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service.commands import Client, paged_matches
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT

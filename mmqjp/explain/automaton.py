@@ -18,7 +18,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
-from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.reasons import Reason
 from mmqjp.explain.terms import ShownCondition, format_window
 from mmqjp.queries.compile import read_by
 from mmqjp.queries.model import Subscription

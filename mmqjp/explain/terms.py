@@ -5,29 +5,27 @@ absences) as text. Also finds the nearest texts of two sides by the share of com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from fractions import Fraction
-from functools import cached_property
-from itertools import chain, islice, pairwise
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 from common.bounds import INFINITE
-from feeds.documents import Document, Reject, iso_utc
+from feeds.documents import iso_utc
 from mmqjp.answers.absence_partners import over_at
-from mmqjp.process import printable_line
+from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
-from xpath_stage.binder import Node, PreparedNode, Take, each_binding
-from xpath_stage.documents import DocumentError, ParsedDocument, parse_document
+from xpath_stage.binder import Node
+from xpath_stage.documents import ParsedDocument
 from xscl.algebra.joins import Absent, Conjunct, JoinOp, NormalQuery, Side, Term, variables_of
 from xscl.algebra.trees import PatternNode
-from xscl.algebra.values import Call, Compare, Expr, Span, VarPath, derive, many_valued, map_operands
-from xscl.algebra.words import LEAST, encode_words, first_keys, join_threshold, overlap
+from xscl.algebra.values import Compare, Expr, Rel, Span, Step, VarPath, derive, many_valued, map_operands
 from xscl.check_expressions import blocks
-from xscl.lower import PatternBuilder, expression, normalize_readably
+from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
 from xscl.parser import located_queries, parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Block, Query, Window
@@ -51,7 +49,7 @@ match is better (EARLIEST MAXIMAL); "run" counts the first events of matches tha
 Absences: there is no partner, and the watermark rules out later ones.
 """
 
-_Unit = Literal["documents", "values", "pairs", "events"]
+StageUnit = Literal["documents", "values", "pairs", "events"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class FunnelStage:
     kind: StageKind
     part: str
     found: int
-    unit: _Unit = "documents"
+    unit: StageUnit = "documents"
     block: int = 0
     left: int = 0
     right: int = 0
@@ -76,6 +74,13 @@ class FunnelStage:
 
     def told(self, message: str, hint: str = "") -> FunnelStage:
         return replace(self, message=message, hint=hint)
+
+    @property
+    def count_text(self) -> str:
+        if self.unit == "values":
+            return f"{self.left:,} and {self.right:,} values, {self.found:,} common"
+        more = " or more" if self.at_least else ""
+        return f"{self.found:,}{more} {self.unit if self.found != 1 else self.unit[:-1]}"
 
 
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
@@ -162,6 +167,9 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
+MOST_QUERIES = 100
+"""Maximum number of same-named queries tried for an answer of an earlier store."""
+
 MAX_NAMES = 10
 """Maximum length of a list of names."""
 
@@ -221,8 +229,11 @@ def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
 
 
 def blocks_of(side: Side) -> int:
-    """Returns the number of a side's blocks."""
-    return 1 if side.hidden is None else sum(1 for _ in leaf_sides(side.hidden.conjuncts[0]))
+    """Returns the number of a side's blocks, with those of what must be absent."""
+    if side.hidden is None:
+        return 1
+    sides = *side.hidden.conjuncts[0].sides(), *(absent.right for absent in side.hidden.absent[:1])
+    return sum(map(blocks_of, sides))
 
 
 def definition_path(definition: tuple[PatternNode, ...]) -> str:
@@ -309,69 +320,10 @@ def _merged(parts: Sequence[str | Operand]) -> tuple[str | Operand, ...]:
     return tuple(found)
 
 
-FEWEST = 3
-"""Texts with fewer words, separated by blanks, are never near."""
+VALUE_WIDTH = PART_WIDTH = 60
+"""Characters shown of a value, and of a part of a query."""
 
-VALUE_WIDTH = 60
-"""Characters shown of a value."""
-
-MOST_COMPARED, MOST_TEXTS = 2_000, 1_000
-"""Maximum number of text pairs compared, and of texts read per side."""
-
-
-def nearest_texts(texts: Iterable[tuple[str, str]]) -> tuple[Fraction, tuple[str, str]]:
-    """Returns the largest share of common words of two texts, and these texts. `texts` may not be empty."""
-    found = ((Fraction(*overlap(*pair)) if any(overlap(*pair)) else Fraction(0), pair) for pair in texts)
-    return max(islice(found, MOST_COMPARED), key=lambda one: one[0])
-
-
-def nearness(expr: Expr, texts: Sequence[Callable[[Expr], str]]) -> str | None:
-    """Describes a near() that holds for no binding; None for another condition. Each of `texts` maps an operand to its
-    text in one binding."""
-    match expr:
-        case Call(name="near", args=(one, other, _)):
-            part, pair = nearest_texts((text_of(one), text_of(other)) for text_of in texts)
-            common, union = overlap(*pair)
-            shown = " and ".join(f'"{truncate_value(text)}"' for text in pair)
-            return f"{shown} have {common} of {union} words in common, which is {float(part):.2f}"
-    return None
-
-
-def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
-    """Returns message and hint if no texts of two sides are equal but some are near. `one` and `other` are the
-    operands."""
-    found = nearest_of(left, right)
-    if found is None:
-        return None
-    pair, threshold = found
-    shown = " and ".join(f'"{truncate_value(text)}"' for text in pair)
-    hint = f"use near({one}, {other}, {threshold}) to find texts that differ in a word"
-    common, union = overlap(*pair)
-    return f"{shown} have {common} of {union} words in common", hint
-
-
-def nearest_of(left: Iterable[str], right: Iterable[str]) -> tuple[tuple[str, str], str] | None:
-    """Returns the nearest texts of two sides, and the near() threshold in tenths that finds them; None if none does.
-    Reads at most MOST_TEXTS per side."""
-    least = join_threshold(str(float(LEAST)))
-    having: dict[str, list[str]] = {}
-    for text in islice(right, MOST_TEXTS):
-        for key in _keys(text, least):
-            having.setdefault(key, []).append(text)
-    pairs = (
-        (text, other)
-        for text in islice(left, MOST_TEXTS)
-        for other in dict.fromkeys(other for key in _keys(text, least) for other in having.get(key, ()))
-        if text != other
-    )
-    part, pair = nearest_texts(chain([("", "")], pairs))
-    tenths = part * 10 // 1
-    return None if part < LEAST else (pair, f"{tenths // 10}.{tenths % 10}")
-
-
-def _keys(text: str, threshold: str) -> list[str]:
-    words = encode_words(text, threshold) if len(text.split(maxsplit=FEWEST)) >= FEWEST else ""  # no address, no name
-    return first_keys(words) if words else []
+_LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
 def truncate_value(text: str) -> str:
@@ -379,9 +331,55 @@ def truncate_value(text: str) -> str:
     return line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"
 
 
+@dataclass(frozen=True, slots=True)
+class BlockStage:
+    """A prefix of a block, as a path whose `steps` bind nothing; it implies those before it. `span` is that of its last
+    requirement: the name of the last step of the path `above`, or a `condition` on the node at its end."""
+
+    steps: tuple[Step, ...]
+    span: Span
+    above: tuple[Step, ...]
+    condition: Expr | None = None
+
+
+def _stages(steps: tuple[Step, ...]) -> Iterator[BlockStage]:
+    done: tuple[Step, ...] = ()
+    for step in steps:
+        bare = replace(step, filters=(), var=None)
+        yield BlockStage((*done, bare), Span(step.span.start, step.test.span.end), (*done, bare))
+        kept: tuple[Expr, ...] = ()
+        for arm in (arm for condition in step.filters for arm in and_arms(condition)):
+            here, found = (*done, replace(bare, filters=kept)), kept
+            for path in _needed(arm):
+                for stage in _stages(path.steps):
+                    filters = (*found, Rel(stage.steps))
+                    yield replace(stage, steps=(*done, replace(bare, filters=filters)), above=(*here, *stage.above))
+                found = (*found, Rel(_unbound(path.steps)))
+            if isinstance(arm, Rel):
+                kept = found
+            else:
+                kept = (*kept, arm)
+                yield BlockStage((*done, replace(bare, filters=kept)), arm.span, here, arm)
+        done = (*done, replace(bare, filters=kept))
+
+
+def _needed(arm: Expr) -> Iterator[Rel]:
+    """The paths that must match for an arm to hold: comparing with a path without matches is false."""
+    match arm:
+        case Rel():
+            yield arm
+        case Compare():
+            yield from (side for side in (arm.left, arm.right) if isinstance(side, Rel))
+
+
+def _unbound(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    return list(_stages(steps))[-1].steps if steps else ()
+
+
 @dataclass(frozen=True)
 class ReadableQuery:
-    """A query as explanations evaluate it. `paths` maps variables that stand for ends of paths to the paths."""
+    """A query as explanations evaluate it. `query` has its spans in `text`, which may have others. `paths` maps
+    variables that stand for ends of paths to the paths."""
 
     text: str
     query: Query
@@ -390,20 +388,39 @@ class ReadableQuery:
     builder: PatternBuilder
 
     @staticmethod
+    @lru_cache(maxsize=2_000)
     def of(text: str) -> ReadableQuery:
-        """Parses a text that was checked at registration."""
+        """Parses a text that was checked at registration. Raises XsclErrors if this version cannot."""
         script = parse_script(text, stored=True)
-        namespaces = dict(script.namespaces)
-        normal, paths = normalize_readably(script.queries[0], namespaces)
         (query,) = located_queries(text, (0,), stored=True)
+        return ReadableQuery.in_place(text, query, dict(script.namespaces))
+
+    @staticmethod
+    def in_place(text: str, query: Query, namespaces: Mapping[str, str]) -> ReadableQuery:
+        normal, paths = normalize_readably(query, namespaces)
         return ReadableQuery(text, query, normal, paths, PatternBuilder(namespaces))
 
     @cached_property
     def blocks(self) -> list[Block]:
         return blocks(self.query.source)
 
+    @cached_property
+    def stages(self) -> list[list[BlockStage]]:
+        return [list(_stages(block.steps)) for block in self.blocks]
+
+    @cached_property
+    def conditions(self) -> dict[str, Expr]:
+        """The conditions of its blocks by their XPath text."""
+        found = (stage.condition for stages in self.stages for stage in stages)
+        return {str(self.builder.condition(one).xpath): one for one in found if one is not None}
+
     def part(self, span: Span) -> str:
-        return self.text[span.start : span.end]
+        """Returns a part of the text in one line, cut short."""
+        start = span.start
+        if self.text[start : start + 1] == "/" and self.text[max(start - 1, 0) : start] == ".":
+            start -= 1  # a step says no more than its axis and name
+        part = printable_text(_LINE_BREAK.sub(" ", self.text[start : span.end]))
+        return part if len(part) <= PART_WIDTH else part[: PART_WIDTH - 1] + "…"
 
     def variable(self, var: str) -> str:
         return to_xscl(self.paths[var]) if var in self.paths else var
@@ -418,14 +435,12 @@ class ReadableQuery:
         return self.paths.get(expr.var, expr) if isinstance(expr, VarPath) else map_operands(expr, self._spelled)
 
 
-MOST_BYTES = 32 << 20
-"""Size of all documents of a sample, in bytes. Their trees take many times as much memory."""
-
 CHARACTERS_PER_STEP = 256
 """Reading this many characters of a node's text costs one step."""
 
-MAX_SAMPLE_STEPS = 1_000_000
-"""Step limit of a pattern in a document."""
+
+class Exhausted(Exception):
+    """The step budget is used up."""
 
 
 class TooLong(Exception):
@@ -433,92 +448,27 @@ class TooLong(Exception):
 
 
 @dataclass
-class Sample:
-    """External documents, deduplicated, with their trees, by stream. `refused` counts unreadable ones."""
+class StepBudget:
+    """The remaining steps, about a microsecond each: in all, and in the current document."""
 
-    documents: list[Document] = field(default_factory=list)
-    trees: dict[str, list[ParsedDocument]] = field(default_factory=dict)
-    refused: int = 0
+    left: int
+    here: int = 0
 
-    def of(self, stream: str) -> list[ParsedDocument]:
-        return self.trees.get(stream, [])
+    def take(self, steps: int) -> None:
+        """Raises Exhausted."""
+        self.left -= steps
+        if self.left < 0:
+            raise Exhausted
 
-    def with_published(self, published: Mapping[str, Iterable[str]]) -> Sample:
-        """Adds the documents that queries PUBLISHed on streams."""
-        trees = {stream: list(found) for stream, found in self.trees.items()}
-        for stream, texts in published.items():
-            made = [parse_document(text.encode(), trusted=True) for text in texts]
-            trees.setdefault(stream, []).extend(made)
-        return Sample(self.documents, trees, self.refused)
-
-
-def sample_of(items: Iterable[Document | Reject], most: int) -> Sample:
-    """Returns the first `most` readable documents."""
-    sample, met, size = Sample(), set[tuple[str, str]](), 0
-    for item in items:
-        if isinstance(item, Reject):
-            sample.refused += 1
-            continue
-        if (item.stream, item.id) in met:
-            continue
-        met.add((item.stream, item.id))
-        xml = item.xml_bytes()
-        try:
-            tree = parse_document(xml)
-        except DocumentError:
-            sample.refused += 1
-            continue
-        sample.documents.append(item)
-        sample.trees.setdefault(item.stream, []).append(tree)
-        size += len(xml)
-        if len(sample.documents) == most or size > MOST_BYTES:
-            break
-    return sample
-
-
-def in_turns(sources: Iterable[Iterable[T]]) -> Iterator[T]:
-    """Yields items of the sources round-robin, until all are empty: a sample then has some of each."""
-    left = [iter(source) for source in sources]
-    while left:
-        going = []
-        for source in left:
-            for item in islice(source, 1):
-                yield item
-                going.append(source)
-        left = going
-
-
-def has_match(part: PreparedNode, tree: ParsedDocument, take: Take | None = None) -> bool:
-    """Whether a pattern that binds nothing matches. Raises TooLong unless `take` counts the steps."""
-    return any(True for _ in each_binding(part, tree, {}, take or _counter()))
-
-
-def variable_texts(pattern: PatternNode, tree: ParsedDocument) -> Iterator[str]:
-    """Yields the string values of a pattern's only variable over all its matches. Raises TooLong."""
-    for ((_, node),) in each_binding(PreparedNode(pattern), tree, {}, _counter()):
-        yield tree.string_value(*node)
+    def take_here(self, steps: int) -> None:
+        """Takes steps in the current document. Raises Exhausted, TooLong."""
+        self.take(steps)
+        self.here -= steps
+        if self.here < 0:
+            raise TooLong
 
 
 def apply_functions(text: str, functions: Sequence[str]) -> str:
     for name in functions:
         text = derive(name, text)
     return text
-
-
-def elements(pattern: PatternNode, tree: ParsedDocument) -> Iterator[int]:
-    """Yields the numbers of the elements that a pattern's only variable is bound to. Raises TooLong."""
-    for ((_, (number, attribute)),) in each_binding(PreparedNode(pattern), tree, {}, _counter()):
-        if not attribute:
-            yield number
-
-
-def _counter() -> Callable[[int], None]:
-    left = MAX_SAMPLE_STEPS
-
-    def take(steps: int) -> None:
-        nonlocal left
-        left -= steps
-        if left < 0:
-            raise TooLong
-
-    return take

@@ -1,7 +1,7 @@
-"""Outputs as people see them: a ShownMatch has the output, its items, the reason, and the selected values. An item is a
-document's title, site and link, or the first texts of other XML. Reasons become facts (text in parts), and MatchSpool
-groups matches by query, newest first, in a temporary file, as they may exceed memory. Times are formatted in a time
-zone, table rows for people and programs."""
+"""Outputs as people see them: a ShownMatch has the output, its items, the reason, and the selected values, and a WhyNot
+what keeps documents from giving one. An item is a document's title, site and link, or the first texts of other XML.
+Reasons become facts (text in parts), and MatchSpool groups matches by query, newest first, in a temporary file, as they
+may exceed memory. Times are formatted in a time zone, table rows for people and programs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
-from common.tools import from_json
+from common.tools import JsonRecord, from_json
 from feeds.documents import EPOCH, from_datetime, iso_utc, parse_iso
 from mmqjp.answers.output import Output
-from mmqjp.explain.join_trial import JoinTiming, Reason
+from mmqjp.documents.record import Record
+from mmqjp.explain.reasons import JoinTiming, Reason
 from mmqjp.explain.retrace.events import Filling, ShownEvent
 from mmqjp.explain.retrace.stages import display_value
-from mmqjp.explain.terms import JoinedValue, Operand, ShownCondition, duration_text, format_window
+from mmqjp.explain.terms import FunnelStage, JoinedValue, Operand, ShownCondition, duration_text, format_window
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import TIMES
 from xpath_stage.documents import element_text, parse_document
@@ -167,6 +168,47 @@ def _conditions(found: Iterable[ShownCondition]) -> list[dict[str, Any]]:
         {"text": one.text, "parts": [part if isinstance(part, str) else asdict(part) for part in one.parts]}
         for one in found
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The documents nearest to an output, in query order, and what is in their way."""
+
+    items: tuple[ShownItem, ...]
+    kind: str
+    part: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot(JsonRecord):
+    """Why documents give no output of a query, or that they do.
+
+    `kind` is the first obstacle in this order: "query" (none of the name), "document" (unknown), "dead letter",
+    "pruned", "blocks" (more documents than blocks), "paused", "newer" (than a document), a
+    `mmqjp.explain.terms.StageKind`, "partner" (an absence has one) or "waiting" (it is undecided), "told" (ONCE,
+    before), "dropped" (the outputs, or a document before the other came, were deleted), "too large"; or "output": then
+    `outputs` has ids. `part` is the obstacle's part of the query, `message` and `hint` describe it. `items` are the
+    documents in the order of the query that got furthest, whose text is `text`; `stages` were evaluated for it. With
+    fewer documents than blocks, `tried` stored ones were combined with them, and `nearest` got nearest.
+    """
+
+    query: str
+    kind: str
+    message: str
+    hint: str = ""
+    part: str = ""
+    text: str = ""
+    items: tuple[ShownItem, ...] = ()
+    outputs: tuple[str, ...] = ()
+    stages: tuple[FunnelStage, ...] = ()
+    nearest: tuple[Near, ...] = ()
+    tried: int = 0
+
+
+def record_items(documents: Sequence[Record | None]) -> tuple[ShownItem, ...]:
+    return tuple(item_of(record.id, record.stream, record.t0, record.xml) for record in documents if record is not None)
 
 
 MAX_FACT_CHARACTERS = 160

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 
 import pyarrow as pa
@@ -15,24 +14,20 @@ from mmqjp.answers.output import Body, Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.explain.automaton import is_pattern, named_reason
-from mmqjp.explain.funnel import MOST_QUERIES
-from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.reasons import Reason
+from mmqjp.explain.terms import MOST_QUERIES
 from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownMatch, selected_values
 from mmqjp.present.output_why import (
     MOST_MATCHES,
     block_documents,
-    compile_stored_query,
     output_reason,
     selects_values,
     source_items,
 )
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
-from mmqjp.queries.compile import CompiledQuery, is_event_form
+from mmqjp.queries.compile import is_event_form
 from mmqjp.tables.lookup import SelectFn, span_of_outputs, texts_by_form
-
-KEPT_QUERIES = 2_000
-"""Maximum number of compiled queries cached."""
 
 KEPT_CHARACTERS = 32 << 20
 """Maximum size of cached answers, in characters; the oldest are evicted."""
@@ -176,9 +171,8 @@ def matches_of_told(
 def _reason(one: UnexplainedOutput, sources: Sequence[tuple[str, str]], records: Mapping[int, Record]) -> Reason | None:
     if any(map(is_pattern, one.texts)):
         return named_reason(one.output.nodes)
-    queries = {text: query for text in one.texts if (query := _query(text)) is not None}
     behind = [block_documents(ids, records) for ids in one.behind]
-    return output_reason(one.output, behind, sources, queries, whole=False)[0]
+    return output_reason(one.output, behind, sources, one.texts, whole=False)[0]
 
 
 class OutputPresenter:
@@ -210,8 +204,3 @@ def _unexplained(
         return UnexplainedOutput(output, docids, (texts[form],), form)
     form = next(filter(is_event_form, texts), None)
     return UnexplainedOutput(output, docids, tuple(islice(texts.values(), MOST_QUERIES)), form)
-
-
-@lru_cache(KEPT_QUERIES)
-def _query(text: str) -> CompiledQuery | None:
-    return compile_stored_query(text)

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 from common.errors import InputError
 from common.tools import from_json, in_batches
 from feeds.documents import iso_utc
-from join_stage.store.protocol import StoreError
 from mmqjp.answers.events_run import PATTERNS, PatternTime
 from mmqjp.answers.kernels import LATE
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern, named_reason
-from mmqjp.explain.funnel import MOST_QUERIES, STEPS_FOR_A_DOCUMENT
-from mmqjp.explain.join_trial import Reason, ReasonSearch, TooMuchWork, filters_of
+from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
+from mmqjp.explain.reasons import Reason, reason_of
 from mmqjp.explain.retrace.events import (
     FilledPart,
     Filling,
@@ -34,7 +33,18 @@ from mmqjp.explain.retrace.events import (
 from mmqjp.explain.retrace.patterns import Matcher, OutputMatch, missing_letters, tested
 from mmqjp.explain.retrace.stages import DocumentEvents, MatchBindings, Trial
 from mmqjp.explain.retrace.values import DocumentRef, Event, Plain, SourceEvent, as_number, as_text, given_parts
-from mmqjp.explain.terms import FunnelStage, Operand, ShownCondition, TooLong, duration_text, format_window
+from mmqjp.explain.terms import (
+    MOST_QUERIES,
+    Exhausted,
+    FunnelStage,
+    Operand,
+    ReadableQuery,
+    ShownCondition,
+    StepBudget,
+    TooLong,
+    duration_text,
+    format_window,
+)
 from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
 from mmqjp.present.query_lookup import (
     AT_ONCE,
@@ -45,7 +55,7 @@ from mmqjp.present.query_lookup import (
     known_event_queries,
 )
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
-from mmqjp.queries.compile import CompiledQuery, Compiler, is_bare, is_event_form, read_by
+from mmqjp.queries.compile import is_bare, is_event_form, read_by
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import since_of
 from mmqjp.tables.lookup import (
@@ -79,6 +89,7 @@ from xscl.algebra.events import (
     Union,
 )
 from xscl.algebra.events import Select as Selection
+from xscl.problems import XsclErrors
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
 """Maximum number of stored documents read, and of outputs of a query."""
@@ -87,31 +98,6 @@ MAX_EVENT_STEPS = 3_000_000
 """Step limit, about a microsecond each, in all and per document."""
 
 FOR_EVER = 2**61
-
-
-class Exhausted(Exception):
-    """The step budget is used up."""
-
-
-@dataclass
-class StepBudget:
-    """The remaining steps: in all, and in the current document."""
-
-    left: int = MAX_EVENT_STEPS
-    here: int = 0
-
-    def take(self, steps: int) -> None:
-        """Raises Exhausted."""
-        self.left -= steps
-        if self.left < 0:
-            raise Exhausted
-
-    def take_here(self, steps: int) -> None:
-        """Takes steps in the current document. Raises Exhausted, TooLong."""
-        self.take(steps)
-        self.here -= steps
-        if self.here < 0:
-            raise TooLong
 
 
 class Interval(NamedTuple):
@@ -325,7 +311,7 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
             del intervals[: not _is_of_documents(known, records)]
         for interval in intervals:
             with suppress(Exhausted):
-                work = StepBudget()
+                work = StepBudget(MAX_EVENT_STEPS)
                 events = EventSources(select, known, records, interval, work)
                 if (told := _told_by(known, events, work, output, sources)) is not None:
                     return EventWhy(*told, known.query.text)
@@ -509,12 +495,11 @@ def why_output(
     records = documents.with_parts(docid for some in docids for docid in some)
     behind = [block_documents(some, records) for some in docids]
     texts = row.get("texts") or query_texts(select, output.query, row["form"], MOST_QUERIES)
-    queries = {text: query for text in texts if (query := compile_stored_query(text)) is not None}
     sources = list(zip(output.documents, output.streams, strict=True))
     found = source_items(select, sources, records, documents)
     items = tuple(found[source] for source in sources)
     parts = next(filter(None, behind), ())
-    reason, text = output_reason(output, behind, sources, queries)
+    reason, text = output_reason(output, behind, sources, texts)
     shown = selected_values(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
     match, text = ShownMatch(output, items, reason, shown), text or next(iter(texts), "")
     if is_event_form(row["form"] or ""):
@@ -576,14 +561,14 @@ def source_items(
 def selects_values(text: str, form: str | None) -> bool:
     """Whether a query's outputs have values instead of whole documents, as those of event queries do. False if this
     version cannot read it."""
-    query = compile_stored_query(text)
+    query = _readable(text)
     return is_event_form(form or "") if query is None else not query.normal.star
 
 
-def compile_stored_query(text: str) -> CompiledQuery | None:
-    """Returns a stored query; None if it is an event query or this version cannot read it."""
-    with suppress(StoreError):
-        return None if is_bare(text) else Compiler().compile_text(text)
+def _readable(text: str) -> ReadableQuery | None:
+    """A stored query; None if it is an event query or this version cannot read it."""
+    with suppress(XsclErrors):
+        return None if is_bare(text) else ReadableQuery.of(text)
     return None
 
 
@@ -602,20 +587,21 @@ def output_reason(
     output: Output,
     behind: Sequence[tuple[Record, ...]],
     sources: Sequence[tuple[str, str]],
-    queries: Mapping[str, CompiledQuery],
+    texts: Iterable[str],
     *,
     whole: bool = True,
 ) -> tuple[Reason | None, str]:
-    """Returns the reason of an output (None: unknown) and its query's text. Unless `whole`, the reason has only joined
-    values and join conditions."""
+    """Returns the reason of an output (None: unknown) and the text of its query, one of `texts`. Unless `whole`, the
+    reason has only joined values and join conditions."""
     places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
+    queries = {text: query for text in texts if (query := _readable(text)) is not None}
     for parts in filter(None, behind):
         placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
         for text, query in queries.items():
+            is_whole = whole or query.normal.op is None
             try:
-                filters = filters_of(text) if whole or query.normal.op is None else None
-                reason = ReasonSearch(query.normal, output.nodes, placed, MAX_REASON_STEPS).reason(filters)
-            except TooMuchWork:
+                reason = reason_of(query, output.nodes, placed, MAX_REASON_STEPS, whole=is_whole)
+            except Exhausted:
                 return None, text
             if reason is not None:
                 return reason, text

@@ -13,10 +13,8 @@ from xml.sax.saxutils import escape
 from common.tools import in_batches
 from join_stage.store.protocol import StoreError
 from mmqjp.documents.record import Record, record_of
-from mmqjp.explain.funnel import MOST_QUERIES
-from mmqjp.explain.terms import ReadableQuery
-from mmqjp.present.item import item_of, truncate
-from mmqjp.present.why_not_result import WhyNot
+from mmqjp.explain.terms import MOST_QUERIES, ReadableQuery
+from mmqjp.present.item import WhyNot, item_of, truncate
 from mmqjp.process import printable_line
 from mmqjp.queries.compile import (
     Compiler,

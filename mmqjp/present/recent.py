@@ -25,7 +25,7 @@ from common.tools import LruCache
 from join_stage.store.protocol import Committed, QuestionRefused
 from mmqjp.answers.output import Body
 from mmqjp.documents.record import Record, record_of
-from mmqjp.explain.funnel import MOST_QUERIES
+from mmqjp.explain.terms import MOST_QUERIES
 from mmqjp.present.item import ShownItem, item_of
 from mmqjp.present.recipients import (
     AnswerRow,

@@ -34,6 +34,7 @@ from mmqjp.present.item import (
     ShownItem,
     ShownMatch,
     TimeFormat,
+    WhyNot,
     events,
     fact_text,
     filters,
@@ -47,7 +48,6 @@ from mmqjp.present.item import (
 )
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.why_not import QueryFunnel, QueryFunnels
-from mmqjp.present.why_not_result import WhyNot
 from mmqjp.process import json_line, printable_line
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -447,7 +447,7 @@ def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
     failed = funnel.failed
     for stage in funnel.stages:
         style = "bold" if stage is failed else ""
-        cells = (stage_name(stage), printable_line(stage.part), f"{count_text(stage)}{' ◀' if stage is failed else ''}")
+        cells = (stage_name(stage), printable_line(stage.part), f"{stage.count_text}{' ◀' if stage is failed else ''}")
         table.add_row(*(Text(cell, style=style) for cell in cells))
     what = what_is_found(funnel)
     table.add_row(Text("matches"), Text(what), Text(f"{funnel.found:,}"))
@@ -485,13 +485,6 @@ def stage_name(stage: FunnelStage) -> str:
         if stage.block
         else {"equality": "equal", "together": "all equal"}.get(stage.kind, stage.kind)
     )
-
-
-def count_text(stage: FunnelStage) -> str:
-    if stage.unit == "values":
-        return f"{stage.left:,} and {stage.right:,} values, {stage.found:,} common"
-    more = " or more" if stage.at_least else ""
-    return f"{stage.found:,}{more} {stage.unit if stage.found != 1 else stage.unit[:-1]}"
 
 
 def _passed(stages: Sequence[FunnelStage]) -> list[Fact]:

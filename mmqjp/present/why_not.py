@@ -4,7 +4,7 @@ PATTERN (events are recomputed, and a match that is not an output is explained).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -17,34 +17,29 @@ from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import LeftMatch, decided_at
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
-from mmqjp.explain.blocks import BindingRow
-from mmqjp.explain.funnel import (
-    MOST_LISTED,
-    Funnel,
-    FunnelResult,
-    GivenOutput,
-    Verdict,
-    furthest_verdict,
-    of_result,
-    orders,
-    steps_for,
-    verdict,
-)
+from mmqjp.explain.evidence import Evidence, EvidenceRow, Passing, steps_for
 from mmqjp.explain.retrace.events import EventTracer
 from mmqjp.explain.retrace.patterns import LookingForMatches
 from mmqjp.explain.retrace.search import known_at
 from mmqjp.explain.retrace.stages import Looked, MatchBindings, Trial
 from mmqjp.explain.retrace.values import Event, given_parts
-from mmqjp.explain.terms import FunnelStage, ReadableQuery
-from mmqjp.present.item import ShownItem, item_of
+from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
+from mmqjp.explain.verdict import (
+    MOST_LISTED,
+    GivenOutput,
+    Verdict,
+    furthest_verdict,
+    of_result,
+    orders,
+    verdict,
+)
+from mmqjp.present.item import Near, ShownItem, WhyNot, item_of, record_items
 from mmqjp.present.output_why import (
     FOR_EVER,
     MAX_EVENT_STEPS,
     MOST_OUTPUTS,
     EventSources,
-    Exhausted,
     Interval,
-    StepBudget,
     horizon,
     interval_of,
     is_output,
@@ -63,8 +58,8 @@ from mmqjp.present.query_lookup import (
     known_queries,
     named_records,
 )
-from mmqjp.present.why_not_result import Near, WhyNot, record_items
 from mmqjp.queries.compile import is_event_form, read_by
+from mmqjp.queries.model import Subscription
 from mmqjp.tables.lookup import (
     SelectFn,
     count_outputs,
@@ -82,7 +77,7 @@ from mmqjp.tables.lookup import (
     times_told,
 )
 from xscl.algebra.events import NearPattern
-from xscl.syntax import Join
+from xscl.syntax import Block, Join
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,73 +117,112 @@ class QueryFunnels(JsonRecord):
     hint: str = ""
 
 
-def absence_funnels(select: SelectFn, name: str, known: Sequence[KnownAbsence], most: int) -> QueryFunnels:
-    """Returns the funnels of at least one absence over the newest `most` stored documents. Raises what `select`
-    does."""
-    kept = DocumentScan(select, {block.stream for one in known for block in one.partners.blocks}, most)
-    looking = [_AbsenceScan(one, steps_for(2 * len(known))) for one in known]
-    for record in kept.records():
-        for one in looking:
+@dataclass(eq=False)
+class _Scan:
+    """A query with documents in some places; stored documents fill the other ones, and `unseen` counts those that the
+    query did not see. `blocks` are those of all places, and `parts` what is evaluated, each with the places of its own
+    blocks."""
+
+    query: Subscription
+    blocks: Sequence[Block]
+    placed: tuple[Record | None, ...]
+    parts: Sequence[tuple[Evidence, range]]
+    unseen: int = 0
+
+    def __post_init__(self) -> None:
+        for place, record in enumerate(self.placed):
+            if record is not None:
+                self._take(record, (place,))
+
+    def look(self, record: Record) -> None:
+        free = (place for place, given in enumerate(self.placed) if given is None)
+        wanted = [place for place in free if self.blocks[place].stream == record.stream]
+        if wanted and not self.query.sees(record.appeared):
+            self.unseen += 1
+        elif wanted:
+            self._take(record, wanted)
+
+    def _take(self, record: Record, places: Iterable[int]) -> None:
+        for evidence, own in self.parts:
+            evidence.look(record, [own.index(place) for place in places if place in own])
+
+    @property
+    def found(self) -> Passing:
+        return self.parts[-1][0].result()
+
+    def funnel(self, select: SelectFn) -> QueryFunnel:
+        """How many of all stored documents pass."""
+        return self._funnel(found := self.found, found.shown(), found.found)
+
+    def _funnel(self, found: Passing, stages: tuple[FunnelStage, ...], count: int) -> QueryFunnel:
+        return QueryFunnel(
+            self.query.text, stages, count, found.ties, self.unseen, found.left_out, found.incomplete,
+            self.query.paused or "",
+        )  # fmt: skip
+
+
+def _query_scan(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int) -> _Scan:
+    every = range(len(known.readable.blocks))
+    return _Scan(known.query, known.readable.blocks, placed, [(Evidence(known.readable, steps=steps), every)])
+
+
+def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> DocumentScan:
+    """Reads the newest `most` stored documents of all streams that scans want."""
+    kept = DocumentScan(select, {block.stream for one in scans for block in one.blocks}, most)
+    for record in kept.records() if scans else ():
+        for one in scans:
             one.look(record)
-    decided = _decided(select)
-    funnels = tuple(one.told(decided) for one in looking)
-    return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)
+        record.__dict__.pop("tree", None)
+    return kept
+
+
+class _AbsenceScan(_Scan):
+    """Evaluates an absence: its left input, and that with a partner. `ordered` are documents of the left input; None:
+    stored ones, too."""
+
+    def __init__(self, known: KnownAbsence, ordered: Sequence[Record] | None, steps: int) -> None:
+        blocks, places = known.partners.blocks, known.places
+        at = {} if ordered is None else dict(zip(places, ordered, strict=True))
+        placed = tuple(at.get(place) for place in range(len(blocks)))
+        self.known, self._variables = known, known.common_variables
+        self.left, partners = (
+            Evidence(query, keep=self._variables, steps=steps) for query in (known.left, known.partners)
+        )
+        super().__init__(known.query, blocks, placed, [(self.left, places), (partners, range(len(blocks)))])
+
+    def alone(self, left: Passing, partners: Passing) -> dict[tuple[int, ...], EvidenceRow]:
+        """The documents of the left input that have no partner."""
+        have_one = {self._bound(row, self.known.places) for row in partners.rows}
+        everywhere = range(len(self.known.places))
+        return {row.docids: row for row in left.rows if self._bound(row, everywhere) not in have_one}
+
+    def _bound(self, row: EvidenceRow, places: range) -> Hashable:
+        documents = tuple(row.documents[place].docid for place in places)
+        return documents, frozenset((var, one.node) for var, one in row.bound.items() if var in self._variables)
+
+    def funnel(self, select: SelectFn) -> QueryFunnel:
+        normal, decided = self.query.normal, _decided(select)
+        assert normal.op is not None, "an absence is a join"
+        left, partners = self.left.result(), self.found
+        alone = self.alone(left, partners)
+        stages = left.shown()
+        if left.rows:
+            message = "" if alone else "each of them has a partner among kept documents"
+            stages += (FunnelStage("alone", normal.op, len(alone), message=message),)
+        stream, done = normal.conjuncts[1].left.stream, 0
+        for row in alone.values():
+            entry = LeftMatch(row.t0, max(row.docids), ())
+            done += decided.told_before(stream, normal.op, normal.window or 0, entry) > self.query.qid
+        if alone:
+            still = "" if done else "nothing came so far, and what is not late still may"
+            stages += (FunnelStage("decided", f"the watermark of {stream}", done, message=still),)
+        is_incomplete = left.incomplete or partners.incomplete
+        return self._funnel(replace(left, ties=0, incomplete=is_incomplete), stages, done)
 
 
 def _decided(select: SelectFn) -> Decided:
     rows = select(settings_sql(ABSENCES)).to_pylist()
     return Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
-
-
-class _AbsenceScan:
-    """Evaluates an absence: the funnel of its left input, and that of matches with a partner."""
-
-    def __init__(self, known: KnownAbsence, steps: int) -> None:
-        self._known, self._unseen = known, 0
-        self._variables = known.common_variables
-        self._left = Funnel(known.left, keep=self._variables, steps=steps)
-        self._partners = Funnel(known.partners, keep=self._variables, steps=steps)
-
-    def look(self, record: Record) -> None:
-        blocks, places = self._known.partners.blocks, self._known.places
-        wanted = [place for place, block in enumerate(blocks) if block.stream == record.stream]
-        if wanted and not self._known.query.sees(record.appeared):
-            self._unseen += 1
-        elif wanted:
-            self._left.look(record, [places.index(place) for place in wanted if place in places])
-            self._partners.look(record, wanted)
-
-    def told(self, decided: Decided) -> QueryFunnel:
-        query, normal = self._known.query, self._known.query.normal
-        assert normal.op is not None, "an absence is a join"
-        left, partners = self._left.result(), self._partners.result()
-        have_one = {self._bound(row, self._known.places) for row in partners.rows}
-        everywhere = range(len(self._known.places))
-        alone = {row.docids: row for row in left.rows if self._bound(row, everywhere) not in have_one}
-        stages = left.stages
-        if left.rows:
-            stages += (_alone(normal.op, alone),)
-        stream, done = normal.conjuncts[1].left.stream, 0
-        for row in alone.values():
-            entry = LeftMatch(row.t0, max(row.docids), ())
-            done += decided.told_before(stream, normal.op, normal.window or 0, entry) > query.qid
-        if alone:
-            still = "" if done else "nothing came so far, and what is not late still may"
-            stages += (FunnelStage("decided", f"the watermark of {stream}", done, message=still),)
-        return QueryFunnel(
-            query.text, stages, done, 0, self._unseen, left.left_out, left.incomplete or partners.incomplete,
-            query.paused or "",
-        )  # fmt: skip
-
-    def _bound(self, row: BindingRow, places: range) -> Hashable:
-        documents = tuple(row.documents[place].docid for place in places)
-        return documents, frozenset((var, one.node) for var, one in row.bound.items() if var in self._variables)
-
-
-def _alone(op: str, alone: Collection[object]) -> FunnelStage:
-    return FunnelStage(
-        "alone", op, len(alone), message="" if alone else "each of them has a partner among kept documents"
-    )
 
 
 ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
@@ -356,7 +390,7 @@ def _looked_at(select: SelectFn, known: KnownEvents | KnownPattern, records: Seq
     else:
         far = known.stream.within
         interval = Interval(-FOR_EVER, FOR_EVER, t1) if far is None else Interval(t0 - 2 * far, t1 + 2 * far, t1)
-    work, trace, sources = StepBudget(), _NO_TRACE, None
+    work, trace, sources = StepBudget(MAX_EVENT_STEPS), _NO_TRACE, None
     with suppress(Exhausted):
         sources = EventSources(select, known, records, interval, work)
         trace = _trace(known, sources, records, work)
@@ -425,70 +459,34 @@ def _with_partner(name: str, known: Sequence[KnownAbsence], records: Sequence[Re
     return shown
 
 
-@dataclass(frozen=True, eq=False)
-class _AbsenceAttempt:
-    """An assignment of documents to an absence's left input: its result, and the funnel of their partners over stored
-    documents."""
-
-    known: KnownAbsence
-    ordered: tuple[Record, ...]
-    found: FunnelResult
-    partners: Funnel
-    variables: Collection[str]
-
-    @staticmethod
-    def begun(known: KnownAbsence, ordered: tuple[Record, ...], steps: int) -> _AbsenceAttempt:
-        variables = known.common_variables
-        left = Funnel(known.left, keep=variables, steps=steps)
-        partners = Funnel(known.partners, keep=variables, steps=steps)
-        for number, (place, record) in enumerate(zip(known.places, ordered, strict=True)):
-            left.look(record, (number,))
-            partners.look(record, (place,))
-        return _AbsenceAttempt(known, ordered, left.result(), partners, variables)
-
-    def look(self, record: Record) -> None:
-        blocks, places = self.known.partners.blocks, self.known.places
-        if self.found.rows and self.known.query.sees(record.appeared):
-            free = [place for place in range(len(blocks)) if place not in places]
-            self.partners.look(record, [place for place in free if blocks[place].stream == record.stream])
-
-    def bound(self, row: BindingRow) -> frozenset[tuple[str, object]]:
-        return frozenset((var, one.node) for var, one in row.bound.items() if var in self.variables)
-
-
 def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
-    tries, unseen = list[_AbsenceAttempt](), list[Verdict]()
+    tries, unseen = list[_AbsenceScan](), list[Verdict]()
     for one in known:
         if not one.query.sees([at for record in records for at in record.appeared]):
             unseen.append(verdict(one.query, one.partners, records))
             continue
         for order in orders(records, len(records)):
-            ordered = tuple(record for record in order if record is not None)
-            tries.append(_AbsenceAttempt.begun(one, ordered, steps_for(2 * len(known))))
+            ordered = [record for record in order if record is not None]
+            tries.append(_AbsenceScan(one, ordered, steps_for(2 * len(known))))
     if not tries:
         return _of_verdict(name, furthest_verdict(unseen))
-    kept = DocumentScan(select, {block.stream for one in tries for block in one.known.partners.blocks}, MOST_KEPT)
-    for record in kept.records():
-        for one_try in tries:
-            one_try.look(record)
-    told = [_told(select, name, one) for one in tries]
-    rank = max(rank for rank, _ in told)
-    return replace(next(said for at, said in told if at == rank), tried=kept.read)
+    kept = _scanned(select, tries, MOST_KEPT)
+    _, said = max((_told(select, name, one) for one in tries), key=lambda one: one[0])
+    return replace(said, tried=kept.read)
 
 
-def _told(select: SelectFn, name: str, one: _AbsenceAttempt) -> tuple[int, WhyNot]:
-    known, result = one.known, one.partners.result()
-    if not one.found.rows or result.incomplete:
-        return 0, _of_verdict(name, of_result(known.query, one.ordered, result if one.found.rows else one.found))
-    if not set(map(one.bound, one.found.rows)) <= set(map(one.bound, result.rows)):
-        return 1, _undecided(select, name, known, one.ordered)
-    nearest = min(result.rows, key=lambda row: _distance(row, known))
+def _told(select: SelectFn, name: str, one: _AbsenceScan) -> tuple[int, WhyNot]:
+    known, left, found = one.known, one.left.result(), one.found
+    ordered = tuple(record for record in one.placed if record is not None)
+    if not left.rows or found.incomplete:
+        return 0, _of_verdict(name, of_result(known.query, ordered, found if left.rows else left))
+    if one.alone(left, found):
+        return 1, _undecided(select, name, known, ordered)
+    nearest = min(found.rows, key=lambda row: (row.t1 - row.t0, _others(row, known)))  # of these the earliest
     partner = [record for place, record in enumerate(nearest.documents) if place not in known.places]
-    count = len({_others(row, known) for row in result.rows})
+    count = len({_others(row, known) for row in found.rows})
     many = f"{count:,} partners are kept, of which this one is the nearest" if count > 1 else "this is a partner"
-    return 2, WhyNot(
-        name, "partner", many, "", _predicate(known), known.query.text, record_items([*one.ordered, *partner])
-    )
+    return 2, WhyNot(name, "partner", many, "", _predicate(known), known.query.text, record_items([*ordered, *partner]))
 
 
 def _undecided(select: SelectFn, name: str, known: KnownAbsence, ordered: tuple[Record, ...]) -> WhyNot:
@@ -518,13 +516,8 @@ def _predicate(known: KnownAbsence) -> str:
     return known.partners.part(source.pred.span)
 
 
-def _others(row: BindingRow, known: KnownAbsence) -> tuple[int, ...]:
+def _others(row: EvidenceRow, known: KnownAbsence) -> tuple[int, ...]:
     return tuple(record.docid for place, record in enumerate(row.documents) if place not in known.places)
-
-
-def _distance(row: BindingRow, known: KnownAbsence) -> tuple[int, tuple[int, ...]]:
-    """The time that a row's documents cover: the nearest sort first, then the earliest."""
-    return row.t1 - row.t0, _others(row, known)
 
 
 def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
@@ -591,41 +584,6 @@ MOST_NEAREST, MOST_TRIED = 3, 20
 """Maximum number of nearest document combinations shown, and of matching ones examined one by one."""
 
 
-@dataclass(eq=False)
-class _QueryScan:
-    """A query with documents in some of its blocks. Stored documents fill the other ones; `unseen` counts those that
-    the query did not see."""
-
-    known: RegisteredQuery
-    placed: tuple[Record | None, ...]
-    funnel: Funnel
-    unseen: int = 0
-
-    @staticmethod
-    def begun(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int) -> _QueryScan:
-        funnel = Funnel(known.readable, steps=steps)
-        for block, record in enumerate(placed):
-            if record is not None:
-                funnel.look(record, (block,))
-        return _QueryScan(known, placed, funnel)
-
-    def look(self, record: Record) -> None:
-        blocks = self.known.readable.blocks
-        free = [place for place, given in enumerate(self.placed) if given is None]
-        wanted = [place for place in free if blocks[place].stream == record.stream]
-        if wanted and not self.known.query.sees(record.appeared):
-            self.unseen += 1
-        elif wanted:
-            self.funnel.look(record, wanted)
-
-    def told(self) -> QueryFunnel:
-        result, query = self.funnel.result(), self.known.query
-        return QueryFunnel(
-            query.text, result.stages, result.found, result.ties, self.unseen, result.left_out, result.incomplete,
-            query.paused or "",
-        )  # fmt: skip
-
-
 def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], records: Sequence[Record]) -> WhyNot:
     stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
     if stored:
@@ -641,21 +599,16 @@ def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], rec
             placed += ((one, places) for places in orders(records, len(one.readable.blocks)))
         else:
             found.append((verdict(one.query, one.readable, records), one))
-    steps = steps_for(len(placed))
-    tries = [_QueryScan.begun(one, places, steps) for one, places in placed]
-    streams = {block.stream for one in tries for block in one.known.readable.blocks}
-    kept = DocumentScan(select, streams, MOST_KEPT)
-    for record in kept.records() if tries else ():
-        for one_try in tries:
-            one_try.look(record)
-    for one_try in tries:
-        query, result = one_try.known.query, one_try.funnel.result()
+    tries = [_query_scan(one, places, steps_for(len(placed))) for one, places in placed]
+    kept = _scanned(select, tries, MOST_KEPT)
+    for one_try, (of, _) in zip(tries, placed, strict=True):
+        result = one_try.found
         if not result.rows:
-            found.append((of_result(query, one_try.placed, result), one_try.known))
+            found.append((of_result(of.query, one_try.placed, result), of))
             continue
         choices = {row.docids: row.documents for row in result.rows}
         some = islice(choices.values(), MOST_TRIED)
-        verdicts = [verdict(query, one_try.known.readable, one, steps_for(MOST_TRIED)) for one in some]
+        verdicts = [verdict(of.query, of.readable, one, steps_for(MOST_TRIED)) for one in some]
         return replace(shown_verdict(select, name, verdicts), tried=kept.read)
     best, of = max(found, key=lambda pair: pair[0].rank)
     return replace(_of_verdict(name, best), nearest=_nearest(best, of), tried=kept.read)
@@ -663,7 +616,7 @@ def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], rec
 
 def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
     pairs = sorted(
-        best.found.before, key=lambda pair: max(pair[0].t1, pair[1].t1) - min(pair[0].t0, pair[1].t0)
+        best.found.before(), key=lambda pair: max(pair[0].t1, pair[1].t1) - min(pair[0].t0, pair[1].t0)
     )  # stable: those whose values are nearest stay first
     chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
     for left, right in pairs:
@@ -747,16 +700,14 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
-    if not known and (absences := known_absences(select, name)[:MOST_QUERIES_TRIED]):
-        return absence_funnels(select, name, absences, most)
+    steps = steps_for(len(known))
+    scans = [_query_scan(one, (None,) * len(one.readable.blocks), steps) for one in known]
     if not known:
+        absences = known_absences(select, name)[:MOST_QUERIES_TRIED]
+        scans = [_AbsenceScan(one, None, steps_for(2 * len(absences))) for one in absences]
+    if not scans:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)
-    kept = DocumentScan(select, {block.stream for one in known for block in one.readable.blocks}, most)
-    steps = steps_for(len(known))
-    looking = [_QueryScan.begun(one, (None,) * len(one.readable.blocks), steps) for one in known]
-    for record in kept.records():
-        for one in looking:
-            one.look(record)
-    funnels = tuple(one.told() for one in looking)
+    kept = _scanned(select, scans, most)
+    funnels = tuple(one.funnel(select) for one in scans)
     return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)

@@ -115,7 +115,7 @@ def _why(select: SelectFn, arguments: Mapping[str, Any]) -> object:
 
 def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
     """Explains why documents give no output of the query named `query`. `documents` lists their ids, or URLs or titles
-    that only one stored document has, one per block or fewer; `mmqjp.present.why_not_result.WhyNot.from_dict` reads the
+    that only one stored document has, one per block or fewer; `mmqjp.present.item.WhyNot.from_dict` reads the
     result. Without documents, returns the query's funnels, a `mmqjp.present.why_not.QueryFunnels`."""
     documents = arguments.get("documents") or []
     if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):

@@ -37,7 +37,7 @@ from mmqjp.backtest.process import BACKTEST_SECONDS
 from mmqjp.present.item import ShownMatch, TimeFormat, marked_title, match_count_text, reason_facts, source, values
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.recent import RecentAnswers
-from mmqjp.present.terminal import TITLES, count_text, funnel_notes, sections, stage_name
+from mmqjp.present.terminal import TITLES, funnel_notes, sections, stage_name
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.service.commands import Client
@@ -370,7 +370,7 @@ def environment(clock: TimeFormat) -> Environment:
         "why": reason_facts, "values": values, "marked_title": marked_title, "source": source,
         "counted": match_count_text,
         "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
-        "sections": sections, "stage_name": stage_name, "count_text": count_text, "notes": funnel_notes,
+        "sections": sections, "stage_name": stage_name, "notes": funnel_notes,
     }  # fmt: skip
     made.globals.update(functions)
     made.globals["verdict_titles"] = TITLES

@@ -13,7 +13,7 @@ from typing import Any
 
 from feeds.documents import iso_utc
 from mmqjp.documents.record import Record
-from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.reasons import Reason
 from mmqjp.explain.retrace.stages import (
     Docs,
     Looked,

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import groupby
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.blocks import BlockRows
+from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.retrace.values import (
     SECOND,
     AggregatedEvents,
@@ -138,9 +138,9 @@ class DocumentEvents:
     def why_none(self, record: Record, take: Take = uncounted) -> Iterator[FunnelStage]:
         """Yields the stages of the definition up to the first that a document does not pass."""
         side = self._readable.normal.conjuncts[0].left
-        trial = BlockRows(self._readable, 0, side, ())
-        trial.look(record, take)
-        for stage in trial.stages():
+        block = BlockEvidence(self._readable, 0, side)
+        block.look(record, take)
+        for stage in (one.shown() for one in block.told()):
             if stage.kind == "asked" and not stage.found:
                 stage = replace(stage, hint="each event takes one with IN")
             yield replace(stage, block=0)

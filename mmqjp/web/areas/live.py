@@ -16,10 +16,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from common.errors import MmqjpError
-from mmqjp.present.item import ShownMatch
+from mmqjp.present.item import ShownMatch, WhyNot
 from mmqjp.present.output_why import NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels
-from mmqjp.present.why_not_result import WhyNot
 from mmqjp.service.sql_question import WHY_NOT
 from mmqjp.syndication import read_entries
 from mmqjp.syndication.read_entries import FeedPages

@@ -12,14 +12,13 @@ from feeds.documents import Document
 from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.explain.join_trial import JoinTiming, Reason
+from mmqjp.explain.reasons import JoinTiming, Reason
 from mmqjp.explain.retrace.values import as_text
 from mmqjp.explain.terms import Operand
 from mmqjp.present import item, output_why
-from mmqjp.present.item import UNKNOWN, Fact, fact_text, filters, reason_facts, timings
+from mmqjp.present.item import UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels, explain_missing_output, query_funnel
-from mmqjp.present.why_not_result import WhyNot
 from mmqjp.tables.lookup import SelectFn, quote_literal
 from tests.generate.documents import SECOND, chance
 from tests.generate.pattern_worlds import pattern_world

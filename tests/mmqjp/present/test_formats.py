@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from mmqjp.answers.output import Output
-from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.reasons import Reason
 from mmqjp.explain.terms import JoinedValue, Operand, ShownCondition
 from mmqjp.present import item, terminal
 

@@ -9,11 +9,10 @@ import pytest
 from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.present import query_lookup
-from mmqjp.present.item import fact_text, reason_facts
+from mmqjp.present.item import WhyNot, fact_text, reason_facts
 from mmqjp.present.output_why import OutputWhy, why_output
 from mmqjp.present.query_lookup import partner_text
 from mmqjp.present.why_not import QueryFunnels, explain_missing_output, query_funnel
-from mmqjp.present.why_not_result import WhyNot
 from mmqjp.tables.lookup import SelectFn
 from tests.generate.absences import with_absences
 from tests.generate.seeds import seeds

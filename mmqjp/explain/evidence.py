@@ -1,0 +1,753 @@
+"""The evidence of a query: evaluates its normal form over given documents, block by block and join by join. Each row
+keeps the rows that it was made of, and each stage what passes it: the counts of a query over many documents, the first
+thing in the way of some, and the reason of an output are read from that. It shares the algebra with the engine, but
+none of its indexes. Of the disjuncts of a predicate, the one that gets furthest is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import islice, product
+
+from mmqjp.answers.absence_partners import over_at
+from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
+from mmqjp.answers.output import node_order
+from mmqjp.answers.quota import OutOfSteps, Steps
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.explain.hints import (
+    MAX_SAMPLE_STEPS,
+    MOST_NEAR,
+    DocumentsByText,
+    PathHints,
+    mended,
+    near_instead,
+    near_values,
+    nearness,
+    note,
+    shared,
+)
+from mmqjp.explain.terms import (
+    CHARACTERS_PER_STEP,
+    BlockStage,
+    Exhausted,
+    FunnelStage,
+    ReadableQuery,
+    StageKind,
+    StageUnit,
+    StepBudget,
+    TooLong,
+    apply_functions,
+    blocks_of,
+    duration_text,
+    format_window,
+    leaf_sides,
+    truncate_value,
+)
+from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_binding
+from xpath_stage.documents import ParsedDocument
+from xscl.algebra.joins import UNORDERED, Conjunct, Hidden, NormalQuery, Side, Term, mirror_of, needed, variables_of
+from xscl.algebra.trees import Condition, PatternNode, block_root, naming
+from xscl.algebra.values import NOWHERE, Expr, Span, String
+from xscl.printer import to_xscl
+
+MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
+"""Maximum number of bindings of a document in a join (a document with more is left out), and the steps that each counts
+for, because it takes memory."""
+
+MOST_PAIRS = 200_000
+"""Maximum number of pairs of rows examined per join."""
+
+FOR_HINTS, MOST_BYTES_FOR_HINTS = 100, 256 << 10
+"""Maximum number of furthest documents searched for hints, and their size in bytes; a larger document is searched
+alone."""
+
+STEPS, LEAST_STEPS, STEPS_FOR_A_DOCUMENT = 6_000_000, 300_000, 300_000
+"""Step limits: for all queries of a request, at least for each query, and for each document."""
+
+
+def steps_for(queries: int) -> int:
+    return max(STEPS // max(queries, 1), LEAST_STEPS)
+
+
+_Told = tuple[str, str]
+"""A message, and a hint."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundNode:
+    """A node of a document, with its text."""
+
+    record: Record
+    node: Node
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvidenceRow:
+    """The nodes in the documents of an input, of one or more blocks, for the variables that matter outside. `t0` and
+    `t1` are its interval, `of` the input, and `parts` the rows that were joined."""
+
+    documents: tuple[Record, ...]
+    t0: int
+    t1: int
+    bound: Mapping[str, BoundNode]
+    of: BlockEvidence | JoinEvidence
+    parts: tuple[EvidenceRow, ...] = ()
+
+    @property
+    def docids(self) -> tuple[int, ...]:
+        return tuple(record.docid for record in self.documents)
+
+    def trail(self) -> Iterator[EvidenceRow]:
+        """Yields the rows behind it, those of inner joins first, and itself."""
+        for part in self.parts:
+            yield from part.trail()
+        yield self
+
+
+RowPair = tuple[EvidenceRow, EvidenceRow]
+_Rows = Sequence[EvidenceRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage and what passes it, as FunnelStage has it. `part` and, if nothing passes, `told` say it in words. `span`
+    is that of its part in the query's text."""
+
+    kind: StageKind
+    found: int
+    part: Callable[[], str]
+    told: Callable[[], _Told]
+    span: Span = NOWHERE
+    block: int = 0
+    unit: StageUnit = "documents"
+    left: int = 0
+    right: int = 0
+    at_least: bool = False
+
+    def shown(self) -> FunnelStage:
+        message, hint = ("", "") if self.found else self.told()
+        counts = self.found, self.unit, self.block, self.left, self.right, self.at_least
+        return FunnelStage(self.kind, self.part(), *counts, message, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """What passes an input, or a query. `stages` are in evaluation order, inner joins first; `rows` pass all. If there
+    are none, `before` returns the pairs that pass all but the last stage of a join. `ties` counts pairs of the last
+    join out of order only because of equal times. `left_out` documents are too large to search; `incomplete`: the step
+    limit was reached. `rank` says how far documents get: the input of a join or the join itself, and the stage there.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    rows: tuple[EvidenceRow, ...] = ()
+    before: Callable[[], Iterable[RowPair]] = tuple
+    ties: int = 0
+    left_out: int = 0
+    incomplete: bool = False
+    rank: tuple[int, ...] = ()
+
+    @property
+    def failed(self) -> Stage | None:
+        return next((stage for stage in self.stages if not stage.found), None)
+
+    @property
+    def found(self) -> int:
+        return len({row.docids for row in self.rows})
+
+    def shown(self, last: Stage | None = None) -> tuple[FunnelStage, ...]:
+        """Returns the stages in words, up to one of them."""
+        stages = self.stages if last is None else self.stages[: self.stages.index(last) + 1]
+        return tuple(stage.shown() for stage in stages)
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@dataclass(eq=False)
+class BlockEvidence:
+    """What documents have of one block. `left_out` counts those too large to search. Variables that are `needed` are
+    bound in `rows`. `fixed` has the nodes of some of an output, as its line names them; then no stages are counted."""
+
+    query: ReadableQuery
+    number: int
+    side: Side
+    needed: Collection[str] = ()
+    fixed: Mapping[str, int | str] | None = None
+    rows: list[EvidenceRow] = field(default_factory=list)
+    left_out: int = 0
+
+    def __post_init__(self) -> None:
+        self._whole = PreparedNode(naming(self.side.pattern, self.needed))
+        self._streams: Counter[str] = Counter()
+        self._reached: Counter[int] = Counter()
+        self._sample: list[ParsedDocument] = []
+
+    @property
+    def stages(self) -> list[BlockStage]:
+        return self.query.stages[self.number]
+
+    @cached_property
+    def _asked(self) -> list[_Asked]:
+        steps = self.query.blocks[self.number].steps
+        return list(_asked(self.query, self.side.pattern, self.query.builder.path(steps, block_root(self.number))))
+
+    @cached_property
+    def _parts(self) -> list[PreparedNode]:
+        parts = [self.query.builder.path(stage.steps) for stage in self.stages]
+        parts += (_without(self.side.pattern, self._asked[last + 1 :]) for last in range(len(self._asked)))
+        return [PreparedNode(naming(part, ())) for part in parts]
+
+    def look(self, record: Record, take: Take) -> None:
+        """Evaluates one more document. Raises whatever `take` does, except TooLong, which leaves the document out."""
+        self._streams[record.stream] += 1
+        if record.stream != self.side.stream:
+            return
+        try:
+            found = list(self._found(record, take))
+            if self.fixed is not None:
+                self.rows += found
+                return
+            reached = len(self._parts) if found else self._furthest(record.tree, take)
+        except TooLong:
+            self.left_out += 1
+            return
+        self.rows += found
+        furthest = max(self._reached, default=0)
+        if reached > furthest:
+            self._sample.clear()
+        is_fit = not self._sample or (record.tree.size <= MOST_BYTES_FOR_HINTS and len(self._sample) < FOR_HINTS)
+        if not found and reached >= furthest and is_fit:
+            self._sample.append(record.tree)
+        self._reached[reached] += 1
+
+    def _found(self, record: Record, take: Take) -> Iterator[EvidenceRow]:
+        fixed = dict(_fixed(self.side.pattern, record, self.fixed)) if self.fixed else {}
+        texts: dict[Node, str] = {}
+        for number, binding in enumerate(each_binding(self._whole, record.tree, fixed, take)):
+            if number == MOST_ROWS:
+                raise TooLong
+            take(STEPS_FOR_A_ROW)
+            for _, node in binding:
+                if node not in texts:
+                    texts[node] = record.tree.string_value(*node)
+                    take(1 + len(texts[node]) // CHARACTERS_PER_STEP)
+            bound = {var: BoundNode(record, node, texts[node]) for var, node in binding}
+            yield EvidenceRow((record,), record.t0, record.t1, bound, self)
+
+    def _furthest(self, tree: ParsedDocument, take: Take) -> int:
+        """How many of the ever stricter stages a document passes, but not all."""
+        low, high = 0, len(self._parts) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if any(True for _ in each_binding(self._parts[middle], tree, {}, take)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def counts(self) -> list[int]:
+        """How many documents pass each stage, up to the last that one might."""
+        reached = self._reached.items()
+        return [sum(count for last, count in reached if last > number) for number in range(len(self._parts))]
+
+    def result(self, take: Take) -> Passing:
+        if self.fixed is not None:
+            return Passing((), tuple(self.rows))
+        told = tuple(self.told())
+        return Passing(told, tuple(self.rows), rank=(len(told) - (not self.rows),))
+
+    def told(self) -> Iterator[Stage]:
+        """Yields the stages up to the first that no document passes."""
+        stream, documents = self.side.stream, self._streams[self.side.stream]
+        block, span = self.number + 1, self.query.blocks[self.number].span
+        named = Span(span.start, max(self.stages[0].span.end, span.start + len(stream)))
+        yield Stage("stream", documents, lambda: stream, self._no_document, named, block)
+        if not documents:
+            return
+        for number, found in enumerate(self.counts()):
+            if number < len(self.stages):
+                stage = self.stages[number]
+                part, told = partial(self.query.part, stage.span), partial(self._none_matches, number)
+                yield Stage("pattern", found, part, told, stage.span, block)
+            else:
+                asked = self._asked[number - len(self.stages)]
+                yield Stage("asked", found, partial(str, asked.text), partial(self._missing, asked), span, block)
+            if not found:
+                return
+
+    def _no_document(self) -> _Told:
+        others = ", ".join(f"{stream} ({count:,})" for stream, count in self._streams.most_common(5))
+        if sum(self._streams.values()) == 1:
+            return f"the document is of stream {next(iter(self._streams))}, not of {self.side.stream}", ""
+        what = f"there is no document of stream {self.side.stream}"
+        return what, f"there are documents of {others}" if others else ""
+
+    def _none_matches(self, number: int) -> _Told:
+        stage, before = self.stages[number], ""
+        if number:
+            does = "does" if self._streams[self.side.stream] == 1 else f"matches {self.counts()[number - 1]:,}"
+            before = f"; {self.query.part(self.stages[number - 1].span)}, before it, {does}"
+        hint = PathHints(self.query.builder, self._sample).of(stage.above, stage.condition) if self._sample else ""
+        return f"{self.query.part(stage.span)} does not match {self._where()}{before}", hint
+
+    def _missing(self, asked: _Asked) -> _Told:
+        return f"{asked.missing} in {self._where()}", asked.hint
+
+    def _where(self) -> str:
+        stream, documents = self.side.stream, self._streams[self.side.stream]
+        if documents == 1:
+            return f"the document of stream {stream}"
+        too_large = f" ({self.left_out:,} are too large to search)" if self.left_out else ""
+        return f"any of {documents:,} documents of stream {stream}{too_large}"
+
+
+def _fixed(
+    pattern: PatternNode, record: Record, nodes: Mapping[str, int | str], path: PatternPath = ()
+) -> Iterator[tuple[PatternPath, Node]]:
+    node = nodes.get(pattern.var) if pattern.var else None
+    if node is not None:
+        element, attribute = node_order(node)
+        if not attribute:
+            yield path, (element, 0)
+        elif element < len(record.tree.elements):
+            names = [str(name) for name in record.tree.elements[element].attrib]
+            if attribute[1:] in names:
+                yield path, (element, names.index(attribute[1:]) + 1)
+    for number, child in enumerate(pattern.children):
+        yield from _fixed(child, record, nodes, (*path, number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A path or condition that predicates or SELECT need of a block. `missing` is the message if it is absent."""
+
+    text: str
+    missing: str
+    var: str
+    condition: Condition | None = None
+    hint: str = ""
+
+
+def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
+    known = {(node.var, condition) for node in own.walk() for condition in node.conditions}
+    for node in pattern.walk():
+        if node.var is None:
+            continue
+        text = query.variable(node.var)
+        if node.var in query.paths:
+            hint = f"{text} is in the predicate or SELECT, so each match must have it"
+            yield _Asked(text, f"there is no {text}", node.var, hint=hint)
+        for condition in node.conditions:
+            if (node.var, condition) not in known:
+                if condition.literal is not None:
+                    value = to_xscl(String(condition.literal))
+                    yield _Asked(f"{text} = {value}", f"{text} is not {value}", node.var, condition)
+                else:
+                    kind = "time" if "time" in str(condition.xpath) else "number"
+                    yield _Asked(text, f"{text} is no {kind}, and equals nothing", node.var, condition)
+
+
+def _without(pattern: PatternNode, left_out: Collection[_Asked]) -> PatternNode:
+    ends = {asked.var for asked in left_out if asked.condition is None}
+    conditions = {(asked.var, asked.condition) for asked in left_out if asked.condition is not None}
+
+    def cut(node: PatternNode) -> PatternNode:
+        children = tuple(cut(child) for child in node.children if not _ends_in(child, ends))
+        kept = tuple(one for one in node.conditions if (node.var, one) not in conditions)
+        return replace(node, conditions=kept, children=children)
+
+    return cut(pattern)
+
+
+def _ends_in(node: PatternNode, ends: Collection[str]) -> bool:
+    while len(node.children) and node.var is None:
+        node = node.children[-1]
+    return node.var in ends
+
+
+# ---------------------------------------------------------------- joins
+
+
+_DIFFER = {"lower-case": "case", "normalize-space": "spaces", "canonical-url": "the form of the address"}
+"""How texts differ that a function makes equal."""
+
+_DONE = 9, 0
+"""The rank of documents that pass all stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A stage after the equalities: its rank, the pairs that pass, and the words if none of some does."""
+
+    kind: StageKind
+    rank: tuple[int, int]
+    part: Callable[[], str]
+    passes: Callable[[RowPair], bool]
+    told: Callable[[Sequence[RowPair]], _Told]
+
+
+@dataclass(eq=False)
+class JoinEvidence:
+    """A conjunctive query over two inputs; without `right`, over one that something may follow, precede or accompany,
+    which must not (an absence). `kept` are the variables that matter outside. If it `is_known` that the documents have
+    an output, their times are not tested, and no stages are counted."""
+
+    query: ReadableQuery
+    whole: NormalQuery | Hidden
+    conjunct: Conjunct
+    left: BlockEvidence | Disjuncts
+    right: BlockEvidence | Disjuncts | None
+    kept: Collection[str]
+    span: Span
+    is_known: bool
+
+    def __post_init__(self) -> None:
+        self.op, self.window, self._is_single = self.whole.op, self.whole.window, False
+        nodes = (node for side in leaf_sides(self.conjunct) for node in side.pattern.walk())
+        self._names = {node.var: node.test.local for node in nodes if node.var is not None}
+        self._are_blocks = isinstance(self.left, BlockEvidence) and isinstance(self.right, BlockEvidence)
+
+    def result(self, take: Take) -> Passing:
+        left = self.left.result(take)
+        if self.right is None:
+            rows = left.rows
+            if self.op is not None:  # an absence
+                over = partial(over_at, self.op, self.window or 0)
+                rows = tuple(replace(row, t1=over(row.t0, row.t1), of=self, parts=(row,)) for row in rows)
+            return replace(left, rows=rows)
+        right = self.right.result(take)
+        stages = left.stages + right.stages
+        for place, input in enumerate((left, right)):
+            if not input.rows:
+                return Passing(stages, (), input.before, input.ties, rank=(place, *input.rank))
+        found = (self._known if self.is_known else self._tried)(left.rows, right.rows, take)
+        return replace(found, stages=stages + found.stages, rank=(2, *found.rank))
+
+    def _known(self, lefts: _Rows, rights: _Rows, take: Take) -> Passing:
+        pairs = _joined(self.conjunct, lefts, rights, take)
+        passed = (p for p in pairs if all(_holds(expr, take, p) for expr in self.conjunct.residual))
+        return Passing((), tuple(map(self._row, passed)))
+
+    def _row(self, pair: RowPair) -> EvidenceRow:
+        left, right = pair
+        bound = {var: bound for row in pair for var, bound in row.bound.items() if var in self.kept}
+        documents = (*left.documents, *right.documents)
+        return EvidenceRow(documents, min(left.t0, right.t0), max(left.t1, right.t1), bound, self, pair)
+
+    def _tried(self, lefts: _Rows, rights: _Rows, take: Take) -> Passing:
+        """Joins rows, stage by stage up to the first that no pair passes."""
+        self._is_single = len({row.docids for row in lefts}) == len({row.docids for row in rights}) == 1
+        stages: list[Stage] = []
+        for number, terms in enumerate(self.conjunct.equalities()):
+            equality = _Equality(self, terms, lefts, rights, take)
+            stages.append(equality.stage)
+            if not equality.common:
+                return Passing(tuple(stages), before=equality.nearest_pairs, rank=(0, number))
+        every = _joined(self.conjunct, lefts, rights, take)
+        if not self._is_single and self._are_blocks:
+            every = filter(_are_different, every)
+        pairs = list(islice(every, MOST_PAIRS))
+        counted = partial(
+            Stage, span=self.span, unit="pairs", at_least=len(pairs) == MOST_PAIRS and any(True for _ in every)
+        )
+        if len(self.conjunct.equalities()) > 1 or not pairs:
+            stages.append(counted("together", _choices(pairs), self._all_equalities, _not_together))
+            if not pairs:
+                return Passing(tuple(stages), rank=(1, 0))
+        ties = 0
+        for test in self._tests(take):
+            passed = [pair for pair in pairs if test.passes(pair)]
+            stages.append(counted(test.kind, _choices(passed), test.part, partial(test.told, pairs)))
+            if test.kind == "order":
+                ties = self._ties(pairs, take)
+            if not passed:
+                return Passing(tuple(stages), (), partial(list, pairs), ties, rank=test.rank)
+            pairs = passed
+        return Passing(tuple(stages), tuple(map(self._row, pairs)), ties=ties, rank=_DONE)
+
+    def _all_equalities(self) -> str:
+        return " and ".join(map(self.equality, self.conjunct.equalities())) or "two documents"
+
+    def equality(self, terms: tuple[Term, Term]) -> str:
+        return " = ".join(map(self.query.term, terms))
+
+    # ------------------------------------------------------------ what else there is
+
+    def _tests(self, take: Take) -> Iterator[_Test]:
+        op, window = str(self.op), self.window
+        if op == "FOLLOWED BY":
+            yield _Test("order", (2, 0), lambda: op, _in_order, self._out_of_order)
+        elif self._are_blocks and self._is_single:
+            yield _Test("different", (2, 0), lambda: op, _are_different, _same_document)
+        if window is not None:
+            yield _Test("window", (3, 0), partial(format_window, window), self._within, self._too_far)
+        for number, expr in enumerate(self.conjunct.residual):
+            part, holds = partial(self.query.expression, expr), partial(_holds, expr, take)
+            yield _Test("residual", (4, number), part, holds, partial(self._is_false, expr))
+        if op == UNORDERED and (mirror := mirror_of(self._alternatives)) is not None:
+            mirrors = Mirrors()
+
+            def is_told_so(pair: RowPair) -> bool:
+                try:
+                    inputs = Inputs((pair[0].documents[0], pair[1].documents[0]))
+                    return not mirrors.tell(mirror, inputs, Steps(MAX_SAMPLE_STEPS))
+                except OutOfSteps:
+                    return True
+
+            yield _Test("mirror", (5, 0), lambda: op, is_told_so, _is_told_otherwise)
+
+    @property
+    def _alternatives(self) -> tuple[Conjunct, ...]:
+        """The conjunctive queries that may have the mirror of a match: an inner join's without outer restrictions."""
+        return self.whole.alone if isinstance(self.whole, Hidden) else self.whole.conjuncts
+
+    def _within(self, pair: RowPair) -> bool:
+        return self.window is None or _distance(pair) <= self.window
+
+    def _too_far(self, pairs: Sequence[RowPair]) -> _Told:
+        nearest = min(map(_distance, pairs))
+        whose = "they are" if len(pairs) == 1 else "the nearest are"
+        return f"{whose} {duration_text(nearest)} apart, and the window is {format_window(self.window)}", ""
+
+    def _out_of_order(self, pairs: Sequence[RowPair]) -> _Told:
+        if any(_is_tie(*pair) and self._within(pair) for pair in pairs):
+            what = "the right one begins just when the left one ends, and FOLLOWED BY takes only what is later"
+            return what, "JOIN takes equal times, too"
+        gap = min(left.t1 - right.t0 for left, right in pairs)
+        if gap <= 0:
+            return "the left one has not ended when the right one begins", "JOIN takes either order"
+        return f"the right one begins {duration_text(gap)} before the left one ends", "JOIN takes either order"
+
+    def _is_false(self, expr: Expr, pairs: Sequence[RowPair]) -> _Told:
+        texts = [{var: one.text for row in pair for var, one in row.bound.items()} for pair in pairs]
+        if told := nearness(expr, [partial(_operand_text, some) for some in texts]):
+            return told, ""
+        found = (
+            f'{self.query.variable(var)} is "{truncate_value(texts[0][var])}"'
+            for var in dict.fromkeys(variables_of(expr))
+        )
+        hint = "" if len(self.conjunct.residual) == 1 else "for other nodes, another condition is false"
+        return f"{self.query.expression(expr)} is false: {', '.join(found)}", hint if len(pairs) > 1 else ""
+
+    def _ties(self, pairs: Iterable[RowPair], take: Take) -> int:
+        """Counts pairs of documents, in either order, that fail only because of equal times."""
+        passed = (
+            tuple(sorted((pair[0].docids, pair[1].docids)))
+            for pair in pairs
+            if _is_tie(*pair)
+            and self._within(pair)
+            and all(_holds(expr, take, pair) for expr in self.conjunct.residual)
+        )
+        return len(set(passed))
+
+
+class _Equality:
+    """An equality over the rows of both inputs; if no value satisfies it, what is nearest to that."""
+
+    def __init__(self, join: JoinEvidence, terms: tuple[Term, Term], lefts: _Rows, rights: _Rows, take: Take) -> None:
+        self._join, self._terms, self._rows, self._take = join, terms, (lefts, rights), take
+        self._left, self._right = map(self._values, (lefts, rights), terms)
+        are_single = join._is_single
+        self.common = len(self._left.keys() & self._right.keys()) if are_single else shared(self._left, self._right)
+        self.stage = Stage(
+            "equality", self.common, partial(join.equality, terms), self._unequal, join.span, unit="values",
+            left=len(self._left), right=len(self._right),
+        )  # fmt: skip
+
+    def _values(self, rows: _Rows, term: Term) -> DocumentsByText:
+        values: DocumentsByText = {}
+        for row in rows:
+            note(values, _value(row, term, self._take), [row.docids])
+        return values
+
+    @cached_property
+    def _functions(self) -> tuple[str, ...]:
+        return mended(self._left, self._right)
+
+    @cached_property
+    def _near(self) -> list[tuple[str, str]]:
+        return list(islice(near_values(self._left, self._right, self._functions), MOST_NEAR))
+
+    def nearest_pairs(self) -> Iterator[RowPair]:
+        for near in self._near:
+            having = (
+                list(islice((row for row in rows if _value(row, term, self._take) == value), MOST_NEAR))
+                for rows, term, value in zip(self._rows, self._terms, near, strict=True)
+            )
+            yield from islice(filter(_are_different, product(*having)), MOST_NEAR)  # type: ignore[arg-type]  # of two
+
+    def _unequal(self) -> _Told:
+        left, right = self._left, self._right
+        one, other = (self._join._names.get(term.var, "value") for term in self._terms)
+        if self._functions and self._near:
+            differ = " and ".join(_DIFFER[name] for name in self._functions)
+            shown, against = map(truncate_value, self._near[0])
+            what = f'{one} "{shown}" and {other} "{against}" differ only in {differ}'
+            return what, f"use {', '.join(self._functions)} on both sides"
+        if told := near_instead(left, right, *map(self._join.query.term, self._terms)):
+            return told
+        if self._join._is_single:
+            return f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", ""
+        for name, values, others in ((one, left, right), (other, right, left)):
+            if len(values) <= MOST_NEAR < len(others):
+                return f"no other document has {name} {_shown(values)} among {len(others):,} values", ""
+        counts = f"{len(left):,} values of {one} on the left and {len(right):,} of {other} on the right"
+        return f"no two documents share one of {counts}", ""
+
+
+def _shown(values: DocumentsByText) -> str:
+    listed = [f'"{truncate_value(value)}"' for value in list(values)[:3]]
+    more = f" and {len(values) - 3:,} more" if len(values) > 3 else ""
+    return ", ".join(listed) + more
+
+
+def _joined(conjunct: Conjunct, lefts: _Rows, rights: _Rows, take: Take) -> Iterator[RowPair]:
+    """Yields the pairs of rows that satisfy all equalities."""
+    ours, theirs = ([pair[place] for pair in conjunct.equalities()] for place in (0, 1))
+    by_values: dict[tuple[str, ...], list[EvidenceRow]] = {}
+    for row in rights:
+        by_values.setdefault(tuple(_value(row, term, take) for term in theirs), []).append(row)
+    for row in lefts:
+        for other in by_values.get(tuple(_value(row, term, take) for term in ours), ()):
+            take(1)
+            yield row, other
+
+
+def _value(row: EvidenceRow, term: Term, take: Take) -> str:
+    text = row.bound[term.var].text
+    take(1 + len(text) // CHARACTERS_PER_STEP)
+    return apply_functions(text, term.functions)
+
+
+def _holds(expr: Expr, take: Take, pair: RowPair) -> bool:
+    def text_of(var: str) -> str:
+        bound = pair[0].bound.get(var) or pair[1].bound[var]
+        take(1 + len(bound.text) // CHARACTERS_PER_STEP)
+        return bound.text
+
+    return residual_holds(expr, text_of)
+
+
+def _operand_text(texts: Mapping[str, str], operand: Expr) -> str:
+    return text_of_operand(operand, texts.__getitem__)
+
+
+def _choices(pairs: Iterable[RowPair]) -> int:
+    return len({(left.docids, right.docids) for left, right in pairs})
+
+
+def _distance(pair: RowPair) -> int:
+    left, right = pair
+    return max(left.t1, right.t1) - min(left.t0, right.t0)
+
+
+def _in_order(pair: RowPair) -> bool:
+    return pair[0].t1 < pair[1].t0
+
+
+def _are_different(pair: RowPair) -> bool:
+    return pair[0].docids != pair[1].docids
+
+
+def _not_together() -> _Told:
+    return "each equality holds for some nodes, but not all of them for the same nodes", ""
+
+
+def _same_document(pairs: Sequence[RowPair]) -> _Told:
+    return "both sides are the same document, and a join is of two different ones", ""
+
+
+def _is_told_otherwise(pairs: Sequence[RowPair]) -> _Told:
+    return "it holds both ways, and is told once: the other way round", ""
+
+
+def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
+    """Whether one input ends as the other begins, and they share no documents."""
+    sources = [{source for record in row.documents for source in record.sources} for row in (left, right)]
+    return left.t1 == right.t0 and not sources[0] & sources[1]
+
+
+# ---------------------------------------------------------------- queries
+
+
+class Disjuncts(list[JoinEvidence]):
+    """The conjunctive queries of a query or of an inner join."""
+
+    def result(self, take: Take) -> Passing:
+        results = [join.result(take) for join in self]
+        best = max(results, key=lambda result: (result.rank, result.found))
+        return replace(best, rows=tuple(row for result in results for row in result.rows))
+
+
+class Evidence:
+    """Evaluates a query over single documents. With `selects`, its rows also bind SELECT and ONCE variables; they
+    always bind those in `keep`. `fixed` has the nodes of an output's variables, if it is one that is explained: the
+    times of its documents are not tested then."""
+
+    def __init__(
+        self,
+        query: ReadableQuery,
+        *,
+        selects: bool = False,
+        keep: Collection[str] = (),
+        steps: int = STEPS,
+        fixed: Mapping[str, int | str] | None = None,
+    ) -> None:
+        self.query, self._steps, self._work = query, steps, StepBudget(steps)
+        self._fixed, self._is_incomplete = fixed, False
+        self._blocks: dict[tuple[int, PatternNode], BlockEvidence] = {}
+        normal, kept = query.normal, set(keep)
+        if selects:
+            kept |= {entry.value.var for entry in normal.entries if isinstance(entry.value, Term)}
+            kept |= {var for key in (normal.once.keys if normal.once else ()) for var in variables_of(key)}
+        self._top = self._joins(normal, kept, 0)
+
+    @property
+    def blocks(self) -> list[int]:
+        """The numbers, from 0, of the blocks that are evaluated: all but those of what must be absent."""
+        return sorted({number for number, _ in self._blocks})
+
+    def look(self, record: Record, blocks: Collection[int]) -> None:
+        """Evaluates blocks over one more document."""
+        try:
+            for (number, _), block in self._blocks.items():
+                if number in blocks:
+                    self._work.here = STEPS_FOR_A_DOCUMENT
+                    block.look(record, self._work.take_here)
+        except Exhausted:
+            self._is_incomplete = True
+
+    def result(self) -> Passing:
+        """Joins what was found. The step count starts again for the joins."""
+        try:
+            found = self._top.result(StepBudget(self._steps).take)
+        except Exhausted:
+            found = Passing(incomplete=True)
+        left_out = sum(block.left_out for block in self._blocks.values())
+        return replace(found, left_out=left_out, incomplete=self._is_incomplete or found.incomplete)
+
+    def _joins(self, whole: NormalQuery | Hidden, kept: Collection[str], first: int) -> Disjuncts:
+        found = Disjuncts()
+        for conjunct in whole.conjuncts[:1] if whole.absent else whole.conjuncts:
+            wanted = needed(conjunct) | set(kept)
+            wanted = wanted.union(*(absent.variables() for absent in whole.absent))
+            left, count = self._input(conjunct.left, wanted, first), blocks_of(conjunct.left)
+            right = None
+            if conjunct.right is not None:
+                right = self._input(conjunct.right, wanted, first + count)
+                count += blocks_of(conjunct.right)
+            own = self.query.blocks[first : first + count]
+            span, is_known = Span(own[0].span.start, own[-1].span.end), self._fixed is not None
+            found.append(JoinEvidence(self.query, whole, conjunct, left, right, kept, span, is_known))
+        return found
+
+    def _input(self, side: Side, wanted: Collection[str], first: int) -> BlockEvidence | Disjuncts:
+        if side.hidden is not None:
+            return self._joins(side.hidden, set(side.hidden.variables) & set(wanted), first)
+        key = first, naming(side.pattern, wanted)
+        if key not in self._blocks:
+            self._blocks[key] = BlockEvidence(self.query, first, side, wanted, self._fixed)
+        return self._blocks[key]

@@ -1,0 +1,259 @@
+"""The reason of an output: the rows of its documents that bind its nodes, with the values that were equal, the other
+conditions that held, the times of the joins, and the conditions on single documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from mmqjp.answers.matches import residual_holds
+from mmqjp.answers.output import BoundValue
+from mmqjp.documents.record import Record
+from mmqjp.explain.evidence import BlockEvidence, BoundNode, Evidence, EvidenceRow, JoinEvidence
+from mmqjp.explain.terms import (
+    Exhausted,
+    JoinedValue,
+    Operand,
+    ReadableQuery,
+    ShownCondition,
+    StepBudget,
+    in_parts,
+    lacking,
+    operand_of,
+)
+from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
+from xpath_stage.documents import ParsedDocument
+from xscl.algebra.joins import JoinOp, Term, variables_of
+from xscl.algebra.trees import PatternNode, attach_branch, naming
+from xscl.algebra.values import (
+    TESTS,
+    And,
+    Call,
+    Compare,
+    Expr,
+    Not,
+    Number,
+    Or,
+    Rel,
+    String,
+    VarPath,
+    derivation,
+    map_operands,
+)
+from xscl.printer import to_xscl
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTiming:
+    """The intervals of a join's inputs, in microseconds, left start to right end. `op` and `window` (None: INF) allow
+    them. A chain has one for each join."""
+
+    op: JoinOp
+    window: int | None
+    left: tuple[int, int]
+    right: tuple[int, int]
+
+    @property
+    def distance(self) -> int:
+        """From the earlier start to the later end; bounded by the window."""
+        return max(self.left[1], self.right[1]) - min(self.left[0], self.right[0])
+
+    @property
+    def gap(self) -> int:
+        """From the end of the left input to the start of the right one; may be negative."""
+        return self.right[0] - self.left[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why an output exists: value joins, inner joins first, and other join conditions; for absences, the conditions
+    without a partner. On request also the joins' timings and the conditions in the `filters` of blocks."""
+
+    joined: tuple[JoinedValue, ...] = ()
+    conditions: tuple[ShownCondition, ...] = ()
+    timings: tuple[JoinTiming, ...] = ()
+    filters: tuple[ShownCondition, ...] = ()
+
+
+def reason_of(
+    query: ReadableQuery,
+    nodes: Mapping[str, int | str],
+    parts: Sequence[tuple[Record, int]],
+    steps: int,
+    *,
+    whole: bool = True,
+) -> Reason | None:
+    """Returns the reason of an output with these nodes; None if these documents have none of them. `parts` are the
+    documents of the blocks, each with its index in the output (-1: none). Unless `whole`, the reason has only joined
+    values and join conditions. Raises Exhausted after `steps` steps."""
+    terms = {entry.key: entry.value for entry in query.normal.entries if isinstance(entry.value, Term)}
+    fixed = {term.var: nodes[key] for key, term in terms.items() if key in nodes}
+    evidence = Evidence(query, selects=True, steps=steps, fixed=fixed)
+    if len(evidence.blocks) != len(parts):
+        return None
+    for number, (record, _) in zip(evidence.blocks, parts, strict=True):
+        evidence.look(record, (number,))
+    found = evidence.result()
+    for row in found.rows:
+        bound = {key: row.bound[term.var] for key, term in terms.items()}
+        if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == nodes:
+            return _Reader(query, {record.docid: place for record, place in parts}, steps).reason(row, whole=whole)
+    if found.incomplete:
+        raise Exhausted
+    return None
+
+
+class _Reader:
+    """Reads the trail of a row. `places` maps documents to their indexes in the output."""
+
+    def __init__(self, query: ReadableQuery, places: Mapping[int, int], steps: int) -> None:
+        self._query, self._places, self._take = query, places, StepBudget(steps).take
+
+    def reason(self, row: EvidenceRow, *, whole: bool) -> Reason:
+        joined: list[JoinedValue] = []
+        conditions: list[ShownCondition] = []
+        timings: list[JoinTiming] = []
+        for step in (step for step in row.trail() if isinstance(step.of, JoinEvidence)):
+            join, bound = step.of, {var: one for part in step.parts for var, one in part.bound.items()}
+            assert isinstance(join, JoinEvidence) and join.op is not None, "what has parts is a join"
+            times = [(part.t0, part.t1) for part in step.parts]
+            if join.whole.absent:
+                operands = self._lacked(join, bound)
+                conditions.append(lacking(join.op, join.window, join.whole.absent, operands, times[0]))
+                continue
+            for left, right in join.conjunct.equalities():
+                joined.append(JoinedValue(self._operand(bound, left), self._operand(bound, right)))
+            for expr in join.conjunct.residual:
+                operands = {var: self._operand(bound, Term(var)) for var in variables_of(expr)}
+                conditions.append(ShownCondition(in_parts(expr, operands)))
+            timings.append(JoinTiming(join.op, join.window, times[0], times[1]))
+        if not whole:
+            return Reason(tuple(joined), tuple(conditions))
+        return Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(self._filters(row)))
+
+    def _operand(self, bound: Mapping[str, BoundNode], term: Term) -> Operand:
+        one = bound[term.var]
+        return operand_of(one.record.tree, one.node, term.functions, self._places[one.record.docid], one.text)
+
+    def _lacked(self, join: JoinEvidence, bound: Mapping[str, BoundNode]) -> dict[str, Operand]:
+        """Returns the values that nothing was joined to. A path with several nodes stays a path."""
+        known, wanted = dict(bound), set[str]().union(*(one.variables() for one in join.whole.absent))
+        with suppress(Exhausted):
+            for branch in (branch for one in join.whole.absent for branch in one.branches):
+                record, node = bound[branch.var].record, bound[branch.var].node
+                found = list(islice(each_below(PreparedNode(branch.path), record.tree, node, self._take), 2))
+                for var, below in found[0] if len(found) == 1 else ():
+                    wanted.add(var)
+                    known[var] = BoundNode(record, below, record.tree.string_value(*below))
+        return {var: self._operand(known, Term(var)) for var in wanted if var in known}
+
+    def _filters(self, row: EvidenceRow) -> Iterator[ShownCondition]:
+        """Yields the conditions on single documents while steps remain: the reason is valid without them."""
+        with suppress(Exhausted):
+            for leaf in row.trail():
+                if isinstance(leaf.of, BlockEvidence):
+                    (record,) = leaf.documents
+                    nodes = {var: one.node for var, one in leaf.bound.items()}
+                    filters = _Filters(self._query, record.tree, self._places[record.docid], self._take)
+                    yield from filters.of(leaf.of.side.pattern, nodes)
+
+
+_END = "end"
+
+
+class _Filters:
+    """The conditions of a pattern with their values in a document."""
+
+    def __init__(self, query: ReadableQuery, tree: ParsedDocument, place: int, take: Take) -> None:
+        self._query, self._tree, self._place, self._take = query, tree, place, take
+
+    def of(self, pattern: PatternNode, nodes: Mapping[str, Node]) -> Iterator[ShownCondition]:
+        """Yields them for the first match with the given nodes."""
+        if not any(node.conditions for node in pattern.walk()):
+            return
+        named = _numbered(pattern)
+        fixed = {path: nodes[node.var] for path, node in _paths(pattern) if node.var is not None and node.var in nodes}
+        image = next((dict(found) for found in each_binding(PreparedNode(named), self._tree, fixed, self._take)), None)
+        if image is None:
+            return
+        for path, node in _paths(pattern):
+            at = image[_name(path)]
+            for condition in node.conditions:
+                if condition.literal is not None:
+                    yield ShownCondition((self._operand(at), f" = {to_xscl(String(condition.literal))}"))
+                elif (expr := self._query.conditions.get(str(condition.xpath))) is not None:
+                    yield self._shown(expr, named, path, at)
+
+    def _operand(self, node: Node) -> Operand:
+        return operand_of(self._tree, node, (), self._place)
+
+    def _shown(self, expr: Expr, named: PatternNode, path: PatternPath, at: Node) -> ShownCondition:
+        operands: dict[str, Operand] = {}
+
+        def name_of(rel: Rel) -> Expr:
+            nodes = [at]
+            if rel.steps:
+                branch = attach_branch(named, _name(path), self._query.builder.path(rel.steps, last_var=_END))
+                part = PreparedNode(naming(branch, (_END,)))
+                nodes = [node for ((_, node),) in each_binding(part, self._tree, {path: at}, self._take)]
+            if not nodes:
+                return rel
+            name, found = f"v{len(operands)}", [self._operand(node) for node in nodes]
+            operands[name] = next((one for one in found if _holds(expr, rel, one.text)), found[0])
+            return VarPath(name)
+
+        return ShownCondition(in_parts(_with_values(expr, name_of), operands))
+
+
+def _holds(expr: Expr, rel: Rel, text: str) -> bool:
+    match mine := _with_values(expr, lambda one: VarPath("v") if one is rel else one):
+        case Compare(left=left, right=right):
+            operands: tuple[Expr, ...] = (left, right)
+        case Call(name=name, args=args) if name in TESTS:
+            operands = args
+        case _:
+            return False
+    return all(map(_is_value, operands)) and residual_holds(mine, {"v": text}.__getitem__)
+
+
+def _is_value(operand: Expr) -> bool:
+    """Whether an operand has a value without the document: it has no other path."""
+    while isinstance(operand, Call) and derivation(operand):
+        operand = operand.args[0]
+    return isinstance(operand, VarPath | String | Number)
+
+
+def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
+    """Replaces each path in a condition whose value is compared."""
+
+    def value(operand: Expr) -> Expr:
+        match operand:
+            case Rel():
+                return name_of(operand)
+            case Call() if derivation(operand):
+                return map_operands(operand, value)
+        return operand
+
+    if isinstance(expr, Compare) or (isinstance(expr, Call) and expr.name in TESTS):
+        return map_operands(expr, value)
+    match expr:
+        case And() | Or() | Not():
+            return map_operands(expr, lambda arg: _with_values(arg, name_of))
+    return expr
+
+
+def _name(path: PatternPath) -> str:
+    return "n" + ".".join(map(str, path))
+
+
+def _numbered(node: PatternNode, path: PatternPath = ()) -> PatternNode:
+    children = tuple(_numbered(child, (*path, place)) for place, child in enumerate(node.children))
+    return replace(node, var=_name(path), children=children)
+
+
+def _paths(node: PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternPath, PatternNode]]:
+    yield path, node
+    for place, child in enumerate(node.children):
+        yield from _paths(child, (*path, place))
