@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice, product
+from itertools import chain, islice, product
 
 from mmqjp.answers.absence_partners import over_at
 from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
@@ -169,7 +169,7 @@ class Passing:
 @dataclass(eq=False)
 class BlockEvidence:
     """What documents have of one block. `left_out` counts those too large to search. Variables that are `needed` are
-    bound in `rows`. `fixed` has the nodes of some of an output, as its line names them; then no stages are counted."""
+    bound in `rows`. With `fixed`, the nodes of some in an output's line, rows are only found by `search`."""
 
     query: ReadableQuery
     number: int
@@ -184,6 +184,7 @@ class BlockEvidence:
         self._streams: Counter[str] = Counter()
         self._reached: Counter[int] = Counter()
         self._sample: list[ParsedDocument] = []
+        self._given: list[Record] = []
 
     @property
     def stages(self) -> list[BlockStage]:
@@ -205,11 +206,11 @@ class BlockEvidence:
         self._streams[record.stream] += 1
         if record.stream != self.side.stream:
             return
+        if self.fixed is not None:
+            self._given.append(record)
+            return
         try:
             found = list(self._found(record, take))
-            if self.fixed is not None:
-                self.rows += found
-                return
             reached = len(self._parts) if found else self._furthest(record.tree, take)
         except TooLong:
             self.left_out += 1
@@ -253,9 +254,10 @@ class BlockEvidence:
         reached = self._reached.items()
         return [sum(count for last, count in reached if last > number) for number in range(len(self._parts))]
 
+    def search(self, take: Take) -> Iterator[EvidenceRow]:
+        return chain.from_iterable(self._found(record, take) for record in self._given)
+
     def result(self, take: Take) -> Passing:
-        if self.fixed is not None:
-            return Passing((), tuple(self.rows))
         told = tuple(self.told())
         return Passing(told, tuple(self.rows), rank=(len(told) - (not self.rows),))
 
@@ -392,8 +394,7 @@ class _Test:
 @dataclass(eq=False)
 class JoinEvidence:
     """A conjunctive query over two inputs; without `right`, over one that something may follow, precede or accompany,
-    which must not (an absence). `kept` are the variables that matter outside. If it `is_known` that the documents have
-    an output, their times are not tested, and no stages are counted."""
+    which must not (an absence). `kept` are the variables that matter outside."""
 
     query: ReadableQuery
     whole: NormalQuery | Hidden
@@ -402,34 +403,38 @@ class JoinEvidence:
     right: BlockEvidence | Disjuncts | None
     kept: Collection[str]
     span: Span
-    is_known: bool
 
     def __post_init__(self) -> None:
         self.op, self.window, self._is_single = self.whole.op, self.whole.window, False
-        nodes = (node for side in leaf_sides(self.conjunct) for node in side.pattern.walk())
-        self._names = {node.var: node.test.local for node in nodes if node.var is not None}
         self._are_blocks = isinstance(self.left, BlockEvidence) and isinstance(self.right, BlockEvidence)
+
+    def search(self, take: Take) -> Iterator[EvidenceRow]:
+        """Yields the rows of documents that have an output: nothing is asked of their times, and no stages counted."""
+        lefts = self.left.search(take)
+        if self.right is None:
+            yield from map(self._left_alone, lefts)
+            return
+        for pair in _joined(self.conjunct, lefts, self.right.search(take), take):
+            if all(_holds(expr, take, pair) for expr in self.conjunct.residual):
+                yield self._row(pair)
 
     def result(self, take: Take) -> Passing:
         left = self.left.result(take)
         if self.right is None:
-            rows = left.rows
-            if self.op is not None:  # an absence
-                over = partial(over_at, self.op, self.window or 0)
-                rows = tuple(replace(row, t1=over(row.t0, row.t1), of=self, parts=(row,)) for row in rows)
-            return replace(left, rows=rows)
+            return replace(left, rows=tuple(map(self._left_alone, left.rows)))
         right = self.right.result(take)
         stages = left.stages + right.stages
         for place, input in enumerate((left, right)):
             if not input.rows:
                 return Passing(stages, (), input.before, input.ties, rank=(place, *input.rank))
-        found = (self._known if self.is_known else self._tried)(left.rows, right.rows, take)
+        found = self._tried(left.rows, right.rows, take)
         return replace(found, stages=stages + found.stages, rank=(2, *found.rank))
 
-    def _known(self, lefts: _Rows, rights: _Rows, take: Take) -> Passing:
-        pairs = _joined(self.conjunct, lefts, rights, take)
-        passed = (p for p in pairs if all(_holds(expr, take, p) for expr in self.conjunct.residual))
-        return Passing((), tuple(map(self._row, passed)))
+    def _left_alone(self, row: EvidenceRow) -> EvidenceRow:
+        """A row without a right input: of a filter, or of an absence, which is there when it is over."""
+        if self.op is None:
+            return row
+        return replace(row, t1=over_at(self.op, self.window or 0, row.t0, row.t1), of=self, parts=(row,))
 
     def _row(self, pair: RowPair) -> EvidenceRow:
         left, right = pair
@@ -467,6 +472,11 @@ class JoinEvidence:
                 return Passing(tuple(stages), (), partial(list, pairs), ties, rank=test.rank)
             pairs = passed
         return Passing(tuple(stages), tuple(map(self._row, pairs)), ties=ties, rank=_DONE)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        nodes = (node for side in leaf_sides(self.conjunct) for node in side.pattern.walk())
+        return {node.var: node.test.local for node in nodes if node.var is not None}
 
     def _all_equalities(self) -> str:
         return " and ".join(map(self.equality, self.conjunct.equalities())) or "two documents"
@@ -581,7 +591,7 @@ class _Equality:
 
     def _unequal(self) -> _Told:
         left, right = self._left, self._right
-        one, other = (self._join._names.get(term.var, "value") for term in self._terms)
+        one, other = (self._join.names.get(term.var, "value") for term in self._terms)
         if self._functions and self._near:
             differ = " and ".join(_DIFFER[name] for name in self._functions)
             shown, against = map(truncate_value, self._near[0])
@@ -604,7 +614,9 @@ def _shown(values: DocumentsByText) -> str:
     return ", ".join(listed) + more
 
 
-def _joined(conjunct: Conjunct, lefts: _Rows, rights: _Rows, take: Take) -> Iterator[RowPair]:
+def _joined(
+    conjunct: Conjunct, lefts: Iterable[EvidenceRow], rights: Iterable[EvidenceRow], take: Take
+) -> Iterator[RowPair]:
     """Yields the pairs of rows that satisfy all equalities."""
     ours, theirs = ([pair[place] for pair in conjunct.equalities()] for place in (0, 1))
     by_values: dict[tuple[str, ...], list[EvidenceRow]] = {}
@@ -676,6 +688,9 @@ def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
 class Disjuncts(list[JoinEvidence]):
     """The conjunctive queries of a query or of an inner join."""
 
+    def search(self, take: Take) -> Iterator[EvidenceRow]:
+        return chain.from_iterable(join.search(take) for join in self)
+
     def result(self, take: Take) -> Passing:
         results = [join.result(take) for join in self]
         best = max(results, key=lambda result: (result.rank, result.found))
@@ -684,8 +699,7 @@ class Disjuncts(list[JoinEvidence]):
 
 class Evidence:
     """Evaluates a query over single documents. With `selects`, its rows also bind SELECT and ONCE variables; they
-    always bind those in `keep`. `fixed` has the nodes of an output's variables, if it is one that is explained: the
-    times of its documents are not tested then."""
+    always bind those in `keep`. `fixed` has the nodes of variables of an output that `search` explains."""
 
     def __init__(
         self,
@@ -720,6 +734,10 @@ class Evidence:
         except Exhausted:
             self._is_incomplete = True
 
+    def search(self) -> Iterator[EvidenceRow]:
+        """Yields the rows of an output one by one. Raises Exhausted, TooLong."""
+        return self._top.search(self._work.take)
+
     def result(self) -> Passing:
         """Joins what was found. The step count starts again for the joins."""
         try:
@@ -740,8 +758,8 @@ class Evidence:
                 right = self._input(conjunct.right, wanted, first + count)
                 count += blocks_of(conjunct.right)
             own = self.query.blocks[first : first + count]
-            span, is_known = Span(own[0].span.start, own[-1].span.end), self._fixed is not None
-            found.append(JoinEvidence(self.query, whole, conjunct, left, right, kept, span, is_known))
+            span = Span(own[0].span.start, own[-1].span.end)
+            found.append(JoinEvidence(self.query, whole, conjunct, left, right, kept, span))
         return found
 
     def _input(self, side: Side, wanted: Collection[str], first: int) -> BlockEvidence | Disjuncts:

@@ -87,7 +87,7 @@ def reason_of(
 ) -> Reason | None:
     """Returns the reason of an output with these nodes; None if these documents have none of them. `parts` are the
     documents of the blocks, each with its index in the output (-1: none). Unless `whole`, the reason has only joined
-    values and join conditions. Raises Exhausted after `steps` steps."""
+    values and join conditions. Raises Exhausted after `steps` steps, TooLong."""
     terms = {entry.key: entry.value for entry in query.normal.entries if isinstance(entry.value, Term)}
     fixed = {term.var: nodes[key] for key, term in terms.items() if key in nodes}
     evidence = Evidence(query, selects=True, steps=steps, fixed=fixed)
@@ -95,13 +95,10 @@ def reason_of(
         return None
     for number, (record, _) in zip(evidence.blocks, parts, strict=True):
         evidence.look(record, (number,))
-    found = evidence.result()
-    for row in found.rows:
+    for row in evidence.search():
         bound = {key: row.bound[term.var] for key, term in terms.items()}
         if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == nodes:
             return _Reader(query, {record.docid: place for record, place in parts}, steps).reason(row, whole=whole)
-    if found.incomplete:
-        raise Exhausted
     return None
 
 

@@ -601,7 +601,7 @@ def output_reason(
             is_whole = whole or query.normal.op is None
             try:
                 reason = reason_of(query, output.nodes, placed, MAX_REASON_STEPS, whole=is_whole)
-            except Exhausted:
+            except (Exhausted, TooLong):
                 return None, text
             if reason is not None:
                 return reason, text
