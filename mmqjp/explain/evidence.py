@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, islice, product
+from itertools import chain, groupby, islice, product
 
 from mmqjp.answers.absence_partners import over_at
 from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
@@ -45,9 +45,21 @@ from mmqjp.explain.terms import (
     leaf_sides,
     truncate_value,
 )
-from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_binding
+from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import UNORDERED, Conjunct, Hidden, NormalQuery, Side, Term, mirror_of, needed, variables_of
+from xscl.algebra.joins import (
+    NEGATED,
+    UNORDERED,
+    Absent,
+    Conjunct,
+    Hidden,
+    NormalQuery,
+    Side,
+    Term,
+    mirror_of,
+    needed,
+    variables_of,
+)
 from xscl.algebra.trees import Condition, PatternNode, block_root, naming
 from xscl.algebra.values import NOWHERE, Expr, Span, String
 from xscl.printer import to_xscl
@@ -93,7 +105,7 @@ class EvidenceRow:
     t0: int
     t1: int
     bound: Mapping[str, BoundNode]
-    of: BlockEvidence | JoinEvidence
+    of: BlockEvidence | JoinEvidence | AbsenceEvidence
     parts: tuple[EvidenceRow, ...] = ()
 
     @property
@@ -139,7 +151,7 @@ class Passing:
     are none, `before` returns the pairs that pass all but the last stage of a join. `ties` counts pairs of the last
     join out of order only because of equal times. `left_out` documents are too large to search; `incomplete`: the step
     limit was reached. `rank` says how far documents get: the input of a join or the join itself, and the stage there.
-    """
+    For an absence `partners` is what passes its left input and a partner."""
 
     stages: tuple[Stage, ...] = ()
     rows: tuple[EvidenceRow, ...] = ()
@@ -148,6 +160,7 @@ class Passing:
     left_out: int = 0
     incomplete: bool = False
     rank: tuple[int, ...] = ()
+    partners: Passing | None = None
 
     @property
     def failed(self) -> Stage | None:
@@ -393,26 +406,26 @@ class _Test:
 
 @dataclass(eq=False)
 class JoinEvidence:
-    """A conjunctive query over two inputs; without `right`, over one that something may follow, precede or accompany,
-    which must not (an absence). `kept` are the variables that matter outside."""
+    """A conjunctive query over two inputs; a filter has no `right`. `kept` are the variables that matter outside."""
 
     query: ReadableQuery
     whole: NormalQuery | Hidden
     conjunct: Conjunct
-    left: BlockEvidence | Disjuncts
-    right: BlockEvidence | Disjuncts | None
+    left: _Input
+    right: _Input | None
     kept: Collection[str]
     span: Span
 
     def __post_init__(self) -> None:
         self.op, self.window, self._is_single = self.whole.op, self.whole.window, False
-        self._are_blocks = isinstance(self.left, BlockEvidence) and isinstance(self.right, BlockEvidence)
+        self.op = NEGATED.get(self.op, self.op)  # partners are joined
+        self._are_blocks = all(side.hidden is None for side in self.conjunct.sides())
 
     def search(self, take: Take) -> Iterator[EvidenceRow]:
         """Yields the rows of documents that have an output: nothing is asked of their times, and no stages counted."""
         lefts = self.left.search(take)
         if self.right is None:
-            yield from map(self._left_alone, lefts)
+            yield from lefts
             return
         for pair in _joined(self.conjunct, lefts, self.right.search(take), take):
             if all(_holds(expr, take, pair) for expr in self.conjunct.residual):
@@ -421,7 +434,7 @@ class JoinEvidence:
     def result(self, take: Take) -> Passing:
         left = self.left.result(take)
         if self.right is None:
-            return replace(left, rows=tuple(map(self._left_alone, left.rows)))
+            return left
         right = self.right.result(take)
         stages = left.stages + right.stages
         for place, input in enumerate((left, right)):
@@ -429,12 +442,6 @@ class JoinEvidence:
                 return Passing(stages, (), input.before, input.ties, rank=(place, *input.rank))
         found = self._tried(left.rows, right.rows, take)
         return replace(found, stages=stages + found.stages, rank=(2, *found.rank))
-
-    def _left_alone(self, row: EvidenceRow) -> EvidenceRow:
-        """A row without a right input: of a filter, or of an absence, which is there when it is over."""
-        if self.op is None:
-            return row
-        return replace(row, t1=over_at(self.op, self.window or 0, row.t0, row.t1), of=self, parts=(row,))
 
     def _row(self, pair: RowPair) -> EvidenceRow:
         left, right = pair
@@ -685,8 +692,87 @@ def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
 # ---------------------------------------------------------------- queries
 
 
-class Disjuncts(list[JoinEvidence]):
-    """The conjunctive queries of a query or of an inner join."""
+@dataclass(eq=False)
+class _Branched:
+    """The rows of an absence's left input, as `found`, with the nodes on paths of a predicate: each is a part of those
+    made of it."""
+
+    query: ReadableQuery
+    absent: Absent
+    found: Passing = field(default_factory=Passing)
+
+    def search(self, take: Take) -> Iterator[EvidenceRow]:
+        return iter(self.result(take).rows)
+
+    def result(self, take: Take) -> Passing:
+        rows, stages = [replace(row, parts=(row,)) for row in self.found.rows], list(self.found.stages)
+        for branch in self.absent.branches:
+            text = " and ".join(map(self.query.variable, branch.path.variables()))
+            part, before, rows = PreparedNode(branch.path), rows, []
+            for _, some in groupby(before, partial(_docid_at, branch.var)):
+                for row in some:
+                    rows += _on_branch(row, row.bound[branch.var], part, take)
+                row.bound[branch.var].record.__dict__.pop("tree", None)
+            found = len({row.docids for row in rows})
+            stages.append(Stage("asked", found, partial(str, text), partial(_no_path, text), block=1))
+            if not rows:
+                break
+        return replace(self.found, stages=tuple(stages), rows=tuple(rows), rank=(len(stages),))
+
+
+def _docid_at(var: str, row: EvidenceRow) -> int:
+    return row.bound[var].record.docid
+
+
+def _on_branch(row: EvidenceRow, at: BoundNode, part: PreparedNode, take: Take) -> Iterator[EvidenceRow]:
+    tree = at.record.tree
+    for binding in each_below(part, tree, at.node, take):
+        take(STEPS_FOR_A_ROW)
+        more = {name: BoundNode(at.record, node, tree.string_value(*node)) for name, node in binding}
+        yield replace(row, bound={**row.bound, **more})
+
+
+def _no_path(text: str) -> _Told:
+    return f"there is no {text}", ""
+
+
+@dataclass(eq=False)
+class AbsenceEvidence:
+    """An input whose rows have no partner: none of `partners` joins them to another input."""
+
+    whole: NormalQuery | Hidden
+    left: _Input
+    partners: Disjuncts
+    lefts: Sequence[_Branched]
+
+    def search(self, take: Take) -> Iterator[EvidenceRow]:
+        return map(self._over, self.left.search(take))
+
+    def result(self, take: Take) -> Passing:
+        left = self.left.result(take)
+        if not left.rows:
+            return replace(left, rank=(0, *left.rank))
+        for branched in self.lefts:
+            branched.found = left
+        partners = self.partners.result(take)
+        place = self.whole.op == "NOT PRECEDED BY"  # the partner is on the left of the join
+        having = {id(row.parts[place].parts[0]) for row in partners.rows}
+        rows = tuple(self._over(row) for row in left.rows if id(row) not in having)
+        alone = Stage("alone", len({row.docids for row in rows}), partial(str, self.whole.op), _has_partner)
+        return replace(left, stages=(*left.stages, alone), rows=rows, rank=(1, bool(rows)), partners=partners)
+
+    def _over(self, row: EvidenceRow) -> EvidenceRow:
+        """A row of the left input as what is there when the absence is over."""
+        assert self.whole.op is not None, "an absence is a join"
+        return replace(row, t1=over_at(self.whole.op, self.whole.window or 0, row.t0, row.t1), of=self, parts=(row,))
+
+
+def _has_partner() -> _Told:
+    return "each of them has a partner among kept documents", ""
+
+
+class Disjuncts(list["JoinEvidence | AbsenceEvidence"]):
+    """The conjunctive queries of a query or of an inner join, or its absence."""
 
     def search(self, take: Take) -> Iterator[EvidenceRow]:
         return chain.from_iterable(join.search(take) for join in self)
@@ -695,6 +781,9 @@ class Disjuncts(list[JoinEvidence]):
         results = [join.result(take) for join in self]
         best = max(results, key=lambda result: (result.rank, result.found))
         return replace(best, rows=tuple(row for result in results for row in result.rows))
+
+
+_Input = BlockEvidence | Disjuncts | _Branched
 
 
 class Evidence:
@@ -720,9 +809,10 @@ class Evidence:
         self._top = self._joins(normal, kept, 0)
 
     @property
-    def blocks(self) -> list[int]:
-        """The numbers, from 0, of the blocks that are evaluated: all but those of what must be absent."""
-        return sorted({number for number, _ in self._blocks})
+    def blocks(self) -> list[BlockEvidence]:
+        """The blocks in order, each once for its pattern in each disjunct; without those of what must be absent if an
+        output is explained."""
+        return [self._blocks[key] for key in sorted(self._blocks, key=lambda key: key[0])]
 
     def look(self, record: Record, blocks: Collection[int]) -> None:
         """Evaluates blocks over one more document."""
@@ -748,21 +838,41 @@ class Evidence:
         return replace(found, left_out=left_out, incomplete=self._is_incomplete or found.incomplete)
 
     def _joins(self, whole: NormalQuery | Hidden, kept: Collection[str], first: int) -> Disjuncts:
+        if whole.absent:
+            return self._absence(whole, kept, first)
         found = Disjuncts()
-        for conjunct in whole.conjuncts[:1] if whole.absent else whole.conjuncts:
+        for conjunct in whole.conjuncts:
             wanted = needed(conjunct) | set(kept)
-            wanted = wanted.union(*(absent.variables() for absent in whole.absent))
-            left, count = self._input(conjunct.left, wanted, first), blocks_of(conjunct.left)
-            right = None
-            if conjunct.right is not None:
-                right = self._input(conjunct.right, wanted, first + count)
-                count += blocks_of(conjunct.right)
-            own = self.query.blocks[first : first + count]
-            span = Span(own[0].span.start, own[-1].span.end)
+            left, second = self._input(conjunct.left, wanted, first), first + blocks_of(conjunct.left)
+            right = None if conjunct.right is None else self._input(conjunct.right, wanted, second)
+            span = self._span(first, *conjunct.sides())
             found.append(JoinEvidence(self.query, whole, conjunct, left, right, kept, span))
         return found
 
-    def _input(self, side: Side, wanted: Collection[str], first: int) -> BlockEvidence | Disjuncts:
+    def _absence(self, whole: NormalQuery | Hidden, kept: Collection[str], first: int) -> Disjuncts:
+        side = whole.conjuncts[0].left
+        wanted = set(kept).union(*(absent.variables() for absent in whole.absent))
+        left, partners, lefts = self._input(side, wanted, first), Disjuncts(), list[_Branched]()
+        for absent in whole.absent if self._fixed is None else ():
+            right = self._input(absent.right, absent.variables(), first + blocks_of(side))
+            conjunct, span = (
+                Conjunct(side, absent.right, absent.joins, absent.residual),
+                self._span(first, side, absent.right),
+            )
+            inputs: tuple[_Input, _Input] = _Branched(self.query, absent), right
+            if whole.op == "NOT PRECEDED BY":
+                turned = tuple((other, one) for one, other in absent.joins)
+                conjunct, inputs = Conjunct(absent.right, side, turned, absent.residual), inputs[::-1]
+            lefts += (one for one in inputs if isinstance(one, _Branched))
+            span = self._span(first, side, absent.right)
+            partners.append(JoinEvidence(self.query, whole, conjunct, *inputs, (), span))
+        return Disjuncts([AbsenceEvidence(whole, left, partners, lefts)])
+
+    def _span(self, first: int, *sides: Side) -> Span:
+        own = self.query.blocks[first : first + sum(map(blocks_of, sides))]
+        return Span(own[0].span.start, own[-1].span.end)
+
+    def _input(self, side: Side, wanted: Collection[str], first: int) -> _Input:
         if side.hidden is not None:
             return self._joins(side.hidden, set(side.hidden.variables) & set(wanted), first)
         key = first, naming(side.pattern, wanted)

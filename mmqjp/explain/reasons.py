@@ -11,7 +11,7 @@ from itertools import islice
 from mmqjp.answers.matches import residual_holds
 from mmqjp.answers.output import BoundValue
 from mmqjp.documents.record import Record
-from mmqjp.explain.evidence import BlockEvidence, BoundNode, Evidence, EvidenceRow, JoinEvidence
+from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow
 from mmqjp.explain.terms import (
     Exhausted,
     JoinedValue,
@@ -25,7 +25,7 @@ from mmqjp.explain.terms import (
 )
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import JoinOp, Term, variables_of
+from xscl.algebra.joins import Hidden, JoinOp, NormalQuery, Term, variables_of
 from xscl.algebra.trees import PatternNode, attach_branch, naming
 from xscl.algebra.values import (
     TESTS,
@@ -91,9 +91,10 @@ def reason_of(
     terms = {entry.key: entry.value for entry in query.normal.entries if isinstance(entry.value, Term)}
     fixed = {term.var: nodes[key] for key, term in terms.items() if key in nodes}
     evidence = Evidence(query, selects=True, steps=steps, fixed=fixed)
-    if len(evidence.blocks) != len(parts):
+    numbers = dict.fromkeys(block.number for block in evidence.blocks)
+    if len(numbers) != len(parts):
         return None
-    for number, (record, _) in zip(evidence.blocks, parts, strict=True):
+    for number, (record, _) in zip(numbers, parts, strict=True):
         evidence.look(record, (number,))
     for row in evidence.search():
         bound = {key: row.bound[term.var] for key, term in terms.items()}
@@ -112,20 +113,22 @@ class _Reader:
         joined: list[JoinedValue] = []
         conditions: list[ShownCondition] = []
         timings: list[JoinTiming] = []
-        for step in (step for step in row.trail() if isinstance(step.of, JoinEvidence)):
+        for step in row.trail():
             join, bound = step.of, {var: one for part in step.parts for var, one in part.bound.items()}
-            assert isinstance(join, JoinEvidence) and join.op is not None, "what has parts is a join"
-            times = [(part.t0, part.t1) for part in step.parts]
-            if join.whole.absent:
-                operands = self._lacked(join, bound)
-                conditions.append(lacking(join.op, join.window, join.whole.absent, operands, times[0]))
+            if isinstance(join, BlockEvidence):
+                continue
+            times, whole_join = [(part.t0, part.t1) for part in step.parts], join.whole
+            assert whole_join.op is not None, "what has parts is a join"
+            if isinstance(join, AbsenceEvidence):
+                operands = self._lacked(whole_join, bound)
+                conditions.append(lacking(whole_join.op, whole_join.window, whole_join.absent, operands, times[0]))
                 continue
             for left, right in join.conjunct.equalities():
                 joined.append(JoinedValue(self._operand(bound, left), self._operand(bound, right)))
             for expr in join.conjunct.residual:
                 operands = {var: self._operand(bound, Term(var)) for var in variables_of(expr)}
                 conditions.append(ShownCondition(in_parts(expr, operands)))
-            timings.append(JoinTiming(join.op, join.window, times[0], times[1]))
+            timings.append(JoinTiming(whole_join.op, whole_join.window, times[0], times[1]))
         if not whole:
             return Reason(tuple(joined), tuple(conditions))
         return Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(self._filters(row)))
@@ -134,11 +137,11 @@ class _Reader:
         one = bound[term.var]
         return operand_of(one.record.tree, one.node, term.functions, self._places[one.record.docid], one.text)
 
-    def _lacked(self, join: JoinEvidence, bound: Mapping[str, BoundNode]) -> dict[str, Operand]:
+    def _lacked(self, join: NormalQuery | Hidden, bound: Mapping[str, BoundNode]) -> dict[str, Operand]:
         """Returns the values that nothing was joined to. A path with several nodes stays a path."""
-        known, wanted = dict(bound), set[str]().union(*(one.variables() for one in join.whole.absent))
+        known, wanted = dict(bound), set[str]().union(*(one.variables() for one in join.absent))
         with suppress(Exhausted):
-            for branch in (branch for one in join.whole.absent for branch in one.branches):
+            for branch in (branch for one in join.absent for branch in one.branches):
                 record, node = bound[branch.var].record, bound[branch.var].node
                 found = list(islice(each_below(PreparedNode(branch.path), record.tree, node, self._take), 2))
                 for var, below in found[0] if len(found) == 1 else ():

@@ -404,6 +404,12 @@ class ReadableQuery:
     def blocks(self) -> list[Block]:
         return blocks(self.query.source)
 
+    @property
+    def told(self) -> int:
+        """How many blocks, the first ones, outputs have documents of: an absence tells those of its left input."""
+        sides = self.normal.conjuncts[0].sides()
+        return sum(map(blocks_of, sides))
+
     @cached_property
     def stages(self) -> list[list[BlockStage]]:
         return [list(_stages(block.steps)) for block in self.blocks]

@@ -14,17 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from feeds.documents import Document, Reject
-from mmqjp.documents.record import Record, record_of
+from mmqjp.documents.record import record_of
 from mmqjp.engine import Session
-from mmqjp.explain.evidence import STEPS, STEPS_FOR_A_DOCUMENT, BlockEvidence, Evidence, Stage, steps_for
-from mmqjp.explain.terms import ReadableQuery, StepBudget
+from mmqjp.explain.evidence import Evidence, Stage, steps_for
+from mmqjp.explain.terms import ReadableQuery
 from mmqjp.process import printable_line
 from xpath_stage.documents import DocumentError, parse_document
-from xscl.algebra.joins import NEGATED, Side
 from xscl.check_expressions import blocks
 from xscl.parser import located_queries
 from xscl.problems import Lines, Problem, XsclError
-from xscl.syntax import EventQuery, Join, Query, Script, StatementKind, StreamName
+from xscl.syntax import EventQuery, Query, Script, StatementKind, StreamName
 
 T = TypeVar("T")
 
@@ -114,25 +113,20 @@ def try_queries(script: Script, text: str, sample: Sample) -> list[QueryTrial]:
         outputs = Counter(one.query for one in chain(engine.process(sample.documents), engine.finish()))
         paused = engine.take_paused()
         records = list(map(record_of, engine.sql(_DOCUMENTS, trusted=True).to_pylist()))
-    tried = [_Tried(ReadableQuery.in_place(text, _positive(query), namespaces), len(queries)) for query in queries]
-    events = [
-        _Tried(ReadableQuery.in_place(text, Query(one.block), namespaces), len(script.definitions))
-        for one in script.definitions
-    ]
+    tried = [ReadableQuery.in_place(text, query, namespaces) for query in queries]
+    tried += [ReadableQuery.in_place(text, Query(one.block), namespaces) for one in script.definitions]
+    evidences = [Evidence(query, steps=steps_for(len(tried))) for query in tried]
     for record in records:
-        for one in (*tried, *events):
-            one.look(record)
+        for evidence in evidences:
+            evidence.look(record, range(len(evidence.query.blocks)))
         record.__dict__.pop("tree", None)
 
-    def of(name: str, real: str, one: _Tried | None = None, noun: str = "outputs") -> QueryTrial:
-        found = QueryTrial(name, outputs[real], noun, paused.get(real, ""))
-        return found if one is None else one.told(found)
+    def of(name: str, real: str, noun: str = "outputs") -> QueryTrial:
+        return QueryTrial(name, outputs[real], noun, paused.get(real, ""))
 
-    trials = [of(name, of_name[name], one) for name, one in zip(names, tried, strict=False)]
-    trials += [
-        of(one.name, str(probes[one.name].publish), events[number], "events")
-        for number, one in enumerate(script.definitions)
-    ]
+    trials = [of(name, of_name[name]) for name in names[: len(queries)]]
+    trials += [of(one.name, str(probes[one.name].publish), "events") for one in script.definitions]
+    trials = list(map(_told, trials, tried, evidences))
     own = zip(script.all_queries, script.names(), part.names(), strict=False)
     return trials + [of(name, real) for query, name, real in own if isinstance(query, EventQuery)]
 
@@ -142,33 +136,14 @@ _DOCUMENTS = f"""SELECT * FROM (
 ) WHERE kind = 'external' OR kind = 'published' AND place <= {MOST_PUBLISHED} ORDER BY docid"""
 
 
-class _Tried:
-    """The evidence of a query; blocks of an inner absence's right input are evaluated alone."""
-
-    def __init__(self, query: ReadableQuery, queries: int) -> None:
-        self.query, self._evidence = query, Evidence(query, steps=steps_for(queries))
-        self._alone = [
-            BlockEvidence(query, number, Side(block.stream, query.builder.path(block.steps)))
-            for number, block in enumerate(query.blocks)
-            if number not in self._evidence.blocks
-        ]
-
-    def look(self, record: Record) -> None:
-        self._evidence.look(record, self._evidence.blocks)
-        for block in self._alone:
-            block.look(record, StepBudget(STEPS, STEPS_FOR_A_DOCUMENT).take_here)
-
-    def told(self, trial: QueryTrial) -> QueryTrial:
-        found = self._evidence.result()
-        stages = (*found.stages, *chain.from_iterable(block.told() for block in self._alone))
-        return replace(trial, query=self.query, stages=stages, left_out=found.left_out)
-
-
-def _positive(query: Query) -> Query:
-    """An absence as the join of what must not come."""
-    if isinstance(query.source, Join) and query.source.op in NEGATED:
-        return replace(query, source=replace(query.source, op="JOIN"))
-    return query
+def _told(trial: QueryTrial, query: ReadableQuery, evidence: Evidence) -> QueryTrial:
+    """Adds the stages of a query; of an absence those of a partner, and those of blocks that are none of these."""
+    found = evidence.result()
+    stages = list((found.partners or found).stages)
+    for block in evidence.blocks:
+        if all(stage.block != block.number + 1 for stage in stages):
+            stages += block.told()
+    return replace(trial, query=query, stages=tuple(stages), left_out=found.left_out)
 
 
 def _document_names(script: Script) -> list[str]:

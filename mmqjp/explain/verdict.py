@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, permutations
+from itertools import combinations, islice, permutations
 from typing import Literal
 
 from mmqjp.answers.matches import text_of_operand
@@ -17,14 +17,15 @@ from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing
 from mmqjp.explain.terms import FunnelStage, ReadableQuery, StageKind
 from mmqjp.queries.model import Subscription, choice_of
 from xscl.algebra.joins import Term
+from xscl.syntax import Join
 
 MOST_ORDERS = 3
 """Queries with at most this number of blocks try documents in every order, others only in the given one."""
 
-VerdictKind = StageKind | Literal["output", "paused", "newer", "too large"]
+VerdictKind = StageKind | Literal["output", "partner", "paused", "newer", "too large"]
 
-MOST_LISTED = 20
-"""Maximum number of outputs listed."""
+MOST_LISTED = MOST_CHOICES = 20
+"""Maximum number of outputs listed, and of choices of documents that match examined one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,9 @@ class Verdict:
     """The result of a query for documents, each in the block of its place in `documents` (None: no document).
 
     `kind` is that of the first stage that nothing passes, with its `part` of the query, `message` and `hint`; or
-    "newer" (the query was registered after a document came), "paused" (it was paused then), "too large" (undecided), or
-    "output" with the outputs `given`. `stages` are those evaluated, up to that one.
+    "newer" (the query was registered after a document came), "paused" (it was paused then), "partner" (of an absence;
+    one is among the documents), "too large" (undecided), or "output" with the outputs `given`. `stages` are those
+    evaluated, up to that one.
     """
 
     query: Subscription
@@ -72,22 +74,63 @@ def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | 
                 yield found
 
 
+def placements(query: ReadableQuery, documents: Sequence[Record]) -> Iterator[tuple[Record | None, ...]]:
+    """Yields what may stand in the blocks of a query: the documents in each order in those whose documents an output
+    has; or, if they are so many, in the given order in all blocks of an absence, with a partner."""
+    blocks = len(query.blocks)
+    if query.told < len(documents) == blocks:
+        yield tuple(documents)
+    elif len(documents) <= query.told:
+        yield from ((*order, *[None] * (blocks - query.told)) for order in orders(documents, query.told))
+
+
 def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
-    """Returns the verdict for documents, one for each block. `steps` bounds the work."""
-    placed = tuple(documents)
-    if (unseen := _unseen(query, documents)) is not None:
-        return Verdict(query, placed, *unseen, rank=(-1,))
+    """Returns the verdict for documents of an output's blocks, in their order. `steps` bounds the work."""
+    if (unseen := unseen_verdict(query, documents)) is not None:
+        return unseen
     evidence = Evidence(readable, selects=True, steps=steps)
     for block, record in enumerate(documents):
         evidence.look(record, (block,))
-    found = evidence.result()
-    if not found.rows:
-        return of_result(query, placed, found)
-    return Verdict(query, placed, "output", given=tuple(_given(query, readable, found.rows)), rank=(9,), found=found)
+    (said,) = verdicts_of(query, readable, documents, evidence.result())
+    return said
 
 
-def of_result(query: Subscription, documents: tuple[Record | None, ...], found: Passing) -> Verdict:
-    """Returns the verdict of a result without rows."""
+def verdicts_of(
+    query: Subscription, readable: ReadableQuery, documents: Sequence[Record | None], found: Passing
+) -> list[Verdict]:
+    """Returns the verdict of a result for documents, one for each block (None: stored ones), or those of the first
+    choices of documents that pass all."""
+    placed, partners = tuple(documents), found.partners
+    if partners is not None and None not in placed[readable.told :] and len(placed) > readable.told:
+        if not partners.rows:
+            return [_of_failed(query, placed, partners)]
+        return [_of_partners(query, readable, placed, partners, "these documents are partners")]
+    if partners is not None and found.failed is not None and found.failed.kind == "alone":
+        count = len({row.docids for row in partners.rows})
+        many = f"{count:,} partners are kept, of which this one is the nearest" if count > 1 else "this is a partner"
+        return [_of_partners(query, readable, placed, partners, many)]
+    by_documents: dict[tuple[int, ...], list[EvidenceRow]] = {}
+    for row in found.rows:
+        by_documents.setdefault(row.docids, []).append(row)
+    return [
+        Verdict(query, rows[0].documents, "output", given=tuple(_given(query, readable, rows)), rank=(9,), found=found)
+        for rows in islice(by_documents.values(), MOST_CHOICES)
+    ] or [_of_failed(query, placed, found)]
+
+
+def _of_partners(
+    query: Subscription, readable: ReadableQuery, placed: Sequence[Record | None], partners: Passing, message: str
+) -> Verdict:
+    """The verdict that partners came, with the nearest: of these the earliest."""
+    nearest, source = min(partners.rows, key=lambda row: (row.t1 - row.t0, row.docids)), readable.query.source
+    assert isinstance(source, Join), "partners are joined"
+    given = {record.docid: record for record in placed if record is not None}
+    documents = given | {record.docid: record for record in nearest.documents}
+    part = readable.part(source.pred.span)
+    return Verdict(query, tuple(documents.values()), "partner", part, message, rank=(9,), found=partners)
+
+
+def _of_failed(query: Subscription, documents: tuple[Record | None, ...], found: Passing) -> Verdict:
     failed, is_alone = found.failed, None not in documents
     if found.incomplete or failed is None or (is_alone and found.left_out):
         what = "a document is too large to search, or has too many bindings"
@@ -103,13 +146,15 @@ def furthest_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=lambda one: one.rank)
 
 
-def _unseen(query: Subscription, documents: Sequence[Record]) -> tuple[VerdictKind, str, str] | None:
+def unseen_verdict(query: Subscription, documents: Sequence[Record]) -> Verdict | None:
+    """Returns the verdict that a query did not see one of the documents; None if it saw all."""
     appeared = [at for record in documents for at in record.appeared]
     if query.sees(appeared):
         return None
     if min(appeared) <= query.since:
-        return "newer", "", "the query was registered after the document came"
-    return "paused", "", "the query was paused when the document came"
+        message = "the query was registered after the document came"
+        return Verdict(query, tuple(documents), "newer", "", message, rank=(-1,))
+    return Verdict(query, tuple(documents), "paused", "", "the query was paused when the document came", rank=(-1,))
 
 
 def _given(query: Subscription, readable: ReadableQuery, rows: Iterable[EvidenceRow]) -> Iterator[GivenOutput]:

@@ -46,12 +46,10 @@ from mmqjp.tables.lookup import (
     queries_named,
 )
 from xscl.algebra.events import NearPattern, Pattern, Stream
-from xscl.algebra.joins import NEGATED
-from xscl.check_expressions import blocks
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
-from xscl.syntax import NO_EVENTS, EventStreams, Join, Script, names_read
+from xscl.syntax import NO_EVENTS, EventStreams, Script, names_read
 
 
 def editable(texts: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:
@@ -262,70 +260,16 @@ class RegisteredQuery:
     readable: ReadableQuery
 
 
-@dataclass(frozen=True, slots=True)
-class KnownAbsence:
-    """A registered absence. `left` is its left input as a query, and `partners` the query for left input and partner,
-    where the blocks of the left input are at `places`."""
-
-    query: Subscription
-    left: ReadableQuery
-    partners: ReadableQuery
-    places: range
-
-    @property
-    def common_variables(self) -> set[str]:
-        """The variables of the left input that every disjunct of the partner query has."""
-        sides = [one.right if self.places.start else one.left for one in self.partners.normal.conjuncts]
-        common = [set(side.pattern.variables()) for side in sides if side is not None]
-        return set.intersection(*common) & set(self.left.normal.conjuncts[0].left.pattern.variables())
-
-
 def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
-    """Returns at most 100 registered queries of a name. Omits event queries, absences, and those that this version
-    cannot read."""
+    """Returns at most 100 registered queries of a name. Omits event queries, those with an absence inside, and those
+    that this version cannot read."""
     found = []
     for query in _registered(select, name):
         with suppress(XsclErrors):
-            if not query.waits:
-                found.append(RegisteredQuery(query, ReadableQuery.of(query.text)))
+            readable = ReadableQuery.of(query.text)
+            if not has_absence(replace(readable.normal, absent=())):
+                found.append(RegisteredQuery(query, readable))
     return found
-
-
-def known_absences(select: SelectFn, name: str) -> list[KnownAbsence]:
-    """Returns at most 100 registered absences of a name whose inputs have no absences."""
-    found = []
-    for query in _registered(select, name):
-        with suppress(XsclErrors):
-            if query.waits and (text := partner_text(query.text)) is not None:
-                readable, partners = ReadableQuery.of(query.text), ReadableQuery.of(text)
-                source, normal = readable.query.source, readable.normal
-                assert isinstance(source, Join), "an absence is a join"
-                left = replace(normal, op=None, window=None, conjuncts=normal.conjuncts[:1], absent=())
-                count = len(blocks(source.left))
-                first = len(partners.blocks) - count if source.op == "NOT PRECEDED BY" else 0
-                places = range(first, first + count)
-                found.append(KnownAbsence(query, replace(readable, normal=left), partners, places))
-    return found
-
-
-def partner_text(text: str) -> str | None:
-    """Returns the query whose matches are those of an absence's left input with its partners; None if it is no absence,
-    or its inputs have some.
-
-    >>> partner_text("S//a->x NOT PRECEDED BY {x = y, 1 h} S//b->y")
-    'FROM S//b->y FOLLOWED BY {x = y, 1 h} S//a->x'
-    """
-    script = parse_script(text, stored=True)
-    query = script.queries[0]
-    match query.source:
-        case Join(op="NOT PRECEDED BY", left=left, right=right):
-            source = replace(query.source, op="FOLLOWED BY", left=right, right=left)
-        case Join(op=op) if op in NEGATED:
-            source = replace(query.source, op="JOIN" if op == "NOT JOIN" else "FOLLOWED BY")
-        case _:
-            return None
-    positive = to_xscl(replace(script, queries=(replace(query, source=source, once=None),)))
-    return None if has_absence(Compiler().compile_text(positive).normal) else positive
 
 
 def _registered(select: SelectFn, name: str) -> Iterator[Subscription]:

@@ -4,7 +4,7 @@ PATTERN (events are recomputed, and a match that is not an output is explained).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -17,7 +17,7 @@ from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import LeftMatch, decided_at
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
-from mmqjp.explain.evidence import Evidence, EvidenceRow, Passing, steps_for
+from mmqjp.explain.evidence import Evidence, steps_for
 from mmqjp.explain.retrace.events import EventTracer
 from mmqjp.explain.retrace.patterns import LookingForMatches
 from mmqjp.explain.retrace.search import known_at
@@ -29,9 +29,10 @@ from mmqjp.explain.verdict import (
     GivenOutput,
     Verdict,
     furthest_verdict,
-    of_result,
-    orders,
+    placements,
+    unseen_verdict,
     verdict,
+    verdicts_of,
 )
 from mmqjp.present.item import Near, ShownItem, WhyNot, item_of, record_items
 from mmqjp.present.output_why import (
@@ -49,11 +50,9 @@ from mmqjp.present.output_why import (
 from mmqjp.present.query_lookup import (
     MOST_NAMES,
     DocumentScan,
-    KnownAbsence,
     KnownEvents,
     KnownPattern,
     RegisteredQuery,
-    known_absences,
     known_event_queries,
     known_queries,
     named_records,
@@ -77,7 +76,6 @@ from mmqjp.tables.lookup import (
     times_told,
 )
 from xscl.algebra.events import NearPattern
-from xscl.syntax import Block, Join
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,112 +115,83 @@ class QueryFunnels(JsonRecord):
     hint: str = ""
 
 
-@dataclass(eq=False)
 class _Scan:
-    """A query with documents in some places; stored documents fill the other ones, and `unseen` counts those that the
-    query did not see. `blocks` are those of all places, and `parts` what is evaluated, each with the places of its own
-    blocks."""
+    """A query with documents in some blocks, one for each in `placed` (None: stored ones). `unseen` counts those that
+    the query did not see."""
 
-    query: Subscription
-    blocks: Sequence[Block]
-    placed: tuple[Record | None, ...]
-    parts: Sequence[tuple[Evidence, range]]
-    unseen: int = 0
-
-    def __post_init__(self) -> None:
-        for place, record in enumerate(self.placed):
+    def __init__(
+        self, known: RegisteredQuery, placed: Sequence[Record | None], steps: int, *, selects: bool = True
+    ) -> None:
+        self.known, self.placed, self.unseen = known, placed, 0
+        self._evidence = Evidence(known.readable, selects=selects, steps=steps)
+        for place, record in enumerate(placed):
             if record is not None:
-                self._take(record, (place,))
+                self._evidence.look(record, (place,))
 
     def look(self, record: Record) -> None:
+        blocks = self.known.readable.blocks
         free = (place for place, given in enumerate(self.placed) if given is None)
-        wanted = [place for place in free if self.blocks[place].stream == record.stream]
-        if wanted and not self.query.sees(record.appeared):
+        wanted = [place for place in free if blocks[place].stream == record.stream]
+        if wanted and not self.known.query.sees(record.appeared):
             self.unseen += 1
         elif wanted:
-            self._take(record, wanted)
+            self._evidence.look(record, wanted)
 
-    def _take(self, record: Record, places: Iterable[int]) -> None:
-        for evidence, own in self.parts:
-            evidence.look(record, [own.index(place) for place in places if place in own])
-
-    @property
-    def found(self) -> Passing:
-        return self.parts[-1][0].result()
+    def verdicts(self) -> list[Verdict]:
+        return verdicts_of(self.known.query, self.known.readable, self.placed, self._evidence.result())
 
     def funnel(self, select: SelectFn) -> QueryFunnel:
         """How many of all stored documents pass."""
-        return self._funnel(found := self.found, found.shown(), found.found)
-
-    def _funnel(self, found: Passing, stages: tuple[FunnelStage, ...], count: int) -> QueryFunnel:
+        query, found = self.known.query, self._evidence.result()
+        stages, count = found.shown(), found.found
+        if found.partners is not None and found.rows:
+            absence, decided = _Absence(query), _decided(select)
+            count = sum(
+                absence.is_decided(decided, documents)
+                for documents in {row.docids: row.documents for row in found.rows}.values()
+            )
+            still = "" if count else "nothing came so far, and what is not late still may"
+            stages += (FunnelStage("decided", f"the watermark of {absence.stream}", count, message=still),)
+        incomplete = found.incomplete or (found.partners is not None and found.partners.incomplete)
         return QueryFunnel(
-            self.query.text, stages, count, found.ties, self.unseen, found.left_out, found.incomplete,
-            self.query.paused or "",
-        )  # fmt: skip
-
-
-def _query_scan(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int) -> _Scan:
-    every = range(len(known.readable.blocks))
-    return _Scan(known.query, known.readable.blocks, placed, [(Evidence(known.readable, steps=steps), every)])
+            query.text, stages, count, found.ties, self.unseen, found.left_out, incomplete, query.paused or ""
+        )
 
 
 def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> DocumentScan:
     """Reads the newest `most` stored documents of all streams that scans want."""
-    kept = DocumentScan(select, {block.stream for one in scans for block in one.blocks}, most)
-    for record in kept.records() if scans else ():
+    kept = DocumentScan(select, {block.stream for one in scans for block in one.known.readable.blocks}, most)
+    for record in kept.records() if any(None in one.placed for one in scans) else ():
         for one in scans:
             one.look(record)
         record.__dict__.pop("tree", None)
     return kept
 
 
-class _AbsenceScan(_Scan):
-    """Evaluates an absence: its left input, and that with a partner. `ordered` are documents of the left input; None:
-    stored ones, too."""
-
-    def __init__(self, known: KnownAbsence, ordered: Sequence[Record] | None, steps: int) -> None:
-        blocks, places = known.partners.blocks, known.places
-        at = {} if ordered is None else dict(zip(places, ordered, strict=True))
-        placed = tuple(at.get(place) for place in range(len(blocks)))
-        self.known, self._variables = known, known.common_variables
-        self.left, partners = (
-            Evidence(query, keep=self._variables, steps=steps) for query in (known.left, known.partners)
-        )
-        super().__init__(known.query, blocks, placed, [(self.left, places), (partners, range(len(blocks)))])
-
-    def alone(self, left: Passing, partners: Passing) -> dict[tuple[int, ...], EvidenceRow]:
-        """The documents of the left input that have no partner."""
-        have_one = {self._bound(row, self.known.places) for row in partners.rows}
-        everywhere = range(len(self.known.places))
-        return {row.docids: row for row in left.rows if self._bound(row, everywhere) not in have_one}
-
-    def _bound(self, row: EvidenceRow, places: range) -> Hashable:
-        documents = tuple(row.documents[place].docid for place in places)
-        return documents, frozenset((var, one.node) for var, one in row.bound.items() if var in self._variables)
-
-    def funnel(self, select: SelectFn) -> QueryFunnel:
-        normal, decided = self.query.normal, _decided(select)
-        assert normal.op is not None, "an absence is a join"
-        left, partners = self.left.result(), self.found
-        alone = self.alone(left, partners)
-        stages = left.shown()
-        if left.rows:
-            message = "" if alone else "each of them has a partner among kept documents"
-            stages += (FunnelStage("alone", normal.op, len(alone), message=message),)
-        stream, done = normal.conjuncts[1].left.stream, 0
-        for row in alone.values():
-            entry = LeftMatch(row.t0, max(row.docids), ())
-            done += decided.told_before(stream, normal.op, normal.window or 0, entry) > self.query.qid
-        if alone:
-            still = "" if done else "nothing came so far, and what is not late still may"
-            stages += (FunnelStage("decided", f"the watermark of {stream}", done, message=still),)
-        is_incomplete = left.incomplete or partners.incomplete
-        return self._funnel(replace(left, ties=0, incomplete=is_incomplete), stages, done)
-
-
 def _decided(select: SelectFn) -> Decided:
     rows = select(settings_sql(ABSENCES)).to_pylist()
     return Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
+
+
+class _Absence:
+    """When an absence is decided: by the watermark of `stream`."""
+
+    def __init__(self, query: Subscription) -> None:
+        assert query.normal.op is not None, "an absence is a join"
+        self._qid, self._op, self._window = query.qid, query.normal.op, query.normal.window or 0
+        self.stream = query.normal.conjuncts[1].left.stream
+
+    def is_decided(self, decided: Decided, documents: Sequence[Record]) -> bool:
+        entry = LeftMatch(min(one.t0 for one in documents), max(one.docid for one in documents), ())
+        return decided.told_before(self.stream, self._op, self._window, entry) > self._qid
+
+    def waiting(self, decided: Decided, documents: Sequence[Record]) -> str:
+        least = decided_at(self._op, self._window, min(one.t0 for one in documents))
+        now = decided.least(self.stream)
+        with suppress(OverflowError):
+            at = f"; it is at {iso_utc(now)}" if now > EARLIEST else ""
+            return f"nothing came so far: decided when the watermark has come to {iso_utc(least)}{at}"
+        return "nothing came so far, and something still may"
 
 
 ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
@@ -281,12 +250,19 @@ def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: S
 
 
 def outputs_found(
-    name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...], *, exact: bool = False
+    name: str,
+    ids: Sequence[str],
+    text: str,
+    items: tuple[ShownItem, ...],
+    *,
+    exact: bool = False,
+    others: bool = False,
 ) -> WhyNot:
-    """`exact`: `ids` are all outputs, not just MOST_LISTED and one more."""
+    """`exact`: `ids` are all outputs, not just MOST_LISTED and one more; `others`: they are of other documents, too."""
     more = "more than " if len(ids) > MOST_LISTED and not exact else ""
     many = len(ids) if exact else min(len(ids), MOST_LISTED)
     what = f"they give {more}{many} outputs" if many > 1 else "they give an output"
+    what += " with other documents" if others else ""
     return WhyNot(name, "output", what, text=text, items=items, outputs=tuple(ids[:MOST_LISTED]))
 
 
@@ -425,101 +401,6 @@ MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
 """Maximum number of newest stored documents, and of queries of a name, that are tried."""
 
 
-def why_not_absence(select: SelectFn, name: str, known: Sequence[KnownAbsence], asked: Sequence[str]) -> WhyNot:
-    """Returns why documents give no output of absences of a name: documents of the left input, optionally with possible
-    partners. Raises what `select` does."""
-    known = known[:MOST_QUERIES_TRIED]
-    read = {block.stream for one in known for block in one.partners.blocks}
-    text = known[0].query.text
-    records = named_records(select, name, asked, read, text)
-    if isinstance(records, WhyNot):
-        return records
-    if stored := ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1):
-        return outputs_found(name, stored, text, record_items(records))
-    left = [one for one in known if len(one.places) == len(records)]
-    if left:
-        return _without_partner(select, name, left, records)
-    both = [one for one in known if len(one.partners.blocks) == len(records)]
-    if both:
-        return _with_partner(name, both, records)
-    wanted = sorted({len(one.places) for one in known})
-    what = f"{len(records)} documents are named, and what the query tells has {' or '.join(map(str, wanted))}"
-    return WhyNot(name, "blocks", what, text=text, items=record_items(records))
-
-
-def _with_partner(name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
-    found = []
-    for one in known:
-        left, right = records[: len(one.places)], records[len(one.places) :]
-        ordered = [*right, *left] if one.places.start else [*left, *right]
-        found.append(verdict(one.query, one.partners, ordered, steps_for(len(known))))
-    shown = _of_verdict(name, furthest_verdict(found))
-    if shown.kind == "output":
-        return replace(shown, kind="partner", message="these documents are partners", part=_predicate(known[0]))
-    return shown
-
-
-def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
-    tries, unseen = list[_AbsenceScan](), list[Verdict]()
-    for one in known:
-        if not one.query.sees([at for record in records for at in record.appeared]):
-            unseen.append(verdict(one.query, one.partners, records))
-            continue
-        for order in orders(records, len(records)):
-            ordered = [record for record in order if record is not None]
-            tries.append(_AbsenceScan(one, ordered, steps_for(2 * len(known))))
-    if not tries:
-        return _of_verdict(name, furthest_verdict(unseen))
-    kept = _scanned(select, tries, MOST_KEPT)
-    _, said = max((_told(select, name, one) for one in tries), key=lambda one: one[0])
-    return replace(said, tried=kept.read)
-
-
-def _told(select: SelectFn, name: str, one: _AbsenceScan) -> tuple[int, WhyNot]:
-    known, left, found = one.known, one.left.result(), one.found
-    ordered = tuple(record for record in one.placed if record is not None)
-    if not left.rows or found.incomplete:
-        return 0, _of_verdict(name, of_result(known.query, ordered, found if left.rows else left))
-    if one.alone(left, found):
-        return 1, _undecided(select, name, known, ordered)
-    nearest = min(found.rows, key=lambda row: (row.t1 - row.t0, _others(row, known)))  # of these the earliest
-    partner = [record for place, record in enumerate(nearest.documents) if place not in known.places]
-    count = len({_others(row, known) for row in found.rows})
-    many = f"{count:,} partners are kept, of which this one is the nearest" if count > 1 else "this is a partner"
-    return 2, WhyNot(name, "partner", many, "", _predicate(known), known.query.text, record_items([*ordered, *partner]))
-
-
-def _undecided(select: SelectFn, name: str, known: KnownAbsence, ordered: tuple[Record, ...]) -> WhyNot:
-    """The verdict if no stored document is a partner: when the absence is or was decided."""
-    normal, t0 = known.query.normal, min(record.t0 for record in ordered)
-    assert normal.op is not None, "an absence is a join"
-    stream, window = normal.conjuncts[1].left.stream, normal.window or 0
-    decided = _decided(select)
-    entry = LeftMatch(t0, max(record.docid for record in ordered), ())
-    if decided.told_before(stream, normal.op, window, entry) > known.query.qid:
-        once = "" if normal.once is None else "another output told it before (ONCE PER), or "
-        what = (
-            f"no kept document is a partner: {once}one was dropped, or the query was paused, or the output was dropped"
-        )
-        return WhyNot(name, "dropped", what, text=known.query.text, items=record_items(ordered))
-    least, now = decided_at(normal.op, window, t0), decided.least(stream)
-    at = f"; it is at {iso_utc(now)}" if now > EARLIEST else ""
-    what = "nothing came so far, and something still may"
-    with suppress(OverflowError):
-        what = f"nothing came so far: decided when the watermark has come to {iso_utc(least)}{at}"
-    return WhyNot(name, "waiting", what, text=known.query.text, items=record_items(ordered))
-
-
-def _predicate(known: KnownAbsence) -> str:
-    source = known.partners.query.source
-    assert isinstance(source, Join), "partners are joined"
-    return known.partners.part(source.pred.span)
-
-
-def _others(row: EvidenceRow, known: KnownAbsence) -> tuple[int, ...]:
-    return tuple(record.docid for place, record in enumerate(row.documents) if place not in known.places)
-
-
 def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
     """Returns the verdict that got furthest, after checking whether its outputs are stored."""
     withheld = list[WhyNot]()
@@ -545,7 +426,11 @@ def stored_ids(select: SelectFn, name: str, given: Sequence[GivenOutput]) -> tup
 
 def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
     """Why documents lack the outputs they would give: reported before (ONCE), or deleted."""
-    items, once = record_items(one.documents), one.query.normal.once
+    items, normal = record_items(one.documents), one.query.normal
+    records, once = [record for record in one.documents if record is not None], normal.once
+    if normal.absent and not _Absence(one.query).is_decided(decided := _decided(select), records):
+        what = _Absence(one.query).waiting(decided, records)
+        return WhyNot(name, "waiting", what, text=one.query.text, items=items)
     if once is not None:
         for given in one.given:
             times = {time for key in given.keys for time in times_told(select, one.query.qid, key)}
@@ -555,13 +440,14 @@ def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
                 which = f"the output {ids[0]}" if ids else "an output"
                 what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
                 return WhyNot(name, "told", what, "", "ONCE PER", one.query.text, items, ids, one.stages)
-    records = [record for record in one.documents if record is not None]
     gone = {record.docid for record in records} - joinable(select, [record.docid for record in records])
     if gone and len(records) > 1:
         what = "a document was no longer joinable when the other one came"
     else:
         what = "they match, but the output was dropped, or the query passed a bound and was paused before it"
-    hint = "its documents are kept: mmqjp subscribe --backfill answers them"
+    if normal.absent:
+        what = "no kept document is a partner: one was dropped, or the query was paused, or the output was dropped"
+    hint = "" if normal.absent else "its documents are kept: mmqjp subscribe --backfill answers them"
     return WhyNot(name, "dropped", what, hint, "", one.query.text, items, (), one.stages)
 
 
@@ -580,38 +466,8 @@ def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time
     return ()
 
 
-MOST_NEAREST, MOST_TRIED = 3, 20
-"""Maximum number of nearest document combinations shown, and of matching ones examined one by one."""
-
-
-def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], records: Sequence[Record]) -> WhyNot:
-    stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
-    if stored:
-        more = "more than " if len(stored) > MOST_LISTED else ""
-        many = min(len(stored), MOST_LISTED)
-        what = f"{more}{many} output{'' if many == 1 else 's'} with other documents"
-        text = known[0].query.text
-        return WhyNot(name, "output", what, text=text, items=record_items(records), outputs=tuple(stored[:MOST_LISTED]))
-    found: list[tuple[Verdict, RegisteredQuery]] = []
-    placed: list[tuple[RegisteredQuery, tuple[Record | None, ...]]] = []
-    for one in known[:MOST_QUERIES_TRIED]:
-        if one.query.sees([at for record in records for at in record.appeared]):
-            placed += ((one, places) for places in orders(records, len(one.readable.blocks)))
-        else:
-            found.append((verdict(one.query, one.readable, records), one))
-    tries = [_query_scan(one, places, steps_for(len(placed))) for one, places in placed]
-    kept = _scanned(select, tries, MOST_KEPT)
-    for one_try, (of, _) in zip(tries, placed, strict=True):
-        result = one_try.found
-        if not result.rows:
-            found.append((of_result(of.query, one_try.placed, result), of))
-            continue
-        choices = {row.docids: row.documents for row in result.rows}
-        some = islice(choices.values(), MOST_TRIED)
-        verdicts = [verdict(of.query, of.readable, one, steps_for(MOST_TRIED)) for one in some]
-        return replace(shown_verdict(select, name, verdicts), tried=kept.read)
-    best, of = max(found, key=lambda pair: pair[0].rank)
-    return replace(_of_verdict(name, best), nearest=_nearest(best, of), tried=kept.read)
+MOST_NEAREST = 3
+"""Maximum number of nearest document combinations shown."""
 
 
 def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
@@ -640,27 +496,39 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     known = known_queries(select, name)
     if not known and (events := known_event_queries(select, name)):
         return _of_events(select, name, events, asked)
-    if not known and (absences := known_absences(select, name)):
-        return why_not_absence(select, name, absences, asked)
     if not known:
         return WhyNot(name, "query", *no_query(select, name))
     read = {block.stream for one in known for block in one.readable.blocks}
     records = named_records(select, name, asked, read, known[0].query.text)
     if isinstance(records, WhyNot):
         return records
-    blocks = max(len(one.readable.blocks) for one in known)
-    if len(records) > blocks:
-        what = f"{len(records)} documents are named, and the query reads {blocks}"
-        return WhyNot(name, "blocks", what, text=known[0].query.text, items=record_items(records))
-    whole = [one for one in known if len(one.readable.blocks) == len(records)]
-    if not whole:
-        return with_kept(select, name, [one for one in known if len(one.readable.blocks) > len(records)], records)
-    tries = [(one, order) for one in whole for order in orders(records, len(records))]
-    found = [
-        verdict(one.query, one.readable, [record for record in order if record is not None], steps_for(len(tries)))
-        for one, order in tries
+    text, items, count = known[0].query.text, record_items(records), len(records)
+    fitting = [one for one in known if any(True for _ in placements(one.readable, records))]
+    if not fitting:
+        most = max(len(one.readable.blocks) for one in known)
+        return WhyNot(
+            name, "blocks", f"{count} documents are named, and the query reads {most}", text=text, items=items
+        )
+    whole = [one for one in fitting if count in (one.readable.told, len(one.readable.blocks))]
+    tries = [
+        (one, places) for one in (whole or fitting)[:MOST_QUERIES_TRIED] for places in placements(one.readable, records)
     ]
-    return shown_verdict(select, name, found)
+    if any(None in places for _, places in tries):
+        ids = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
+        if ids:
+            return outputs_found(name, ids, text, items, others=not whole)
+    found: list[tuple[Verdict, RegisteredQuery]] = []
+    scans = list[_Scan]()
+    for one, places in tries:
+        if (unseen := unseen_verdict(one.query, records)) is not None:
+            found.append((replace(unseen, documents=places), one))
+        else:
+            scans.append(_Scan(one, places, steps_for(len(tries))))
+    kept = _scanned(select, scans, MOST_KEPT)
+    found += ((said, scan.known) for scan in scans for said in scan.verdicts())
+    shown = replace(shown_verdict(select, name, [said for said, _ in found]), tried=kept.read)
+    best, of = max(found, key=lambda pair: pair[0].rank)
+    return replace(shown, nearest=_nearest(best, of)) if kept.read and best.kind != "output" else shown
 
 
 def _of_events(
@@ -701,10 +569,7 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
     steps = steps_for(len(known))
-    scans = [_query_scan(one, (None,) * len(one.readable.blocks), steps) for one in known]
-    if not known:
-        absences = known_absences(select, name)[:MOST_QUERIES_TRIED]
-        scans = [_AbsenceScan(one, None, steps_for(2 * len(absences))) for one in absences]
+    scans = [_Scan(one, (None,) * len(one.readable.blocks), steps, selects=False) for one in known]
     if not scans:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)
