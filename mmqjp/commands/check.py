@@ -233,7 +233,7 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
         str(len(parts)),
         "-".join(map(str, dict.fromkeys((joins[0], joins[-1])))),
         ", ".join(map(str, templates)),
-        names_of_others(sharers, owners) or "-",
+        names_of_others(sharers, owners, "-"),
     )
 
 

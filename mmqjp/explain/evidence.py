@@ -60,8 +60,9 @@ from xscl.algebra.joins import (
     needed,
     variables_of,
 )
-from xscl.algebra.trees import Condition, PatternNode, block_root, naming
+from xscl.algebra.trees import Condition, PatternNode, attach_branch, block_root, naming
 from xscl.algebra.values import NOWHERE, Expr, Span, String
+from xscl.lower import require
 from xscl.printer import to_xscl
 
 MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
@@ -204,14 +205,20 @@ class BlockEvidence:
         return self.query.stages[self.number]
 
     @cached_property
+    def _own(self) -> PatternNode:
+        return self.query.builder.path(self.query.blocks[self.number].steps, block_root(self.number))
+
+    @cached_property
     def _asked(self) -> list[_Asked]:
-        steps = self.query.blocks[self.number].steps
-        return list(_asked(self.query, self.side.pattern, self.query.builder.path(steps, block_root(self.number))))
+        return list(_asked(self.query, self.side.pattern, self._own))
 
     @cached_property
     def _parts(self) -> list[PreparedNode]:
         parts = [self.query.builder.path(stage.steps) for stage in self.stages]
-        parts += (_without(self.side.pattern, self._asked[last + 1 :]) for last in range(len(self._asked)))
+        whole = self._own
+        for asked in self._asked:
+            whole = asked.added_to(whole, self.query)
+            parts.append(whole)
         return [PreparedNode(naming(part, ())) for part in parts]
 
     def look(self, record: Record, take: Take) -> None:
@@ -345,6 +352,12 @@ class _Asked:
     condition: Condition | None = None
     hint: str = ""
 
+    def added_to(self, pattern: PatternNode, query: ReadableQuery) -> PatternNode:
+        if self.condition is not None:
+            return require(pattern, self.var, self.condition)
+        path = query.paths[self.var]
+        return attach_branch(pattern, path.var, query.builder.path(path.steps, last_var=self.var))
+
 
 def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
     known = {(node.var, condition) for node in own.walk() for condition in node.conditions}
@@ -363,24 +376,6 @@ def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iter
                 else:
                     kind = "time" if "time" in str(condition.xpath) else "number"
                     yield _Asked(text, f"{text} is no {kind}, and equals nothing", node.var, condition)
-
-
-def _without(pattern: PatternNode, left_out: Collection[_Asked]) -> PatternNode:
-    ends = {asked.var for asked in left_out if asked.condition is None}
-    conditions = {(asked.var, asked.condition) for asked in left_out if asked.condition is not None}
-
-    def cut(node: PatternNode) -> PatternNode:
-        children = tuple(cut(child) for child in node.children if not _ends_in(child, ends))
-        kept = tuple(one for one in node.conditions if (node.var, one) not in conditions)
-        return replace(node, conditions=kept, children=children)
-
-    return cut(pattern)
-
-
-def _ends_in(node: PatternNode, ends: Collection[str]) -> bool:
-    while len(node.children) and node.var is None:
-        node = node.children[-1]
-    return node.var in ends
 
 
 # ---------------------------------------------------------------- joins

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from common.bounds import INFINITE
@@ -36,8 +36,8 @@ from mmqjp.explain.plan import (
 )
 from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.explain.terms import (
-    MAX_NAMES,
     definition_path,
+    few,
     format_window,
     names_of_others,
     structure_text,
@@ -70,7 +70,7 @@ def automaton(program: EventProgram, number: int) -> StateDiagram:
 def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
     yield "  automaton"
     yield from _automaton_lines(automaton(program, number))
-    yield from wrapped(f"shares operators with {_other_queries(program.sharing(number))}", 2)
+    yield from wrapped(f"shares operators with {few(program.sharing(number), 'no other query')}", 2)
 
 
 def explanation_json(program: EventProgram, number: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _automaton_lines(found: StateDiagram) -> Iterator[str]:
 def _state_suffix(state: DiagramState) -> str:
     if state.operator < 0:
         return ""
-    shared = _other_queries(state.shared)
+    shared = few(state.shared, "no other query")
     row = f"row {state.row} of {state.rows:,} of m-op {state.operator}, shared with {shared}"
     return f", kept for {state.keeps}; {row}" if state.keeps else f"; {row}"
 
@@ -102,11 +102,6 @@ def _edge(edge: DiagramEdge) -> Iterator[str]:
     reads = f"{edge.stream}: " if edge.stream and edge.does else edge.stream
     yield from wrapped(f"{edge.kind} to {edge.target}  {reads}{', then '.join(edge.does)}", 8)
     yield from chain.from_iterable(wrapped(text, 12) for text in edge.found_by)
-
-
-def _other_queries(names: Sequence[str]) -> str:
-    shown = list(names[:MAX_NAMES])
-    return ", ".join([*shown, *(["and more"] if len(names) > len(shown) else [])]) or "no other query"
 
 
 # ---------------------------------------------------------------- the plan
@@ -193,7 +188,7 @@ QUERY_COLUMNS = ("event query", "reads", "operators", "keeps for", "shares opera
 def definition_row(definition: EventDefinition, program: EventProgram) -> tuple[str, ...]:
     attributes = (name if kind == "string" else f"{name} (number)" for name, kind in schema_of(definition))
     readers = program.readers.get(definition.name, ())
-    return definition.name, definition.block.stream, ", ".join(attributes), _name_list(readers)
+    return definition.name, definition.block.stream, ", ".join(attributes), few(readers, "-")
 
 
 def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
@@ -203,7 +198,7 @@ def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
         ", ".join(read_by(one.stream)),
         _operators(one),
         _retention(one),
-        _name_list(program.sharing(number)),
+        few(program.sharing(number), "-"),
     )
 
 
@@ -215,11 +210,6 @@ def _operators(statement: NamedStatement) -> str:
 def _retention(statement: NamedStatement) -> str:
     kept = event_retention(statement.stream)
     return "ever" if kept is None else format_window(kept) if kept else "-"
-
-
-def _name_list(names: Sequence[str]) -> str:
-    shown = list(islice(names, MAX_NAMES))
-    return ", ".join([*shown, *(["and more"] if len(names) > len(shown) else [])]) or "-"
 
 
 ARRAY = "[{}]"
@@ -353,15 +343,15 @@ class _Explanation:
         values = [f"var{i} = {variable}" for i, variable in enumerate(target.catalog.variables_of(target.row), 1)]
         values = [f"qid = {placement.row}", *values, f"wl = {_microseconds(widest)}"]
         yield from wrapped(", ".join(values), 2)
-        yield from wrapped(f"shared with {names_of_others(sharers, [target.owner]) or 'no other query'}", 2)
+        yield from wrapped(f"shared with {names_of_others(sharers, [target.owner], 'no other query')}", 2)
         yield from self._template(target, shape)
 
     def _template(self, target: Target, shape: Shape) -> Iterator[str]:
         number = target.template
         yield ""
         yield f"template {number}"
-        others = names_of_others(self._users(number), [target.owner])
-        yield from wrapped(f"shared with {others or 'no other query'}", 2)
+        others = names_of_others(self._users(number), [target.owner], "no other query")
+        yield from wrapped(f"shared with {others}", 2)
         yield from self._costs(target, shape)
         if number in self._spelt:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"

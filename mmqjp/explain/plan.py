@@ -14,7 +14,7 @@ from join_stage.protocol import Cost
 from join_stage.tables import DOCUMENTS, EQUAL_VALUES
 from mmqjp.engine import Session
 from mmqjp.explain.automaton import EventProgram, NamedStatement
-from mmqjp.explain.terms import MAX_NAMES, format_window, structure_text
+from mmqjp.explain.terms import few, format_window, structure_text
 from mmqjp.process import printable_line
 from mmqjp.queries.model import HiddenStream, Owner, Subscription, Target
 from mmqjp.queries.registry import Registry
@@ -164,12 +164,6 @@ def plan_lines(operations: Sequence[Operation]) -> Iterator[str]:
         rows = f": {one.rows:,} row{'s' * (one.rows != 1)} for {few(one.users)}" if one.rows else ""
         yield f"{number}  {one.title}{of}{rows}"
         yield from (f"     {shape}" for shape in one.shapes)
-
-
-def few(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - MAX_NAMES:,} more" if len(listed) > MAX_NAMES else ""
-    return ", ".join(listed[:MAX_NAMES]) + more
 
 
 MOST_TEMPLATES, MOST_ROWS, MOST_NAMES = 20, 10, 10

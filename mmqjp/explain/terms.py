@@ -208,16 +208,19 @@ def duration_text(microseconds: int) -> str:
     return f"{microseconds} µs" if microseconds < 1_000 else f"{Decimal(microseconds) / 1_000_000:f} s"
 
 
-def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:
-    """Returns the names of the owners of targets, except those in `own`, cut short; "" for none."""
-    names: dict[str, None] = {}
-    for target in targets:
-        if target.owner in own:
-            continue
-        names[target.owner.label] = None
-        if len(names) > MAX_NAMES:
-            return ", ".join([*list(names)[:MAX_NAMES], "and more"])
-    return ", ".join(names)
+def few(names: Iterable[str], none: str = "") -> str:
+    """Returns different names, cut short; `none` if there are none."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name not in found and len(found) == MAX_NAMES:
+            return ", ".join([*found, "and more"])
+        found[name] = None
+    return ", ".join(found) or none
+
+
+def names_of_others(targets: Iterable[Target], own: Collection[Owner], none: str) -> str:
+    """Returns the names of the owners of targets, except those in `own`, cut short."""
+    return few((target.owner.label for target in targets if target.owner not in own), none)
 
 
 def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:

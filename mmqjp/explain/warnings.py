@@ -5,14 +5,20 @@ streams that nothing writes, and event state that is kept for ever."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
+from lxml import etree
+
 from feeds.feed import EntryForm
 from feeds.items import ATTRIBUTES, FIELDS
+from xpath_stage.binder import DOCUMENT, Node, PreparedNode, each_below
+from xpath_stage.documents import ParsedDocument, parse_document
 from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value, value_kind
+from xscl.algebra.trees import PatternNode, Test
 from xscl.algebra.values import (
     ORDERS,
     And,
@@ -20,8 +26,6 @@ from xscl.algebra.values import (
     Compare,
     ElementConstructor,
     Expr,
-    NameTest,
-    NodeKind,
     Not,
     Number,
     Or,
@@ -188,77 +192,51 @@ ADDRESSES = frozenset({"item_url", "channel_url", "feed_url", "href"})
 """The fields and attributes that hold a URL."""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemPath:
-    """A path in an `<item>`: the document, its root, a field or an attribute, as `names` from the root on."""
+ROOT: Node = (0, 0)
+"""The root of an item."""
 
-    names: tuple[str, ...] = ()
-    kind: NodeKind = "element"
-
-    @property
-    def name(self) -> str:
-        return self.names[-1] if self.names else ""
-
-    @property
-    def is_field(self) -> bool:
-        return len(self.names) == 2
-
-    def holds_no_text(self) -> bool:
-        return self.is_field and self.name in ATTRIBUTES
-
-    def children(self) -> Iterator[ItemPath]:
-        if not self.names:
-            yield ITEM
-        elif self == ITEM:
-            yield from (ItemPath((*self.names, field)) for field in FIELDS)
-
-    def attributes(self) -> Iterator[ItemPath]:
-        if self.is_field:
-            yield from (ItemPath((*self.names, name), "attribute") for name in ATTRIBUTES.get(self.name, ()))
-
-    def below(self) -> Iterator[ItemPath]:
-        for child in self.children():
-            yield child
-            yield from child.below()
+Places = frozenset[Node]
+"""Nodes of `_item`, or DOCUMENT."""
 
 
-DOCUMENT, ITEM = ItemPath(), ItemPath(("item",))
+@cache
+def _item() -> ParsedDocument:
+    """An item with each of its fields once, with all attributes."""
+    root = etree.Element("item")
+    for field in FIELDS:
+        etree.SubElement(root, field, dict.fromkeys(ATTRIBUTES.get(field, ()), ""))
+    return parse_document(etree.tostring(root))
 
-Places = frozenset[ItemPath]
+
+def _name(place: Node) -> str:
+    number, attribute = place
+    if number < 0:
+        return ""
+    return _item().attribute(number, attribute)[0] if attribute else str(_item().elements[number].tag)
+
+
+def _is_field(place: Node) -> bool:
+    return place > ROOT and not place[1]
+
+
+def _holds_no_text(place: Node) -> bool:
+    return _is_field(place) and _name(place) in ATTRIBUTES
 
 
 def follow_step(places: Places, step: Step) -> Places:
-    return frozenset(
-        found
-        for place in places
-        if place.kind == "element"
-        for found in _reach(place, step)
-        if _accepts(step.test, found)
-    )
+    test = Test(step.test.kind, "*" if step.test.prefix in (None, "*") else step.test.prefix, step.test.local)
+    part = PreparedNode(PatternNode(step.axis, test, var="end"))
+    return frozenset(node for place in places for ((_, node),) in each_below(part, _item(), place))
 
 
 def is_single(places: Places, steps: tuple[Step, ...]) -> bool:
     """Whether a path without filters leads from one of these places to at most one node."""
     for step in steps:
         below = follow_step(places, step)
-        if step.axis != "/" or step.filters or len(below) != 1 or any(place.name in REPEATED for place in below):
+        if step.axis != "/" or step.filters or len(below) != 1 or any(_name(place) in REPEATED for place in below):
             return False
         places = below
     return True
-
-
-def _reach(place: ItemPath, step: Step) -> Iterator[ItemPath]:
-    deep = step.axis == "//"
-    if step.test.kind == "element":
-        yield from place.below() if deep else place.children()
-        return
-    yield from place.attributes()
-    for below in place.below() if deep else ():
-        yield from below.attributes()
-
-
-def _accepts(test: NameTest, place: ItemPath) -> bool:
-    return test.prefix in (None, "*") and test.local in ("*", place.name)
 
 
 CALLED = {
@@ -389,8 +367,8 @@ class _Checker:
 
     def _value(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
         places = self._operand(expr, context, names)
-        if places is not None and all(place.holds_no_text() for place in places):
-            field = next(iter(places)).name
+        if places is not None and all(map(_holds_no_text, places)):
+            field = min(map(_name, places))
             self._warn(f"{field} holds no text", expr.span, f"write {field}/@href")
             return None
         return places
@@ -440,14 +418,14 @@ def _literal(arm: Expr) -> tuple[Rel | VarPath, String] | None:
 
 
 def _what(places: Places | None) -> str:
-    names = {place.name for place in places or ()}
+    names = set(map(_name, places or ()))
     if names and names <= TIMES:
         return "a time"
     return "an address" if names and names <= ADDRESSES else ""
 
 
 def _named(places: Places | None) -> str:
-    return " or ".join(sorted(place.name for place in places or ()))
+    return " or ".join(sorted(filter(None, map(_name, places or ()))))
 
 
 def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
@@ -460,8 +438,8 @@ def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
         )
     if test.kind == "attribute":
         return _missing_attribute(step, above)
-    if all(place.is_field for place in above):
-        owner = min(place.name for place in above)
+    if all(map(_is_field, above)):
+        owner = min(map(_name, above))
         if test.local in ATTRIBUTES.get(owner, ()):
             hint = f"{test.local} is an attribute: write {owner}/@{test.local}"
         elif owner in ATTRIBUTES:
@@ -478,12 +456,12 @@ def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
 
 def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
     local, span = step.test.local, step.test.span
-    owners = [place for place in above if place.holds_no_text()]
+    owners = [_name(place) for place in above if _holds_no_text(place)]
     if owners:
-        owner = min(place.name for place in owners)
+        owner = min(owners)
         hint = _did_you_mean(local, ATTRIBUTES[owner]) or f"it has {_list(ATTRIBUTES[owner])}"
         return f"{owner} has no attribute {local}", span, hint
-    if ITEM in above and local in FIELDS:
+    if ROOT in above and local in FIELDS:
         return f"items have no attribute {local}", span, f"{local} is an element: write it without the @"
     with_attribute = [field for field in FIELDS if local in ATTRIBUTES.get(field, ())]
     hint = (
@@ -491,11 +469,7 @@ def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
         if with_attribute
         else "only link and enclosure have attributes"
     )
-    return f"{_named(_named_only(above)) or 'this'} has no attribute {local}", span, hint
-
-
-def _named_only(places: Places) -> frozenset[ItemPath]:
-    return frozenset(place for place in places if place.names)
+    return f"{_named(above) or 'this'} has no attribute {local}", span, hint
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
