@@ -344,10 +344,12 @@ def _fixed(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A path or condition that predicates or SELECT need of a block. `missing` is the message if it is absent."""
+    """A path from the variable `above` to `var`, or a condition on `var`, that predicates or SELECT need of a block.
+    `missing` is the message if it is absent."""
 
     text: str
     missing: str
+    above: str
     var: str
     condition: Condition | None = None
     hint: str = ""
@@ -355,27 +357,34 @@ class _Asked:
     def added_to(self, pattern: PatternNode, query: ReadableQuery) -> PatternNode:
         if self.condition is not None:
             return require(pattern, self.var, self.condition)
-        path = query.paths[self.var]
-        return attach_branch(pattern, path.var, query.builder.path(path.steps, last_var=self.var))
+        branch = query.builder.path(query.paths[self.var].steps, last_var=self.var)
+        return attach_branch(pattern, self.above, branch)
 
 
 def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
     known = {(node.var, condition) for node in own.walk() for condition in node.conditions}
-    for node in pattern.walk():
+    for node, above in _named(pattern):
         if node.var is None:
             continue
         text = query.variable(node.var)
         if node.var in query.paths:
             hint = f"{text} is in the predicate or SELECT, so each match must have it"
-            yield _Asked(text, f"there is no {text}", node.var, hint=hint)
+            yield _Asked(text, f"there is no {text}", above, node.var, hint=hint)
         for condition in node.conditions:
             if (node.var, condition) not in known:
                 if condition.literal is not None:
                     value = to_xscl(String(condition.literal))
-                    yield _Asked(f"{text} = {value}", f"{text} is not {value}", node.var, condition)
+                    yield _Asked(f"{text} = {value}", f"{text} is not {value}", above, node.var, condition)
                 else:
                     kind = "time" if "time" in str(condition.xpath) else "number"
-                    yield _Asked(text, f"{text} is no {kind}, and equals nothing", node.var, condition)
+                    yield _Asked(text, f"{text} is no {kind}, and equals nothing", above, node.var, condition)
+
+
+def _named(node: PatternNode, above: str = "") -> Iterator[tuple[PatternNode, str]]:
+    """Yields the nodes of a pattern, each with the nearest variable above it."""
+    yield node, above
+    for child in node.children:
+        yield from _named(child, node.var or above)
 
 
 # ---------------------------------------------------------------- joins

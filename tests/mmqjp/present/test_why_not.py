@@ -200,6 +200,21 @@ def test_inner_joins_come_first_and_hidden_streams_are_looked_into():
     assert said(chain, "p", ["a", "b2", "c"], *documents[:2], ("c", "<c>v</c>", 10), documents[3]).kind == "output"
 
 
+def test_a_path_on_a_name_that_parentheses_give_is_counted():
+    script = "FROM (SELECT c AS b FROM S/a->c) JOIN {b/t = d, INF} S/c[./l->d] PUBLISH p"
+    documents = (("l", "<a><u>v</u></a>", 0), ("r", "<c><l>v</l></c>", 1))
+    found = said(script, "p", ["l", "r"], *documents)
+    assert [(stage.part, stage.found) for stage in found.stages] == [("S", 1), ("/a", 1), ("b/t", 0)]
+    found = said(script, "p", ["m", "r"], ("m", "<a><t>w</t></a>", 0), *documents)
+    assert [(stage.part, stage.found) for stage in found.stages][2:] == [
+        ("b/t", 1),
+        ("S", 1),
+        ("/c", 1),
+        ("./l", 1),
+        ("b/t = d", 0),
+    ]
+
+
 def test_ids_of_outputs_name_published_documents_and_who_told_before():
     script = "FROM S/a->x PUBLISH p; FROM p//a->l FOLLOWED BY {l = r, 5 s} S/c->r PUBLISH q"
     documents = (("a", "<a>v</a>", 0), ("c", "<c>v</c>", 9), ("d", "<c>v</c>", 4))
