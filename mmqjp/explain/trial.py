@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TypeVar
@@ -17,13 +18,14 @@ from feeds.documents import Document, Reject
 from mmqjp.documents.record import record_of
 from mmqjp.engine import Session
 from mmqjp.explain.evidence import Evidence, Stage, steps_for
-from mmqjp.explain.terms import ReadableQuery
+from mmqjp.explain.retrace.stages import DocumentEvents
+from mmqjp.explain.terms import ReadableQuery, TooLong
 from mmqjp.process import printable_line
 from xpath_stage.documents import DocumentError, parse_document
 from xscl.check_expressions import blocks
 from xscl.parser import located_queries
 from xscl.problems import Lines, Problem, XsclError
-from xscl.syntax import EventQuery, Query, Script, StatementKind, StreamName
+from xscl.syntax import EventQuery, Query, Script
 
 T = TypeVar("T")
 
@@ -102,33 +104,32 @@ class QueryTrial:
 def try_queries(script: Script, text: str, sample: Sample) -> list[QueryTrial]:
     """Tries the first queries of a script, which has this text, and all its event statements."""
     queries = list(located_queries(text, range(min(len(script.queries), MOST_TRIED_QUERIES))))
-    numbers = sorted(range(len(script.queries)) if script.has_events else _with_upstream(script, len(queries)))
-    part = _with_queries(script, [script.queries[number] for number in numbers])
-    names, real = _document_names(script), _document_names(part)
-    of_name = {names[number]: name for number, name in zip(numbers, real, strict=True)}
-    probes = _probes(script)
+    part = script if script.has_events else _with_upstream(script, len(queries))
     namespaces = dict(script.namespaces)
     with Session("duckdb", settle=None) as engine:
-        engine.ensure(_with_events(part, probes.values()))
+        engine.ensure(part)
         outputs = Counter(one.query for one in chain(engine.process(sample.documents), engine.finish()))
         paused = engine.take_paused()
         records = list(map(record_of, engine.sql(_DOCUMENTS, trusted=True).to_pylist()))
+        defined = {one.name: DocumentEvents(one) for one in engine.registry.events.definitions.values()}
+    events = Counter[str]()
     tried = [ReadableQuery.in_place(text, query, namespaces) for query in queries]
     tried += [ReadableQuery.in_place(text, Query(one.block), namespaces) for one in script.definitions]
     evidences = [Evidence(query, steps=steps_for(len(tried))) for query in tried]
     for record in records:
         for evidence in evidences:
             evidence.look(record, range(len(evidence.query.blocks)))
+        for name, one in defined.items():
+            with suppress(TooLong):
+                events[name] += len(one.of(record))
         record.__dict__.pop("tree", None)
 
-    def of(name: str, real: str, noun: str = "outputs") -> QueryTrial:
-        return QueryTrial(name, outputs[real], noun, paused.get(real, ""))
-
-    trials = [of(name, of_name[name]) for name in names[: len(queries)]]
-    trials += [of(one.name, str(probes[one.name].publish), "events") for one in script.definitions]
+    named = zip(script.all_queries, script.names(), strict=True)
+    every = [(query, QueryTrial(name, outputs[name], "outputs", paused.get(name, ""))) for query, name in named]
+    trials = [trial for query, trial in every if isinstance(query, Query)][: len(queries)]
+    trials += [QueryTrial(one.name, events[one.name], "events") for one in script.definitions]
     trials = list(map(_told, trials, tried, evidences))
-    own = zip(script.all_queries, script.names(), part.names(), strict=False)
-    return trials + [of(name, real) for query, name, real in own if isinstance(query, EventQuery)]
+    return trials + [trial for query, trial in every if isinstance(query, EventQuery)]
 
 
 _DOCUMENTS = f"""SELECT * FROM (
@@ -146,38 +147,8 @@ def _told(trial: QueryTrial, query: ReadableQuery, evidence: Evidence) -> QueryT
     return replace(trial, query=query, stages=tuple(stages), left_out=found.left_out)
 
 
-def _document_names(script: Script) -> list[str]:
-    named = zip(script.all_queries, script.names(), strict=True)
-    return [name for query, name in named if isinstance(query, Query)]
-
-
-def _with_queries(script: Script, queries: Sequence[Query]) -> Script:
-    """A script with other queries over documents."""
-    order: list[StatementKind] = [kind for kind in script.order if kind != "query"]
-    order += ["query"] * len(queries)
-    if len(queries) == len(script.queries):
-        order = list(script.order)
-    return replace(script, queries=tuple(queries), order=tuple(order))
-
-
-def _with_events(script: Script, queries: Iterable[EventQuery]) -> Script:
-    more = tuple(queries)
-    kinds: list[StatementKind] = ["event query"] * len(more)
-    return replace(script, event_queries=(*script.event_queries, *more), order=(*script.order, *kinds))
-
-
-def _probes(script: Script) -> dict[str, EventQuery]:
-    """Queries for all events of each definition, under new names."""
-    taken = {*script.names(), *(definition.name for definition in script.definitions)}
-    fresh = (name for number in range(2 * len(taken)) if (name := f"events{number}") not in taken)
-    return {
-        definition.name: EventQuery(StreamName(definition.name), publish=next(fresh))
-        for definition in script.definitions
-    }
-
-
-def _with_upstream(script: Script, first: int) -> set[int]:
-    """The numbers of the first queries, and of those that PUBLISH what they read."""
+def _with_upstream(script: Script, first: int) -> Script:
+    """A script's first queries, whose names stay, and those that PUBLISH what they read."""
     writers: dict[str, list[int]] = {}
     for number, query in enumerate(script.queries):
         if query.publish is not None:
@@ -189,7 +160,8 @@ def _with_upstream(script: Script, first: int) -> set[int]:
             found.add(number)
             for block in blocks(script.queries[number].source):
                 waiting += writers.get(block.stream, ())
-    return found
+    queries = tuple(script.queries[number] for number in sorted(found))
+    return replace(script, queries=queries, order=script.order[: len(queries)])
 
 
 def table(trials: Sequence[QueryTrial]) -> Table:

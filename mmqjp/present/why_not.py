@@ -240,15 +240,6 @@ class LookedAt:
         return bool(self.trace.events), self.trace.found, self.trace.rank
 
 
-def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> tuple[int, int]:
-    """Returns the interval of documents and of what is published from them and read by a query."""
-    times = [(one.t0, one.t1) for one in records]
-    ids = {id for record in records for id, _ in record.sources}
-    published = [name for name in read_by(known.stream) if name not in known.definitions]
-    times += filter(None, (span_of_outputs_with(select, name, ids) for name in published))
-    return min(time for time, _ in times), max(time for _, time in times)
-
-
 def outputs_found(
     name: str,
     ids: Sequence[str],
@@ -264,10 +255,6 @@ def outputs_found(
     what = f"they give {more}{many} outputs" if many > 1 else "they give an output"
     what += " with other documents" if others else ""
     return WhyNot(name, "output", what, text=text, items=items, outputs=tuple(ids[:MOST_LISTED]))
-
-
-def shown_of(name: str, best: LookedAt, items: tuple[ShownItem, ...]) -> WhyNot:
-    return WhyNot(name, "", "", text=best.known.query.text, items=items, stages=best.trace.stages, tried=best.read)
 
 
 def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNot | None:
@@ -326,41 +313,33 @@ def event_why_not(
     ids = {id for record in records for id, _ in record.sources}
     if stored := ids_with(select, name, ids, MOST_LISTED + 1):
         return outputs_found(name, stored, text, items)
-    every = [_looked(select, name, one, records, items) for one in known]
-    best, said = max(every, key=lambda one: one[0].rank)
-    if said is not None:
-        return said
-    text = best.known.query.text
+    best = max((_looked_at(select, one, records) for one in known), key=lambda one: one.rank)
+    text, trace = best.known.query.text, best.trace
+    shown = WhyNot(name, "", "", text=text, items=items, stages=trace.stages, tried=best.read)
+    if trace.match is not None:
+        return pattern_made(select, best, trace.match, shown)
+    if trace.events:
+        return _made(select, best, trace.events[:MOST_LISTED], shown)
     if best.is_incomplete:
         what = "there is too much to look at around them"
         return WhyNot(name, "too large", what, text=text, items=items, tried=best.read)
-    *passed, last = best.trace.stages
-    if best.trace.without and (others := _publishing(select, last.part, best.known)):
-        inner = event_why_not(select, last.part, others, [records[number] for number in best.trace.without])
+    *passed, last = trace.stages
+    others = known_event_queries(select, last.part) if last.part not in best.known.definitions else ()
+    if trace.without and others:
+        inner = event_why_not(select, last.part, others, [records[number] for number in trace.without])
         return replace(inner, query=name, message=f"{last.part} has no output of it: {inner.message}")
     if best.known.query.paused:
         last = last.told(f"{last.message}; the query is paused, too: {best.known.query.paused}", last.hint)
-    near = near_items(select, best.trace.near, last)
-    stages = (*passed, last)
+    near, stages = near_items(select, trace.near, last), (*passed, last)
     return WhyNot(name, last.kind, last.message, last.hint, last.part, text, items, (), stages, near, best.read)
 
 
-def _looked(
-    select: SelectFn,
-    name: str,
-    known: KnownEvents | KnownPattern,
-    records: Sequence[Record],
-    items: tuple[ShownItem, ...],
-) -> tuple[LookedAt, WhyNot | None]:
-    at = _looked_at(select, known, records)
-    shown, trace = shown_of(name, at, items), at.trace
-    if trace.match is not None:
-        return at, pattern_made(select, at, trace.match, shown)
-    return at, _made(select, at, trace.events[:MOST_LISTED], shown) if trace.events else None
-
-
 def _looked_at(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> LookedAt:
-    t0, t1 = times_around(select, known, records)
+    ids = {id for record in records for id, _ in record.sources}
+    published = (name for name in read_by(known.stream) if name not in known.definitions)
+    times = [(one.t0, one.t1) for one in records]
+    times += filter(None, (span_of_outputs_with(select, name, ids) for name in published))
+    t0, t1 = min(time for time, _ in times), max(time for _, time in times)
     if isinstance(known, KnownEvents):
         interval = interval_of(known.stream, t0, t1, around=True)
     else:
@@ -391,10 +370,6 @@ def _stored(select: SelectFn, name: str, event: Event) -> str | None:
         if is_output(event, output, output_attributes(row["xml"])):
             return output.id
     return None
-
-
-def _publishing(select: SelectFn, name: str, known: KnownEvents | KnownPattern) -> list[KnownEvents | KnownPattern]:
-    return [] if name in known.definitions else known_event_queries(select, name)
 
 
 MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
