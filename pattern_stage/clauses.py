@@ -146,7 +146,8 @@ _PART = {"left": "$1", "latest": "$", "right": "$2"}
 
 
 def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
-    """Returns a value in statement syntax; `bare` omits `$1.` before attributes."""
+    """Returns a value in statement syntax; `bare` omits `$1.` before attributes, and has the literals of functions as
+    arguments."""
     match value:
         case Constant(number_or_text):
             return constant_text(number_or_text)
@@ -161,7 +162,9 @@ def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool =
         case Arithmetic(op, left, right):
             return f"({value_text(left, parameter, bare)} {op} {value_text(right, parameter, bare)})"
         case Function(name, args):
-            return f"{name}({', '.join(value_text(arg, parameter, bare) for arg in args)})"
+            function, _, literal = name.partition(" ") if bare else (name, "", "")
+            written = [value_text(arg, parameter, bare) for arg in args]
+            return f"{function}({', '.join([*written, *([literal] if literal else [])])})"
 
 
 def constant_text(value: str | float) -> str:

@@ -25,7 +25,7 @@ from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
 from mmqjp.explain.reasons import JoinTiming, Reason
 from mmqjp.explain.retrace.events import Filling, ShownEvent
-from mmqjp.explain.retrace.stages import display_value
+from mmqjp.explain.retrace.values import display_value
 from mmqjp.explain.terms import FunnelStage, JoinedValue, Operand, ShownCondition, duration_text, format_window
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import TIMES

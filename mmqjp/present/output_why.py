@@ -24,14 +24,17 @@ from mmqjp.explain.reasons import Reason, reason_of
 from mmqjp.explain.retrace.events import (
     FilledPart,
     Filling,
+    OutputMatch,
     PartDuration,
     build_part,
     explain_event,
+    output_match,
     shown,
     source_places,
+    tested,
 )
-from mmqjp.explain.retrace.patterns import Matcher, OutputMatch, missing_letters, tested
-from mmqjp.explain.retrace.stages import DocumentEvents, MatchBindings, Trial
+from mmqjp.explain.retrace.search import MatchBindings, missing_letters
+from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
 from mmqjp.explain.retrace.values import DocumentRef, Event, Plain, SourceEvent, as_number, as_text, given_parts
 from mmqjp.explain.terms import (
     MOST_QUERIES,
@@ -327,10 +330,10 @@ def _told_by(
 ) -> tuple[Filling, Reason] | None:
     if isinstance(known, KnownPattern):
         wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources))
-        match = Matcher(known.stream, events.given, work.take).match(wanted) if sources else None
+        match = output_match(known.stream, events.given, wanted, work.take) if sources else None
         return None if match is None else _told(known.stream, match, output, sources)
     values = output_attributes(output.xml)
-    for event in Trial(events.given, work.take).events(known.stream, output.t0, output.t1):
+    for event in Evaluator(events.given, work.take, list(dict.fromkeys(sources))).trace(known.stream).events:
         if is_output(event, output, values):
             return explain_event(event, sources)
     return None

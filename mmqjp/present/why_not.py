@@ -18,10 +18,9 @@ from mmqjp.answers.absence_partners import LeftMatch, decided_at
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import Evidence, steps_for
-from mmqjp.explain.retrace.events import EventTracer
-from mmqjp.explain.retrace.patterns import LookingForMatches
-from mmqjp.explain.retrace.search import known_at
-from mmqjp.explain.retrace.stages import Looked, MatchBindings, Trial
+from mmqjp.explain.retrace.events import known_at
+from mmqjp.explain.retrace.search import MatchBindings
+from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, given_parts
 from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
 from mmqjp.explain.verdict import (
@@ -218,12 +217,14 @@ def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents | Kno
 
 def _trace(
     known: KnownEvents | KnownPattern, sources: EventSources, records: Sequence[Record], work: StepBudget
-) -> Looked:
+) -> Trace:
     """Returns how far documents get in an event query; without documents, how far all events get."""
-    if isinstance(known, KnownPattern):
-        return LookingForMatches(known.stream, sources.given, records, sources.why_none, work.take).sought()
-    tracer = EventTracer(Trial(sources.given, work.take), records, sources.why_none)
-    return tracer.of(known.stream, tuple(range(len(records))))
+    documents = [(record.id, record.stream) for record in records]
+
+    def why_none(name: str, number: int) -> Iterable[FunnelStage]:
+        return sources.why_none(name, records[number])
+
+    return Evaluator(sources.given, work.take, documents, why_none).trace(known.stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ class LookedAt:
     """How far documents get in a query. `read` counts the documents read; `is_incomplete`: some were not."""
 
     known: KnownEvents | KnownPattern
-    trace: Looked
+    trace: Trace
     read: int
     is_incomplete: bool
 
@@ -302,7 +303,7 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
     return dropped(shown)
 
 
-_NO_TRACE = Looked([], (FunnelStage("event", "", 0),), 0, ())
+_NO_TRACE = Trace([], (FunnelStage("event", "", 0),), 0, ())
 
 
 def event_why_not(

@@ -1,59 +1,595 @@
-"""The step-by-step search for matches of a PATTERN that contain given documents. A partial match has the events of the
-first variables, in order; each step adds an event to the last variable, if that is repeated, or to the next. Partial
-matches that agree in all that matters later are followed once. Whole matches are tested for HAVING, negated events and
-EARLIEST MAXIMAL, and the failure that gets furthest is kept."""
+"""The step-by-step search for events that make up a result: of NEXT and FOLD, and matches of a PATTERN. A result fills
+places with events: the left and right operand, or variables. A partial result has the events of the first places; each
+step adds an event to the last place, if that takes several, or to the next. Partial results that agree in all that
+matters later are followed once. The failure that gets furthest is kept, and how far those from each first event got."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from functools import partial as bound
-from itertools import pairwise, product, takewhile
-from typing import NamedTuple
+from itertools import chain, pairwise, product
+from typing import Any
 
 from feeds.documents import iso_utc
 from mmqjp.explain.automaton import STRATEGIES, component_text, referent_text
-from mmqjp.explain.retrace.stages import (
-    GivenEvents,
-    MatchBindings,
-    display_value,
-    event_text,
-    operator_condition_text,
-    said,
-    values_text,
-)
 from mmqjp.explain.retrace.values import (
+    AttributeValues,
     Event,
     Plain,
     SourceEvent,
     ValueScope,
     aggregate_group,
+    as_number,
     before,
     condition_holds,
+    conjuncts,
+    display_value,
     evaluate_value,
+    event_text,
+    operator_condition_text,
+    said,
+    sequence_event,
+    step_scope,
+    step_values,
+    stream_text,
+    values_text,
 )
-from mmqjp.explain.terms import FunnelStage, duration_text, format_window
+from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
+from pattern_stage.clauses import common_equalities, split_condition
+from pattern_stage.definition import inputs, pattern_template
+from pattern_stage.pattern.program import LetterAutomaton, Vector
 from xpath_stage.binder import Take
 from xscl.algebra.events import (
-    AllOf,
+    ALWAYS,
     Attribute,
     EventCondition,
+    Fold,
     Length,
     Names,
     NearPattern,
+    Next,
     OfItem,
     OfItems,
     Pattern,
     Referent,
+    Stream,
     Value,
-    Variable,
     WhereConjunct,
     map_leaves,
+    spelled_out,
+    value_kind,
 )
 
-_EACH = ("each", "previous")
+ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY, ENDED = 0, 1, 2, 3, 1_000, 1_001
+"""The tests of a next event, in this order; conditions are numbered from FIRST_CONDITION. The last is whether a FOLD
+goes on with an event that it has chosen."""
+
+TOGETHER, HAVING, ABSENT, LETTERS, FOUND = 1_000, 1_001, 1_002, 1_003, 1_004
+"""The tests of a result with a complete last place, after those from FIRST_CONDITION."""
+
+Rank = tuple[int, int, int, int]
+"""How far a partial result gets: its documents, those of the failing event included; its places; the number of the
+failed test; and minus its duration, or minus the letters that it lacks."""
+
+MatchBindings = Mapping[str, Sequence[Event]]
+"""Maps each variable or stream to its events in order of time."""
+
+GivenEvents = Callable[[str], Sequence[Event]]
+"""Returns the events of a defined or published stream, given its name, in order of t1."""
+
+Covers = Callable[[Event], frozenset[int]]
+"""Returns the numbers of the documents that an event derives from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a partial result fails, perhaps with a next event. `near` are the events in the way."""
+
+    rank: Rank
+    stage: FunnelStage
+    near: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A test that a partial result fails, perhaps with a next event; `is_for_all`: with all later ones, too. `less`
+    ranks failures of one test instead of the duration."""
+
+    test: int
+    stage: Callable[[], FunnelStage]
+    near: tuple[Event, ...] = ()
+    is_for_all: bool = False
+    less: int | None = None
+
+
+Failing = Callable[[], FunnelStage] | None
+"""The outcome of a condition: if it fails, returns the stage that says so."""
+
+Fits = Callable[["Partial", Event, int], bool]
+"""Whether an event may fill a place next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A partial result: the events of its places, and the documents they derive from. `state` has the values of a FOLD
+    at each step, or the position in the letters of a PATTERN and how many are left out so far."""
+
+    bound: tuple[tuple[Event, ...], ...] = ()
+    covered: frozenset[int] = frozenset()
+    state: tuple[Any, ...] = ()
+
+    @property
+    def first(self) -> Event:
+        return self.bound[0][0]
+
+    @property
+    def last(self) -> Event:
+        return self.bound[-1][-1]
+
+    def events(self) -> Iterator[Event]:
+        return chain.from_iterable(self.bound)
+
+    def span_with(self, *more: Event) -> int:
+        every = [*self.events(), *more]
+        return max(one.t1 for one in every) - min(one.t0 for one in every)
+
+    def with_event(self, one: Event, to: int, covers: frozenset[int], state: tuple[Any, ...] = ()) -> Partial:
+        own = (*self.bound[to], one) if to < len(self.bound) else (one,)
+        return Partial((*self.bound[:to], own), self.covered | covers, state)
+
+
+class SequenceSearch(ABC):
+    """Searches for results that derive from all of `docs`, numbers of documents; without them, for all results.
+    `events` has those of each place, in order of t1, and `repeats` whether a place takes several."""
+
+    keys: tuple[str, ...] = ()
+    """Attributes that are equal in all events."""
+    part = "SEQ"
+    """How failures name the order and what is together."""
+    conditions_part = "WHERE"
+    has_sets = False
+    """Whether events of some places come in any order."""
+    bounds_first = True
+    """Whether the first event alone may take too long."""
+
+    def __init__(
+        self,
+        events: Sequence[Sequence[Event]],
+        repeats: Sequence[bool],
+        within: int | None,
+        covers: Covers,
+        docs: Collection[int],
+        take: Take,
+    ) -> None:
+        self.events, self.repeats, self.within, self.take = events, repeats, within, take
+        wanted = self.wanted = frozenset(docs)
+        self.covers: Covers = lambda one: covers(one) & wanted
+        self.named = [[one for one in some if wanted and self.covers(one)] for some in events]
+        """Of each place, the events that derive from the documents."""
+        self.fits: Fits | None = None
+        self.best: Failure | None = None
+        self._reached: dict[int, tuple[int, int]] = {}
+        """Maps ids of first events to how far their results got: places, and the test of a further event or the end."""
+        self._keyed: dict[int, dict[Hashable, list[Event]] | None] = {}
+        self._places = {id(one): at for at, some in reversed([*enumerate(self.named)]) for one in some}
+        """Maps ids of these to the first place that they may fill."""
+        self._at_once = max((len(self.covers(one)) for some in self.named for one in some), default=1)
+        self._known = set[Hashable]()
+
+    # ------------------------------------------------------------ what an operator or pattern adds
+
+    @abstractmethod
+    def component(self, at: int) -> str:
+        """Returns the text of a place."""
+
+    @abstractmethod
+    def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
+        """Yields the stages of results, each with how far first events that pass it get."""
+
+    def chosen(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
+        """Returns the match that EARLIEST MAXIMAL keeps, reached step by step from this one, and the event of the last
+        step; None if it is this one."""
+        return match, None
+
+    @abstractmethod
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
+        """Yields the outcomes of the conditions on a next event."""
+
+    def barrier(self, partial: Partial, to: int) -> Event | None:
+        """Returns the first event that a partial result does not pass over; `to` is the place that it fills first."""
+        return None
+
+    def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
+        """Returns why an event that fits is not next: another one comes before."""
+        raise NotImplementedError
+
+    def refuses(self, partial: Partial, one: Event) -> Refusal | None:
+        """Returns why a run ends at an event that it has chosen; None if it goes on."""
+        return None
+
+    def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
+        """Yields a partial result with one event more."""
+        yield partial.with_event(one, to, self.covers(one))
+
+    def signature(self, partial: Partial) -> Hashable:
+        """Returns what matters later besides the number of places, the first and last event, and the documents."""
+        return partial.state
+
+    def ends(self, partial: Partial) -> Iterator[Failing]:
+        """Yields the outcomes of the conditions on a complete last place."""
+        return iter(())
+
+    def fault(self, partial: Partial) -> Refusal | None:
+        """Returns why what has all documents and satisfies the conditions is no result."""
+        return None
+
+    def latest(self, partial: Partial, to: int) -> Event | None:
+        """Returns the event that ends last of those that come before an event of a place; None if there is none."""
+        return partial.last if partial.bound else None
+
+    def key_of(self, to: int) -> Callable[[Event], Hashable] | None:
+        """Returns the key by which events of a place are found; None: there is none. Events without the key that
+        `wanted_key` returns cannot be next."""
+        return (lambda one: tuple([one.values[key] for key in self.keys])) if self.keys else None
+
+    def wanted_key(self, partial: Partial) -> Hashable:
+        return tuple([partial.first.values[key] for key in self.keys])
+
+    # ------------------------------------------------------------ the search
+
+    def results(self) -> Iterator[Partial]:
+        waiting = [Partial()]
+        while waiting:
+            partial = waiting.pop()
+            if partial.bound and self._is_known(partial):
+                continue
+            if len(partial.bound) == len(self.events) and self._is_whole(partial):
+                yield partial
+            waiting += self._steps(partial)
+
+    def _is_known(self, partial: Partial) -> bool:
+        self.take(1 + sum(map(len, partial.bound)) // 8)
+        self._comes(partial.first, (len(partial.bound), -1))
+        count = 0 if self.fits is None else sum(map(len, partial.bound))
+        key = len(partial.bound), count, id(partial.first), id(partial.last), partial.covered, self.signature(partial)
+        is_known = key in self._known
+        self._known.add(key)
+        return is_known
+
+    def _is_whole(self, partial: Partial) -> bool:
+        refusal = self._refusal_at_end(partial)
+        self._comes(partial.first, (len(partial.bound), FOUND if refusal is None else refusal.test))
+        if refusal is not None:
+            less = partial.span_with() if refusal.less is None else refusal.less
+            self._fails((len(partial.covered), len(partial.bound), refusal.test, -less), refusal)
+        return refusal is None
+
+    def _refusal_at_end(self, partial: Partial) -> Refusal | None:
+        for test, stage in enumerate(self.ends(partial), FIRST_CONDITION):
+            self.take(1)
+            if stage is not None:
+                return Refusal(test, stage)
+        if missing := len(self.wanted - partial.covered):
+            what = f"no result has all of them: {missing} of {len(self.wanted)} are in none with the others"
+            return Refusal(TOGETHER, lambda: FunnelStage("together", self.part, 0, "events").told(what))
+        return self.fault(partial)
+
+    def _steps(self, partial: Partial) -> Iterator[Partial]:
+        """Yields the partial results with one event more."""
+        missing, at = self.wanted - partial.covered, len(partial.bound)
+        nexts = [at - 1] if at and self.repeats[at - 1] else []
+        nexts += [at] if at < len(self.events) else []
+        if nexts:
+            self._tell_early(partial, missing, nexts[0])
+        if not nexts or not self._may_have_all(partial, missing, nexts[0]):
+            return
+        barrier = cache(lambda: self.barrier(partial, nexts[0]) if at else None)
+        for to in nexts:
+            tried: dict[int, Event] = {}
+            named = [one for one in self.named[to] if self.covers(one) & missing]
+            is_only = bool(missing) and to == len(self.events) - 1 and not self.repeats[to]  # no others have them
+            for one in () if is_only else self._candidates(partial, to):
+                tried[id(one)] = one
+                refusal = self._refusal(partial, one, to, barrier)
+                if refusal is None:
+                    yield from self.longer(partial, one, to)
+                elif refusal.is_for_all or (refusal.test == WINDOW and self._is_too_far(partial, one)):
+                    break  # no later one is better
+            for one in self._behind(partial, named, to):
+                if id(one) not in tried and self._refusal(partial, one, to, barrier) is None:
+                    yield from self.longer(partial, one, to)
+            if at == to and at and not tried and not is_only:
+                self._tell_none(partial, to)
+
+    def _behind(self, partial: Partial, events: Sequence[Event], to: int) -> Iterator[Event]:
+        """Yields those of events in order of t1 that may be next in time."""
+        latest = self.latest(partial, to)
+        used = set(map(id, partial.events())) if self.has_sets else ()
+        first = 0 if latest is None else bisect_right(events, latest.t1, key=_t1)
+        for place in range(first, len(events)):
+            one = events[place]
+            is_later = id(one) not in used and (latest is None or before(latest, one))
+            if is_later and (self.fits is None or self.fits(partial, one, to)):
+                yield one
+
+    def _candidates(self, partial: Partial, to: int) -> Iterator[Event]:
+        """Yields the events of a place that may be next in time; of those without the wanted key, the first at most."""
+        keyed = self._by_key(to) if partial.bound else None
+        if keyed is None:
+            yield from self._behind(partial, self.events[to], to)
+            return
+        first = next(self._behind(partial, self.events[to], to), None)
+        if first is not None:
+            yield first
+        with_key = keyed.get(self.wanted_key(partial), ())
+        yield from (one for one in self._behind(partial, with_key, to) if one is not first)
+
+    def _by_key(self, to: int) -> dict[Hashable, list[Event]] | None:
+        if to not in self._keyed:
+            self._keyed[to] = None
+            if (key_of := self.key_of(to)) is not None:
+                found = dict[Hashable, list[Event]]()
+                for one in self.events[to]:
+                    found.setdefault(key_of(one), []).append(one)
+                self._keyed[to] = found
+        return self._keyed[to]
+
+    def first_taken(self, partial: Partial, to: int) -> Event | None:
+        """Returns the first event that fits a place."""
+        for one in self._candidates(partial, to):
+            self.take(1)
+            if self._misfit(partial, one, to) is None:
+                return one
+            if self._is_too_far(partial, one):
+                break
+        return None
+
+    def _is_too_far(self, partial: Partial, one: Event) -> bool:
+        return bool(partial.bound) and self.within is not None and one.t1 - partial.first.t0 > self.within
+
+    def _may_have_all(self, partial: Partial, missing: frozenset[int], to: int) -> bool:
+        """Whether what comes later may have all missing documents; `to` is the next place that can be filled."""
+        if not missing:
+            return True
+        rest = self.repeats[to:]
+        if not any(rest) and len(missing) > len(rest) * self._at_once:
+            return False
+        found = set[int]()
+        for place in range(to, len(self.events)):
+            latest = self.latest(partial, place)
+            for one in self.named[place]:
+                if latest is None or before(latest, one):
+                    found |= self.covers(one)
+        return missing <= found
+
+    # ------------------------------------------------------------ tests of a next event
+
+    def _refusal(self, partial: Partial, one: Event, to: int, barrier: Callable[[], Event | None]) -> Refusal | None:
+        """Returns why an event is not next, and tells it."""
+        self.take(1)
+        refusal = self._misfit(partial, one, to)
+        if refusal is None and (by := barrier()) is not None and by.t1 < one.t1:
+            refusal = self.blocked(partial, one, by)
+        refusal = refusal or self.refuses(partial, one)
+        if refusal is not None:
+            documents = partial.covered | self.covers(one)
+            near = refusal.near or (() if self.covers(one) else (one,))
+            rank = len(documents), to, refusal.test, -partial.span_with(one)
+            self._fails(rank, refusal, near)
+            if partial.bound:
+                self._comes(partial.first, (to, refusal.test))
+        return refusal
+
+    def _misfit(self, partial: Partial, one: Event, to: int) -> Refusal | None:
+        """Returns the first test that a next event does not pass, apart from others that come before."""
+        first = partial.first if partial.bound else one
+        if not self.is_alike(one, first):
+            return Refusal(EQUAL, bound(self._unequal, one, first))
+        if self.within is not None and (partial.bound or self.bounds_first):
+            span = partial.span_with(one)
+            if span > self.within:
+                return Refusal(WINDOW, bound(self._too_long, self.within, span))
+        for test, stage in enumerate(self.conditions(partial, one, to), FIRST_CONDITION):
+            self.take(1)
+            if stage is not None:
+                return Refusal(test, stage)
+        return None
+
+    def is_alike(self, one: Event, first: Event) -> bool:
+        return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self.keys)
+
+    # ------------------------------------------------------------ what is told
+
+    def _fails(self, rank: Rank, refusal: Refusal, near: tuple[Event, ...] = ()) -> None:
+        if self.best is None or rank > self.best.rank:
+            self.best = Failure(rank, refusal.stage(), near or refusal.near)
+
+    def _comes(self, first: Event, far: tuple[int, int]) -> None:
+        self._reached[id(first)] = max(far, self._reached.get(id(first), far))
+
+    def _tell_early(self, partial: Partial, missing: frozenset[int], to: int) -> None:
+        """Tells which events of the documents come too early for a partial result, unless they may be further ahead in
+        it."""
+        for place in range(to, len(self.events)):
+            latest = self.latest(partial, place)
+            for one in self.named[place] if latest is not None else ():
+                assert latest is not None
+                may_lead = before(one, latest) and self._places[id(one)] < len(partial.bound)
+                if self.covers(one) & missing and not before(latest, one) and not may_lead:
+                    self.take(1)
+                    rank = len(partial.covered | self.covers(one)), place, ORDER, -partial.span_with(one)
+                    self._fails(rank, Refusal(ORDER, bound(self._early, latest, one, place)))
+
+    def _tell_none(self, partial: Partial, to: int) -> None:
+        latest = self.latest(partial, to)
+        if latest is not None:
+            what = f"no {self.component(to)} begins after the end of {event_text(latest)}"
+            stage = FunnelStage("order", self.component(to), 0, "events")
+            rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
+            self._fails(rank, Refusal(ORDER, lambda: stage.told(what)))
+
+    def _early(self, latest: Event, one: Event, to: int) -> FunnelStage:
+        what = f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
+        if gap := latest.t1 - one.t0:
+            what = f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
+        return FunnelStage("order", self.component(to), 0, "events").told(what)
+
+    def _unequal(self, one: Event, first: Event) -> FunnelStage:
+        key = next(key for key in self.keys if one.values[key] is None or one.values[key] != first.values[key])
+        what = f"{key} is {display_value(one.values[key])}, of {event_text(one)}"
+        if one.values[key] is not None:
+            what = f"{what}, and {display_value(first.values[key])} of the first"
+        return FunnelStage("equal", f"[{', '.join(self.keys)}]", 0, "events").told(what)
+
+    def _too_long(self, within: int, span: int) -> FunnelStage:
+        what = f"it takes {duration_text(span)}, and at most {format_window(within)} is allowed"
+        return FunnelStage("window", format_window(within), 0, "events").told(what)
+
+    def failed(self) -> tuple[FunnelStage, ...]:
+        """Returns the stages up to the failure that got furthest."""
+        if self.best is None:
+            what = "the documents cannot be in one match: there is no place for all of them"
+            return (FunnelStage("together", self.part, 0, "events").told(what),)
+        _, places, test, _ = self.best.rank
+        passed: list[tuple[int, StageKind, str]] = [(ORDER, "order", self.part)]
+        if self.keys:
+            passed.append((EQUAL, "equal", f"[{', '.join(self.keys)}]"))
+        if self.within is not None:
+            passed.append((WINDOW, "window", format_window(self.within)))
+        if self.conditions_part and test >= STRATEGY:
+            passed.append((FIRST_CONDITION, "condition", self.conditions_part))
+        stages = [FunnelStage(kind, part, 1, "events") for own, kind, part in passed if own < test]
+        return (*(stages if places < len(self.events) else ()), self.best.stage)
+
+    @property
+    def starts(self) -> int:
+        """The number of events that are first in a result."""
+        return sum(far >= (len(self.events), FOUND) for far in self._reached.values())
+
+    def counted(self) -> tuple[FunnelStage, ...]:
+        """Returns the stages of all results, up to the first that no first event passes."""
+        stages: list[FunnelStage] = []
+        for kind, part, least in self.milestones():
+            stage = FunnelStage(kind, part, sum(far >= least for far in self._reached.values()), "events")
+            if not stage.found and self.best is not None:
+                best = self.best.stage
+                message = best.message if best.part == part else f"{best.part}: {best.message}"
+                return (*stages, stage.told(message, best.hint))
+            stages.append(stage)
+        return tuple(stages)
+
+
+class RunSearch(SequenceSearch):
+    """Results of NEXT and FOLD: a left event with the first later right events for which a condition holds. A FOLD goes
+    on from there; its partial results have the values of each step."""
+
+    bounds_first = False
+
+    def __init__(
+        self,
+        stream: Next | Fold,
+        lefts: Sequence[Event],
+        rights: Sequence[Event],
+        covers: Covers,
+        docs: Collection[int],
+        take: Take,
+    ) -> None:
+        super().__init__((lefts, rights), (False, isinstance(stream, Fold)), stream.within, covers, docs, take)
+        self._stream, self._name = stream, "FOLD" if isinstance(stream, Fold) else "NEXT"
+        chooses = stream.chooses if isinstance(stream, Fold) else stream.condition
+        self._chooses = conjuncts(chooses)
+        self._continues = conjuncts(stream.continues) if isinstance(stream, Fold) else ()
+        self._equality = next(iter(common_equalities(split_condition(chooses))), None)
+        self.part = f"{self._name} {stream_text(stream.right)}"
+        self.conditions_part = " AND ".join(operator_condition_text(one, stream) for one in self._chooses)
+
+    def component(self, at: int) -> str:
+        return self.part if at else stream_text(self._stream.left)
+
+    def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
+        yield "order", f"before {stream_text(self._stream.right)}", (1, EQUAL)
+        if self.within is not None:
+            yield "window", format_window(self.within), (1, FIRST_CONDITION)
+        yield "condition", self.part, (2, -1)
+
+    def event(self, partial: Partial) -> Event:
+        return sequence_event(self._stream, tuple(partial.events()), partial.state)
+
+    def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
+        steps = partial.state
+        if to and isinstance(self._stream, Fold):
+            scope = self._scope(partial, one)
+            steps = (*steps, step_values(self._stream, self._values(partial), scope, one))
+        yield partial.with_event(one, to, self.covers(one), steps)
+
+    def signature(self, partial: Partial) -> Hashable:
+        return tuple(partial.state[-1].values()) if partial.state else ()
+
+    def key_of(self, to: int) -> Callable[[Event], Hashable] | None:
+        if self._equality is None or not to:
+            return None
+        value = self._equality[1]
+        return lambda one: self._key(evaluate_value(value, ValueScope({}, 0, one.values)))
+
+    def wanted_key(self, partial: Partial) -> Hashable:
+        assert self._equality is not None, "else events have no key"
+        scope = ValueScope(partial.first.values, 0, None, self._values(partial))
+        key = self._key(evaluate_value(self._equality[0], scope))
+        return self if key is None else key  # no event has the key of an unknown value
+
+    def _key(self, value: Plain) -> Plain:
+        assert self._equality is not None, "else events have no key"
+        return value if all(value_kind(one) == "string" for one in self._equality) else as_number(value)
+
+    def _values(self, partial: Partial) -> AttributeValues:
+        return partial.state[-1] if partial.state else partial.first.values
+
+    def _scope(self, partial: Partial, one: Event) -> ValueScope:
+        return step_scope(partial.first, partial.last, one, self._values(partial))
+
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
+        if to:
+            scope = self._scope(partial, one)
+            yield from (self._failing("condition", asked, scope, one) for asked in self._chooses)
+
+    def refuses(self, partial: Partial, one: Event) -> Refusal | None:
+        for asked in self._continues if partial.bound else ():
+            if (stage := self._failing("ended", asked, self._scope(partial, one), one)) is not None:
+                return Refusal(ENDED, stage)
+        return None
+
+    def _failing(self, kind: StageKind, asked: EventCondition, scope: ValueScope, one: Event) -> Failing:
+        return None if condition_holds(asked, scope) else bound(failed_condition, kind, asked, self._stream, scope, one)
+
+    def barrier(self, partial: Partial, to: int) -> Event | None:
+        return self.first_taken(partial, to)
+
+    def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
+        if (ended := self.refuses(partial, by)) is not None:
+            return replace(ended, stage=bound(self._ended, ended, by), near=(by,), is_for_all=True)
+        return Refusal(STRATEGY, bound(self._consumed, one, by), (by,), is_for_all=True)
+
+    def _ended(self, ended: Refusal, by: Event) -> FunnelStage:
+        stage = ended.stage()
+        return stage.told(f"the run has ended at {iso_utc(by.t1)}: {stage.message}")
+
+    def _consumed(self, one: Event, by: Event) -> FunnelStage:
+        what = f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(one.t1 - by.t1)} earlier"
+        hint = f"{self._name} takes the first right event for which its condition holds"
+        hint += "; FOLLOWED BY takes all" if self._name == "NEXT" else ""
+        return FunnelStage("consumed", self.part, 0, "events").told(what, hint)
+
+
+def failed_condition(
+    kind: StageKind, asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None, before: str = ""
+) -> FunnelStage:
+    whose = "" if of is None else f", of {event_text(of)}"
+    part = f"{before}{operator_condition_text(asked, operator)}"
+    return FunnelStage(kind, part, 0, "events").told(f"{values_text(said(asked, operator, scope))}{whose}")
 
 
 class BoundCondition:
@@ -80,9 +616,13 @@ class BoundCondition:
             values = {self._texts[name]: _value(of, match[variables[of.variable].name], at) for name, of in self._names}
             yield ValueScope(values, 0)
 
-    def failing(self, match: MatchBindings, new: int | None = None) -> ValueScope | None:
-        """Returns the first scope where it is false; None if it holds."""
-        return next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
+    def failing(
+        self, match: MatchBindings, new: int | None = None, of: Event | None = None, before: str = ""
+    ) -> Failing:
+        """Returns the outcome for all scopes."""
+        scope = next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
+        operator = self._pattern.variables[0].source
+        return None if scope is None else bound(failed_condition, "condition", self.said, operator, scope, of, before)
 
     def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
         """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
@@ -117,12 +657,8 @@ class BoundCondition:
         of = self._of(variable)
         if any(isinstance(one, OfItems) for one in of):
             return tuple(map(id, events))
-        names = self._item_names(variable)
-        values = [tuple(one.values[name] for name in names) for one in events]
-        return frozenset(pairwise(values))
-
-    def _item_names(self, variable: int) -> tuple[str, ...]:
-        return tuple(sorted({one.name for one in self._of(variable) if isinstance(one, OfItem)}))
+        names = sorted({one.name for one in of if isinstance(one, OfItem)})
+        return frozenset(pairwise(tuple(one.values[name] for name in names) for one in events))
 
     @cached_property
     def is_of_steps(self) -> bool:
@@ -131,13 +667,15 @@ class BoundCondition:
         return len(self.variables) == 1 and places <= {*_EACH, "every"}
 
 
+_EACH = ("each", "previous")
+
+
 def conjunct_of(pattern: Pattern, one: WhereConjunct) -> BoundCondition:
     return BoundCondition(pattern, one.condition, one.names)
 
 
 def having_of(pattern: Pattern) -> list[BoundCondition]:
-    having = pattern.having.args if isinstance(pattern.having, AllOf) else (pattern.having,)
-    return [BoundCondition(pattern, one, pattern.having_names) for one in having]
+    return [BoundCondition(pattern, one, pattern.having_names) for one in conjuncts(pattern.having)]
 
 
 def _kept(of: Referent, events: Sequence[Event]) -> Hashable:
@@ -169,140 +707,186 @@ def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plai
             return events[which].values[name]
 
 
-ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY = 0, 1, 2, 3, 1_000
-"""The tests of a next event, in this order."""
+class PatternSearch(SequenceSearch):
+    """Matches of a PATTERN without ERRORS. Variables take events one after the other, those of a SET in any order of
+    time."""
 
-TOGETHER, HAVING, ABSENT, MAXIMAL, FOUND = 1_000, 1_001, 2_000, 2_001, 2_002
-"""The tests of a match with a complete last variable, after those from FIRST_CONDITION."""
-
-Rank = tuple[int, int, int, int]
-"""How far a partial match gets: its documents, those of the failing event included; its variables; the number of the
-failed test; and minus its duration."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatchFailure:
-    """Why a partial match fails, perhaps with a next `event`. `passed` are the stages before."""
-
-    rank: Rank
-    stage: FunnelStage
-    near: tuple[Event, ...]
-
-
-class Furthest:
-    """Keeps the failure that got furthest, and how far the matches from each first event got."""
-
-    def __init__(self) -> None:
-        self.best: MatchFailure | None = None
-        self.reached: dict[tuple[int, int], set[int]] = {}
-        """Maps numbers of variables and tests to the ids of the first events whose matches got there."""
-
-    def fails(self, rank: Rank, stage: Callable[[], FunnelStage], near: Sequence[Event]) -> None:
-        if self.may_be_better(rank):
-            self.best = MatchFailure(rank, stage(), tuple(near))
-
-    def may_be_better(self, rank: Rank) -> bool:
-        return self.best is None or rank > self.best.rank
-
-    def comes(self, first: Event, variables: int, test: int = 0) -> None:
-        self.reached.setdefault((variables, test), set()).add(id(first))
-
-    def count(self, variables: int, *tests: int) -> int:
-        """Counts first events whose matches reached this number of variables and one of the tests."""
-        return len(set[int]().union(*(self.reached.get((variables, test), ()) for test in tests or (0,))))
-
-
-def condition_stage(
-    pattern: Pattern, asked: BoundCondition, scope: ValueScope, of: Event | None, kind: str = ""
-) -> FunnelStage:
-    operator = pattern.variables[0].source
-    text = values_text(said(asked.said, operator, scope))
-    whose = "" if of is None else f", of {event_text(of)}"
-    part = f"{kind}{operator_condition_text(asked.said, operator)}"
-    return FunnelStage("condition", part, 0, "events").told(f"{text}{whose}")
-
-
-def covered_by(match: MatchBindings, covers: Callable[[Event], frozenset[int]]) -> frozenset[int]:
-    return frozenset().union(*(covers(one) for events in match.values() for one in events))
-
-
-def as_match(names: Sequence[str], bound: Sequence[Sequence[Event]]) -> Mapping[str, Sequence[Event]]:
-    return dict(zip(names, bound, strict=False))
-
-
-class Fault(NamedTuple):
-    """What is wrong with a whole match: the test, the stage, and the events in the way."""
-
-    test: int
-    stage: FunnelStage
-    near: tuple[Event, ...]
-
-
-class Whole:
-    def __init__(self, pattern: Pattern, given: GivenEvents, take: Take) -> None:
-        self._pattern, self._given, self._take = pattern, given, take
-        self._conjuncts = [conjunct_of(pattern, one) for one in pattern.conjuncts]
-        self.having = having_of(pattern)
-        self.kills: Mapping[int, list[BoundCondition]] = {
+    def __init__(self, pattern: Pattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take) -> None:
+        self._pattern, self._given = pattern, given
+        self.keys, self.has_sets = pattern.keys, pattern.has_sets
+        self._numbers = [at for at, one in enumerate(pattern.variables) if not one.negated]
+        """The numbers of the variables that take events."""
+        self._positive = [pattern.variables[at] for at in self._numbers]
+        self._asked = [(conjunct_of(pattern, one), one) for one in pattern.conjuncts]
+        self._having = having_of(pattern)
+        self.kills = {
             at: [conjunct_of(pattern, kill) for kill in pattern.kills if kill.variable == at]
             for at, one in enumerate(pattern.variables)
             if one.negated
         }
-        self._positive = [one for one in pattern.variables if not one.negated]
+        """The conditions of each negated variable, by its number."""
+        self._lasting = [asked for asked, one in self._asked if not _is_done(asked, one)]
+        self._lasting += [*self._having, *(asked for some in self.kills.values() for asked in some)]
+        events = [given(one.source.stream) for one in self._positive]
+        super().__init__(events, [one.kleene for one in self._positive], pattern.within, covers, docs, take)
 
-    def fault(self, match: MatchBindings) -> Fault | None:
+    def component(self, at: int) -> str:
+        return component_text(self._positive[at])
+
+    def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
+        every = len(self._positive)
+        yield from (("run", component_text(one), (at, -1)) for at, one in enumerate(self._positive, 1))
+        yield "condition", "WHERE", (every, TOGETHER)
+        if self._pattern.having != ALWAYS:
+            yield "condition", "HAVING", (every, ABSENT)
+        if self.kills:
+            yield "absent", "~", (every, FOUND)
+
+    def name(self, one: Event, to: int) -> str:
+        return self._positive[to].name
+
+    def match(self, partial: Partial) -> MatchBindings:
+        return {one.name: events for one, events in zip(self._positive, partial.bound, strict=False)}
+
+    def latest(self, partial: Partial, to: int) -> Event | None:
+        if not self.has_sets or not partial.bound:
+            return super().latest(partial, to)
+        group = self._positive[to].group
+        places = (at for at in range(len(partial.bound)) if at == to or self._positive[at].group < group)
+        return max((one for at in places for one in partial.bound[at]), key=_t1, default=None)
+
+    def signature(self, partial: Partial) -> Hashable:
+        match = self.match(partial)
+        return (
+            self._likeness(partial),
+            tuple(map(id, partial.events())) if self._pattern.maximal else (),
+            tuple(one for asked in self._lasting for one in asked.signature(match)),
+        )
+
+    def _likeness(self, partial: Partial) -> Hashable:
+        """Returns what matters later of a partial match besides condition signatures."""
+        if not self.has_sets and not self.kills:
+            return None
+        groups: dict[int, tuple[int, int]] = {}
+        shared = list[int]()
+        rest = {one.source.stream for one in self._positive[len(partial.bound) - 1 :]}
+        for variable, some in zip(self._positive, partial.bound, strict=False):
+            t0, t1 = groups.get(variable.group, (some[0].t0, some[0].t1))
+            groups[variable.group] = min(t0, *(one.t0 for one in some)), max(t1, *(one.t1 for one in some))
+            if self.has_sets and variable.source.stream in rest:
+                shared += map(id, some)
+        return frozenset(shared), tuple(groups.items())
+
+    # ------------------------------------------------------------ conditions
+
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
+        is_first = to == len(partial.bound)
+        if is_first and partial.bound:
+            yield from self.ends(partial)
+        match, number = self.match(partial.with_event(one, to, self.covers(one))), self._numbers[to]
+        for asked, conjunct in self._asked:
+            if self._is_of_step(asked, conjunct, to) and conjunct.phase == ("first" if is_first else "each"):
+                yield asked.failing(match, None if is_first else number, one)
+
+    def ends(self, partial: Partial) -> Iterator[Failing]:
+        at, match = len(partial.bound) - 1, self.match(partial)
+        for asked, conjunct in self._asked:
+            if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
+                yield asked.failing(match)
+
+    def _last(self, asked: BoundCondition) -> int:
+        return max((self._numbers.index(one) for one in asked.variables), default=0)
+
+    def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
+        is_of_events = len(asked.variables) < 2 or not self.has_sets
+        return self._last(asked) == at and is_of_events and conjunct.phase != "complete"
+
+    # ------------------------------------------------------------ strategies
+
+    def barrier(self, partial: Partial, to: int) -> Event | None:
+        match self._pattern.strategy:
+            case "any":
+                return None
+            case "next":
+                return self.first_taken(partial, to)
+        every = [one for name in self._pattern.streams for one in self._first_behind(partial, self._given(name))]
+        return min(every, key=_t1, default=None)
+
+    def _first_behind(self, partial: Partial, events: Sequence[Event]) -> Iterator[Event]:
+        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
+            self.take(1)
+            one = events[place]
+            is_any = self._pattern.strategy == "strict"
+            if before(partial.last, one) and (is_any or self.is_alike(one, partial.first)):
+                yield one
+                return
+
+    def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
+        why = {
+            "strict": "nothing may come in between",
+            "partition": f"it is equal in {', '.join(self.keys)}",
+            "next": "the match so far takes it",
+        }[self._pattern.strategy]
+        what = f"{event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
+        stage = FunnelStage("strategy", STRATEGIES[self._pattern.strategy], 0, "events")
+        return Refusal(STRATEGY, lambda: stage.told(what), (by,), is_for_all=True)
+
+    # ------------------------------------------------------------ HAVING and negated events
+
+    def fault(self, partial: Partial) -> Refusal | None:
+        return self._fault(self.match(partial))
+
+    def _fault(self, match: MatchBindings) -> Refusal | None:
         """Returns why a match that satisfies WHERE is none: HAVING, or an event that must not occur."""
-        for asked in self.having:
-            self._take(1)
-            if (scope := asked.failing(match)) is not None:
-                stage = condition_stage(self._pattern, asked, scope, None, "HAVING ")
-                return Fault(HAVING, stage, ())
+        for asked in self._having:
+            self.take(1)
+            if (failing := asked.failing(match, before="HAVING ")) is not None:
+                return Refusal(HAVING, failing)
         for at in self.kills:
             if (killing := next(self._killing(match, at), None)) is not None:
                 what = f"{event_text(killing)} came, at {iso_utc(killing.t1)}"
                 stage = FunnelStage("absent", component_text(self._pattern.variables[at]), 0, "events").told(what)
-                return Fault(ABSENT, stage, (killing,))
+                return Refusal(ABSENT, bound(replace, stage), (killing,))
         return None
 
     def _killing(self, match: MatchBindings, at: int) -> Iterator[Event]:
         variable = self._pattern.variables[at]
-        groups = [[one for of in self._of_group(group) for one in match[of]] for group in range(self._pattern.groups)]
+        groups = self._groups(match)
         every = [one for some in groups for one in some]
-        t0, t1, first = min(one.t0 for one in every), max(one.t1 for one in every), every[0]
+        t0, t1 = min(one.t0 for one in every), max(one.t1 for one in every)
+        behind = groups[variable.group - 1] if variable.group else ()
+        ahead = groups[variable.group] if variable.group < len(groups) else ()
         for one in self._given(variable.source.stream):
-            self._take(1)
-            behind = groups[variable.group - 1] if variable.group else ()
-            ahead = groups[variable.group] if variable.group < len(groups) else ()
+            self.take(1)
             if not (all(before(other, one) for other in behind) and all(before(one, other) for other in ahead)):
                 continue
-            if not behind and not self._fits(one.t0, t1):
+            if not behind and not self._fits(t1 - one.t0):
                 continue
-            if not ahead and not self._fits(t0, one.t1):
+            if not ahead and not self._fits(one.t1 - t0):
                 continue
             killed = {**match, variable.name: (one,)}
-            if self.is_alike(one, first) and all(asked.failing(killed) is None for asked in self.kills[at]):
+            if self.is_alike(one, every[0]) and all(asked.failing(killed) is None for asked in self.kills[at]):
                 yield one
 
-    def _of_group(self, group: int) -> list[str]:
-        return [one.name for one in self._positive if one.group == group]
+    def _groups(self, match: MatchBindings) -> list[list[Event]]:
+        groups: list[list[Event]] = [[] for _ in range(self._pattern.groups)]
+        for one in self._positive:
+            groups[one.group] += match[one.name]
+        return groups
 
-    def _fits(self, t0: int, t1: int) -> bool:
-        return self._pattern.within is None or t1 - t0 <= self._pattern.within
-
-    def is_alike(self, one: Event, first: Event) -> bool:
-        return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self._pattern.keys)
+    def _fits(self, span: int) -> bool:
+        return self.within is None or span <= self.within
 
     # ------------------------------------------------------------ EARLIEST MAXIMAL
 
-    def best(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
-        """Returns the match that EARLIEST MAXIMAL keeps, reached step by step from this one, and the event of the last
-        step."""
+    def chosen(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
         last: Event | None = None
-        while True:
+        while self._pattern.maximal:
             better = next(((one, by) for one, by in self._changed(match) if self._is_match(one)), None)
             if better is None:
-                return match, last
+                break
             match, last = better
+        return match, last
 
     def _changed(self, match: MatchBindings) -> Iterator[tuple[MatchBindings, Event]]:
         used = {id(one) for events in match.values() for one in events}
@@ -319,22 +903,24 @@ class Whole:
 
     def _is_match(self, match: MatchBindings) -> bool:
         """Whether bindings satisfy all but the strategy."""
-        self._take(1)
+        self.take(1 + len(self._asked))
         every = [one for events in match.values() for one in events]
-        if not self._fits(min(one.t0 for one in every), max(one.t1 for one in every)):
-            return False
-        if not all(self.is_alike(one, every[0]) for one in every):
-            return False
-        for events in match.values():
-            if not all(before(one, other) for one, other in pairwise(events)):
-                return False
-        for group in range(1, self._pattern.groups):
-            behind = [one for of in self._of_group(group - 1) for one in match[of]]
-            ahead = [one for of in self._of_group(group) for one in match[of]]
-            if max(one.t1 for one in behind) >= min(one.t0 for one in ahead):
-                return False
-        self._take(len(self._conjuncts))
-        return all(asked.failing(match) is None for asked in self._conjuncts) and self.fault(match) is None
+        return (
+            self._fits(max(one.t1 for one in every) - min(one.t0 for one in every))
+            and all(self.is_alike(one, every[0]) for one in every)
+            and all(before(one, other) for events in match.values() for one, other in pairwise(events))
+            and all(
+                max(one.t1 for one in behind) < min(one.t0 for one in ahead)
+                for behind, ahead in pairwise(self._groups(match))
+            )
+            and all(asked.failing(match) is None for asked, _ in self._asked)
+            and self._fault(match) is None
+        )
+
+
+def _is_done(asked: BoundCondition, one: WhereConjunct) -> bool:
+    """Whether a conjunct, once tested, no longer matters for its variable."""
+    return (one.phase == "first" and len(asked.variables) == 1) or (one.phase == "each" and asked.is_of_steps)
 
 
 def _order(event: Event) -> tuple[int, tuple[object, ...]]:
@@ -343,420 +929,86 @@ def _order(event: Event) -> tuple[int, tuple[object, ...]]:
     return event.t1, (made.stream, made.source, made.nodes)
 
 
-def known_at(pattern: Pattern | NearPattern, match: MatchBindings) -> int:
-    every = [one for events in match.values() for one in events]
-    if isinstance(pattern, Pattern) and pattern.is_late and pattern.within is not None:
-        return min(one.t0 for one in every) + pattern.within
-    return max(one.t1 for one in every)
+class LetterSearch(SequenceSearch):
+    """Matches of a PATTERN with ERRORS: chains of events of any letters. The state of a partial match is its position
+    in the expression, with the letters that it lacks so far."""
 
-
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """A partial match: the events of its variables, and the documents they derive from."""
-
-    bound: tuple[tuple[Event, ...], ...]
-    covered: frozenset[int]
-
-    @property
-    def first(self) -> Event:
-        return self.bound[0][0]
-
-    @property
-    def last(self) -> Event:
-        return self.bound[-1][-1]
-
-    def events(self) -> Iterator[Event]:
-        for some in self.bound:
-            yield from some
-
-    def span_with(self, one: Event) -> int:
-        every = [*self.events(), one]
-        return max(other.t1 for other in every) - min(other.t0 for other in every)
-
-    def with_event(self, one: Event, at: int, covers: frozenset[int]) -> Partial:
-        own = (*self.bound[at], one) if at < len(self.bound) else (one,)
-        return Partial((*self.bound[:at], own), self.covered | covers)
-
-
-class MatchSearch:
-    """Searches for a match that contains documents numbered from 0; `covers` returns those of an event. Variables take
-    events one after the other, those of a SET in any order of time."""
+    conditions_part = ""
 
     def __init__(
-        self,
-        pattern: Pattern,
-        given: GivenEvents,
-        covers: Callable[[Event], frozenset[int]],
-        documents: int,
-        take: Take,
+        self, pattern: NearPattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take
     ) -> None:
-        self.pattern, self.given, self.covers, self.take = pattern, given, covers, take
-        self.wanted = frozenset(range(documents))
-        self.numbers = [at for at, one in enumerate(pattern.variables) if not one.negated]
-        """The numbers of the variables that take events."""
-        self.positive = [pattern.variables[at] for at in self.numbers]
-        self.names = [one.name for one in self.positive]
-        self.whole = Whole(pattern, given, take)
-        self.asked = [(conjunct_of(pattern, one), one) for one in pattern.conjuncts]
-        self.furthest = Furthest()
-        self.better: Event | None = None
-        """An event of a match that EARLIEST MAXIMAL keeps instead of one of all documents."""
-        self._known = set[Hashable]()
-        self._lasting = [asked for asked, one in self.asked if not _is_done(asked, one)]
-        self._lasting += [*self.whole.having, *(asked for kills in self.whole.kills.values() for asked in kills)]
-        self.named = [[one for one in self.events(at) if covers(one)] for at in range(len(self.positive))]
-        """For each variable, the events of its stream that derive from the documents."""
-        self._at_once = max((len(covers(one)) for some in self.named for one in some), default=1)
+        numbered = pattern_template(pattern, lambda leaf: leaf)
+        assert isinstance(numbered, NearPattern)
+        self._automaton = LetterAutomaton(numbered.letters, spelled_out(pattern.letters))
+        self._numbers = {name: number for number, (name, _) in enumerate(inputs(pattern))}
+        self._errors, self.keys = pattern.errors, pattern.keys
+        self.kills: dict[int, list[BoundCondition]] = {}
+        events = sorted((one for name in self._numbers for one in given(name)), key=_t1)
+        super().__init__([events], [True], pattern.within, covers, docs, take)
 
-    def variable(self, at: int) -> Variable:
-        return self.positive[at]
+    def component(self, at: int) -> str:
+        return "letter"
 
-    def events(self, at: int) -> Sequence[Event]:
-        return self.given(self.variable(at).source.stream)
+    def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
+        yield "letters", f"ERRORS <= {self._errors}", (1, FOUND)
+
+    def name(self, one: Event, to: int) -> str:
+        return stream_of(one)
 
     def match(self, partial: Partial) -> MatchBindings:
-        return as_match(self.names, partial.bound)
+        found: dict[str, list[Event]] = {}
+        for one in partial.events():
+            found.setdefault(stream_of(one), []).append(one)
+        return found
 
-    def covered(self, match: MatchBindings) -> frozenset[int]:
-        return frozenset[int]().union(*(self.covers(one) for some in match.values() for one in some))
+    def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
+        for state in self._vector(partial, one):
+            yield partial.with_event(one, to, self.covers(one), state)
 
-    def run(self) -> MatchBindings | None:
-        """Returns a match of all documents that is output; None if there is none. Without documents, visits all
-        matches."""
-        waiting = list(self.steps(None))
-        while waiting:
-            partial = waiting.pop()
-            if self._is_known(partial):
-                continue
-            self.furthest.comes(partial.first, len(partial.bound))
-            if len(partial.bound) == len(self.positive) and self._is_whole(partial) and self.wanted:
-                match, by = self.match(partial), None
-                if self.pattern.maximal:
-                    match, by = self.whole.best(match)
-                if by is None or self.wanted <= self.covered(match):
-                    return match
-                self.better = self.better or by
-            waiting += self.steps(partial)
-        return None
+    def _vector(self, partial: Partial, one: Event) -> Vector:
+        number = self._numbers[stream_of(one)]
+        if not partial.bound:
+            return self._automaton.begin(number)
+        return self._automaton.step((partial.state,), number)
 
-    # ------------------------------------------------------------ a further event
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
+        what = "no word has them in this order, or a letter with ! is missing"
+        yield None if self._vector(partial, one) else lambda: self._stage.told(what)
 
-    def steps(self, partial: Partial | None) -> Iterator[Partial]:
-        """Yields a partial match with one event more; those of one event, given None."""
-        if partial is None:
-            yield from self._to(None, 0, None)
-            return
-        at = len(partial.bound) - 1
-        nexts = [at] if self.variable(at).kleene else []
-        nexts += [at + 1] if at + 1 < len(self.positive) else []
-        blocking = self._blocking(partial, nexts[0]) if nexts else None
-        for to in nexts:
-            yield from self._to(partial, to, blocking)
-
-    def _to(self, partial: Partial | None, to: int, blocking: Event | None) -> Iterator[Partial]:
-        comes = False
-        for one in self._candidates(partial, to):
-            self.take(1)
-            comes = True
-            if not self._is_ok(partial, one, to):
-                is_last = partial is not None and self._is_last(partial, one)
-            elif is_last := blocking is not None and blocking.t1 < one.t1:
-                self._tell_blocked(self.rank(partial, one, to, STRATEGY), blocking)
-            else:
-                more = self._with(partial, one, to)
-                if self._may_have_all(more):
-                    yield more
-            if is_last and partial is not None and not self._misses(partial, one):
-                break  # no later one is better
-        if partial is not None:
-            self._tell_order(partial, to, comes=comes)
-
-    def _with(self, partial: Partial | None, one: Event, to: int) -> Partial:
-        if partial is None:
-            return Partial(((one,),), self.covers(one))
-        return partial.with_event(one, to, self.covers(one))
-
-    def _latest(self, partial: Partial | None, to: int) -> Event | None:
-        """Returns the event that ends last of those that come before an event of a variable; None if there is none."""
-        if partial is None:
+    def fault(self, partial: Partial) -> Refusal | None:
+        lacking = self._automaton.lacking((partial.state,))
+        if lacking is None:
+            what = "no word has them in this order, or a letter with ! is missing"
+            return Refusal(LETTERS, lambda: self._stage.told(what), less=1 << 30)
+        if lacking <= self._errors:
             return None
-        if not self.pattern.has_sets:
-            return partial.last
-        group = self.variable(to).group
-        places = (place for place in range(len(partial.bound)) if place == to or self.variable(place).group < group)
-        return max((one for place in places for one in partial.bound[place]), key=_t1, default=None)
+        return Refusal(LETTERS, lambda: self._stage.told(f"{missing_letters(lacking)} at least"), less=lacking)
 
-    def _candidates(self, partial: Partial | None, to: int) -> Iterator[Event]:
-        events, latest = self.events(to), self._latest(partial, to)
-        used = set(map(id, partial.events())) if partial is not None and self.pattern.has_sets else ()
-        first = 0 if latest is None else bisect_right(events, latest.t1, key=_t1)
-        for place in range(first, len(events)):
-            one = events[place]
-            if id(one) not in used and (latest is None or before(latest, one)):
-                yield one
-
-    def _is_last(self, partial: Partial, one: Event) -> bool:
-        """Whether later events are too far from the first one, as this event is, which fails."""
-        return self._is_too_far(partial, one) and self.whole.is_alike(one, partial.first)
-
-    def _is_too_far(self, partial: Partial, one: Event) -> bool:
-        within = self.pattern.within
-        return within is not None and one.t1 - partial.first.t0 > within
-
-    def _misses(self, partial: Partial, one: Event) -> bool:
-        missing = self.wanted - partial.covered
-        return any(
-            self.covers(other) & missing
-            for at in range(len(partial.bound) - 1, len(self.positive))
-            for other in self.named[at]
-            if other.t1 >= one.t1
-        )
-
-    def _tell_order(self, partial: Partial, to: int, *, comes: bool) -> None:
-        latest = self._latest(partial, to)
-        if latest is None:
-            return
-        missing = self.wanted - partial.covered
-        for one in self.named[to]:
-            if self.covers(one) & missing and not before(latest, one):
-                self.take(1)
-                self.furthest.fails(self.rank(partial, one, to, ORDER), bound(self._early, latest, one, to), ())
-        if not comes and to == len(partial.bound):
-            rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
-            what = f"no {component_text(self.variable(to))} begins after the end of {event_text(latest)}"
-            self.furthest.fails(rank, lambda: self._missing_stage(to).told(what), ())
-
-    def _early(self, latest: Event, one: Event, to: int) -> FunnelStage:
-        return self._missing_stage(to).told(early_text(latest, one))
-
-    def _missing_stage(self, at: int) -> FunnelStage:
-        return FunnelStage("order", component_text(self.variable(at)), 0, "events")
-
-    # ------------------------------------------------------------ which event may be next
-
-    def _is_ok(self, partial: Partial | None, one: Event, at: int) -> bool:
-        return (
-            self._is_alike(partial, one, at)
-            and self._is_near(partial, one, at)
-            and self._holds(partial, one, at, self._tests(partial, one, at))
-        )
-
-    def _tests(
-        self, partial: Partial | None, one: Event, at: int
-    ) -> Iterator[tuple[BoundCondition, MatchBindings, int | None]]:
-        is_first = partial is None or at == len(partial.bound)
-        if partial is not None and is_first:
-            whole = self.match(partial)
-            yield from ((asked, whole, None) for asked in self._ends(partial))
-        match, number = self.match(self._with(partial, one, at)), self.numbers[at]
-        for asked, conjunct in self.asked:
-            if self._is_of_step(asked, conjunct, at) and conjunct.phase == ("first" if is_first else "each"):
-                yield asked, match, None if is_first else number
-
-    def _ends(self, partial: Partial) -> Iterator[BoundCondition]:
-        """Yields the conditions to test when the last variable of a partial match is complete."""
-        at = len(partial.bound) - 1
-        for asked, conjunct in self.asked:
-            if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
-                yield asked
-
-    def _last(self, asked: BoundCondition) -> int:
-        return max((self.numbers.index(one) for one in asked.variables), default=0)
-
-    def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
-        is_of_events = len(asked.variables) < 2 or not self.pattern.has_sets
-        return self._last(asked) == at and is_of_events and conjunct.phase != "complete"
-
-    # ------------------------------------------------------------ strategies
-
-    def _blocking(self, partial: Partial, wanted: int) -> Event | None:
-        """Returns the event that ends first of those a partial match cannot skip; `wanted` is the variable to fill
-        next."""
-        match self.pattern.strategy:
-            case "any":
-                return None
-            case "next":
-                near = takewhile(lambda one: not self._is_too_far(partial, one), self._candidates(partial, wanted))
-                return next((one for one in near if self._is_taken(partial, one, wanted)), None)
-        every = [one for name in self.pattern.streams for one in self._first_behind(partial, self.given(name))]
-        return min(every, key=_t1, default=None)
-
-    def _first_behind(self, partial: Partial, events: Sequence[Event]) -> Iterator[Event]:
-        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
-            self.take(1)
-            one = events[place]
-            if before(partial.last, one) and (
-                self.pattern.strategy == "strict" or self.whole.is_alike(one, partial.first)
-            ):
-                yield one
-                return
-
-    def _is_taken(self, partial: Partial, one: Event, at: int) -> bool:
-        self.take(1)
-        if not self.whole.is_alike(one, partial.first):
-            return False
-        for asked, match, new in self._tests(partial, one, at):
-            self.take(1)
-            if asked.failing(match, new) is not None:
-                return False
-        return True
-
-    def _tell_blocked(self, rank: Rank, by: Event | None) -> None:
-        assert by is not None, "it blocks"
-        why = {
-            "strict": "nothing may come in between",
-            "partition": f"it is equal in {', '.join(self.pattern.keys)}",
-            "next": "the match so far takes it",
-        }[self.pattern.strategy]
-        what = f"{event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
-        stage = FunnelStage("strategy", STRATEGIES[self.pattern.strategy], 0, "events")
-        self.furthest.fails(rank, lambda: stage.told(what), (by,))
-
-    # ------------------------------------------------------------ which are followed
-
-    def _may_have_all(self, partial: Partial) -> bool:
-        missing = self.wanted - partial.covered
-        if not missing:
-            return True
-        if not self._has_room(partial, len(missing)):
-            return False
-        is_open = not self.pattern.has_sets or self.variable(len(partial.bound) - 1).kleene
-        later = [
-            self.covers(one)
-            for place in range(len(partial.bound) - is_open, len(self.positive))
-            for one in self.named[place]
-            if self.pattern.has_sets or before(partial.last, one)
-        ]
-        return missing <= frozenset[int]().union(*later)
-
-    def _has_room(self, partial: Partial, missing: int) -> bool:
-        rest = self.positive[len(partial.bound) :]
-        if self.positive[len(partial.bound) - 1].kleene or any(one.kleene for one in rest):
-            return True
-        return missing <= len(rest) * self._at_once
-
-    def _likeness(self, partial: Partial) -> Hashable:
-        """Returns what matters later of a partial match besides condition signatures."""
-        has_sets = self.pattern.has_sets
-        if not has_sets and not self.whole.kills:
-            return None
-        groups: dict[int, tuple[int, int]] = {}
-        shared = list[int]()
-        rest = {one.source.stream for one in self.positive[len(partial.bound) - 1 :]}
-        for place, some in enumerate(partial.bound):
-            variable = self.variable(place)
-            t0, t1 = groups.get(variable.group, (some[0].t0, some[0].t1))
-            groups[variable.group] = min(t0, *(one.t0 for one in some)), max(t1, *(one.t1 for one in some))
-            if has_sets and variable.source.stream in rest:
-                shared += map(id, some)
-        return frozenset(shared), tuple(groups.items())
-
-    def _is_known(self, partial: Partial) -> bool:
-        match = self.match(partial)
-        self.take(1 + sum(map(len, partial.bound)) // 8)
-        key = (
-            len(partial.bound),
-            id(partial.first),
-            id(partial.last),
-            partial.covered,
-            self._likeness(partial),
-            tuple(id(one) for some in partial.bound for one in some) if self.pattern.maximal else (),
-            tuple(one for asked in self._lasting for one in asked.signature(match)),
-        )
-        if key in self._known:
-            return True
-        self._known.add(key)
-        return False
-
-    def _is_whole(self, partial: Partial) -> bool:
-        match, covered, variables = self.match(partial), len(partial.covered), len(partial.bound)
-        span = partial.span_with(partial.last)
-        for place, asked in enumerate(self._ends(partial)):
-            self.take(1)
-            if (scope := asked.failing(match)) is not None:
-                rank = covered, variables, FIRST_CONDITION + place, -span
-                self.furthest.fails(rank, bound(condition_stage, self.pattern, asked, scope, None), ())
-                return False
-        self.furthest.comes(partial.first, variables, TOGETHER)
-        if partial.covered != self.wanted:
-            missing = len(self.wanted - partial.covered)
-            what = f"no match has all of them: {missing} of {len(self.wanted)} are in none with the others"
-            rank = covered, variables, TOGETHER, -span
-            self.furthest.fails(rank, lambda: FunnelStage("together", "SEQ", 0, "events").told(what), ())
-            return False
-        if (fault := self.whole.fault(match)) is not None:
-            self.furthest.fails((covered, variables, fault.test, -span), lambda: fault.stage, fault.near)
-            self.furthest.comes(partial.first, variables, fault.test)
-            return False
-        self.furthest.comes(partial.first, variables, FOUND)
-        return True
-
-    # ------------------------------------------------------------ tests of a further event
-
-    def rank(self, partial: Partial | None, one: Event, at: int, test: int) -> tuple[int, int, int, int]:
-        if partial is None:
-            return len(self.covers(one)), at, test, one.t0 - one.t1
-        return len(partial.covered | self.covers(one)), at, test, -partial.span_with(one)
-
-    def _is_alike(self, partial: Partial | None, one: Event, at: int) -> bool:
-        first = one if partial is None else partial.first
-        if self.whole.is_alike(one, first):
-            return True
-        self.furthest.fails(
-            self.rank(partial, one, at, EQUAL), lambda: unequal_stage(self.pattern.keys, one, first), ()
-        )
-        return False
-
-    def _is_near(self, partial: Partial | None, one: Event, at: int) -> bool:
-        within = self.pattern.within
-        span = one.t1 - one.t0 if partial is None else partial.span_with(one)
-        if within is None or span <= within:
-            return True
-        self.furthest.fails(self.rank(partial, one, at, WINDOW), bound(too_long_stage, within, span), ())
-        return False
-
-    def _holds(
-        self,
-        partial: Partial | None,
-        one: Event,
-        at: int,
-        tests: Iterator[tuple[BoundCondition, MatchBindings, int | None]],
-    ) -> bool:
-        """Tests conditions for an event that may be the next."""
-        for place, (asked, match, new) in enumerate(tests):
-            self.take(1)
-            if (scope := asked.failing(match, new)) is not None:
-                rank = self.rank(partial, one, at, FIRST_CONDITION + place)
-                self.furthest.fails(rank, bound(condition_stage, self.pattern, asked, scope, one), ())
-                return False
-        return True
+    @property
+    def _stage(self) -> FunnelStage:
+        return FunnelStage("letters", f"ERRORS <= {self._errors}", 0, "events")
 
 
-def unequal_stage(keys: Sequence[str], one: Event, first: Event) -> FunnelStage:
-    """Returns the stage of an event that is not equal to the first one in the keys."""
-    key = next(key for key in keys if one.values[key] is None or one.values[key] != first.values[key])
-    value = one.values[key]
-    what = f"{key} is {display_value(value)}, of {event_text(one)}"
-    if value is not None:
-        what = f"{what}, and {display_value(first.values[key])} of the first"
-    return FunnelStage("equal", f"[{', '.join(keys)}]", 0, "events").told(what)
+def stream_of(event: Event) -> str:
+    assert isinstance(event.made, SourceEvent), "a pattern reads streams"
+    return event.made.stream
 
 
-def too_long_stage(within: int, span: int) -> FunnelStage:
-    what = f"it takes {duration_text(span)}, and at most {format_window(within)} is allowed"
-    return FunnelStage("window", format_window(within), 0, "events").told(what)
-
-
-def early_text(earlier: Event, one: Event) -> str:
-    if gap := earlier.t1 - one.t0:
-        return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(earlier)}"
-    return f"{event_text(one)} begins just when {event_text(earlier)} ends, and has to begin later"
+def missing_letters(count: int) -> str:
+    """
+    >>> missing_letters(1), missing_letters(2)
+    ('1 letter is missing', '2 letters are missing')
+    """
+    return "1 letter is missing" if count == 1 else f"{count:,} letters are missing"
 
 
 def _t1(event: Event) -> int:
     return event.t1
 
 
-def _is_done(asked: BoundCondition, one: WhereConjunct) -> bool:
-    """Whether a conjunct, once tested, no longer matters for its variable."""
-    return (one.phase == "first" and len(asked.variables) == 1) or (one.phase == "each" and asked.is_of_steps)
+def search_of(
+    pattern: Pattern | NearPattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take
+) -> PatternSearch | LetterSearch:
+    kind = LetterSearch if isinstance(pattern, NearPattern) else PatternSearch
+    return kind(pattern, given, covers, docs, take)  # type: ignore[arg-type]  # each takes its own

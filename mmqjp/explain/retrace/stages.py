@@ -1,75 +1,69 @@
-"""The reference evaluator for event queries, over single events. Derives the events of documents by their definitions
-and computes the streams of operators over given events, each event with its origin. `Looked` has the events found, or
-the stages up to the first that nothing passes; conditions are rendered as text with the events' values."""
+"""The evaluator of event statements over single events, which explanations read: each event has its origin. Derives the
+events of documents by their definitions, and computes the events of operators and the matches of PATTERNs that derive
+from given documents. A `Trace` has these, or the stages up to the first that nothing passes."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import product
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
+from mmqjp.explain.retrace.search import (
+    GivenEvents,
+    LetterSearch,
+    MatchBindings,
+    PatternSearch,
+    RunSearch,
+    SequenceSearch,
+    search_of,
+)
 from mmqjp.explain.retrace.values import (
-    SECOND,
-    AggregatedEvents,
-    AttributeValues,
+    Covering,
+    Derived,
+    DocumentRef,
     Event,
-    Folded,
-    Followed,
-    PassedFilter,
     Plain,
-    Selected,
     SourceEvent,
-    ValueScope,
-    aggregate_group,
-    as_number,
-    as_text,
     condition_holds,
-    evaluate_value,
+    conjuncts,
+    event_text,
+    group_event,
     identity,
+    operator_condition_text,
+    own_scope,
+    said,
+    selected,
+    stream_text,
+    values_text,
 )
-from mmqjp.explain.terms import (
-    CHARACTERS_PER_STEP,
-    FunnelStage,
-    ReadableQuery,
-    TooLong,
-    duration_text,
-    format_window,
-    placeholder,
-    truncate_value,
-    with_placeholders,
-)
+from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, ReadableQuery, TooLong
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition
+from pattern_stage.clauses import referenced_parts
 from xpath_stage.binder import Node, PreparedNode, Take, each_below, each_binding, uncounted
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
-    AnyOf,
-    Arithmetic,
     Attribute,
-    Comparison,
-    Constant,
-    Duration,
     EventAttribute,
     EventCondition,
     Events,
     Filter,
     Fold,
-    Function,
-    Gap,
+    NearPattern,
     Next,
-    NullTest,
-    Parameter,
+    Pattern,
     Select,
+    Statement,
     Stream,
-    TextTest,
     Union,
     Value,
+    map_leaves,
 )
 from xscl.algebra.trees import naming
 from xscl.algebra.values import derive, xpath_number
@@ -158,423 +152,19 @@ def _label(record: Record, node: Node) -> int | str:
     return f"{element}/@{record.tree.attribute(element, place)[0]}" if place else element
 
 
-GivenEvents = Callable[[str], Sequence[Event]]
-"""Returns the events of a defined or published stream, given its name, in order of t1."""
-
-
-class Trial:
-    """Computes streams over given events. Each test of a condition is a step."""
-
-    def __init__(self, given: GivenEvents, take: Take) -> None:
-        self.all_given, self.take = given, take
-        self._all: dict[int, list[Event]] = {}
-        self._rights: dict[int, Rights] = {}
-
-    def all(self, stream: Stream) -> list[Event]:
-        found = self._all.get(id(stream))
-        if found is None:
-            found = self._all[id(stream)] = self.events(stream)
-        return found
-
-    def events(self, stream: Stream, t0: int | None = None, t1: int | None = None) -> list[Event]:
-        """Returns the events of a stream in order of t1, optionally only those with interval t0 to t1."""
-        found: Iterable[Event] = _at(self._events(stream, t0, t1), t0, t1)
-        if _may_repeat(stream):
-            found = {identity(one): one for one in found}.values()
-        return sorted(found, key=lambda one: one.t1)
-
-    def _events(self, stream: Stream, t0: int | None, t1: int | None) -> Iterable[Event]:
-        match stream:
-            case Events(stream=name):
-                return self.all_given(name)
-            case Filter(source=source):
-                return filter(None, (self.filtered(stream, one) for one in self.events(source, t0, t1)))
-            case Select(source=source):
-                return [apply_select(stream, one) for one in self.events(source, t0, t1)]
-            case Union(left=left, right=right):
-                return [*self.events(left, t0, t1), *self.events(right, t0, t1)]
-            case Next(left=left):
-                return [one for first in self.events(left, t0) for one in self.followed(stream, first)]
-            case Fold(left=left):
-                return [one for first in self.events(left, t0) for one in self.runs(stream, first)]
-            case Aggregate():
-                return self.together(stream, t1)
-
-    def filtered(self, stream: Filter, one: Event) -> Event | None:
-        self.take(1)
-        if condition_holds(stream.condition, ValueScope(one.values, one.t1 - one.t0)):
-            return Event(one.values, one.t0, one.t1, PassedFilter(stream, one))
-        return None
-
-    def rights(self, stream: Next | Fold) -> Rights:
-        found = self._rights.get(id(stream))
-        if found is None:
-            condition = stream.condition if isinstance(stream, Next) else stream.chooses
-            found = self._rights[id(stream)] = Rights(self.all(stream.right), condition)
-        return found
-
-    # ------------------------------------------------------------ NEXT
-
-    def partners(self, stream: Next, left: Event) -> list[Event]:
-        """Returns the right events that satisfy the condition and end first, whatever the window."""
-        scope = ValueScope(left.values, 0)
-        return self._first(
-            self.rights(stream).after(left.t1, scope),
-            lambda one: condition_holds(stream.condition, pair_scope(left, one)),
-        )
-
-    def followed(self, stream: Next, left: Event) -> list[Event]:
-        partners = self.partners(stream, left)
-        return [join_events(stream, left, one) for one in partners if is_within(stream, left, one)]
-
-    def _first(self, candidates: Iterator[Event], fits: Callable[[Event], bool]) -> list[Event]:
-        """Returns the fitting candidates that end first. `candidates` are in order of t1."""
-        for _, simultaneous in groupby(candidates, key=lambda one: one.t1):
-            found = []
-            for one in simultaneous:
-                self.take(1)
-                if fits(one):
-                    found.append(one)
-            if found:
-                return found
-        return []
-
-    # ------------------------------------------------------------ FOLD
-
-    def runs(self, stream: Fold, first: Event) -> list[Event]:
-        found: list[Event] = []
-        current = [Folded(stream, first, ())]
-        while current:
-            current = [more for run in current for more in self.longer(stream, run)]
-            current = [run for run in distinct_runs(current) if is_within(stream, first, run.latest)]
-            found += (run_event(run) for run in current)
-        return found
-
-    def chosen(self, stream: Fold, run: Folded) -> list[Event]:
-        """Returns the right events that would continue a run: the earliest that qualify."""
-        scope = ValueScope(run.first.values, 0, None, run.values)
-        return self._first(
-            self.rights(stream).after(run.latest.t1, scope),
-            lambda one: condition_holds(stream.chooses, run_scope(run, one)),
-        )
-
-    def longer(self, stream: Fold, run: Folded) -> Iterator[Folded]:
-        for one in self.chosen(stream, run):
-            scope = run_scope(run, one)
-            if condition_holds(stream.continues, scope):
-                yield lengthened(run, one)
-
-    # ------------------------------------------------------------ AGGREGATE
-
-    def together(self, stream: Aggregate, t1: int | None = None) -> list[Event]:
-        """Returns the events of AGGREGATE, optionally only those at `t1`."""
-        groups: dict[tuple[Plain, ...], list[Event]] = {}
-        for one in self.all(stream.source):
-            self.take(1)
-            groups.setdefault(tuple([one.values[name] for name in stream.by]), []).append(one)
-        found: list[Event] = []
-        for key, events in groups.items():
-            times = [one.t1 for one in events]
-            for end in [t1] if t1 is not None else dict.fromkeys(times):
-                last = bisect_right(times, end)
-                first = bisect_right(times, end - (1 if stream.over is None else stream.over))
-                if last and times[last - 1] == end:
-                    self.take(last - first)
-                    found.append(_group_event(stream, key, tuple(events[first:last])))
-        return found
-
-
-class Rights:
-    """The right events of NEXT or FOLD in order of t1, hashed by a value that the condition requires."""
-
-    def __init__(self, events: Sequence[Event], condition: EventCondition) -> None:
-        self.events = events
-        self._equality = next(_equalities(condition), None)
-        self._times = [one.t1 for one in events]
-        self._by_key: dict[Plain, list[int]] = {}
-        if self._equality is not None:
-            for place, one in enumerate(events):
-                key = self._key(self._equality[1], ValueScope({}, 0, one.values))
-                if key is not None:
-                    self._by_key.setdefault(key, []).append(place)
-
-    def after(self, time: int, scope: ValueScope) -> Iterator[Event]:
-        """Yields events that begin after a time, in order of t1; may omit those that fail the condition. `scope` has
-        the other side."""
-        first = bisect_right(self._times, time)
-        places: Iterable[int] = range(first, len(self.events))
-        if self._equality is not None:
-            with_key = self._by_key.get(self._key(self._equality[0], scope), [])
-            places = with_key[bisect_right(with_key, first - 1) :]
-        return (one for one in map(self.events.__getitem__, places) if one.t0 > time)
-
-    def _key(self, value: Value, scope: ValueScope) -> Plain:
-        found = evaluate_value(value, scope)
-        return found if self._are_texts else as_number(found)
-
-    @property
-    def _are_texts(self) -> bool:
-        assert self._equality is not None, "only then is there a key"
-        return all(_is_text(value) for value in self._equality)
-
-
-def apply_select(stream: Select, one: Event) -> Event:
-    scope = ValueScope(one.values, one.t1 - one.t0)
-    values = {name: evaluate_value(value, scope) for name, value in stream.items}
-    return Event(values, one.t0, one.t1, Selected(one))
-
-
-def join_events(stream: Next, left: Event, right: Event) -> Event:
-    sides = {"left": left.values, "right": right.values}
-    names = zip(stream.schema, stream.names, strict=True)
-    values = {name: sides[part][own] for (name, _), (part, own) in names}
-    return Event(values, left.t0, right.t1, Followed(stream, left, right))
-
-
-def lengthened(run: Folded, one: Event) -> Folded:
-    scope = run_scope(run, one)
-    new = {name: evaluate_value(value, scope) for name, value in run.by.sets}
-    values = {**run.values, **one.values, **new}
-    return Folded(run.by, run.first, (*run.steps, (one, values)))
-
-
-def distinct_runs(runs: Iterable[Folded]) -> list[Folded]:
-    """Returns runs from one event, deduplicated by latest event and values."""
-    return list({(id(run.latest), *run.values.values()): run for run in runs}.values())
-
-
-def run_event(run: Folded) -> Event:
-    sides: dict[str, AttributeValues] = {"left": run.first.values, "latest": run.values}
-    names = zip(run.by.schema, run.by.names, strict=True)
-    values = {name: sides[part][own] for (name, _), (part, own) in names}
-    return Event(values, run.first.t0, run.latest.t1, run)
-
-
-def pair_scope(left: Event, right: Event) -> ValueScope:
-    return ValueScope(left.values, right.t1 - left.t0, right.values, None, right.t0 - left.t1)
-
-
-def run_scope(run: Folded, one: Event) -> ValueScope:
-    return ValueScope(run.first.values, one.t1 - run.first.t0, one.values, run.values, one.t0 - run.latest.t1)
-
-
-def is_within(stream: Next | Fold, left: Event, right: Event) -> bool:
-    return stream.within is None or right.t1 - left.t0 <= stream.within
-
-
-def _group_event(stream: Aggregate, key: tuple[Plain, ...], window: tuple[Event, ...]) -> Event:
-    scopes = [ValueScope(one.values, one.t1 - one.t0) for one in window]
-    values: dict[str, Plain] = dict(zip(stream.by, key, strict=True))
-    values |= {name: aggregate_group(one, scopes) for name, one in stream.items}
-    return Event(values, window[-1].t1, window[-1].t1, AggregatedEvents(stream, window))
-
-
-def _may_repeat(stream: Stream) -> bool:
-    match stream:
-        case Events():
-            return False
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            return _may_repeat(source)
-        case Next(left=left, right=right):
-            return _may_repeat(left) or _may_repeat(right)
-        case Union() | Fold():
-            return True
-
-
-def _at(events: Iterable[Event], t0: int | None, t1: int | None) -> Iterator[Event]:
-    return (one for one in events if t0 in (None, one.t0) and t1 in (None, one.t1))
-
-
-def _equalities(condition: EventCondition) -> Iterator[tuple[Value, Value]]:
-    """Yields the necessary equalities between values of the left and of the right side."""
-    for one in condition.args if isinstance(condition, AllOf) else (condition,):
-        if isinstance(one, Comparison) and one.op == "=":
-            sides = [set(_parts(value)) for value in (one.left, one.right)]
-            for (value, mine), (other, theirs) in (
-                ((one.left, sides[0]), (one.right, sides[1])),
-                ((one.right, sides[1]), (one.left, sides[0])),
-            ):
-                if mine and mine <= {"left", "latest"} and theirs == {"right"}:
-                    yield value, other
-
-
-def is_of_right(condition: EventCondition) -> bool:
-    """Whether a condition of NEXT or FOLD tests the right event alone, like a FILTER."""
-    match condition:
-        case AllOf(args=args) | AnyOf(args=args):
-            return bool(args) and all(map(is_of_right, args))
-        case Comparison(left=left, right=right):
-            values: tuple[Value, ...] = left, right
-        case TextTest(args=values):
-            pass
-        case NullTest(value=value):
-            values = (value,)
-    return {part for value in values for part in _parts(value)} == {"right"}
-
-
-def _parts(value: Value) -> Iterator[str]:
-    """Yields the sides a value depends on; "?" for DUR and GAP, which depend on both."""
-    match value:
-        case Attribute(part=part):
-            yield part
-        case Function(args=args):
-            for arg in args:
-                yield from _parts(arg)
-        case Arithmetic(left=left, right=right):
-            yield from _parts(left)
-            yield from _parts(right)
-        case Constant():
-            return
-        case _:
-            yield "?"
-
-
-def _is_text(value: Value) -> bool:
-    return isinstance(value, Attribute | Function) and value.kind == "string"
-
-
-_SIGN = {"left": "$1", "latest": "$", "right": "$2"}
-
-
-@dataclass(frozen=True, slots=True)
-class NamedValue:
-    """An attribute, DUR or GAP in a condition, with its value; DUR and GAP in seconds."""
-
-    name: str
-    value: Plain
-
-    @property
-    def text(self) -> str:
-        return display_value(self.value, is_time=self.name in ("DUR", "GAP"))
-
-
-Said = tuple[str | NamedValue, ...]
-"""A condition as text in parts, with event values in place of attributes."""
-
-
-def said(condition: EventCondition, operator: Stream, scope: ValueScope) -> Said:
-    found: list[NamedValue] = []
-
-    def named(name: str, value: Value) -> str:
-        found.append(NamedValue(name, evaluate_value(value, scope)))
-        return placeholder(len(found) - 1)
-
-    return with_placeholders(_ConditionText(_common(condition, operator), named).of(condition), found)
-
-
-def operator_condition_text(condition: EventCondition, operator: Stream) -> str:
-    return _ConditionText(_common(condition, operator), lambda name, _: name).of(condition)
-
-
-def _common(condition: EventCondition, operator: Stream) -> frozenset[str]:
-    """Returns the attributes that both sides have, and which therefore need a $1 or $2."""
-    if not isinstance(operator, Next | Fold) or is_of_right(condition):
-        return frozenset()
-    return frozenset(dict(operator.left.schema)) & frozenset(dict(operator.right.schema))
-
-
-def values_text(found: Said) -> str:
-    """Returns the values in a condition: `score is 5, project is "tarbox"`."""
-    named = dict.fromkeys(part for part in found if isinstance(part, NamedValue))
-    return ", ".join(f"{one.name} is {one.text}" for one in named) or "it never holds"
-
-
-def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
-    return condition.args if isinstance(condition, AllOf) else (condition,)
-
-
-def display_value(value: Plain, *, is_time: bool = False) -> str:
-    if isinstance(value, str):
-        return f'"{truncate_value(value)}"'
-    if is_time and value is not None:
-        return duration_text(round(value * SECOND))
-    return as_text(value) or "NULL"
-
-
-def stream_text(stream: Stream) -> str:
-    """Returns a short name for a stream: `Advisory`, `Advisory NEXT Release`."""
-    match stream:
-        case Events(stream=name):
-            return name
-        case Filter(source=source) | Select(source=source):
-            return stream_text(source)
-        case Aggregate(source=source):
-            return f"AGGREGATE of {stream_text(source)}"
-        case Next(left=left, right=right):
-            return f"{stream_text(left)} NEXT {_right_text(right)}"
-        case Fold(left=left, right=right):
-            return f"{stream_text(left)} FOLD {_right_text(right)}"
-        case Union(left=left, right=right):
-            return f"{stream_text(left)} UNION {_right_text(right)}"
-
-
-def _right_text(stream: Stream) -> str:
-    text = stream_text(stream)
-    return f"({text})" if isinstance(stream, Next | Fold | Union) else text
-
-
-@dataclass(frozen=True)
-class _ConditionText:
-    """Formats conditions. Names `common` to both sides are qualified; `named` formats an attribute, DUR or GAP."""
-
-    common: frozenset[str]
-    named: Callable[[str, Value], str]
-
-    def of(self, condition: EventCondition) -> str:
-        match condition:
-            case AllOf(args=args) | AnyOf(args=args):
-                return (" AND " if isinstance(condition, AllOf) else " OR ").join(map(self._inner, args))
-            case Comparison(op=op, left=left, right=right):
-                times = any(isinstance(side, Duration | Gap) for side in (left, right))
-                return f"{self._side(left, times)} {op} {self._side(right, times)}"
-            case TextTest(name=name, args=args, negated=negated):
-                return f"{'NOT ' if negated else ''}{name}({', '.join(map(self._value, args))})"
-            case NullTest(value=value, negated=negated):
-                return f"{self._value(value)} IS {'NOT ' if negated else ''}NULL"
-
-    def _inner(self, condition: EventCondition) -> str:
-        is_several = isinstance(condition, AllOf | AnyOf) and len(condition.args) > 1
-        return f"({self.of(condition)})" if is_several else self.of(condition)
-
-    def _side(self, value: Value, is_time: bool) -> str:
-        if is_time and isinstance(value, Constant) and isinstance(value.value, float):
-            return format_window(round(value.value * SECOND))
-        return self._value(value)
-
-    def _value(self, value: Value) -> str:
-        match value:
-            case Constant(value=constant):
-                return '"' + constant.replace('"', '""') + '"' if isinstance(constant, str) else as_text(constant) or ""
-            case Attribute(part=part, name=name):
-                return self.named(f"{_SIGN[part]}.{name}" if part == "latest" or name in self.common else name, value)
-            case Duration():
-                return self.named("DUR", value)
-            case Gap():
-                return self.named("GAP", value)
-            case Arithmetic(op=op, left=left, right=right):
-                return f"{self._operand(left)} {op} {self._operand(right)}"
-            case Function(name=name, args=args):
-                name, _, literal = name.partition(" ")
-                return f"{name}({', '.join([*map(self._value, args), *([literal] if literal else [])])})"
-            case Parameter():
-                raise AssertionError("a statement by itself has no parameters")
-
-    def _operand(self, value: Value) -> str:
-        return f"({self._value(value)})" if isinstance(value, Arithmetic) else self._value(value)
-
-
 Docs = tuple[int, ...]
 """Document numbers, ascending."""
 
-MatchBindings = Mapping[str, Sequence[Event]]
-"""Maps each variable or letter to its events in order of time."""
+WhyNone = Callable[[str, int], Iterable[FunnelStage]]
+"""Yields the stages up to the first that keeps a document, given by its number, from having an event of the named
+stream."""
 
-SHOWN = 3
-"""Maximum number of attributes shown of an event."""
+MOST_SPLIT = 3
+"""Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Trace:
     """The result for a stream: its `events`, and the `stages`, the last of them empty if there is no event.
 
     `found` counts the documents with an event; `rank` says how far they got: the height of the operator that nothing
@@ -592,66 +182,213 @@ class Looked:
     match: MatchBindings | None = None
     starts: int = 0
 
-    @staticmethod
-    def at_match(match: MatchBindings, stages: tuple[FunnelStage, ...], found: int, starts: int = 0) -> Looked:
-        events = [one for some in match.values() for one in some]
-        return Looked(events, stages, found, match=match, starts=starts)
-
-    def with_events(self, events: Sequence[Event]) -> Looked:
-        return replace(self, events=events)
+    def then(self, *stages: FunnelStage) -> tuple[FunnelStage, ...]:
+        return (*self.stages, *stages)
 
 
-class Stages:
-    """The stages of an operator, after those of its inputs."""
-
-    def __init__(self, source: Looked, height: int) -> None:
-        self.source, self._height = source, height
-        self._stages = list(source.stages)
-
-    @property
-    def _own(self) -> int:
-        return len(self._stages) - len(self.source.stages)
-
-    def add(self, stage: FunnelStage) -> int:
-        self._stages.append(stage)
-        return stage.found
-
-    def failed(self, message: str = "", hint: str = "", near: Sequence[Event] = (), part: int = 0) -> Looked:
-        """Returns the result if nothing passes the last stage, which may already have a message. `part` ranks failures
-        within it."""
-        if message:
-            self._stages[-1] = self._stages[-1].told(message, hint)
-        rank = self._height, self._own, part
-        return Looked([], tuple(self._stages), self.source.found, rank, tuple(near))
-
-    def filter(
-        self, condition: EventCondition, operator: Stream, events: Sequence[Event], scope: Callable[[Event], ValueScope]
-    ) -> list[Event]:
-        """Adds a condition on single events, at least one, and returns those that pass."""
-        passed = [one for one in events if condition_holds(condition, scope(one))]
-        stage = FunnelStage("filtered", operator_condition_text(condition, operator), len(passed), "events")
-        if not passed:
-            more = f", of the last of {len(events):,} events" if len(events) > 1 else ""
-            stage = stage.told(f"{values_text(said(condition, operator, scope(events[-1])))}{more}")
-        self.add(stage)
-        return passed
-
-    def done(self, events: Sequence[Event]) -> Looked:
-        return Looked(events, tuple(self._stages), self.source.found, (self._height, self._own))
-
-
-def both(left: Looked, right: Looked) -> Looked:
-    """Combines the results of two inputs: no events unless both have some."""
-    found = left.found + right.found
-    for side in (left, right):
-        if not side.events:
-            return replace(side, found=found)
-    return Looked([], left.stages + right.stages, found, ())
-
-
-def furthest_trace(ways: Iterable[Looked]) -> Looked:
+def furthest_trace(ways: Iterable[Trace]) -> Trace:
     """Returns the first result that has events, else the one that got furthest."""
     return max(ways, key=lambda one: (bool(one.events), one.found, one.rank))
+
+
+class Evaluator:
+    """Computes the events of operators, and the matches of PATTERNs, that derive from documents. Each test of a
+    condition is a step. `why_none` says why a document has no event of a stream."""
+
+    def __init__(
+        self, given: GivenEvents, take: Take, documents: Sequence[DocumentRef] = (), why_none: WhyNone | None = None
+    ) -> None:
+        self._given, self._take, self._why_none = given, take, why_none
+        self._covering = Covering(documents)
+        self._documents = tuple(range(len(documents)))
+        self._known: dict[tuple[int, Docs], tuple[Stream, Trace]] = {}
+
+    def trace(self, statement: Statement) -> Trace:
+        """Returns the events that derive from all documents; without documents, all."""
+        if isinstance(statement, Pattern | NearPattern):
+            return self._pattern(statement)
+        return self._of(spelled_out_filters(statement), self._documents)
+
+    def _of(self, stream: Stream, docs: Docs) -> Trace:
+        key = id(stream), docs
+        if key not in self._known:
+            found = self._trace(stream, docs)
+            if not isinstance(stream, Events):
+                events = {identity(one): one for one in found.events}.values()
+                found = replace(found, events=sorted(events, key=lambda one: one.t1))
+            self._known[key] = stream, found  # with the stream, so that its id stays its own
+        return self._known[key][1]
+
+    def _covers(self, event: Event, docs: Docs) -> bool:
+        return not docs or self._covering.of(event).issuperset(docs)
+
+    def _trace(self, stream: Stream, docs: Docs) -> Trace:
+        match stream:
+            case Events(stream=name):
+                return self._events(name, docs)
+            case Select(source=source):
+                found = self._of(source, docs)
+                return replace(found, events=[selected(stream, one) for one in found.events])
+            case Filter(source=source):
+                return self._filter(stream, self._of(source, docs))
+            case Union(left=left, right=right):
+                sides = self._of(left, docs), self._of(right, docs)
+                every = [one for side in sides for one in side.events]
+                stages = [stage for side in sides for stage in side.stages]
+                best = furthest_trace(sides)
+                return replace(best, events=every, stages=tuple(stages)) if all(one.events for one in sides) else best
+            case Aggregate():
+                return self._together(stream, docs)
+            case Next() | Fold():
+                return self._sequence(stream, docs)
+
+    # ------------------------------------------------------------ operators of one input
+
+    def _events(self, name: str, docs: Docs) -> Trace:
+        events = [one for one in self._given(name) if self._covers(one, docs)]
+        if events or not docs:
+            stage = FunnelStage("event", name, len(events), "events")
+            if not events:
+                stage = stage.told(f"no kept document has an event {name}")
+            return Trace(events, (stage,), len(docs) if events else 0, (0, 0))
+        if len(docs) > 1:
+            what = f"{len(docs)} documents are named for {name}, which is one event"
+            return Trace([], (FunnelStage("event", name, 0, "events").told(what),), 0, (0, -1))
+        stages = tuple(self._why_none(name, docs[0]) if self._why_none is not None else ())
+        is_there = bool(stages) and stages[-1].kind in ("late", "unseen")
+        return Trace([], stages, int(is_there), (0, len(stages)), (), () if is_there else docs)
+
+    def _filter(self, stream: Filter, source: Trace) -> Trace:
+        stages, events = list(source.stages), source.events
+        for number, condition in enumerate(conjuncts(stream.condition) if events else (), 1):
+            self._take(len(events))
+            passed = [one for one in events if condition_holds(condition, own_scope(one))]
+            stages.append(FunnelStage("filtered", operator_condition_text(condition, stream), len(passed), "events"))
+            if not passed:
+                values = values_text(said(condition, stream, own_scope(events[-1])))
+                more = f", of the last of {len(events):,} events" if len(events) > 1 else ""
+                stages[-1] = stages[-1].told(f"{values}{more}")
+                return Trace([], tuple(stages), source.found, (height(stream), number))
+            events = passed
+        made = [Event(one.values, one.t0, one.t1, Derived(stream, (one,))) for one in events]
+        return replace(source, events=made, stages=tuple(stages))
+
+    def _together(self, stream: Aggregate, docs: Docs) -> Trace:
+        sources = [self._of(stream.source, (number,)) for number in docs] or [self._of(stream.source, ())]
+        source = replace(_failed(sources) or sources[-1], found=sum(one.found for one in sources))
+        if not source.events:
+            return source
+        times = {one.t1 for several in sources for one in several.events} if docs else None
+        events = [one for one in self._groups(stream, times) if self._covers(one, docs)]
+        stage = FunnelStage("group", stream_text(stream), len(events), "events")
+        if not events:
+            by = f" that are equal in {', '.join(stream.by)}" if stream.by else ""
+            stage = stage.told(f"an event of it is made of simultaneous events{by}, and these are not")
+        return Trace(events, source.then(stage), source.found, (height(stream), 1))
+
+    def _groups(self, stream: Aggregate, times: set[int] | None) -> Iterator[Event]:
+        """Yields the events of AGGREGATE that end at these times, or all."""
+        groups: dict[tuple[Plain, ...], list[Event]] = {}
+        for one in self._of(stream.source, ()).events:
+            self._take(1)
+            groups.setdefault(tuple([one.values[name] for name in stream.by]), []).append(one)
+        for key, events in groups.items():
+            ends = [one.t1 for one in events]
+            for end in dict.fromkeys(ends):
+                if times is None or end in times:
+                    last = bisect_right(ends, end)
+                    first = bisect_right(ends, end - (1 if stream.over is None else stream.over))
+                    self._take(last - first)
+                    yield group_event(stream, key, tuple(events[first:last]))
+
+    # ------------------------------------------------------------ sequences
+
+    def _sequence(self, stream: Next | Fold, docs: Docs) -> Trace:
+        sources = [self._of(stream.left, ()), self._of(stream.right, ())]
+        found, search = list[Event](), None
+        if _failed(sources) is None:
+            lefts, rights = (one.events for one in sources)
+            search = RunSearch(stream, lefts, rights, self._covering.of, docs, self._take)
+            found = [search.event(partial) for partial in search.results()]
+        return self._answer(search, height(stream), sources, docs, found, self._ways(stream, docs))
+
+    def _ways(self, stream: Next | Fold, docs: Docs) -> Iterator[list[Trace]]:
+        for mine, others in _splits(docs):
+            each = [(one,) for one in others] if isinstance(stream, Fold) and others else [others]
+            yield [self._of(stream.left, mine), *(self._of(stream.right, some) for some in each)]
+
+    def _pattern(self, pattern: Pattern | NearPattern) -> Trace:
+        docs, is_near = self._documents, isinstance(pattern, NearPattern)
+        variables = () if isinstance(pattern, NearPattern) else pattern.variables
+        names = list(dict.fromkeys(one.source.stream for one in variables if not one.negated)) or sorted(
+            pattern.streams
+        )
+        sources = [self._events(name, ()) for name in names]
+        if is_near:
+            sources = [one for one in sources if one.events] or sources[:1]
+        search: PatternSearch | LetterSearch | None = None
+        if _failed(sources) is None:
+            search = search_of(pattern, self._given, self._covering.of, docs, self._take)
+            better: Event | None = None
+            for partial in search.results():
+                if not docs:
+                    continue
+                match, last = search.chosen(search.match(partial))
+                events = [one for some in match.values() for one in some]
+                if last is None or {number for one in events for number in self._covering.of(one)}.issuperset(docs):
+                    return Trace(
+                        events, tuple(stage for one in sources for stage in one.stages), len(docs), match=match
+                    )
+                better = better or last
+            if better is not None:
+                what = f"a match with {event_text(better)} is earlier or has more events"
+                stage = FunnelStage("maximal", "EARLIEST MAXIMAL", 0, "events").told(what)
+                stages = (*(stage for one in sources for stage in one.stages), stage)
+                return Trace([], stages, len(docs), (0, len(docs), 1 << 20), (better,))
+        way = [furthest_trace(self._events(name, (number,)) for name in names) for number in docs]
+        return self._answer(search, 0, sources, docs, [], [[*way, *sources]])
+
+    def _answer(
+        self,
+        search: SequenceSearch | None,
+        height: int,
+        sources: Sequence[Trace],
+        docs: Docs,
+        found: Sequence[Event],
+        ways: Iterable[Sequence[Trace]],
+    ) -> Trace:
+        """Returns what a search found; if nothing with all documents gets to its end, the part that they do not have an
+        event of."""
+        stages = tuple(stage for one in sources for stage in one.stages)
+        best = None if search is None else search.best
+        if search is not None and (found or not docs):
+            *passed, last = search.counted()
+            last = replace(last, found=len(found)) if found else last
+            return Trace(found, (*stages, *passed, last), len(docs), (height, 0), starts=search.starts)
+        is_whole = best is not None and best.rank[0] == len(docs)
+        if failed := [] if is_whole else [one for one in map(_way, ways) if not one.events]:
+            return furthest_trace(failed)
+        assert search is not None, "else an input has no events"
+        rank, near = (best.rank, best.near) if best is not None else ((), ())
+        return Trace([], (*stages, *search.failed()), len(docs), (height, *rank), near)
+
+
+def _failed(sources: Sequence[Trace]) -> Trace | None:
+    return next((one for one in sources if not one.events), None)
+
+
+def _way(sources: Sequence[Trace]) -> Trace:
+    """Returns the first input without events, or the last one, with the documents of all that have events."""
+    return replace(_failed(sources) or sources[-1], found=sum(one.found for one in sources))
+
+
+def _splits(docs: Docs) -> Iterator[tuple[Docs, Docs]]:
+    if len(docs) > MOST_SPLIT:
+        yield from ((docs[:place], docs[place:]) for place in range(len(docs), -1, -1))
+        return
+    for sides in product((True, False), repeat=len(docs)):
+        pairs = list(zip(docs, sides, strict=True))
+        yield tuple(one for one, is_left in pairs if is_left), tuple(one for one, is_left in pairs if not is_left)
 
 
 def height(stream: Stream) -> int:
@@ -664,11 +401,30 @@ def height(stream: Stream) -> int:
             return 1 + max(height(left), height(right))
 
 
-def event_text(event: Event) -> str:
-    """Returns an event in short: `Release (project "tarbox", version "0.9.4")`."""
-    one = event
-    while not isinstance(one.made, SourceEvent) and len(one.parts) == 1:
-        (one,) = one.parts
-    name = one.made.stream if isinstance(one.made, SourceEvent) else "the event"
-    values = ", ".join(f"{name} {display_value(value)}" for name, value in list(event.values.items())[:SHOWN])
-    return f"{name} ({values})" if values else name
+def spelled_out_filters(stream: Stream) -> Stream:
+    """Returns a stream with the conditions of NEXT and FOLD on right events alone as filters of these."""
+    match stream:
+        case Events():
+            return stream
+        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
+            return replace(stream, source=spelled_out_filters(source))
+    stream = replace(stream, left=spelled_out_filters(stream.left), right=spelled_out_filters(stream.right))
+    if isinstance(stream, Union):
+        return stream
+    every = conjuncts(stream.condition if isinstance(stream, Next) else stream.chooses)
+    filters = tuple(one for one in every if _is_of_right(one))
+    if not filters:
+        return stream
+    rest = AllOf(tuple(one for one in every if one not in filters))
+    right = Filter(stream.right, map_leaves(AllOf(filters), _of_input))
+    if isinstance(stream, Next):
+        return replace(stream, right=right, condition=rest)
+    return replace(stream, right=right, chooses=rest)
+
+
+def _is_of_right(condition: EventCondition) -> bool:
+    return referenced_parts(condition) == {"right"}
+
+
+def _of_input(leaf: Value) -> Value:
+    return replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf

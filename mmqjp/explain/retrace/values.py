@@ -1,5 +1,6 @@
-"""Values and conditions of event statements for single events. An event records its origin: a document or output, or
-other events and the operator that combined them; `Covering` maps events to the documents behind them."""
+"""Events that record their origin: a document or output, or other events and the operator that combined them. Values
+and conditions of event statements for single events, and their text with the values of these. `Covering` maps events to
+the documents behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import assert_never
 
-from mmqjp.documents.record import Record
+from mmqjp.explain.terms import duration_text, format_window, placeholder, truncate_value, with_placeholders
+from pattern_stage.clauses import condition_text
 from xscl.algebra.events import (
     Aggregate,
     Aggregated,
@@ -21,6 +23,7 @@ from xscl.algebra.events import (
     Constant,
     Duration,
     EventCondition,
+    Events,
     Filter,
     Fold,
     Function,
@@ -28,8 +31,12 @@ from xscl.algebra.events import (
     Next,
     NullTest,
     Parameter,
+    Select,
+    Stream,
     TextTest,
+    Union,
     Value,
+    map_leaves,
 )
 from xscl.algebra.regex import PatternLimit
 from xscl.algebra.regex_syntax import PatternError
@@ -63,55 +70,13 @@ class SourceEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedFilter:
-    """The input event of a FILTER."""
+class Derived:
+    """The operator that made an event, and the events that it is made of: of FOLD a left event and the right ones, with
+    the run's values at each of these (`steps`); of AGGREGATE those of a group's window, in order of time."""
 
-    by: Filter
-    source: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """The input event of a SELECT."""
-
-    source: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """The left and the right event of NEXT."""
-
-    by: Next
-    left: Event
-    right: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """A run: a left event, and right ones, each with the run's values at that time."""
-
-    by: Fold
-    first: Event
-    steps: tuple[tuple[Event, AttributeValues], ...]
-
-    @property
-    def latest(self) -> Event:
-        return self.steps[-1][0] if self.steps else self.first
-
-    @property
-    def values(self) -> AttributeValues:
-        return self.steps[-1][1] if self.steps else self.first.values
-
-
-@dataclass(frozen=True, slots=True)
-class AggregatedEvents:
-    """The events of a group's window, in order of time. Those that end with the window are its parts."""
-
-    by: Aggregate
-    window: tuple[Event, ...]
-
-
-Provenance = SourceEvent | PassedFilter | Selected | Followed | Folded | AggregatedEvents
+    by: Filter | Select | Next | Fold | Aggregate
+    inputs: tuple[Event, ...]
+    steps: tuple[AttributeValues, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +86,7 @@ class Event:
     values: AttributeValues
     t0: int
     t1: int
-    made: Provenance
+    made: SourceEvent | Derived
 
     @property
     def parts(self) -> tuple[Event, ...]:
@@ -130,20 +95,15 @@ class Event:
         match self.made:
             case SourceEvent():
                 return ()
-            case PassedFilter(source=source) | Selected(source=source):
-                return (source,)
-            case Followed(left=left, right=right):
-                return left, right
-            case Folded(first=first, latest=latest):
-                return first, latest
-            case AggregatedEvents(window=window):
-                return tuple(one for one in window if one.t1 == self.t1)
+            case Derived(by=Fold(), inputs=inputs):
+                return inputs[0], inputs[-1]
+            case Derived(by=Aggregate(), inputs=inputs):
+                return tuple(one for one in inputs if one.t1 == self.t1)
+        return self.made.inputs
 
     @property
-    def inputs(self) -> tuple[Event, ...]:
-        if isinstance(self.made, Folded):
-            return self.made.first, *(step for step, _ in self.made.steps)
-        return self.parts
+    def is_run(self) -> bool:
+        return isinstance(self.made, Derived) and isinstance(self.made.by, Fold)
 
 
 def given_parts(event: Event) -> Iterator[SourceEvent]:
@@ -156,13 +116,6 @@ def given_parts(event: Event) -> Iterator[SourceEvent]:
 
 def before(left: Event, right: Event) -> bool:
     return left.t1 < right.t0
-
-
-def is_same(one: Event, other: Event) -> bool:
-    """Whether two events are one, computed twice."""
-    if one is other:
-        return True
-    return one.t1 == other.t1 and identity(one) == identity(other)
 
 
 def identity(event: Event) -> Hashable:
@@ -300,8 +253,8 @@ def _compared(op: CompareOp, left: Plain, right: Plain) -> bool:
 class Covering:
     """Maps an event to the numbers of the documents that it was derived from."""
 
-    def __init__(self, documents: Sequence[Record]) -> None:
-        self._sources = [(record.id, record.stream) for record in documents]
+    def __init__(self, documents: Sequence[DocumentRef]) -> None:
+        self._documents = documents
         self._known: dict[int, tuple[Event, frozenset[int]]] = {}
 
     def of(self, event: Event) -> frozenset[int]:
@@ -314,5 +267,153 @@ class Covering:
     def _found(self, event: Event) -> frozenset[int]:
         if isinstance(event.made, SourceEvent):
             sources = {event.made.source, *event.made.behind}
-            return frozenset(number for number, source in enumerate(self._sources) if source in sources)
-        return frozenset().union(*map(self.of, event.inputs))
+            return frozenset(number for number, source in enumerate(self._documents) if source in sources)
+        return frozenset().union(*map(self.of, event.made.inputs if event.is_run else event.parts))
+
+
+# ---------------------------------------------------------------- what operators make
+
+
+def own_scope(event: Event) -> ValueScope:
+    return ValueScope(event.values, event.t1 - event.t0)
+
+
+def step_scope(first: Event, latest: Event, one: Event, values: AttributeValues) -> ValueScope:
+    """Returns the values for a right event of NEXT or FOLD, behind a run, or behind the left event alone."""
+    return ValueScope(first.values, one.t1 - first.t0, one.values, values, one.t0 - latest.t1)
+
+
+def step_values(stream: Fold, values: AttributeValues, scope: ValueScope, one: Event) -> AttributeValues:
+    """Returns the values of a run with one event more."""
+    return {**values, **one.values, **{name: evaluate_value(value, scope) for name, value in stream.sets}}
+
+
+def selected(stream: Select, one: Event) -> Event:
+    values = {name: evaluate_value(value, own_scope(one)) for name, value in stream.items}
+    return Event(values, one.t0, one.t1, Derived(stream, (one,)))
+
+
+def sequence_event(stream: Next | Fold, inputs: tuple[Event, ...], steps: tuple[AttributeValues, ...]) -> Event:
+    left, last = inputs[0], inputs[-1]
+    sides = {"left": left.values, "right": last.values, "latest": steps[-1] if steps else left.values}
+    names = zip(stream.schema, stream.names, strict=True)
+    values = {name: sides[part][own] for (name, _), (part, own) in names}
+    return Event(values, left.t0, last.t1, Derived(stream, inputs, steps))
+
+
+def group_event(stream: Aggregate, key: tuple[Plain, ...], window: tuple[Event, ...]) -> Event:
+    scopes = list(map(own_scope, window))
+    values: dict[str, Plain] = dict(zip(stream.by, key, strict=True))
+    values |= {name: aggregate_group(one, scopes) for name, one in stream.items}
+    return Event(values, window[-1].t1, window[-1].t1, Derived(stream, window))
+
+
+# ---------------------------------------------------------------- texts
+
+_SIGN = {"left": "$1", "latest": "$", "right": "$2"}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedValue:
+    """An attribute, DUR or GAP in a condition, with its value; DUR and GAP in seconds."""
+
+    name: str
+    value: Plain
+
+    @property
+    def text(self) -> str:
+        return display_value(self.value, is_time=self.name in ("DUR", "GAP"))
+
+
+Said = tuple[str | NamedValue, ...]
+"""A condition as text in parts, with event values in place of attributes."""
+
+
+def said(condition: EventCondition, operator: Stream, scope: ValueScope | None = None) -> Said:
+    """Returns a condition of an operator with the values of a scope; without one, with NULL for all."""
+    common, found, windows = _common(operator), list[NamedValue](), list[str]()
+
+    def named(leaf: Value) -> Value:
+        match leaf:
+            case Attribute(part=part, name=name):
+                text = f"{_SIGN[part]}.{name}" if part == "latest" or name in common else name
+            case Duration() | Gap():
+                text = "DUR" if isinstance(leaf, Duration) else "GAP"
+            case _:
+                return leaf
+        found.append(NamedValue(text, None if scope is None else evaluate_value(leaf, scope)))
+        return Attribute("left", placeholder(len(found) - 1), "string")
+
+    def in_time(part: EventCondition) -> EventCondition:
+        """Puts windows for numbers of seconds that DUR or GAP are compared to."""
+        match part:
+            case AllOf(args=args):
+                return AllOf(tuple(map(in_time, args)))
+            case AnyOf(args=args):
+                return AnyOf(tuple(map(in_time, args)))
+            case Comparison(op=op, left=Duration() | Gap() as left, right=Constant(value=float(seconds))):
+                windows.append(format_window(round(seconds * SECOND)))
+                return Comparison(op, left, Parameter(len(windows) - 1, "number"))
+        return part
+
+    written = map_leaves(in_time(condition), named)
+    text = condition_text(written, lambda window: windows[window.index], bare=True)
+    return with_placeholders(text, found)
+
+
+def operator_condition_text(condition: EventCondition, operator: Stream) -> str:
+    return "".join(part if isinstance(part, str) else part.name for part in said(condition, operator))
+
+
+def _common(operator: Stream) -> frozenset[str]:
+    """Returns the attributes that both sides have, and which therefore need a $1 or $2."""
+    if not isinstance(operator, Next | Fold):
+        return frozenset()
+    return frozenset(dict(operator.left.schema)) & frozenset(dict(operator.right.schema))
+
+
+def values_text(found: Said) -> str:
+    """Returns the values in a condition: `score is 5, project is "tarbox"`."""
+    named = dict.fromkeys(part for part in found if isinstance(part, NamedValue))
+    return ", ".join(f"{one.name} is {one.text}" for one in named) or "it never holds"
+
+
+def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
+    return condition.args if isinstance(condition, AllOf) else (condition,)
+
+
+def display_value(value: Plain, *, is_time: bool = False) -> str:
+    if isinstance(value, str):
+        return f'"{truncate_value(value)}"'
+    if is_time and value is not None:
+        return duration_text(round(value * SECOND))
+    return as_text(value) or "NULL"
+
+
+def stream_text(stream: Stream) -> str:
+    """Returns a short name for a stream: `Advisory`, `Advisory NEXT Release`."""
+    match stream:
+        case Events(stream=name):
+            return name
+        case Filter(source=source) | Select(source=source):
+            return stream_text(source)
+        case Aggregate(source=source):
+            return f"AGGREGATE of {stream_text(source)}"
+        case Next(left=left, right=right) | Fold(left=left, right=right) | Union(left=left, right=right):
+            text = stream_text(right)
+            inner = f"({text})" if " NEXT " in text or " FOLD " in text or " UNION " in text else text
+            return f"{stream_text(left)} {type(stream).__name__.upper()} {inner}"
+
+
+SHOWN = 3
+"""Maximum number of attributes shown of an event."""
+
+
+def event_text(event: Event) -> str:
+    """Returns an event in short: `Release (project "tarbox", version "0.9.4")`."""
+    one = event
+    while isinstance(one.made, Derived) and len(one.parts) == 1:
+        (one,) = one.parts
+    name = one.made.stream if isinstance(one.made, SourceEvent) else "the event"
+    values = ", ".join(f"{name} {display_value(value)}" for name, value in list(event.values.items())[:SHOWN])
+    return f"{name} ({values})" if values else name

@@ -1,18 +1,15 @@
 """Event queries and PATTERNs are retraced as brute force finds it: events of operators, what keeps documents out."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from random import Random
 
 import pytest
 
-from mmqjp.documents.record import Record
-from mmqjp.explain.retrace.events import EventTracer
-from mmqjp.explain.retrace.patterns import LookingForMatches
-from mmqjp.explain.retrace.stages import Looked, Trial
+from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, SourceEvent, given_parts
 from mmqjp.explain.terms import FunnelStage
 from tests.generate.documents import chance
@@ -29,8 +26,7 @@ from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat
 from tests.oracle.pattern_syntax import Absent, Many, Near, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, by_parts
 from tests.support.event_agreement import lowered
-from xscl.algebra.events import NearPattern
-from xscl.algebra.events import Pattern as Lowered
+from xscl.algebra.events import Statement as Compiled
 from xscl.problems import XsclErrors
 
 Result = tuple[frozenset[tuple[str, object]], int, int, frozenset[tuple[str, str]]]
@@ -42,7 +38,7 @@ class Retraced:
     def __init__(self, of: World) -> None:
         self.world = of
         self.statements, _ = lowered(of)
-        self.trial = Trial(self.given, lambda steps: None)
+        self._evaluator = Evaluator(self.given, lambda steps: None)
         self._known = {name: sorted(map(partial(_given, name), found), key=_end) for name, found in of.given.items()}
 
     def given(self, name: str) -> Sequence[Event]:
@@ -51,21 +47,27 @@ class Retraced:
                 Event(one.values, one.t0, one.t1, SourceEvent(name, (f"{place} {_named(_result(one))}", name), (), ()))
                 for place, statement in enumerate(self.world.statements)
                 if statement.publish == name
-                for one in self.trial.all(self.statements[place])
+                for one in self._evaluator.trace(self.statements[place]).events
             ]
             self._known[name] = sorted({one.made: one for one in published}.values(), key=_end)
         return self._known[name]
+
+    def trace(self, place: int, *wanted: Expected) -> Trace:
+        return _trace(self.statements[place], self.given, wanted)
+
+
+def _trace(statement: Compiled, given: Callable[[str], Sequence[Event]], wanted: Sequence[Expected]) -> Trace:
+    documents = [source for one in wanted for source in _sources(one)]
+
+    def why_none(name: str, number: int) -> Iterator[FunnelStage]:
+        yield FunnelStage("event", name, 0, "events").told(f"{documents[number][1]} is not {name}")
+
+    return Evaluator(given, lambda steps: None, documents, why_none).trace(statement)
 
 
 def _given(name: str, one: Expected) -> Event:
     (source,) = _sources(one)
     return Event(one.values, one.t0, one.t1, SourceEvent(name, source, (source,), (), ()))
-
-
-def _record(one: Expected) -> Record:
-    """The document of an event, whose stream has the name of the event."""
-    ((id, name),) = _sources(one)
-    return Record(-1, id, name, one.t0, one.t1, "<x/>", "external", (), (), ((id, name),))
 
 
 def _end(one: Event) -> int:
@@ -95,12 +97,10 @@ def test_the_events_of_statements_are_those_of_brute_force(seed):
     made = world(seed, most=12)
     retraced = Retraced(made)
     for place, statement in enumerate(made.statements):
-        found = {_result(one) for one in retraced.trial.all(retraced.statements[place])}
         expected = {_expected(one) for one in made.results(place)}
-        assert found == expected, statement.text()
-        looked = EventTracer(retraced.trial, (), _why_none).of(retraced.statements[place], ())
-        assert {_result(one) for one in looked.events} == expected, statement.text()
-        assert all(stage.found for stage in looked.stages[:-1]) and bool(looked.stages[-1].found) == bool(expected)
+        found = retraced.trace(place)
+        assert {_result(one) for one in found.events} == expected, statement.text()
+        assert all(stage.found for stage in found.stages[:-1]) and bool(found.stages[-1].found) == bool(expected)
 
 
 def _named(result: Result) -> str:
@@ -125,14 +125,14 @@ def check(seed: int, seen: Counter[str]) -> None:
     given = {name: events(rng, name, schema, 9) for name, schema in known.items()}
     made = World(known, given, [_statement(rng, known) for _ in range(2)])
     retraced = Retraced(made)
-    documents = [_record(one) for some in given.values() for one in sorted(some, key=by_parts)]
+    every = [one for some in given.values() for one in sorted(some, key=by_parts)]
     for place, statement in enumerate(made.statements):
         results = [frozenset(_sources(one)) for one in made.results(place)]
         for _ in range(12):
-            some = rng.sample(documents, rng.choice((1, 2, 2, 2)))
-            looking = EventTracer(retraced.trial, some, _why_none)
-            found = looking.of(retraced.statements[place], tuple(range(len(some))))
-            sources = {(record.id, record.stream) for record in some}
+            wanted = rng.sample(every, rng.choice((1, 2, 2, 2)))
+            found = retraced.trace(place, *wanted)
+            listed = [source for one in wanted for source in _sources(one)]
+            sources = {*listed}
             is_fold = "FOLD" in statement.text()
             if not is_fold:  # an event inside a run is none of its parts
                 assert bool(found.events) == any(one >= sources for one in results), (statement.text(), sources)
@@ -144,21 +144,17 @@ def check(seed: int, seen: Counter[str]) -> None:
             *passed, last = found.stages
             assert last.message and not last.found and all(stage.found for stage in passed)
             seen[last.kind] += 1
-            ways = _Brute(made, place).kinds([(record.id, record.stream) for record in some])
+            ways = _Brute(made, place).kinds(listed)
             shown = statement.text(), sources, found.stages, ways
             if is_fold:
                 kinds = (
-                    {"condition", "ended", "order", "window", "together"}
+                    {"condition", "ended", "consumed", "order", "window", "together"}
                     if "of a run" in {w[2] for w in ways}
                     else set()
                 )
                 assert last.kind in kinds | {kind for _, _, kind in ways}, shown
             else:
                 assert last.kind == max(ways, key=lambda way: way[:2])[2], shown
-
-
-def _why_none(name: str, record: Record) -> Iterator[FunnelStage]:
-    yield FunnelStage("event", name, 0, "events").told(f"{record.stream} is not {name}")
 
 
 def _statement(rng: Random, known: dict[str, Schema]) -> Cel:
@@ -217,11 +213,9 @@ class _Brute:
         return (found + more, *self._pairs(left, right, bool(others)))
 
     def _right(self, others: Sequence[tuple[str, str]]) -> tuple[list[Expected], int, tuple[tuple[int, ...], str]]:
-        stream = self._stream.right
-        name = stream.source if isinstance(stream, Filter) else stream  # the filter is a condition of NEXT or FOLD
         if isinstance(self._stream, Next) or len(others) < 2:
-            return self._side(name, others)
-        sides = [self._side(name, [one]) for one in others]
+            return self._side(self._stream.right, others)
+        sides = [self._side(self._stream.right, [one]) for one in others]
         failed = next((side for side in sides if not side[0]), sides[0])
         return failed[0], sum(side[1] for side in sides), failed[2]
 
@@ -242,12 +236,8 @@ class _Brute:
         return found, len(docs), ((0, 0), "")
 
     def _pairs(self, left: Sequence[Expected], right: Sequence[Expected], named: bool) -> tuple[tuple[int, ...], str]:
-        height = 1 + isinstance(self._stream.left, Filter)
+        height = 1 + any(isinstance(side, Filter) for side in (self._stream.left, self._stream.right))
         stages: list[tuple[str, Sequence[object]]] = []
-        if isinstance(self._stream.right, Filter):
-            asked = self._stream.right.cond
-            right = [one for one in right if holds(asked, Scope(one.values, one.duration))]
-            stages.append(("filtered", right))
         pairs = [(a, b) for a in left for b in right if before(a, b)]
         stages.append(("order", pairs))
         if self._within is not None:
@@ -309,7 +299,7 @@ def check_pattern(seed: int, seen: Counter[str]) -> None:
         for _ in range(8):
             near = list(rng.choice(loose)) if loose and rng.random() < 0.7 else every
             wanted = rng.sample(near, min(rng.choice((1, 2, 3, 3)), len(near)))
-            found = _sought(statements[place], own, wanted)
+            found = _trace(statements[place], lambda name: [one for _, one in own[name]], wanted)
             matches = [one for one in made.matches(place) if {*wanted} <= {*one.flat}]
             kinds = _kinds(statement, {name: frozenset(some) for name, some in given.items()}, wanted)
             shown = statement.text(), wanted, found, kinds
@@ -326,15 +316,6 @@ def check_pattern(seed: int, seen: Counter[str]) -> None:
             else:
                 assert bool(matches) or statement.apart, shown
                 seen["match"] += 1
-
-
-def _sought(statement: object, own: dict[str, list[tuple[Expected, Event]]], wanted: Sequence[Expected]) -> Looked:
-    assert isinstance(statement, Lowered | NearPattern)
-
-    def given(name: str) -> list[Event]:
-        return [one for _, one in own[name]]
-
-    return LookingForMatches(statement, given, list(map(_record, wanted)), _why_none, lambda _: None).sought()
 
 
 def _loose(statement: Pattern | Near, given: dict[str, frozenset[Expected]]) -> list[tuple[Expected, ...]]:
@@ -383,26 +364,43 @@ class _Ways:
             at = len(bound) - 1
             if at == len(self.variables) - 1:
                 yield self._end(bound)
-            for to in [*([at] if bound and isinstance(self.variables[at], Many) else []), at + 1]:
-                if to < len(self.variables):
-                    yield from self._steps(bound, to, waiting)
+            nexts = [at] if bound and isinstance(self.variables[at], Many) else []
+            nexts += [at + 1] if at + 1 < len(self.variables) else []
+            yield from self._early(bound, min(nexts, default=len(self.variables)))
+            for to in nexts if nexts and self._may_have_all(bound, nexts[0]) else ():
+                yield from self._steps(bound, to, waiting)
+
+    def _early(self, bound: Bindings, to: int) -> Iterator[Way]:
+        events = flat(bound)
+        for place in range(to, len(self.variables)):
+            latest = max(self._earlier(bound, place), key=lambda one: one.t1, default=None)
+            for one in self.oracle._of(place):
+                may_lead = any(one in self.oracle._of(at) for at in range(len(bound)))
+                is_early = latest is not None and not before(latest, one) and not (may_lead and before(one, latest))
+                if is_early and one in self.wanted and one not in events:
+                    yield self._count([*events, one]), place, 0, "order"
+
+    def _earlier(self, bound: Bindings, to: int) -> Sequence[Expected]:
+        return flat(tuple(some for at, some in enumerate(bound) if at == to or self.sets[at] < self.sets[to]))
+
+    def _comes_behind(self, bound: Bindings, one: Expected, to: int) -> bool:
+        return all(before(other, one) for other in self._earlier(bound, to))
 
     def _steps(self, bound: Bindings, to: int, waiting: list[Bindings]) -> Iterator[Way]:
-        events, comes = flat(bound), False
-        earlier = flat(tuple(some for at, some in enumerate(bound) if at == to or self.sets[at] < self.sets[to]))
-        for one in self.oracle._of(to):
-            if one in events:
-                continue
-            if not all(before(other, one) for other in earlier):
-                if one in self.wanted:
-                    yield self._count([*events, one]), to, 0, "order"
-                continue
-            comes = True
+        events = flat(bound)
+        comes = [
+            one
+            for one in sorted(self.oracle._of(to), key=by_parts)
+            if one not in events and self._comes_behind(bound, one, to)
+        ]
+        for one in comes:
             more = (*bound[:to], (*bound[to], one) if to < len(bound) else (one,))
             failed = self._failed(bound, more, one)
+            if failed == 1 and bound and one not in self.wanted and one != comes[0]:
+                continue  # of others that are not equal, only the first is looked at
             if failed is not None:
                 yield self._count([*events, one]), to, failed, TESTS[failed]
-            elif self._may_have_all(more):
+            else:
                 waiting.append(more)
         if not comes and to == len(bound):
             yield self._count(events), to, 0, "order"
@@ -445,18 +443,12 @@ class _Ways:
         named = dict(zip(names, bound, strict=True))
         return all(test.holds(named) for test in self.oracle._tests if test.variables <= {*names})
 
-    def _may_have_all(self, bound: Bindings) -> bool:
-        """Whether the variables behind, with the last one that has events, may have all that are missing."""
-        missing, at = self.wanted - {*flat(bound)}, len(bound) - 1
-        goes_on, rest = isinstance(self.variables[at], Many), self.variables[at + 1 :]
-        there = {
-            one
-            for place in range(at if self.in_line or goes_on else at + 1, len(self.variables))
-            for one in self.oracle._of(place)
-            if not self.in_line or before(bound[-1][-1], one)
-        }
-        has_room = goes_on or any(isinstance(one, Many) for one in rest) or len(missing) <= len(rest)
-        return missing <= there and (not missing or has_room)
+    def _may_have_all(self, bound: Bindings, to: int) -> bool:
+        """Whether what comes later may have all that are missing."""
+        missing, places = self.wanted - {*flat(bound)}, range(to, len(self.variables))
+        there = {one for at in places for one in self.oracle._of(at) if self._comes_behind(bound, one, at)}
+        has_room = any(isinstance(self.variables[at], Many) for at in places) or len(missing) <= len(places)
+        return missing <= there and has_room
 
 
 def _run(bound: Bindings) -> Run:
@@ -464,12 +456,7 @@ def _run(bound: Bindings) -> Run:
 
 
 def _near_kinds(near: Near, given: dict[str, frozenset[Expected]], wanted: Sequence[Expected]) -> set[str]:
-    chain = sorted(wanted, key=lambda one: one.t1)
-    if not all(before(one, other) for one, other in pairwise(chain)):
-        return {"order"}
-    if any(one.values[key] is None or one.values[key] != chain[0].values[key] for one in chain for key in near.keys):
-        return {"equal"}
-    if near.within is not None and chain[-1].t1 - chain[0].t0 > near.within.us:
-        return {"window"}
-    found = near_matches(near, given)
-    return set() if any({*wanted} <= {*one.flat} for one in found) else {"letters"}
+    """Anything, unless there is a match: the events that have to come with them may be in the way, too."""
+    if any({*wanted} <= {*one.flat} for one in near_matches(near, given)):
+        return set()
+    return {"order", "equal", "window", "letters", "together"}

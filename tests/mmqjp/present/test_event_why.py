@@ -480,6 +480,6 @@ def test_how_far_events_come():
         engine.process(offers(*(("x", "a", price) for price in (5, 4, 3))))
         (funnel,) = query_funnel(select_of(engine), "war").funnels
         assert [(one.kind, one.part, one.found) for one in funnel.stages] == [
-            ("event", "Price p", 3), ("event", "Price q", 3), ("run", "Price p", 3), ("run", "Price q", 0),
+            ("event", "Price", 3), ("run", "Price p", 3), ("run", "Price q", 0),
         ]  # fmt: skip
         assert funnel.failed is not None and funnel.failed.message.startswith("q.price > p.price: q.price is ")
