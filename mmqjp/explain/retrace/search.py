@@ -86,28 +86,23 @@ Covers = Callable[[Event], frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a partial result fails, perhaps with a next event. `near` are the events in the way."""
-
-    rank: Rank
-    stage: FunnelStage
-    near: tuple[Event, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
-    """A test that a partial result fails, perhaps with a next event; `is_for_all`: with all later ones, too. `less`
-    ranks failures of one test instead of the duration."""
+    """A test that a partial result fails, perhaps with a next event: its stage, what to say of it, and the events in
+    the way. `is_for_all`: later events fail it, too. `less` ranks failures of one test instead of the duration."""
 
     test: int
-    stage: Callable[[], FunnelStage]
+    kind: StageKind
+    part: str
+    what: Callable[[], str]
+    hint: str = ""
     near: tuple[Event, ...] = ()
     is_for_all: bool = False
     less: int | None = None
 
+    @property
+    def stage(self) -> FunnelStage:
+        return FunnelStage(self.kind, self.part, 0, "events").told(self.what(), self.hint)
 
-Failing = Callable[[], FunnelStage] | None
-"""The outcome of a condition: if it fails, returns the stage that says so."""
 
 Fits = Callable[["Partial", Event, int], bool]
 """Whether an event may fill a place next."""
@@ -153,8 +148,6 @@ class SequenceSearch(ABC):
     conditions_part = "WHERE"
     has_sets = False
     """Whether events of some places come in any order."""
-    bounds_first = True
-    """Whether the first event alone may take too long."""
 
     def __init__(
         self,
@@ -171,12 +164,14 @@ class SequenceSearch(ABC):
         self.named = [[one for one in some if wanted and self.covers(one)] for some in events]
         """Of each place, the events that derive from the documents."""
         self.fits: Fits | None = None
-        self.best: Failure | None = None
+        self.best: Refusal | None = None
+        """The failure that gets furthest."""
+        self.rank: Rank = (-1, 0, 0, 0)
         self._reached: dict[int, tuple[int, int]] = {}
         """Maps ids of first events to how far their results got: places, and the test of a further event or the end."""
         self._keyed: dict[int, dict[Hashable, list[Event]] | None] = {}
-        self._places = {id(one): at for at, some in reversed([*enumerate(self.named)]) for one in some}
-        """Maps ids of these to the first place that they may fill."""
+        self._places = {self.covers(one): at for at, some in reversed([*enumerate(self.named)]) for one in some}
+        """Maps the documents of these to the first place that they may fill."""
         self._at_once = max((len(self.covers(one)) for some in self.named for one in some), default=1)
         self._known = set[Hashable]()
 
@@ -196,8 +191,8 @@ class SequenceSearch(ABC):
         return match, None
 
     @abstractmethod
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
-        """Yields the outcomes of the conditions on a next event."""
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
+        """Yields for each condition on a next event why it fails, or None."""
 
     def barrier(self, partial: Partial, to: int) -> Event | None:
         """Returns the first event that a partial result does not pass over; `to` is the place that it fills first."""
@@ -219,8 +214,8 @@ class SequenceSearch(ABC):
         """Returns what matters later besides the number of places, the first and last event, and the documents."""
         return partial.state
 
-    def ends(self, partial: Partial) -> Iterator[Failing]:
-        """Yields the outcomes of the conditions on a complete last place."""
+    def ends(self, partial: Partial) -> Iterator[Refusal | None]:
+        """Yields for each condition on a complete last place why it fails, or None."""
         return iter(())
 
     def fault(self, partial: Partial) -> Refusal | None:
@@ -269,14 +264,19 @@ class SequenceSearch(ABC):
         return refusal is None
 
     def _refusal_at_end(self, partial: Partial) -> Refusal | None:
-        for test, stage in enumerate(self.ends(partial), FIRST_CONDITION):
-            self.take(1)
-            if stage is not None:
-                return Refusal(test, stage)
+        if (refusal := self._first_false(self.ends(partial))) is not None:
+            return refusal
         if missing := len(self.wanted - partial.covered):
             what = f"no result has all of them: {missing} of {len(self.wanted)} are in none with the others"
-            return Refusal(TOGETHER, lambda: FunnelStage("together", self.part, 0, "events").told(what))
+            return Refusal(TOGETHER, "together", self.part, lambda: what)
         return self.fault(partial)
+
+    def _first_false(self, conditions: Iterator[Refusal | None]) -> Refusal | None:
+        for test, refusal in enumerate(conditions, FIRST_CONDITION):
+            self.take(1)
+            if refusal is not None:
+                return replace(refusal, test=test)
+        return None
 
     def _steps(self, partial: Partial) -> Iterator[Partial]:
         """Yields the partial results with one event more."""
@@ -376,10 +376,9 @@ class SequenceSearch(ABC):
             refusal = self.blocked(partial, one, by)
         refusal = refusal or self.refuses(partial, one)
         if refusal is not None:
-            documents = partial.covered | self.covers(one)
-            near = refusal.near or (() if self.covers(one) else (one,))
-            rank = len(documents), to, refusal.test, -partial.span_with(one)
-            self._fails(rank, refusal, near)
+            if not refusal.near and not self.covers(one):
+                refusal = replace(refusal, near=(one,))
+            self._fails(self._rank(partial, one, to, refusal.test), refusal)
             if partial.bound:
                 self._comes(partial.first, (to, refusal.test))
         return refusal
@@ -388,25 +387,24 @@ class SequenceSearch(ABC):
         """Returns the first test that a next event does not pass, apart from others that come before."""
         first = partial.first if partial.bound else one
         if not self.is_alike(one, first):
-            return Refusal(EQUAL, bound(self._unequal, one, first))
-        if self.within is not None and (partial.bound or self.bounds_first):
-            span = partial.span_with(one)
-            if span > self.within:
-                return Refusal(WINDOW, bound(self._too_long, self.within, span))
-        for test, stage in enumerate(self.conditions(partial, one, to), FIRST_CONDITION):
-            self.take(1)
-            if stage is not None:
-                return Refusal(test, stage)
-        return None
+            return Refusal(EQUAL, "equal", f"[{', '.join(self.keys)}]", bound(self._unequal, one, first))
+        if self.within is not None and (span := partial.span_with(one)) > self.within:
+            window = format_window(self.within)
+            what = f"it takes {duration_text(span)}, and at most {window} is allowed"
+            return Refusal(WINDOW, "window", window, lambda: what)
+        return self._first_false(self.conditions(partial, one, to))
+
+    def _rank(self, partial: Partial, one: Event, to: int, test: int) -> Rank:
+        return len(partial.covered | self.covers(one)), to, test, -partial.span_with(one)
 
     def is_alike(self, one: Event, first: Event) -> bool:
         return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self.keys)
 
     # ------------------------------------------------------------ what is told
 
-    def _fails(self, rank: Rank, refusal: Refusal, near: tuple[Event, ...] = ()) -> None:
-        if self.best is None or rank > self.best.rank:
-            self.best = Failure(rank, refusal.stage(), near or refusal.near)
+    def _fails(self, rank: Rank, refusal: Refusal) -> None:
+        if self.best is None or rank > self.rank:
+            self.rank, self.best = rank, refusal
 
     def _comes(self, first: Event, far: tuple[int, int]) -> None:
         self._reached[id(first)] = max(far, self._reached.get(id(first), far))
@@ -418,52 +416,37 @@ class SequenceSearch(ABC):
             latest = self.latest(partial, place)
             for one in self.named[place] if latest is not None else ():
                 assert latest is not None
-                may_lead = before(one, latest) and self._places[id(one)] < len(partial.bound)
+                may_lead = before(one, latest) and self._places[self.covers(one)] < len(partial.bound)
                 if self.covers(one) & missing and not before(latest, one) and not may_lead:
                     self.take(1)
-                    rank = len(partial.covered | self.covers(one)), place, ORDER, -partial.span_with(one)
-                    self._fails(rank, Refusal(ORDER, bound(self._early, latest, one, place)))
+                    refusal = Refusal(ORDER, "order", self.component(place), bound(early_text, latest, one))
+                    self._fails(self._rank(partial, one, place, ORDER), refusal)
 
     def _tell_none(self, partial: Partial, to: int) -> None:
-        latest = self.latest(partial, to)
-        if latest is not None:
-            what = f"no {self.component(to)} begins after the end of {event_text(latest)}"
-            stage = FunnelStage("order", self.component(to), 0, "events")
+        if (latest := self.latest(partial, to)) is not None:
+            component = self.component(to)
             rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
-            self._fails(rank, Refusal(ORDER, lambda: stage.told(what)))
+            self._fails(rank, Refusal(ORDER, "order", component, bound(none_text, component, latest)))
 
-    def _early(self, latest: Event, one: Event, to: int) -> FunnelStage:
-        what = f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
-        if gap := latest.t1 - one.t0:
-            what = f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
-        return FunnelStage("order", self.component(to), 0, "events").told(what)
-
-    def _unequal(self, one: Event, first: Event) -> FunnelStage:
+    def _unequal(self, one: Event, first: Event) -> str:
         key = next(key for key in self.keys if one.values[key] is None or one.values[key] != first.values[key])
         what = f"{key} is {display_value(one.values[key])}, of {event_text(one)}"
-        if one.values[key] is not None:
-            what = f"{what}, and {display_value(first.values[key])} of the first"
-        return FunnelStage("equal", f"[{', '.join(self.keys)}]", 0, "events").told(what)
-
-    def _too_long(self, within: int, span: int) -> FunnelStage:
-        what = f"it takes {duration_text(span)}, and at most {format_window(within)} is allowed"
-        return FunnelStage("window", format_window(within), 0, "events").told(what)
+        return what if one.values[key] is None else f"{what}, and {display_value(first.values[key])} of the first"
 
     def failed(self) -> tuple[FunnelStage, ...]:
         """Returns the stages up to the failure that got furthest."""
         if self.best is None:
             what = "the documents cannot be in one match: there is no place for all of them"
             return (FunnelStage("together", self.part, 0, "events").told(what),)
-        _, places, test, _ = self.best.rank
         passed: list[tuple[int, StageKind, str]] = [(ORDER, "order", self.part)]
         if self.keys:
             passed.append((EQUAL, "equal", f"[{', '.join(self.keys)}]"))
         if self.within is not None:
             passed.append((WINDOW, "window", format_window(self.within)))
-        if self.conditions_part and test >= STRATEGY:
+        if self.conditions_part and self.best.test >= STRATEGY:
             passed.append((FIRST_CONDITION, "condition", self.conditions_part))
-        stages = [FunnelStage(kind, part, 1, "events") for own, kind, part in passed if own < test]
-        return (*(stages if places < len(self.events) else ()), self.best.stage)
+        stages = [FunnelStage(kind, part, 1, "events") for own, kind, part in passed if own < self.best.test]
+        return (*(stages if self.rank[1] < len(self.events) else ()), self.best.stage)
 
     @property
     def starts(self) -> int:
@@ -476,9 +459,9 @@ class SequenceSearch(ABC):
         for kind, part, least in self.milestones():
             stage = FunnelStage(kind, part, sum(far >= least for far in self._reached.values()), "events")
             if not stage.found and self.best is not None:
-                best = self.best.stage
-                message = best.message if best.part == part else f"{best.part}: {best.message}"
-                return (*stages, stage.told(message, best.hint))
+                what = self.best.what()
+                message = what if self.best.part == part else f"{self.best.part}: {what}"
+                return (*stages, stage.told(message, self.best.hint))
             stages.append(stage)
         return tuple(stages)
 
@@ -486,8 +469,6 @@ class SequenceSearch(ABC):
 class RunSearch(SequenceSearch):
     """Results of NEXT and FOLD: a left event with the first later right events for which a condition holds. A FOLD goes
     on from there; its partial results have the values of each step."""
-
-    bounds_first = False
 
     def __init__(
         self,
@@ -501,11 +482,14 @@ class RunSearch(SequenceSearch):
         super().__init__((lefts, rights), (False, isinstance(stream, Fold)), stream.within, covers, docs, take)
         self._stream, self._name = stream, "FOLD" if isinstance(stream, Fold) else "NEXT"
         chooses = stream.chooses if isinstance(stream, Fold) else stream.condition
-        self._chooses = conjuncts(chooses)
-        self._continues = conjuncts(stream.continues) if isinstance(stream, Fold) else ()
+        self._chooses = [(one, operator_condition_text(one, stream)) for one in conjuncts(chooses)]
+        self._continues = [
+            (one, operator_condition_text(one, stream))
+            for one in (conjuncts(stream.continues) if isinstance(stream, Fold) else ())
+        ]
         self._equality = next(iter(common_equalities(split_condition(chooses))), None)
         self.part = f"{self._name} {stream_text(stream.right)}"
-        self.conditions_part = " AND ".join(operator_condition_text(one, stream) for one in self._chooses)
+        self.conditions_part = " AND ".join(text for _, text in self._chooses)
 
     def component(self, at: int) -> str:
         return self.part if at else stream_text(self._stream.left)
@@ -551,45 +535,57 @@ class RunSearch(SequenceSearch):
     def _scope(self, partial: Partial, one: Event) -> ValueScope:
         return step_scope(partial.first, partial.last, one, self._values(partial))
 
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
         if to:
-            scope = self._scope(partial, one)
-            yield from (self._failing("condition", asked, scope, one) for asked in self._chooses)
+            yield from (self._failing("condition", asked, partial, one) for asked in self._chooses)
 
     def refuses(self, partial: Partial, one: Event) -> Refusal | None:
-        for asked in self._continues if partial.bound else ():
-            if (stage := self._failing("ended", asked, self._scope(partial, one), one)) is not None:
-                return Refusal(ENDED, stage)
-        return None
+        every = (self._failing("ended", asked, partial, one) for asked in self._continues if partial.bound)
+        refusal = next(filter(None, every), None)
+        return None if refusal is None else replace(refusal, test=ENDED)
 
-    def _failing(self, kind: StageKind, asked: EventCondition, scope: ValueScope, one: Event) -> Failing:
-        return None if condition_holds(asked, scope) else bound(failed_condition, kind, asked, self._stream, scope, one)
+    def _failing(
+        self, kind: StageKind, asked: tuple[EventCondition, str], partial: Partial, one: Event
+    ) -> Refusal | None:
+        scope = self._scope(partial, one)
+        if condition_holds(asked[0], scope):
+            return None
+        return Refusal(FIRST_CONDITION, kind, asked[1], bound(false_text, asked[0], self._stream, scope, one))
 
     def barrier(self, partial: Partial, to: int) -> Event | None:
         return self.first_taken(partial, to)
 
     def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
         if (ended := self.refuses(partial, by)) is not None:
-            return replace(ended, stage=bound(self._ended, ended, by), near=(by,), is_for_all=True)
-        return Refusal(STRATEGY, bound(self._consumed, one, by), (by,), is_for_all=True)
-
-    def _ended(self, ended: Refusal, by: Event) -> FunnelStage:
-        stage = ended.stage()
-        return stage.told(f"the run has ended at {iso_utc(by.t1)}: {stage.message}")
-
-    def _consumed(self, one: Event, by: Event) -> FunnelStage:
-        what = f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(one.t1 - by.t1)} earlier"
+            before = f"the run has ended at {iso_utc(by.t1)}: "
+            return replace(ended, what=lambda: before + ended.what(), near=(by,), is_for_all=True)
         hint = f"{self._name} takes the first right event for which its condition holds"
         hint += "; FOLLOWED BY takes all" if self._name == "NEXT" else ""
-        return FunnelStage("consumed", self.part, 0, "events").told(what, hint)
+        what = bound(first_text, by, one.t1 - by.t1)
+        return Refusal(STRATEGY, "consumed", self.part, what, hint, (by,), is_for_all=True)
 
 
-def failed_condition(
-    kind: StageKind, asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None, before: str = ""
-) -> FunnelStage:
+def false_text(asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None) -> str:
     whose = "" if of is None else f", of {event_text(of)}"
-    part = f"{before}{operator_condition_text(asked, operator)}"
-    return FunnelStage(kind, part, 0, "events").told(f"{values_text(said(asked, operator, scope))}{whose}")
+    return f"{values_text(said(asked, operator, scope))}{whose}"
+
+
+def first_text(by: Event, earlier: int) -> str:
+    return f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(earlier)} earlier"
+
+
+def early_text(latest: Event, one: Event) -> str:
+    if gap := latest.t1 - one.t0:
+        return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
+    return f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
+
+
+def came_text(event: Event) -> str:
+    return f"{event_text(event)} came, at {iso_utc(event.t1)}"
+
+
+def none_text(component: str, latest: Event) -> str:
+    return f"no {component} begins after the end of {event_text(latest)}"
 
 
 class BoundCondition:
@@ -616,13 +612,17 @@ class BoundCondition:
             values = {self._texts[name]: _value(of, match[variables[of.variable].name], at) for name, of in self._names}
             yield ValueScope(values, 0)
 
-    def failing(
-        self, match: MatchBindings, new: int | None = None, of: Event | None = None, before: str = ""
-    ) -> Failing:
-        """Returns the outcome for all scopes."""
+    def failing(self, match: MatchBindings, new: int | None = None, of: Event | None = None) -> Refusal | None:
+        """Returns why it does not hold in all scopes; None if it does."""
         scope = next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
-        operator = self._pattern.variables[0].source
-        return None if scope is None else bound(failed_condition, "condition", self.said, operator, scope, of, before)
+        if scope is None:
+            return None
+        what = bound(false_text, self.said, self._pattern.variables[0].source, scope, of)
+        return Refusal(FIRST_CONDITION, "condition", self._part, what)
+
+    @cached_property
+    def _part(self) -> str:
+        return operator_condition_text(self.said, self._pattern.variables[0].source)
 
     def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
         """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
@@ -779,7 +779,7 @@ class PatternSearch(SequenceSearch):
 
     # ------------------------------------------------------------ conditions
 
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
         is_first = to == len(partial.bound)
         if is_first and partial.bound:
             yield from self.ends(partial)
@@ -788,7 +788,7 @@ class PatternSearch(SequenceSearch):
             if self._is_of_step(asked, conjunct, to) and conjunct.phase == ("first" if is_first else "each"):
                 yield asked.failing(match, None if is_first else number, one)
 
-    def ends(self, partial: Partial) -> Iterator[Failing]:
+    def ends(self, partial: Partial) -> Iterator[Refusal | None]:
         at, match = len(partial.bound) - 1, self.match(partial)
         for asked, conjunct in self._asked:
             if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
@@ -827,9 +827,9 @@ class PatternSearch(SequenceSearch):
             "partition": f"it is equal in {', '.join(self.keys)}",
             "next": "the match so far takes it",
         }[self._pattern.strategy]
+        part = STRATEGIES[self._pattern.strategy]
         what = f"{event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
-        stage = FunnelStage("strategy", STRATEGIES[self._pattern.strategy], 0, "events")
-        return Refusal(STRATEGY, lambda: stage.told(what), (by,), is_for_all=True)
+        return Refusal(STRATEGY, "strategy", part, lambda: what, "", (by,), is_for_all=True)
 
     # ------------------------------------------------------------ HAVING and negated events
 
@@ -840,13 +840,12 @@ class PatternSearch(SequenceSearch):
         """Returns why a match that satisfies WHERE is none: HAVING, or an event that must not occur."""
         for asked in self._having:
             self.take(1)
-            if (failing := asked.failing(match, before="HAVING ")) is not None:
-                return Refusal(HAVING, failing)
+            if (refusal := asked.failing(match)) is not None:
+                return replace(refusal, test=HAVING, part=f"HAVING {refusal.part}")
         for at in self.kills:
             if (killing := next(self._killing(match, at), None)) is not None:
-                what = f"{event_text(killing)} came, at {iso_utc(killing.t1)}"
-                stage = FunnelStage("absent", component_text(self._pattern.variables[at]), 0, "events").told(what)
-                return Refusal(ABSENT, bound(replace, stage), (killing,))
+                part, what = component_text(self._pattern.variables[at]), bound(came_text, killing)
+                return Refusal(ABSENT, "absent", part, what, "", (killing,))
         return None
 
     def _killing(self, match: MatchBindings, at: int) -> Iterator[Event]:
@@ -972,22 +971,20 @@ class LetterSearch(SequenceSearch):
             return self._automaton.begin(number)
         return self._automaton.step((partial.state,), number)
 
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Failing]:
-        what = "no word has them in this order, or a letter with ! is missing"
-        yield None if self._vector(partial, one) else lambda: self._stage.told(what)
+    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
+        yield None if self._vector(partial, one) else self._no_word
 
     def fault(self, partial: Partial) -> Refusal | None:
         lacking = self._automaton.lacking((partial.state,))
         if lacking is None:
-            what = "no word has them in this order, or a letter with ! is missing"
-            return Refusal(LETTERS, lambda: self._stage.told(what), less=1 << 30)
-        if lacking <= self._errors:
-            return None
-        return Refusal(LETTERS, lambda: self._stage.told(f"{missing_letters(lacking)} at least"), less=lacking)
+            return self._no_word
+        what = f"{missing_letters(lacking)} at least"
+        return None if lacking <= self._errors else replace(self._no_word, what=lambda: what, less=lacking)
 
-    @property
-    def _stage(self) -> FunnelStage:
-        return FunnelStage("letters", f"ERRORS <= {self._errors}", 0, "events")
+    @cached_property
+    def _no_word(self) -> Refusal:
+        what = "no word has them in this order, or a letter with ! is missing"
+        return Refusal(LETTERS, "letters", f"ERRORS <= {self._errors}", lambda: what, less=1 << 30)
 
 
 def stream_of(event: Event) -> str:

@@ -20,6 +20,7 @@ from mmqjp.explain.retrace.search import (
     PatternSearch,
     RunSearch,
     SequenceSearch,
+    false_text,
     search_of,
 )
 from mmqjp.explain.retrace.values import (
@@ -36,10 +37,8 @@ from mmqjp.explain.retrace.values import (
     identity,
     operator_condition_text,
     own_scope,
-    said,
     selected,
     stream_text,
-    values_text,
 )
 from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, ReadableQuery, TooLong
 from mmqjp.queries.compile import stored_definition
@@ -265,9 +264,7 @@ class Evaluator:
             passed = [one for one in events if condition_holds(condition, own_scope(one))]
             stages.append(FunnelStage("filtered", operator_condition_text(condition, stream), len(passed), "events"))
             if not passed:
-                values = values_text(said(condition, stream, own_scope(events[-1])))
-                more = f", of the last of {len(events):,} events" if len(events) > 1 else ""
-                stages[-1] = stages[-1].told(f"{values}{more}")
+                stages[-1] = stages[-1].told(false_text(condition, stream, own_scope(events[-1]), events[-1]))
                 return Trace([], tuple(stages), source.found, (height(stream), number))
             events = passed
         made = [Event(one.values, one.t0, one.t1, Derived(stream, (one,))) for one in events]
@@ -360,17 +357,16 @@ class Evaluator:
         """Returns what a search found; if nothing with all documents gets to its end, the part that they do not have an
         event of."""
         stages = tuple(stage for one in sources for stage in one.stages)
-        best = None if search is None else search.best
         if search is not None and (found or not docs):
             *passed, last = search.counted()
             last = replace(last, found=len(found)) if found else last
             return Trace(found, (*stages, *passed, last), len(docs), (height, 0), starts=search.starts)
-        is_whole = best is not None and best.rank[0] == len(docs)
+        is_whole = search is not None and search.rank[0] == len(docs)
         if failed := [] if is_whole else [one for one in map(_way, ways) if not one.events]:
             return furthest_trace(failed)
         assert search is not None, "else an input has no events"
-        rank, near = (best.rank, best.near) if best is not None else ((), ())
-        return Trace([], (*stages, *search.failed()), len(docs), (height, *rank), near)
+        near = () if search.best is None else search.best.near
+        return Trace([], (*stages, *search.failed()), len(docs), (height, *search.rank), near)
 
 
 def _failed(sources: Sequence[Trace]) -> Trace | None:
