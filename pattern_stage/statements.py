@@ -4,7 +4,7 @@ do, their number of rows, and what they read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -30,6 +30,7 @@ from xscl.algebra.events import (
     Select,
     Statement,
     Union,
+    Value,
 )
 
 
@@ -79,33 +80,44 @@ def _partial(number: int, mops: Sequence[MOp]) -> Described:
 def _described(mop: MOp) -> Described:
     if mop.placement is None:
         return Described(mop.number, mop.stream, (), 1, mop.users, ())
-    shapes = tuple(operator_text(one) for one in mop.definitions)
+    shapes = tuple(
+        operator_text(one, _parameter, " OVER ?" if isinstance(one, Aggregate) and one.over is not None else "")
+        for one in mop.definitions
+    )
     title = type(mop.definitions[0]).__name__.upper()
     return Described(mop.number, title, shapes, len(mop.rows), mop.users, mop.inputs)
 
 
-def operator_text(operator: AlgebraOp) -> str:
-    """Returns an operator in statement syntax, without its inputs."""
+def operator_text(operator: AlgebraOp, parameter: Callable[[Parameter], str], over: str = "") -> str:
+    """Returns an operator in statement syntax, without its inputs; `over` is the text of a window of AGGREGATE."""
+
+    def condition(one: EventCondition, bare: bool = False) -> str:
+        text = condition_text(one, parameter, bare)
+        return "" if text == "TRUE" else text
+
+    def items(named: Iterable[tuple[str, Value]], bare: bool = True) -> str:
+        written = ((value_text(value, parameter, bare), name) for name, value in named)
+        return ", ".join(text if text == name else f"{text} AS {name}" for text, name in written)
+
     match operator:
-        case Select(_, items):
-            return "SELECT " + ", ".join(f"{value_text(value, _parameter, True)} AS {name}" for name, value in items)
-        case Filter(_, condition):
-            return f"FILTER{{{condition_text(condition, _parameter, True)}}}"
+        case Select(_, values):
+            return f"SELECT {items(values)}"
+        case Filter(_, one):
+            return f"FILTER{{{condition(one, bare=True)}}}"
         case Union():
             return "UNION"
-        case Next(condition=condition):
-            return f"NEXT{{{_condition(condition)}}}"
+        case Next(condition=one):
+            text = condition(one)
+            return f"NEXT{{{text}}}" if text else "NEXT"
         case Fold(chooses=chooses, continues=continues, sets=sets):
-            new = ", ".join(f"{value_text(value, _parameter)} AS {name}" for name, value in sets)
-            return f"FOLD{{{_condition(chooses)}, {_condition(continues)}, {new}}}"
-        case Aggregate(_, items, by, over):
-            functions = (
-                f"{one.name}({', '.join(value_text(arg, _parameter, True) for arg in one.args)}) AS {name}"
-                for name, one in items
+            return f"FOLD{{{condition(chooses)}, {condition(continues)}, {items(sets, bare=False)}}}"
+        case Aggregate(_, functions, by):
+            written = (
+                f"{one.name}({', '.join(value_text(arg, parameter, True) for arg in one.args)}) AS {name}"
+                for name, one in functions
             )
             groups = f" BY {', '.join(by)}" if by else ""
-            return f"AGGREGATE{{{', '.join(functions)}{groups}{'' if over is None else ' OVER ?'}}}"
-
+            return f"AGGREGATE{{{', '.join(written)}{groups}{over}}}"
         case Pattern(variables=variables, strategy=strategy, keys=keys):
             names = ", ".join(
                 f"~({one.name})" if one.negated else f"{one.name}[]" if one.kleene else one.name for one in variables
@@ -113,10 +125,6 @@ def operator_text(operator: AlgebraOp) -> str:
             return f"SEQ({names}) {strategy} [{', '.join(keys)}]"
         case NearPattern(errors=errors, keys=keys):
             return f"SEQ ERRORS <= {errors} [{', '.join(keys)}]"
-
-
-def _condition(condition: EventCondition) -> str:
-    return condition_text(condition, _parameter)
 
 
 def _parameter(parameter: Parameter) -> str:

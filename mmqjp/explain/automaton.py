@@ -40,7 +40,7 @@ from pattern_stage.pattern.program import CompiledEdge as Compiled
 from pattern_stage.pattern.program import EventSlots, MatchRole, MatchWindows, PatternProgram, match_windows
 from pattern_stage.pattern.program import LetterAutomaton as Letters
 from pattern_stage.plan import RULE_NAMES, BoundForm, EventPlan, RuleName
-from pattern_stage.statements import RowUsers, Statements
+from pattern_stage.statements import RowUsers, Statements, operator_text
 from pattern_stage.values import Texts
 from xscl.algebra import events as algebra
 from xscl.algebra.events import (
@@ -312,32 +312,9 @@ class _AutomatonBuilder:
     # ------------------------------------------------------------ texts
 
     def _text(self, place: int) -> str:
-        operator = self._operator(place)
-
-        def value(one: Value, bare: bool = True) -> str:
-            return value_text(one, lambda parameter: self._constant(place, parameter), bare)
-
-        match operator:
-            case Select(items=items):
-                return f"SELECT {', '.join(_named(value(one), name) for name, one in items)}"
-            case Filter(condition=condition):
-                return f"FILTER{{{self._condition(place, condition, bare=True)}}}"
-            case Next(condition=condition):
-                text = self._condition(place, condition)
-                return f"NEXT{{{text}}}" if text else "NEXT"
-            case Fold(chooses=chooses, continues=continues, sets=sets):
-                both = [self._condition(place, one) for one in (chooses, continues)]
-                new = ", ".join(_named(value(one, False), name) for name, one in sets)
-                return f"FOLD{{{', '.join([*both, new])}}}"
-            case Aggregate(items=items, by=by):
-                functions = [f"{one.name}({', '.join(map(value, one.args))}) AS {name}" for name, one in items]
-                groups = f" BY {', '.join(by)}" if by else ""
-                return f"AGGREGATE{{{', '.join(functions)}{groups}}}"
-        return "UNION"
-
-    def _condition(self, place: int, condition: EventCondition, *, bare: bool = False) -> str:
-        text = condition_text(condition, lambda parameter: self._constant(place, parameter), bare)
-        return "" if text == "TRUE" else text
+        definition = self._nodes[place].definition
+        assert definition is not None, "an operator has one"
+        return operator_text(definition.operator, lambda parameter: self._constant(place, parameter))
 
     def _constant(self, place: int, parameter: Parameter) -> str:
         mop = self._bound.mops[place]
@@ -367,10 +344,6 @@ class _AutomatonBuilder:
         if common := common_equalities(clauses):
             found.append(f"hash: {' = '.join(map(text, common[0]))}")
         return tuple(found)
-
-
-def _named(text: str, name: str) -> str:
-    return text if text == name else f"{text} AS {name}"
 
 
 def window_lines(pattern: Pattern) -> tuple[str, ...]:
