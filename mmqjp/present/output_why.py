@@ -33,9 +33,18 @@ from mmqjp.explain.retrace.events import (
     source_places,
     tested,
 )
-from mmqjp.explain.retrace.search import MatchBindings, missing_letters
+from mmqjp.explain.retrace.search import missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
-from mmqjp.explain.retrace.values import DocumentRef, Event, Plain, SourceEvent, as_number, as_text, given_parts
+from mmqjp.explain.retrace.values import (
+    DocumentRef,
+    Event,
+    MatchBindings,
+    Plain,
+    SourceEvent,
+    as_number,
+    as_text,
+    given_parts,
+)
 from mmqjp.explain.terms import (
     MOST_QUERIES,
     Exhausted,

@@ -19,9 +19,8 @@ from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import Evidence, steps_for
 from mmqjp.explain.retrace.events import known_at
-from mmqjp.explain.retrace.search import MatchBindings
 from mmqjp.explain.retrace.stages import Evaluator, Trace
-from mmqjp.explain.retrace.values import Event, given_parts
+from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
 from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
 from mmqjp.explain.verdict import (
     MOST_LISTED,

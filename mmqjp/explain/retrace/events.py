@@ -11,10 +11,7 @@ from mmqjp.explain.automaton import Filler
 from mmqjp.explain.reasons import Reason
 from mmqjp.explain.retrace.search import (
     GivenEvents,
-    MatchBindings,
     Partial,
-    conjunct_of,
-    having_of,
     search_of,
 )
 from mmqjp.explain.retrace.values import (
@@ -22,11 +19,14 @@ from mmqjp.explain.retrace.values import (
     Derived,
     DocumentRef,
     Event,
+    MatchBindings,
     Plain,
     SourceEvent,
     ValueScope,
+    conjunct_of,
     conjuncts,
     given_parts,
+    having_of,
     own_scope,
     said,
     step_scope,

@@ -7,36 +7,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from functools import partial as bound
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise
 from typing import Any
 
 from feeds.documents import iso_utc
-from mmqjp.explain.automaton import STRATEGIES, component_text, referent_text
+from mmqjp.explain.automaton import STRATEGIES, component_text
 from mmqjp.explain.retrace.values import (
     AttributeValues,
+    BoundCondition,
     Event,
+    MatchBindings,
     Plain,
     SourceEvent,
     ValueScope,
-    aggregate_group,
     as_number,
     before,
+    came_text,
     condition_holds,
+    conjunct_of,
     conjuncts,
     display_value,
+    early_text,
     evaluate_value,
     event_text,
+    false_text,
+    first_text,
+    having_of,
+    none_text,
     operator_condition_text,
-    said,
     sequence_event,
     step_scope,
     step_values,
     stream_text,
-    values_text,
 )
 from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
 from pattern_stage.clauses import common_equalities, split_condition
@@ -45,21 +51,12 @@ from pattern_stage.pattern.program import LetterAutomaton, Vector
 from xpath_stage.binder import Take
 from xscl.algebra.events import (
     ALWAYS,
-    Attribute,
     EventCondition,
     Fold,
-    Length,
-    Names,
     NearPattern,
     Next,
-    OfItem,
-    OfItems,
     Pattern,
-    Referent,
-    Stream,
-    Value,
     WhereConjunct,
-    map_leaves,
     spelled_out,
     value_kind,
 )
@@ -74,9 +71,6 @@ TOGETHER, HAVING, ABSENT, LETTERS, FOUND = 1_000, 1_001, 1_002, 1_003, 1_004
 Rank = tuple[int, int, int, int]
 """How far a partial result gets: its documents, those of the failing event included; its places; the number of the
 failed test; and minus its duration, or minus the letters that it lacks."""
-
-MatchBindings = Mapping[str, Sequence[Event]]
-"""Maps each variable or stream to its events in order of time."""
 
 GivenEvents = Callable[[str], Sequence[Event]]
 """Returns the events of a defined or published stream, given its name, in order of t1."""
@@ -565,148 +559,6 @@ class RunSearch(SequenceSearch):
         return Refusal(STRATEGY, "consumed", self.part, what, hint, (by,), is_for_all=True)
 
 
-def false_text(asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None) -> str:
-    whose = "" if of is None else f", of {event_text(of)}"
-    return f"{values_text(said(asked, operator, scope))}{whose}"
-
-
-def first_text(by: Event, earlier: int) -> str:
-    return f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(earlier)} earlier"
-
-
-def early_text(latest: Event, one: Event) -> str:
-    if gap := latest.t1 - one.t0:
-        return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
-    return f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
-
-
-def came_text(event: Event) -> str:
-    return f"{event_text(event)} came, at {iso_utc(event.t1)}"
-
-
-def none_text(component: str, latest: Event) -> str:
-    return f"no {component} begins after the end of {event_text(latest)}"
-
-
-class BoundCondition:
-    """A condition of a PATTERN, whose names refer to events of a match."""
-
-    def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
-        self._pattern, self._names = pattern, names
-        self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
-        self.said = map_leaves(condition, self._renamed)
-        """The condition with its names as in the statement."""
-        self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
-        """The numbers of its variables."""
-
-    def _renamed(self, leaf: Value) -> Value:
-        return Attribute(leaf.part, self._texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
-
-    def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
-        """Yields the values of the names for each combination of events, in order; of the variable `new`, only for its
-        last event."""
-        about = {one: self._places(match, one, is_new=one == new) for one in self.variables}
-        variables = self._pattern.variables
-        for places in product(*about.values()):
-            at = dict(zip(about, places, strict=True))
-            values = {self._texts[name]: _value(of, match[variables[of.variable].name], at) for name, of in self._names}
-            yield ValueScope(values, 0)
-
-    def failing(self, match: MatchBindings, new: int | None = None, of: Event | None = None) -> Refusal | None:
-        """Returns why it does not hold in all scopes; None if it does."""
-        scope = next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
-        if scope is None:
-            return None
-        what = bound(false_text, self.said, self._pattern.variables[0].source, scope, of)
-        return Refusal(FIRST_CONDITION, "condition", self._part, what)
-
-    @cached_property
-    def _part(self) -> str:
-        return operator_condition_text(self.said, self._pattern.variables[0].source)
-
-    def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
-        """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
-        count = len(match[self._pattern.variables[variable].name])
-        if self._is_of_pairs(variable):
-            return range(count - 1, count) if is_new else range(1, count)
-        if any(isinstance(of, OfItem) and of.place == "every" for of in self._of(variable)):
-            return range(count - 1, count) if is_new else range(count)
-        return range(1)
-
-    def _of(self, variable: int) -> list[Referent]:
-        return [of for _, of in self._names if of.variable == variable]
-
-    def _is_of_pairs(self, variable: int) -> bool:
-        return any(
-            of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in _EACH
-            for of in self._of(variable)
-        )
-
-    # ------------------------------------------------------------ what matters of partial matches
-
-    def signature(self, match: MatchBindings) -> Iterator[Hashable]:
-        """Yields what may still matter to the condition: partial matches with equal signatures stay equal, whatever is
-        added to both."""
-        for variable in self.variables:
-            events = match.get(self._pattern.variables[variable].name, ())
-            yield from (_kept(of, events) for of in self._of(variable) if events)
-            if events and self._is_of_pairs(variable):
-                yield self._pairs(variable, events)
-
-    def _pairs(self, variable: int, events: Sequence[Event]) -> Hashable:
-        of = self._of(variable)
-        if any(isinstance(one, OfItems) for one in of):
-            return tuple(map(id, events))
-        names = sorted({one.name for one in of if isinstance(one, OfItem)})
-        return frozenset(pairwise(tuple(one.values[name] for name in names) for one in events))
-
-    @cached_property
-    def is_of_steps(self) -> bool:
-        """Whether it concerns one variable alone, and there each event, or an event and its predecessor."""
-        places = {of.place if isinstance(of, OfItem) else "" for _, of in self._names}
-        return len(self.variables) == 1 and places <= {*_EACH, "every"}
-
-
-_EACH = ("each", "previous")
-
-
-def conjunct_of(pattern: Pattern, one: WhereConjunct) -> BoundCondition:
-    return BoundCondition(pattern, one.condition, one.names)
-
-
-def having_of(pattern: Pattern) -> list[BoundCondition]:
-    return [BoundCondition(pattern, one, pattern.having_names) for one in conjuncts(pattern.having)]
-
-
-def _kept(of: Referent, events: Sequence[Event]) -> Hashable:
-    match of:
-        case Length():
-            return len(events)
-        case OfItems(aggregated=one):
-            scopes = [ValueScope(event.values, 0) for event in events]
-            if one.name in ("min", "max", "count"):
-                return aggregate_group(one, scopes)
-            values = [tuple(evaluate_value(arg, scope) for arg in one.args) for scope in scopes]
-            return tuple(sorted(map(repr, values)))
-        case OfItem(place="every", name=name):
-            return frozenset(event.values[name] for event in events)
-        case OfItem(place=place, name=name):
-            return events[0 if place in ("only", "first") else -1].values[name]
-
-
-def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plain:
-    match of:
-        case Length():
-            return float(len(events))
-        case OfItems(aggregated=one, earlier=earlier):
-            some = events[: at[of.variable]] if earlier else events
-            return aggregate_group(one, [ValueScope(event.values, 0) for event in some])
-        case OfItem(place=place, name=name):
-            here = at[of.variable]
-            which = {"only": 0, "first": 0, "last": -1, "each": here, "previous": here - 1, "every": here}[place]
-            return events[which].values[name]
-
-
 class PatternSearch(SequenceSearch):
     """Matches of a PATTERN without ERRORS. Variables take events one after the other, those of a SET in any order of
     time."""
@@ -786,13 +638,22 @@ class PatternSearch(SequenceSearch):
         match, number = self.match(partial.with_event(one, to, self.covers(one))), self._numbers[to]
         for asked, conjunct in self._asked:
             if self._is_of_step(asked, conjunct, to) and conjunct.phase == ("first" if is_first else "each"):
-                yield asked.failing(match, None if is_first else number, one)
+                yield self._false(asked, match, None if is_first else number, one)
 
     def ends(self, partial: Partial) -> Iterator[Refusal | None]:
         at, match = len(partial.bound) - 1, self.match(partial)
         for asked, conjunct in self._asked:
             if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
-                yield asked.failing(match)
+                yield self._false(asked, match)
+
+    def _false(
+        self, asked: BoundCondition, match: MatchBindings, new: int | None = None, of: Event | None = None
+    ) -> Refusal | None:
+        """Returns why a condition does not hold; None if it does."""
+        if (scope := asked.failing(match, new)) is None:
+            return None
+        what = bound(false_text, asked.said, self._pattern.variables[0].source, scope, of)
+        return Refusal(FIRST_CONDITION, "condition", asked.text, what)
 
     def _last(self, asked: BoundCondition) -> int:
         return max((self._numbers.index(one) for one in asked.variables), default=0)
@@ -840,7 +701,7 @@ class PatternSearch(SequenceSearch):
         """Returns why a match that satisfies WHERE is none: HAVING, or an event that must not occur."""
         for asked in self._having:
             self.take(1)
-            if (refusal := asked.failing(match)) is not None:
+            if (refusal := self._false(asked, match)) is not None:
                 return replace(refusal, test=HAVING, part=f"HAVING {refusal.part}")
         for at in self.kills:
             if (killing := next(self._killing(match, at), None)) is not None:

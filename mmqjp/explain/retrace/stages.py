@@ -16,11 +16,9 @@ from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.retrace.search import (
     GivenEvents,
     LetterSearch,
-    MatchBindings,
     PatternSearch,
     RunSearch,
     SequenceSearch,
-    false_text,
     search_of,
 )
 from mmqjp.explain.retrace.values import (
@@ -28,11 +26,13 @@ from mmqjp.explain.retrace.values import (
     Derived,
     DocumentRef,
     Event,
+    MatchBindings,
     Plain,
     SourceEvent,
     condition_holds,
     conjuncts,
     event_text,
+    false_text,
     group_event,
     identity,
     operator_condition_text,

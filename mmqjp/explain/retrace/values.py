@@ -8,8 +8,12 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise, product
 from typing import assert_never
 
+from feeds.documents import iso_utc
+from mmqjp.explain.automaton import referent_text
 from mmqjp.explain.terms import duration_text, format_window, placeholder, truncate_value, with_placeholders
 from pattern_stage.clauses import condition_text
 from xscl.algebra.events import (
@@ -28,14 +32,21 @@ from xscl.algebra.events import (
     Fold,
     Function,
     Gap,
+    Length,
+    Names,
     Next,
     NullTest,
+    OfItem,
+    OfItems,
     Parameter,
+    Pattern,
+    Referent,
     Select,
     Stream,
     TextTest,
     Union,
     Value,
+    WhereConjunct,
     map_leaves,
 )
 from xscl.algebra.regex import PatternLimit
@@ -417,3 +428,147 @@ def event_text(event: Event) -> str:
     name = one.made.stream if isinstance(one.made, SourceEvent) else "the event"
     values = ", ".join(f"{name} {display_value(value)}" for name, value in list(event.values.items())[:SHOWN])
     return f"{name} ({values})" if values else name
+
+
+def false_text(asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None) -> str:
+    whose = "" if of is None else f", of {event_text(of)}"
+    return f"{values_text(said(asked, operator, scope))}{whose}"
+
+
+def first_text(by: Event, earlier: int) -> str:
+    return f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(earlier)} earlier"
+
+
+def early_text(latest: Event, one: Event) -> str:
+    if gap := latest.t1 - one.t0:
+        return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
+    return f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
+
+
+def came_text(event: Event) -> str:
+    return f"{event_text(event)} came, at {iso_utc(event.t1)}"
+
+
+def none_text(component: str, latest: Event) -> str:
+    return f"no {component} begins after the end of {event_text(latest)}"
+
+
+# ---------------------------------------------------------------- conditions on matches
+
+MatchBindings = Mapping[str, Sequence[Event]]
+"""Maps each variable or stream to its events in order of time."""
+
+
+class BoundCondition:
+    """A condition of a PATTERN, whose names refer to events of a match."""
+
+    def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
+        self._pattern, self._names = pattern, names
+        self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
+        self.said = map_leaves(condition, self._renamed)
+        """The condition with its names as in the statement."""
+        self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
+        """The numbers of its variables."""
+
+    def _renamed(self, leaf: Value) -> Value:
+        return Attribute(leaf.part, self._texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
+
+    def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
+        """Yields the values of the names for each combination of events, in order; of the variable `new`, only for its
+        last event."""
+        about = {one: self._places(match, one, is_new=one == new) for one in self.variables}
+        variables = self._pattern.variables
+        for places in product(*about.values()):
+            at = dict(zip(about, places, strict=True))
+            values = {self._texts[name]: _value(of, match[variables[of.variable].name], at) for name, of in self._names}
+            yield ValueScope(values, 0)
+
+    def failing(self, match: MatchBindings, new: int | None = None) -> ValueScope | None:
+        """Returns the first scope where it is false; None if it holds."""
+        return next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
+
+    @cached_property
+    def text(self) -> str:
+        return operator_condition_text(self.said, self._pattern.variables[0].source)
+
+    def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
+        """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
+        count = len(match[self._pattern.variables[variable].name])
+        if self._is_of_pairs(variable):
+            return range(count - 1, count) if is_new else range(1, count)
+        if any(isinstance(of, OfItem) and of.place == "every" for of in self._of(variable)):
+            return range(count - 1, count) if is_new else range(count)
+        return range(1)
+
+    def _of(self, variable: int) -> list[Referent]:
+        return [of for _, of in self._names if of.variable == variable]
+
+    def _is_of_pairs(self, variable: int) -> bool:
+        return any(
+            of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in _EACH
+            for of in self._of(variable)
+        )
+
+    # ------------------------------------------------------------ what matters of partial matches
+
+    def signature(self, match: MatchBindings) -> Iterator[Hashable]:
+        """Yields what may still matter to the condition: partial matches with equal signatures stay equal, whatever is
+        added to both."""
+        for variable in self.variables:
+            events = match.get(self._pattern.variables[variable].name, ())
+            yield from (_kept(of, events) for of in self._of(variable) if events)
+            if events and self._is_of_pairs(variable):
+                yield self._pairs(variable, events)
+
+    def _pairs(self, variable: int, events: Sequence[Event]) -> Hashable:
+        of = self._of(variable)
+        if any(isinstance(one, OfItems) for one in of):
+            return tuple(map(id, events))
+        names = sorted({one.name for one in of if isinstance(one, OfItem)})
+        return frozenset(pairwise(tuple(one.values[name] for name in names) for one in events))
+
+    @cached_property
+    def is_of_steps(self) -> bool:
+        """Whether it concerns one variable alone, and there each event, or an event and its predecessor."""
+        places = {of.place if isinstance(of, OfItem) else "" for _, of in self._names}
+        return len(self.variables) == 1 and places <= {*_EACH, "every"}
+
+
+_EACH = ("each", "previous")
+
+
+def conjunct_of(pattern: Pattern, one: WhereConjunct) -> BoundCondition:
+    return BoundCondition(pattern, one.condition, one.names)
+
+
+def having_of(pattern: Pattern) -> list[BoundCondition]:
+    return [BoundCondition(pattern, one, pattern.having_names) for one in conjuncts(pattern.having)]
+
+
+def _kept(of: Referent, events: Sequence[Event]) -> Hashable:
+    match of:
+        case Length():
+            return len(events)
+        case OfItems(aggregated=one):
+            scopes = [ValueScope(event.values, 0) for event in events]
+            if one.name in ("min", "max", "count"):
+                return aggregate_group(one, scopes)
+            values = [tuple(evaluate_value(arg, scope) for arg in one.args) for scope in scopes]
+            return tuple(sorted(map(repr, values)))
+        case OfItem(place="every", name=name):
+            return frozenset(event.values[name] for event in events)
+        case OfItem(place=place, name=name):
+            return events[0 if place in ("only", "first") else -1].values[name]
+
+
+def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plain:
+    match of:
+        case Length():
+            return float(len(events))
+        case OfItems(aggregated=one, earlier=earlier):
+            some = events[: at[of.variable]] if earlier else events
+            return aggregate_group(one, [ValueScope(event.values, 0) for event in some])
+        case OfItem(place=place, name=name):
+            here = at[of.variable]
+            which = {"only": 0, "first": 0, "last": -1, "each": here, "previous": here - 1, "every": here}[place]
+            return events[which].values[name]
