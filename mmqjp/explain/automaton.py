@@ -6,7 +6,6 @@ PATTERN's output to the events that filled its variables."""
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -449,12 +448,16 @@ _IGNORED = {
 
 
 def pattern_automaton(program: EventProgram, number: int, pattern: Pattern | NearPattern) -> StateDiagram:
-    making = _OfLetters if isinstance(pattern, NearPattern) else _OfSets if _has_sets(pattern) else _OfRuns
-    return making(program, number, pattern).made()  # type: ignore[arg-type]  # each takes its own
-
-
-def _has_sets(pattern: Pattern) -> bool:
-    return pattern.has_sets or pattern.maximal
+    building = _PatternAutomatonBuilder(program, number, pattern)
+    if isinstance(pattern, NearPattern):
+        building.add_letters(pattern)
+        return building.made()
+    building.add_absent(pattern)
+    if building.is_of_sets:
+        building.add_sets(pattern)
+    else:
+        building.add_runs(pattern)
+    return building.made(window_lines(pattern))
 
 
 class _PatternAutomatonBuilder:
@@ -470,68 +473,80 @@ class _PatternAutomatonBuilder:
         assert definition is not None
         self._template = definition.operator
         self._keys = ", ".join(pattern.keys)
+        self.is_of_sets = isinstance(pattern, Pattern) and (pattern.has_sets or pattern.maximal)
+        self._compiled: PatternProgram | None = None
+        if isinstance(self._template, Pattern) and not self.is_of_sets:
+            self._compiled = PatternProgram(self._template, program.plan.texts, EventSlots())
+        self._states = [DiagramState(0, "start")]
+        self._edges: list[DiagramEdge] = []
 
-    def _state(self, number: int, title: str) -> DiagramState:
+    def made(self, windows: tuple[str, ...] = ()) -> StateDiagram:
+        ordered = sorted(self._edges, key=lambda edge: (edge.source, edge.target))
+        return StateDiagram((*self._states, DiagramState(len(self._states), "final")), tuple(ordered), windows)
+
+    def _add(self, title: str) -> int:
+        number = len(self._states)
         alike = f", equal in {self._keys}" if self._keys and number == 1 else ""
-        return DiagramState(number, title + alike, self._keeps, *self._place)
+        self._states.append(DiagramState(number, title + alike, self._keeps, *self._place))
+        return number
 
+    def _lead(
+        self, kind: str, source: int, target: int, stream: str, does: Iterable[str] = (), found_by: Iterable[str] = ()
+    ) -> None:
+        self._edges.append(DiagramEdge(kind, source, target, stream, tuple(filter(None, does)), tuple(found_by)))
 
-class _OfPattern(_PatternAutomatonBuilder, ABC):
-    def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
-        super().__init__(program, number, pattern)
-        self._pattern = pattern
-        self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
+    # ------------------------------------------------------------ a state for each variable, or for each set
 
-    def _tests(self, variable: int, *phases: Phase) -> str:
-        tests = [one for one in self._pattern.conjuncts if one.variable == variable and one.phase in phases]
-        return all_written(tests, self._pattern)
-
-    def _found_by(self, variable: int, *phases: Phase) -> tuple[str, ...]:
-        template = self._template
-        assert isinstance(template, Pattern)
-        tests = [*template.conjuncts, *template.kills]
-        alone = [
-            of_event(one)
-            for one in tests
-            if one.variable == variable
-            and one.phase in phases
-            and self._is_static(one, template)
-            and has_parameters(one.condition)
-        ]
-        return tuple(static_index(dnf_clauses(AllOf(tuple(alone))))) if alone else ()
-
-    @abstractmethod
-    def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
-        """Whether the kernel tests a condition on an event before it reads the waiting runs."""
-
-    def _unless(self) -> Iterator[DiagramEdge]:
-        for at, one in enumerate(self._pattern.variables):
+    def add_absent(self, pattern: Pattern) -> None:
+        for at, one in enumerate(pattern.variables):
             if one.negated:
-                tests = [test for test in self._pattern.kills if test.variable == at]
-                does = _some(all_written(tests, self._pattern))
-                stream, found_by = f"{one.source.stream} {one.name}", self._found_by(at, "complete")
-                yield DiagramEdge(
-                    "unless", one.group, one.group + 1, stream, does, (*found_by, *self._runs_found_by(at))
-                )
+                does = all_written([test for test in pattern.kills if test.variable == at], pattern)
+                edges = () if self._compiled is None else self._compiled.negations
+                by_hash = next((self._hash(edge.edge) for edge in edges if edge.variable == at), ())
+                found_by = (*self._found_by(at, "complete"), *by_hash)
+                self._lead("unless", one.group, one.group + 1, f"{one.source.stream} {one.name}", [does], found_by)
 
-    def _runs_found_by(self, variable: int) -> tuple[str, ...]:
-        return ()
+    def add_runs(self, pattern: Pattern) -> None:
+        def tests(at: int, phase: Phase) -> str:
+            return all_written([one for one in pattern.conjuncts if (one.variable, one.phase) == (at, phase)], pattern)
 
-    def _having(self) -> tuple[str, ...]:
-        pattern = self._pattern
-        having = pattern_condition_text(pattern.having, pattern.having_names, pattern.variables)
-        modes = [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
-        return (*_some(f"HAVING {having}" if having else ""), *_some(" ".join(modes)))
+        assert self._compiled is not None
+        positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
+        kind, complete = "begin", ""
+        for at in positive:
+            one, number = pattern.variables[at], self._add(_title(pattern.variables[at]))
+            stream = self._compiled.streams[number - 1]
+            begins = self._compiled.begins[number - 1]
+            by_hash = self._hash_from(number - 2, stream, begins) if number > 1 else ()
+            found_by = (*self._found_by(at, "first"), *by_hash)
+            does = [complete if kind == "proceed" else "", tests(at, "first")]
+            self._lead(kind, number - 1, number, one.source.stream, does, found_by)
+            if one.kleene:
+                by_hash = self._hash_from(number - 1, stream, self._compiled.takes[number - 1])
+                found_by = (*self._found_by(at, "each"), *by_hash)
+                self._lead("take", number, number, one.source.stream, [tests(at, "each")], found_by)
+            if (at != positive[-1] or one.kleene) and pattern.strategy != "strict":
+                self._lead("ignore", number, number, _IGNORED[pattern.strategy].format(self._keys))
+            kind, complete = "proceed" if one.kleene else "begin", tests(at, "complete")
+        last = len(positive)
+        self._lead("end" if kind == "begin" else kind, last, last + 1, "", [complete, *_having(pattern)])
 
-
-class _OfRuns(_OfPattern):
-    def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
-        super().__init__(program, number, pattern)
-        assert isinstance(self._template, Pattern)
-        self._compiled = PatternProgram(self._template, program.plan.texts, EventSlots())
-
-    def _runs_found_by(self, variable: int) -> tuple[str, ...]:
-        return next(self._hash(one.edge) for one in self._compiled.negations if one.variable == variable)
+    def add_sets(self, pattern: Pattern) -> None:
+        """Adds a state for each set: its events are searched together."""
+        alone = [one for one in pattern.conjuncts if is_alone(one, pattern)]
+        for group in range(pattern.groups):
+            places = [at for at, one in enumerate(pattern.variables) if one.group == group and not one.negated]
+            titles = [_title(pattern.variables[at]) for at in places]
+            number = self._add(f"{'; '.join(titles)}{', in any order' if len(titles) > 1 else ''}")
+            for at in places:
+                # What is said of each event is said of the first one, too.
+                tests = [test for test in alone if test.variable == at and test.phase != "each"]
+                stream = f"{pattern.variables[at].source.stream} {pattern.variables[at].name}"
+                found_by = self._found_by(at, "first", "complete")
+                self._lead("begin", number - 1, number, stream, [all_written(tests, pattern)], found_by)
+        rest = [one for one in pattern.conjuncts if not is_alone(one, pattern)]
+        last = pattern.groups
+        self._lead("end", last, last + 1, "", [all_written(rest, pattern), *_having(pattern)])
 
     def _hash(self, edge: Compiled) -> tuple[str, ...]:
         assert isinstance(self._template, Pattern)
@@ -539,121 +554,61 @@ class _OfRuns(_OfPattern):
 
     def _hash_from(self, state: int, stream: int, edge: Compiled) -> tuple[str, ...]:
         """Like `_hash` for an edge from a state, if events of its stream probe no other runs there."""
+        assert self._compiled is not None
         return self._hash(edge) if self._compiled.is_hashed(state, stream) else ()
 
+    def _found_by(self, variable: int, *phases: Phase) -> tuple[str, ...]:
+        template = self._template
+        assert isinstance(template, Pattern)
+        tests = [one for one in (*template.conjuncts, *template.kills) if one.variable == variable]
+        alone = [
+            of_event(one)
+            for one in tests
+            if one.phase in phases and self._is_static(one, template) and has_parameters(one.condition)
+        ]
+        return tuple(static_index(dnf_clauses(AllOf(tuple(alone))))) if alone else ()
+
     def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
+        """Whether the kernel tests a condition on an event before it reads the waiting runs."""
+        if self.is_of_sets:
+            return is_alone(one, template)
         own = {of.place for _, of in one.names if isinstance(of, OfItem) and of.variable == one.variable}
         others = any(not isinstance(of, OfItem) or of.variable != one.variable for _, of in one.names)
         return not others and own <= ({"each", "every"} if one.phase == "each" else {"only", "first", "every"})
 
-    def made(self) -> StateDiagram:
-        variables = [self._pattern.variables[at] for at in self._positive]
-        last = len(variables)
-        states = [DiagramState(0, "start")]
-        edges = list(self._unless())
-        for number, (at, one) in enumerate(zip(self._positive, variables, strict=True), 1):
-            states.append(self._state(number, _title(one)))
-            does = _some(self._tests(at, "first"))
-            if number > 1 and variables[number - 2].kleene:
-                kind = "proceed"
-                does = (*_some(self._tests(self._positive[number - 2], "complete")), *does)
-            else:
-                kind = "begin"
-            compiled, stream = self._compiled, self._compiled.streams[number - 1]
-            by_hash = self._hash_from(number - 2, stream, compiled.begins[number - 1]) if number > 1 else ()
-            found_by = (*self._found_by(at, "first"), *by_hash)
-            edges.append(DiagramEdge(kind, number - 1, number, one.source.stream, does, found_by))
-            if one.kleene:
-                does = _some(self._tests(at, "each"))
-                by_hash = self._hash_from(number - 1, stream, compiled.takes[number - 1])
-                found_by = (*self._found_by(at, "each"), *by_hash)
-                edges.append(DiagramEdge("take", number, number, one.source.stream, does, found_by))
-            if (number < last or one.kleene) and self._pattern.strategy != "strict":
-                edges.append(
-                    DiagramEdge("ignore", number, number, _IGNORED[self._pattern.strategy].format(self._keys), (), ())
-                )
-        end = (*_some(self._tests(self._positive[-1], "complete")), *self._having())
-        edges.append(DiagramEdge("proceed" if variables[-1].kleene else "end", last, last + 1, "", end, ()))
-        return _build_automaton(states, edges, last + 1, window_lines(self._pattern))
+    # ------------------------------------------------------------ a state for each letter
 
-
-class _OfSets(_OfPattern):
-    """One state per set of a pattern with SET: events of a set are searched together."""
-
-    def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
-        return is_alone(one, template)
-
-    def made(self) -> StateDiagram:
-        groups = [
-            [at for at in self._positive if self._pattern.variables[at].group == group]
-            for group in range(self._pattern.groups)
-        ]
-        states = [DiagramState(0, "start")]
-        edges = list(self._unless())
-        alone = [one for one in self._pattern.conjuncts if is_alone(one, self._pattern)]
-        for number, group in enumerate(groups, 1):
-            variables = [self._pattern.variables[at] for at in group]
-            titles = [_title(one) for one in variables]
-            states.append(self._state(number, f"{'; '.join(titles)}{', in any order' if len(titles) > 1 else ''}"))
-            for at, one in zip(group, variables, strict=True):
-                # What is said of each event is said of the first one, too.
-                tests = [test for test in alone if test.variable == at and test.phase != "each"]
-                does, found_by = _some(all_written(tests, self._pattern)), self._found_by(at, "first", "complete")
-                edges.append(
-                    DiagramEdge("begin", number - 1, number, f"{one.source.stream} {one.name}", does, found_by)
-                )
-        rest = [one for one in self._pattern.conjuncts if not is_alone(one, self._pattern)]
-        end = (*_some(all_written(rest, self._pattern)), *self._having())
-        edges.append(DiagramEdge("end", len(groups), len(groups) + 1, "", end, ()))
-        return _build_automaton(states, edges, len(groups) + 1, window_lines(self._pattern))
-
-
-class _OfLetters(_PatternAutomatonBuilder):
-    """A state for each letter of a pattern with ERRORS; some letters may be missing."""
-
-    def __init__(self, program: EventProgram, number: int, pattern: NearPattern) -> None:
-        super().__init__(program, number, pattern)
-        self._pattern = pattern
-
-    def made(self) -> StateDiagram:
+    def add_letters(self, pattern: NearPattern) -> None:
         template = self._template
         assert isinstance(template, NearPattern)
         letters = Letters(template.letters, template.errors)
-        names = [name for name, _ in inputs(self._pattern)]
+        names = [name for name, _ in inputs(pattern)]
         streams = [names[int(one.source.stream)] for one in letters.letters]
-        states = [DiagramState(0, "start")]
-        edges: list[DiagramEdge] = [
-            DiagramEdge("begin", 0, at + 1, streams[at], (), ()) for at in sorted(letters.first)
-        ]
+        for at in sorted(letters.first):
+            self._lead("begin", 0, at + 1, streams[at])
+        most = f"at most {pattern.errors} left out on the way"
+        budget = "" if pattern.budget is None else f"BUDGET {pattern.budget}"
+        end = [most, budget, "NON OVERLAPPING" if pattern.apart else ""]
         for at, one in enumerate(letters.letters):
             left_out = "is needed" if one.needed else "may be left out"
-            states.append(self._state(at + 1, f"an event of {streams[at]}, which {left_out}"))
+            number = self._add(f"an event of {streams[at]}, which {left_out}")
             for to in sorted(letters.follow[at]):
-                edges.append(DiagramEdge("take" if to <= at else "begin", at + 1, to + 1, streams[to], (), ()))
-            edges.append(DiagramEdge("ignore", at + 1, at + 1, "any event", (), ()))
-        most = f"at most {self._pattern.errors} left out on the way"
-        budget = "" if self._pattern.budget is None else f"BUDGET {self._pattern.budget}"
-        end = (most, *_some(budget), *_some("NON OVERLAPPING" if self._pattern.apart else ""))
-        final = len(states)
-        edges += [DiagramEdge("end", at + 1, final, "", end, ()) for at in sorted(letters.last)]
-        return _build_automaton(states, edges, final)
+                self._lead("take" if to <= at else "begin", number, to + 1, streams[to])
+            self._lead("ignore", number, number, "any event")
+            if at in letters.last:
+                self._lead("end", number, len(letters.letters) + 1, "", end)
 
 
-def _build_automaton(
-    states: Sequence[DiagramState], edges: Sequence[DiagramEdge], final: int, windows: tuple[str, ...] = ()
-) -> StateDiagram:
-    ordered = sorted(edges, key=lambda edge: (edge.source, edge.target))
-    return StateDiagram((*states, DiagramState(final, "final")), tuple(ordered), windows)
+def _having(pattern: Pattern) -> list[str]:
+    having = pattern_condition_text(pattern.having, pattern.having_names, pattern.variables)
+    modes = [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
+    return [f"HAVING {having}" if having else "", " ".join(modes)]
 
 
 def _title(variable: Variable) -> str:
     if variable.kleene:
         return f"{variable.name}[], one event or more of {variable.source.stream}"
     return f"{variable.name}, an event of {variable.source.stream}"
-
-
-def _some(text: str) -> tuple[str, ...]:
-    return (text,) if text else ()
 
 
 MOST_SHAPES = 10_000
