@@ -38,7 +38,7 @@ from pattern_stage.index import clause_form
 from pattern_stage.pattern.program import CompiledEdge as Compiled
 from pattern_stage.pattern.program import EventSlots, MatchRole, MatchWindows, PatternProgram, match_windows
 from pattern_stage.pattern.program import LetterAutomaton as Letters
-from pattern_stage.plan import RULE_NAMES, BoundForm, EventPlan, RuleName
+from pattern_stage.plan import RULE_NAMES, BoundForm, EventPlan, MOp, RuleName
 from pattern_stage.statements import RowUsers, Statements, operator_text
 from pattern_stage.values import Texts
 from xscl.algebra import events as algebra
@@ -155,6 +155,15 @@ class EventProgram:
     def sharing(self, number: int) -> list[str]:
         return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
 
+    def stored(self, number: int, mop: MOp, row: int, ever: str) -> tuple[str, int, int, int, tuple[str, ...]]:
+        """Returns how long a row of a statement keeps events, `ever` without an end, where it is, and who shares it, as
+        a DiagramState has them."""
+        within = int(mop.rows.within[row])
+        users = self.users.of(mop.number, row).tolist()
+        shared = dict.fromkeys(self.statements[other].name for other in users if other != number)
+        keeps = ever if within >= LONGEST_WINDOW else format_window(within)
+        return keeps, mop.number, row, len(mop.rows), tuple(shared)
+
     def last(self, number: int) -> int:
         return self._added.bound(number)[0].mops[-1].number
 
@@ -254,16 +263,11 @@ class _AutomatonBuilder:
         return None if definition is None else definition.operator
 
     def _state(self, place: int) -> DiagramState:
-        mop, row = self._bound.mops[place], self._rows[place]
-        within = int(mop.rows.within[row])
-        users = self._program.users.of(mop.number, row).tolist()
-        shared = dict.fromkeys(self._program.statements[other].name for other in users if other != self._number)
-        kept = "simultaneous events only" if self._nodes[place].window < 0 else ""
-        if not isinstance(self._operator(place), Aggregate):
-            kept = "ever"
-        keeps = kept if within >= LONGEST_WINDOW else format_window(within)
-        title = _TITLES[type(self._operator(place))]
-        return DiagramState(self._state_of[place], title, keeps, mop.number, row, len(mop.rows), tuple(shared))
+        ever = "ever"
+        if isinstance(self._operator(place), Aggregate):
+            ever = "simultaneous events only" if self._nodes[place].window < 0 else ""
+        stored = self._program.stored(self._number, self._bound.mops[place], self._rows[place], ever)
+        return DiagramState(self._state_of[place], _TITLES[type(self._operator(place))], *stored)
 
     # ------------------------------------------------------------ edges
 
@@ -463,12 +467,8 @@ def pattern_automaton(program: EventProgram, number: int, pattern: Pattern | Nea
 class _PatternAutomatonBuilder:
     def __init__(self, program: EventProgram, number: int, pattern: Pattern | NearPattern) -> None:
         bound = program.users.bound(number)
-        mop, (row,) = bound.mops[-1], program.users.rows(number).values()
-        users = program.users.of(mop.number, row).tolist()
-        shared = dict.fromkeys(program.statements[other].name for other in users if other != number)
-        within = int(mop.rows.within[row])
-        self._keeps = "ever" if within >= LONGEST_WINDOW else format_window(within)
-        self._place = mop.number, row, len(mop.rows), tuple(shared)
+        (row,) = program.users.rows(number).values()
+        self._stored = program.stored(number, bound.mops[-1], row, "ever")
         definition = bound.form.nodes[-1].definition
         assert definition is not None
         self._template = definition.operator
@@ -487,7 +487,7 @@ class _PatternAutomatonBuilder:
     def _add(self, title: str) -> int:
         number = len(self._states)
         alike = f", equal in {self._keys}" if self._keys and number == 1 else ""
-        self._states.append(DiagramState(number, title + alike, self._keeps, *self._place))
+        self._states.append(DiagramState(number, title + alike, *self._stored))
         return number
 
     def _lead(

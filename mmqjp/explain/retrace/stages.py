@@ -181,9 +181,6 @@ class Trace:
     match: MatchBindings | None = None
     starts: int = 0
 
-    def then(self, *stages: FunnelStage) -> tuple[FunnelStage, ...]:
-        return (*self.stages, *stages)
-
 
 def furthest_trace(ways: Iterable[Trace]) -> Trace:
     """Returns the first result that has events, else the one that got furthest."""
@@ -281,7 +278,7 @@ class Evaluator:
         if not events:
             by = f" that are equal in {', '.join(stream.by)}" if stream.by else ""
             stage = stage.told(f"an event of it is made of simultaneous events{by}, and these are not")
-        return Trace(events, source.then(stage), source.found, (height(stream), 1))
+        return Trace(events, (*source.stages, stage), source.found, (height(stream), 1))
 
     def _groups(self, stream: Aggregate, times: set[int] | None) -> Iterator[Event]:
         """Yields the events of AGGREGATE that end at these times, or all."""
