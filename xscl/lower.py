@@ -106,6 +106,9 @@ JoinTree = Leaf | JoinNode
 JoinNames = Mapping[str, Term | str]
 """The referents of visible names. A str is a constant's text."""
 
+Located = tuple[int, str, tuple[Step, ...]]
+"""A block, one of its own variables, and a path on it."""
+
 
 def tree_blocks(tree: JoinTree) -> Iterator[int]:
     if isinstance(tree, Leaf):
@@ -366,6 +369,13 @@ def normalize_readably(query: Query, namespaces: Mapping[str, str]) -> tuple[Nor
     return normalizer.query(query), normalizer.paths
 
 
+def join_tree(query: Query, namespaces: Mapping[str, str]) -> tuple[JoinTree, Callable[[str], Located]]:
+    """The inputs of a checked query as a tree, and a function that locates the variables of its scopes."""
+    normalizer = _Normalizer(namespaces, canonical=False)
+    tree, _, _ = normalizer.input(query.source)
+    return tree, normalizer.located
+
+
 @lru_cache(maxsize=16)
 def _builder(namespaces: tuple[tuple[str, str], ...]) -> PatternBuilder:
     return PatternBuilder(dict(namespaces))
@@ -377,6 +387,7 @@ class _Normalizer:
     def __init__(self, namespaces: Mapping[str, str], *, canonical: bool = True) -> None:
         self._canonical = canonical
         self.paths: dict[str, VarPath] = {}
+        self._ends: dict[str, tuple[str, tuple[Step, ...]]] = {}
         self._namespaces = dict(namespaces)
         self._build = _builder(tuple(self._namespaces.items()))
         self._patterns: list[PatternNode] = []
@@ -385,7 +396,7 @@ class _Normalizer:
         self._unseen: set[int] = set()
 
     def query(self, query: Query) -> NormalQuery:
-        tree, scope, roots = self._input(query.source)
+        tree, scope, roots = self.input(query.source)
         select = query.select
         holes: tuple[Term | str, ...] = ()
         constructor = None
@@ -418,13 +429,13 @@ class _Normalizer:
 
     # ------------------------------------------------------------ names and blocks
 
-    def _input(self, source: Input) -> tuple[JoinTree, JoinNames, _Roots]:
+    def input(self, source: Input) -> tuple[JoinTree, JoinNames, _Roots]:
         match source:
             case Block():
                 return self._block(source)
             case Join(op=op, left=left, right=right, pred=pred, window=window):
-                left_tree, left_scope, left_roots = self._input(left)
-                right_tree, right_scope, right_roots = self._input(right)
+                left_tree, left_scope, left_roots = self.input(left)
+                right_tree, right_scope, right_roots = self.input(right)
                 both = {**left_scope, **right_scope}
                 node = JoinNode(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
                 if op in NEGATED:
@@ -433,7 +444,7 @@ class _Normalizer:
                 return node, both, left_roots + right_roots
             case SubQuery(select=select, source=inner):
                 first = len(self._patterns)
-                tree, scope, roots = self._input(inner)
+                tree, scope, roots = self.input(inner)
                 if isinstance(select, SelectItems):
                     roots = tuple((item.name, self._select(item.operand, scope)) for item in select.items)
                 else:
@@ -467,6 +478,9 @@ class _Normalizer:
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
 
+    def located(self, var: str) -> Located:
+        return self._block_of[var], *self._ends.get(var, (var, ()))
+
     def _attached(self, operand: Expr, scope: JoinNames) -> Expr:
         patterns = list(self._patterns)
         expr = self._resolve(operand, scope, self._attaching(patterns))
@@ -492,6 +506,8 @@ class _Normalizer:
                 fresh = path_end(self._fresh)
                 if not self._canonical:
                     self.paths[fresh] = expr
+                    base, above = self._ends.get(term.var, (term.var, ()))
+                    self._ends[fresh] = base, (*above, *steps)
                 self._block_of[fresh] = self._block_of[term.var]
                 attach_path(term.var, self._build.path(steps, last_var=fresh))
                 return VarPath(fresh)

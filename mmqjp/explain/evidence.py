@@ -410,13 +410,13 @@ class _Test:
 
 @dataclass(eq=False)
 class JoinEvidence:
-    """A conjunctive query over two inputs; a filter has no `right`. `kept` are the variables that matter outside."""
+    """A conjunctive query over two inputs. `kept` are the variables that matter outside."""
 
     query: ReadableQuery
     whole: NormalQuery | Hidden
     conjunct: Conjunct
     left: _Input
-    right: _Input | None
+    right: _Input
     kept: Collection[str]
     span: Span
 
@@ -427,19 +427,12 @@ class JoinEvidence:
 
     def search(self, take: Take) -> Iterator[EvidenceRow]:
         """Yields the rows of documents that have an output: nothing is asked of their times, and no stages counted."""
-        lefts = self.left.search(take)
-        if self.right is None:
-            yield from lefts
-            return
-        for pair in _joined(self.conjunct, lefts, self.right.search(take), take):
+        for pair in _joined(self.conjunct, self.left.search(take), self.right.search(take), take):
             if all(_holds(expr, take, pair) for expr in self.conjunct.residual):
                 yield self._row(pair)
 
     def result(self, take: Take) -> Passing:
-        left = self.left.result(take)
-        if self.right is None:
-            return left
-        right = self.right.result(take)
+        left, right = self.left.result(take), self.right.result(take)
         stages = left.stages + right.stages
         for place, input in enumerate((left, right)):
             if not input.rows:
@@ -775,8 +768,8 @@ def _has_partner() -> _Told:
     return "each of them has a partner among kept documents", ""
 
 
-class Disjuncts(list["JoinEvidence | AbsenceEvidence"]):
-    """The conjunctive queries of a query or of an inner join, or its absence."""
+class Disjuncts(list["_Input"]):
+    """The conjunctive queries of a query or of an inner join, or the only input of a filter or an absence."""
 
     def search(self, take: Take) -> Iterator[EvidenceRow]:
         return chain.from_iterable(join.search(take) for join in self)
@@ -787,7 +780,7 @@ class Disjuncts(list["JoinEvidence | AbsenceEvidence"]):
         return replace(best, rows=tuple(row for result in results for row in result.rows))
 
 
-_Input = BlockEvidence | Disjuncts | _Branched
+_Input = BlockEvidence | JoinEvidence | AbsenceEvidence | Disjuncts | _Branched
 
 
 class Evidence:
@@ -847,8 +840,11 @@ class Evidence:
         found = Disjuncts()
         for conjunct in whole.conjuncts:
             wanted = needed(conjunct) | set(kept)
-            left, second = self._input(conjunct.left, wanted, first), first + blocks_of(conjunct.left)
-            right = None if conjunct.right is None else self._input(conjunct.right, wanted, second)
+            left = self._input(conjunct.left, wanted, first)
+            if conjunct.right is None:
+                found.append(left)
+                continue
+            right = self._input(conjunct.right, wanted, first + blocks_of(conjunct.left))
             span = self._span(first, *conjunct.sides())
             found.append(JoinEvidence(self.query, whole, conjunct, left, right, kept, span))
         return found

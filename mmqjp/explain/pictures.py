@@ -13,14 +13,18 @@ from itertools import zip_longest
 from mmqjp.explain import svg
 from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
 from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, OutlineNode, layered, truncate_to_width
-from mmqjp.explain.terms import wrap_in_functions
+from mmqjp.explain.terms import format_window, wrap_in_functions
 from mmqjp.process import pluralise
+from xscl.algebra.joins import Term
+from xscl.algebra.trees import is_system_variable
 from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
 from xscl.algebra.words import join_threshold
 from xscl.check import disjuncts
+from xscl.check_expressions import blocks
+from xscl.lower import JoinNames, JoinNode, JoinTree, join_tree, tree_blocks
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
-from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
+from xscl.syntax import Query
 
 MOST_FIGURES = 12
 """Maximum number of figures of a query. The rest is counted."""
@@ -92,11 +96,10 @@ class JoinFigures:
     once: str | None
 
 
-def join_figures(query: Query) -> JoinFigures:
+def join_figures(query: Query, namespaces: Mapping[str, str]) -> JoinFigures:
     """Returns the figures of a query that passed `xscl.check`."""
-    reader = _Reader()
-    tree, _, _ = reader.read(query.source)
-    figures = list(reader.figures()) if reader.joins else [reader.filter(tree)]
+    reader = _Reader(query, namespaces)
+    figures = list(reader.figures()) if reader.joins else [reader.filter()]
     once = None if query.once is None else to_xscl(query.once)
     return JoinFigures(tuple(figures[:MOST_FIGURES]), max(0, len(figures) - MOST_FIGURES), len(reader.joins), once)
 
@@ -111,77 +114,45 @@ class _Ref:
     functions: tuple[str, ...] = ()
 
 
-_Scope = Mapping[str, _Ref | None]
-"""Maps the names in a predicate to their meaning; None for constants."""
-_Roots = list[tuple[str | None, _Ref | None]]
-"""The columns of `SELECT *`."""
+def _joins(tree: JoinTree) -> Iterator[JoinNode]:
+    """Yields the joins of a tree, inner ones first."""
+    if isinstance(tree, JoinNode):
+        yield from _joins(tree.left)
+        yield from _joins(tree.right)
+        yield tree
 
 
 @dataclass(frozen=True, slots=True)
-class _Tree:
-    """An input of a join: the numbers of its blocks, from 0, and of its join, from 1."""
-
-    blocks: tuple[int, ...]
-    join: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Join:
-    join: Join
-    left: _Tree
-    right: _Tree
-    scope: _Scope
+class _ValueJoin:
+    literal: Expr
+    left: _Ref
+    right: _Ref
+    near: str | None = None
 
 
 class _Reader:
-    def __init__(self) -> None:
-        self._blocks: list[Block] = []
-        self.joins: list[_Join] = []
+    def __init__(self, query: Query, namespaces: Mapping[str, str]) -> None:
+        self._blocks = blocks(query.source)
+        self._tree, self._located = join_tree(query, namespaces)
+        self.joins = list(_joins(self._tree))
 
-    def read(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
-        """Returns an input, the names visible outside of it, and what `*` selects."""
-        match source:
-            case Block():
-                return self._block(source)
-            case Join():
-                left, left_scope, left_roots = self.read(source.left)
-                right, right_scope, right_roots = self.read(source.right)
-                both = {**left_scope, **right_scope}
-                self.joins.append(_Join(source, left, right, both))
-                return _Tree(left.blocks + right.blocks, len(self.joins)), both, left_roots + right_roots
-            case SubQuery():
-                tree, scope, roots = self.read(source.source)
-                if isinstance(source.select, SelectItems):
-                    roots = [(item.name, _ref(item.operand, scope)) for item in source.select.items]
-                else:
-                    names = ("left", "right") if len(tree.blocks) <= 2 else [f"b{n + 1}" for n in range(len(roots))]
-                    roots = [(name or names[place], ref) for place, (name, ref) in enumerate(roots)]
-                return tree, {str(name): ref for name, ref in roots}, roots
-
-    def _block(self, block: Block) -> tuple[_Tree, _Scope, _Roots]:
-        number = len(self._blocks)
-        self._blocks.append(block)
-        outline = Outline(block)
-        scope: _Scope = {var: _Ref(number, var) for var in outline.variables()}
-        return _Tree((number,)), scope, [(block.steps[-1].var, _Ref(number, None))]
-
-    def filter(self, tree: _Tree) -> Figure:
-        return Figure(1, 1, 1, "", "", (self._side(tree, {number: self._outline(number) for number in tree.blocks}),))
+    def filter(self) -> Figure:
+        return Figure(1, 1, 1, "", "", (self._side(self._tree, {0: self._outline(0)}),))
 
     def _outline(self, number: int) -> Outline:
         return Outline(self._blocks[number])
 
     def figures(self) -> Iterator[Figure]:
         for number, join in enumerate(self.joins, 1):
-            arms = disjuncts(join.join.pred)
+            arms = disjuncts(join.pred)
             for place, literals in enumerate(arms, 1):
                 figure = self._figure(join, literals)
                 yield replace(figure, number=number, disjunct=place, disjuncts=len(arms))
 
-    def _figure(self, join: _Join, literals: tuple[Expr, ...]) -> Figure:
-        outlines = {number: self._outline(number) for number in (*join.left.blocks, *join.right.blocks)}
-        equal = [pair for literal in literals if (pair := _equality(literal, join)) is not None]
-        found = equal or _nearest(literals, join)
+    def _figure(self, join: JoinNode, literals: tuple[Expr, ...]) -> Figure:
+        outlines = {number: self._outline(number) for number in tree_blocks(join)}
+        equal = [pair for literal in literals if (pair := self._equality(literal, join)) is not None]
+        found = equal or self._nearest(literals, join)
         conditions = [to_xscl(literal) for literal in literals if all(literal is not pair.literal for pair in found)]
         ends = [tuple(outlines[ref.block].at(ref.var, ref.steps) for ref in (pair.left, pair.right)) for pair in found]
         joined = {id(node) for pair in ends for node in pair}
@@ -198,71 +169,62 @@ class _Reader:
             )
             for pair, (one, other) in zip(found, ends, strict=True)
         )
-        window = to_xscl(join.join.window)
-        return Figure(1, 1, 1, join.join.op, window, sides, curves, tuple(conditions))
+        window = format_window(join.window)
+        return Figure(1, 1, 1, join.op, window, sides, curves, tuple(conditions))
 
     def _side(
         self,
-        tree: _Tree,
+        tree: JoinTree,
         outlines: Mapping[int, Outline],
         joined: set[int] | frozenset[int] = frozenset(),
         places: dict[int, tuple[int, int]] | None = None,
     ) -> FigureSide:
-        blocks = []
-        for place, number in enumerate(tree.blocks):
+        join = next((number for number, one in enumerate(self.joins, 1) if one is tree), None)
+        shown = []
+        for place, number in enumerate(tree_blocks(tree)):
             rows: list[tuple[OutlineNode, OutlineLine]] = list(
-                outlines[number].rows(joined, only_joined=tree.join is not None)
+                outlines[number].rows(joined, only_joined=join is not None)
             )
-            blocks.append(FigureBlock(outlines[number].stream, tuple(row for _, row in rows)))
+            shown.append(FigureBlock(outlines[number].stream, tuple(row for _, row in rows)))
             if places is not None:
                 places.update((id(node), (place, line)) for line, (node, _) in enumerate(rows))
-        return FigureSide(tuple(blocks), tree.join)
+        return FigureSide(tuple(shown), join)
 
+    def _equality(self, literal: Expr, join: JoinNode) -> _ValueJoin | None:
+        if not isinstance(literal, Compare) or literal.op != "=":
+            return None
+        return self._value_join(literal, literal.left, literal.right, join)
 
-@dataclass(frozen=True, slots=True)
-class _ValueJoin:
-    literal: Expr
-    left: _Ref
-    right: _Ref
-    near: str | None = None
+    def _nearest(self, literals: tuple[Expr, ...], join: JoinNode) -> list[_ValueJoin]:
+        """The value join of a disjunct without equalities: that near() with the greatest threshold (`xscl.check`)."""
+        found: list[_ValueJoin] = []
+        for literal in literals:
+            match literal:
+                case Call(name="near", args=(one, other, Number(text=text))):
+                    pair = self._value_join(literal, one, other, join, text)
+                    found += [] if pair is None else [pair]
+        return sorted(found, key=lambda pair: join_threshold(number_string(pair.near or "")), reverse=True)[:1]
 
+    def _value_join(
+        self, literal: Expr, one: Expr, other: Expr, join: JoinNode, near: str | None = None
+    ) -> _ValueJoin | None:
+        """The value join of two operands; None if they are not of both inputs."""
+        left, right, lefts = self._ref(one, join.scope), self._ref(other, join.scope), set(tree_blocks(join.left))
+        if left is None or right is None or (left.block in lefts) == (right.block in lefts):
+            return None
+        if right.block in lefts:
+            left, right = right, left
+        return _ValueJoin(literal, left, right, near)
 
-def _equality(literal: Expr, join: _Join) -> _ValueJoin | None:
-    if not isinstance(literal, Compare) or literal.op != "=":
+    def _ref(self, operand: Expr, scope: JoinNames) -> _Ref | None:
+        match operand:
+            case VarPath(var=var, steps=steps) if isinstance(term := scope[var], Term):
+                block, base, above = self._located(term.var)
+                return _Ref(block, None if is_system_variable(base) else base, (*above, *steps), term.functions)
+            case Call(args=(arg, *_)) if name := derivation(operand):
+                found = self._ref(arg, scope)
+                return found and replace(found, functions=(*found.functions, name))
         return None
-    return _value_join(literal, literal.left, literal.right, join)
-
-
-def _nearest(literals: tuple[Expr, ...], join: _Join) -> list[_ValueJoin]:
-    """The value join of a disjunct without equalities: that near() with the greatest threshold (`xscl.check`)."""
-    found: list[_ValueJoin] = []
-    for literal in literals:
-        match literal:
-            case Call(name="near", args=(one, other, Number(text=text))):
-                pair = _value_join(literal, one, other, join, text)
-                found += [] if pair is None else [pair]
-    return sorted(found, key=lambda pair: join_threshold(number_string(pair.near or "")), reverse=True)[:1]
-
-
-def _value_join(literal: Expr, one: Expr, other: Expr, join: _Join, near: str | None = None) -> _ValueJoin | None:
-    """The value join of two operands; None if they are not of both inputs."""
-    left, right = _ref(one, join.scope), _ref(other, join.scope)
-    if left is None or right is None or (left.block in join.left.blocks) == (right.block in join.left.blocks):
-        return None
-    if right.block in join.left.blocks:
-        left, right = right, left
-    return _ValueJoin(literal, left, right, near)
-
-
-def _ref(operand: Expr, scope: _Scope) -> _Ref | None:
-    match operand:
-        case VarPath(var=var, steps=steps):
-            found = scope[var]
-            return found and replace(found, steps=(*found.steps, *steps))
-        case Call(args=(arg, *_)) if name := derivation(operand):
-            found = _ref(arg, scope)
-            return found and replace(found, functions=(*found.functions, name))
-    return None
 
 
 SIDE, JOIN_GAP, EDGE = 330, 240, 12
@@ -315,8 +277,8 @@ def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
         if y > MOST_HEIGHT:
             break
         rest -= 1
-        (query,) = parse_script(text, stored=True).queries
-        shown = join_figures(query)
+        script = parse_script(text, stored=True)
+        shown = join_figures(script.queries[0], dict(script.namespaces))
         if len(queries) > 1:
             parts.append(svg.text_element(EDGE, y + svg.SIZE, truncate_to_width(name, _WIDEST), bold=True))
             y += LINE + 8

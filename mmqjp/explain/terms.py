@@ -103,10 +103,7 @@ class Operand:
 
     @property
     def value(self) -> str:
-        value = self.text
-        for name in self.functions:
-            value = derive(name, value)
-        return value
+        return apply_functions(self.text, self.functions)
 
 
 @dataclass(frozen=True, slots=True)

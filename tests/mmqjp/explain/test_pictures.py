@@ -70,7 +70,9 @@ def test_pictures_are_plain_svg_with_the_joins_of_the_normal_form(script):
         normal = normalize(query, dict(namespaces))
         if any(side.hidden for conjunct in normal.conjuncts for side in conjunct.sides()):
             continue  # its inner joins have other names, and the outer disjuncts repeat them
-        found = {(len(figure.curves), len(figure.sides)) for figure in pictures.join_figures(query).figures}
+        found = {
+            (len(figure.curves), len(figure.sides)) for figure in pictures.join_figures(query, dict(namespaces)).figures
+        }
         if normal.absent:
             assert found == {(len(one.joins), 2) for one in normal.absent}
         else:
@@ -102,7 +104,8 @@ def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
     figures = pictures.join_figures(
         parse_script(
             "SELECT x FROM S//a->x[./k->k] FOLLOWED BY {k = y, 1 h} S//b->y[./m->m] FOLLOWED BY {x/t = z, 2 h} S//c->z"
-        ).queries[0]
+        ).queries[0],
+        {},
     ).figures
     assert [(figure.op, figure.window) for figure in figures] == [("FOLLOWED BY", "1 h"), ("FOLLOWED BY", "2 h")]
     assert figures[1].sides[0].join == 1
@@ -111,14 +114,14 @@ def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
     (curve,) = figures[1].curves
     assert (curve.left, curve.right, curve.text) == ((0, 1), (0, 0), "x/t = z")
     query = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
-    (figure,) = pictures.join_figures(parse_script(query).queries[0]).figures
+    (figure,) = pictures.join_figures(parse_script(query).queries[0], {}).figures
     assert [(curve.text, curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
     assert figure.conditions == ("near(k, y, 0.5)", "k != y")
     both = query.replace("k != y", "lower-case(k) = lower-case(y)")
-    (figure,) = pictures.join_figures(parse_script(both).queries[0]).figures
+    (figure,) = pictures.join_figures(parse_script(both).queries[0], {}).figures
     assert [curve.label for curve in figure.curves] == ["lower-case"] and len(figure.conditions) == 2
     renamed = "SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y"
-    (figure,) = pictures.join_figures(parse_script(renamed).queries[0]).figures
+    (figure,) = pictures.join_figures(parse_script(renamed).queries[0], {}).figures
     (curve,) = figure.curves
     assert (curve.left_functions, curve.right_functions, curve.label) == (("lower-case",), (), "lower-case = as it is")
 
