@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +31,6 @@ from mmqjp.commands.options import (
     time_xpath_option,
 )
 from mmqjp.engine import Session
-from mmqjp.explain import trial
 from mmqjp.explain.automaton import EventProgram, compile_statements, registered_statements
 from mmqjp.explain.explanation import (
     DEFINITION_COLUMNS,
@@ -48,7 +46,7 @@ from mmqjp.explain.pictures import join_graphs, plan_picture
 from mmqjp.explain.plan import JOIN_RULE, absences_in, answers_after, estimates, whole_plan
 from mmqjp.explain.svg import as_file
 from mmqjp.explain.terms import leaf_sides, names_of_others
-from mmqjp.explain.trial import MOST_TRIED_QUERIES, Sample, in_turns, sample_of, try_queries
+from mmqjp.explain.trial import MOST_TRIED_QUERIES, Sample, in_turns, sample_of, table_rows, trial_notes, try_queries
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.model import HiddenStream, Subscription
@@ -151,21 +149,19 @@ def _show_events(script: Script) -> None:
         return
     program = EventProgram(compile_statements(script))
     if script.definitions:
-        table = _table(DEFINITION_COLUMNS)
-        for definition in script.definitions[:MOST_LISTED]:
-            table.add_row(*map(Text, definition_row(definition, program)))
-        _show(table, len(script.definitions), "event", "events")
-    if program.statements:
-        table = _table(QUERY_COLUMNS)
-        for number in range(min(len(program.statements), MOST_LISTED)):
-            table.add_row(*map(Text, summary_row(number, program)))
-        _show(table, len(program.statements), "event query", "event queries")
+        rows = (definition_row(definition, program) for definition in script.definitions[:MOST_LISTED])
+        _show(_table(DEFINITION_COLUMNS, rows), len(script.definitions), "event", "events")
+    if count := len(program.statements):
+        rows = (summary_row(number, program) for number in range(min(count, MOST_LISTED)))
+        _show(_table(QUERY_COLUMNS, rows), count, "event query", "event queries")
 
 
-def _table(columns: Iterable[str]) -> Table:
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -182,10 +178,10 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
     click.echo(f"tried on {pluralise(len(sample.documents), 'document')} (stream {streams}{refused})")
     with progress_shown():
         trials = try_queries(script, text, sample)
-    console().print(trial.table(trials))
+    console().print(_table(("query", "part", "found"), table_rows(trials)))
     if (more := len(script.queries) - MOST_TRIED_QUERIES) > 0:
         click.echo(f"and {pluralise(more, 'query', 'queries')} more, not tried")
-    if notes := trial.trial_notes(trials, text):
+    if notes := trial_notes(trials, text):
         click.echo(rendered(notes, str(path), "note", "note"))
 
 
@@ -198,23 +194,16 @@ class CheckSummary(NamedTuple):
 
 def summarise_script(script: Script) -> CheckSummary:
     """Summarizes the queries of a script, registered in a new, empty engine."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     named = zip(script.all_queries, script.names(), strict=True)
     names = [name for query, name in named if isinstance(query, Query)]
-    longest = max(map(len, names[:MOST_LISTED]))
-    notes: list[str] = []
-    for name in COLUMNS:
-        width = min(longest, NAME_WIDTH) if name == "query" else None
-        table.add_column(name, overflow="fold", min_width=width)
     with Session("duckdb") as engine:
         with progress_shown():
             engine.ensure(script)
-        joins = (query for query in engine.registry.subscriptions.values() if not query.is_events)
-        for subscription in islice(joins, MOST_LISTED):
-            table.add_row(*map(Text, _row(engine.registry, subscription)))
-            found = map(answers_after, absences_in(subscription.normal))
-            notes += (f"{printable_line(subscription.name)}: {told}" for told in dict.fromkeys(found))
-    return CheckSummary(table, notes)
+        joins = [query for query in engine.registry.subscriptions.values() if not query.is_events][:MOST_LISTED]
+        table = _table(COLUMNS, (_row(engine.registry, subscription) for subscription in joins))
+        table.columns[0].min_width = min(max(map(len, names[:MOST_LISTED])), NAME_WIDTH)
+    told = ((one.name, dict.fromkeys(map(answers_after, absences_in(one.normal)))) for one in joins)
+    return CheckSummary(table, [f"{printable_line(name)}: {one}" for name, some in told for one in some])
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:

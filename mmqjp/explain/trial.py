@@ -1,5 +1,5 @@
 """Tries the queries of a script on a sample of documents: counts their outputs, and what passes each stage. Renders the
-counts as a table, with a note for each stage that nothing passes."""
+counts as rows, with a note for each stage that nothing passes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TypeVar
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from feeds.documents import Document, Reject
 from mmqjp.documents.record import record_of
@@ -164,16 +160,13 @@ def _with_upstream(script: Script, first: int) -> Script:
     return replace(script, queries=queries, order=script.order[: len(queries)])
 
 
-def table(trials: Sequence[QueryTrial]) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("query", "part", "found"):
-        made.add_column(column, overflow="fold")
+def table_rows(trials: Sequence[QueryTrial]) -> Iterator[tuple[str, str, str]]:
+    """Yields rows with query, part, and what was found."""
     for trial in trials:
         paused = f", then paused: {printable_line(trial.paused)}" if trial.paused else ""
         left_out = f"; {trial.left_out:,} documents are too large to search" if trial.left_out else ""
-        for row in ((trial.name, trial.noun, f"{trial.found:,}{paused}{left_out}"), *_rows(trial)):
-            made.add_row(*(Text(cell) for cell in row))
-    return made
+        yield trial.name, trial.noun, f"{trial.found:,}{paused}{left_out}"
+        yield from _rows(trial)
 
 
 def _rows(trial: QueryTrial) -> Iterator[tuple[str, str, str]]:

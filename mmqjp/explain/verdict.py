@@ -101,6 +101,8 @@ def verdicts_of(
     """Returns the verdict of a result for documents, one for each block (None: stored ones), or those of the first
     choices of documents that pass all."""
     placed, partners = tuple(documents), found.partners
+    if partners is not None and found.incomplete:
+        return [_of_failed(query, placed, found)]
     if partners is not None and None not in placed[readable.told :] and len(placed) > readable.told:
         if not partners.rows:
             return [_of_failed(query, placed, partners)]

@@ -474,10 +474,7 @@ def selected_values(xml: str) -> tuple[tuple[str, str], ...]:
 
 def _values(root: etree._Element, constructed: bool) -> Iterator[tuple[str, str]]:
     if constructed:
-        yield from (
-            (name.rpartition("}")[2], truncate(printable_line(text)))
-            for name, text in map(_attribute_texts, root.attrib.items())
-        )
+        yield from _attribute_texts(root)
         own = printable_line(" ".join(text for text in (root.text, *(child.tail for child in root)) if text))
         if own:
             yield local_name(root), truncate(own)
@@ -489,14 +486,12 @@ def _values(root: etree._Element, constructed: bool) -> Iterator[tuple[str, str]
         if text := ", ".join(filter(None, map(printable_line, texts))):
             yield local_name(child), truncate(text)
         if constructed:
-            yield from (
-                (name.rpartition("}")[2], truncate(printable_line(text)))
-                for name, text in map(_attribute_texts, child.attrib.items())
-            )
+            yield from _attribute_texts(child)
 
 
-def _attribute_texts(attribute: tuple[str | bytes, str | bytes]) -> tuple[str, str]:
-    return str(attribute[0]), str(attribute[1])
+def _attribute_texts(element: etree._Element) -> Iterator[tuple[str, str]]:
+    for name, text in element.attrib.items():
+        yield str(name).rpartition("}")[2], truncate(printable_line(str(text)))
 
 
 PAGE, PAGE_CHARACTERS = 200, 4 << 20

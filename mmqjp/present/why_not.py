@@ -150,9 +150,8 @@ class _Scan:
             )
             still = "" if count else "nothing came so far, and what is not late still may"
             stages += (FunnelStage("decided", f"the watermark of {absence.stream}", count, message=still),)
-        incomplete = found.incomplete or (found.partners is not None and found.partners.incomplete)
         return QueryFunnel(
-            query.text, stages, count, found.ties, self.unseen, found.left_out, incomplete, query.paused or ""
+            query.text, stages, count, found.ties, self.unseen, found.left_out, found.incomplete, query.paused or ""
         )
 
 
