@@ -601,15 +601,14 @@ class _Equality:
             shown, against = map(truncate_value, self._near[0])
             what = f'{one} "{shown}" and {other} "{against}" differ only in {differ}'
             return what, f"use {', '.join(self._functions)} on both sides"
-        if told := near_instead(left, right, *map(self._join.query.term, self._terms)):
-            return told
+        near = near_instead(left, right, *map(self._join.query.term, self._terms))
         if self._join._is_single:
-            return f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", ""
+            return near or (f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", "")
         for name, values, others in ((one, left, right), (other, right, left)):
             if len(values) <= MOST_NEAR < len(others):
                 return f"no other document has {name} {_shown(values)} among {len(others):,} values", ""
         counts = f"{len(left):,} values of {one} on the left and {len(right):,} of {other} on the right"
-        return f"no two documents share one of {counts}", ""
+        return near or (f"no two documents share one of {counts}", "")
 
 
 def _shown(values: DocumentsByText) -> str:
