@@ -570,11 +570,14 @@ class Batches:
     def _set_aside(self, blamed: Mapping[Subscription, str]) -> dict[str, str]:
         """Pauses queries, and takes the work from unreadable ones. Returns the reasons by name."""
         changes, registry = self._components.changes, self._components.registry
-        active = {query: reason for query, reason in blamed.items() if query.active}
-        for reason in dict.fromkeys(active.values()):
-            with self.whole():
-                changes.pause_queries([query for query in active if active[query] == reason], reason)
-                registry.set_aside()
+        if not any(query.active for query in blamed):
+            return {}
+        # Operators follow the change after its commit, where a text that cannot be read would leave the batch halfway.
+        registry.read_absences()
+        active = {query: reason for query, reason in {**registry.unreadable(), **blamed}.items() if query.active}
+        with self.whole():
+            changes.pause_queries(active)
+            registry.set_aside()
         return {query.name: reason for query, reason in active.items()}
 
     def _failure(

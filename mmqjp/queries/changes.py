@@ -318,17 +318,17 @@ class QueryChanges:
 
     def pause(self, name: str, reason: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Raises UnknownQuery."""
-        self._set_paused([s for s in self._named(name) if s.paused is None], reason, [name], metadata_for)
+        self._set_paused({s: reason for s in self._named(name) if s.paused is None}, [name], metadata_for)
 
     def resume(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Resumed queries see later documents and those from before the pause. Raises UnknownQuery and StoreError."""
         unreadable = self._registry.unreadable()
         if reason := next((unreadable[query] for query in self._named(name) if query in unreadable), None):
             raise StoreError(f"{name}: {reason}")
-        self._set_paused([s for s in self._named(name) if s.paused is not None], None, [name], metadata_for)
+        self._set_paused({s: None for s in self._named(name) if s.paused is not None}, [name], metadata_for)
 
-    def pause_queries(self, queries: Sequence[Subscription], reason: str) -> None:
-        self._set_paused(queries, reason, [], no_metadata)
+    def pause_queries(self, reasons: Mapping[Subscription, str]) -> None:
+        self._set_paused(reasons, [], no_metadata)
 
     @contextmanager
     def without(self, queries: Iterable[Subscription]) -> Iterator[None]:
@@ -347,24 +347,25 @@ class QueryChanges:
         return found
 
     def _set_paused(
-        self, subscriptions: Sequence[Subscription], reason: str | None, names: list[str], metadata_for: MetadataFor
+        self, reasons: Mapping[Subscription, str | None], names: list[str], metadata_for: MetadataFor
     ) -> None:
-        behind = streams_behind(subscriptions, self._registry)
+        """Pauses queries for reasons, or resumes those without one."""
+        behind = streams_behind(reasons, self._registry)
         last = {False: self._ledger.next_docid - 1, True: self._event_time(behind)}  # of documents, and of events
         with whole_batch(self._store):
-            if reason is None:
+            if None in reasons.values():
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
-            for is_events, at in last.items():
-                self.save_pauses([s.qid for s in subscriptions if s.is_events == is_events], at, reason)
+            for query, reason in reasons.items():
+                self.save_pauses([query.qid], last[query.is_events], reason)
             self._ledger.save_metadata(metadata_for(names))
-        for subscription in subscriptions:
-            at = last[subscription.is_events]
+        for query, reason in reasons.items():
+            at = last[query.is_events]
             if reason is None:
-                subscription.resume(at, self._ledger.batch)
-                self._registry.activate(subscription)
+                query.resume(at, self._ledger.batch)
+                self._registry.activate(query)
             else:
-                self._registry.deactivate(subscription)
-                subscription.pause(at, reason)
+                self._registry.deactivate(query)
+                query.pause(at, reason)
 
     def _diff(
         self, script: Script, mode: SubscribeMode, since: int | None, others: Collection[str]

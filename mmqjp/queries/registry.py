@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -382,6 +383,13 @@ class Registry:
 
     def has_work(self, query: Subscription) -> bool:
         return query.active or bool(query.targets)
+
+    def read_absences(self) -> None:
+        """Reads the texts behind the rows that absences share. Those that cannot be read are known then."""
+        for row in self.absent:
+            for target in self.rows[row]:
+                with suppress(StoreError):
+                    _ = target.owner.conjuncts
 
     def set_aside(self) -> None:
         """Takes their work from the paused queries that cannot be read, and leaves their names."""
