@@ -85,12 +85,7 @@ def test_nor_can_those_that_a_grammar_makes():
 
 @pytest.mark.parametrize(
     ("text", "loses"),
-    [
-        ("(?:b|(?!--)-+)*+", True),
-        ("x(?:(?:ab)*c)?+", True),
-        ("(?:b|(?!--)-+|)*+", False),
-        ("[ab]*+(?>a+b|)c++", False),
-    ],
+    [("(?:b|(?!--)-+)*+", True), ("x(?:(?:ab)*c)?+", True), ("(?:b|(?!--)-+|)*+", False), ("[ab]*+(?>a+b|)c++", False)],
 )
 def test_those_that_may_fail_are_found(text: str, loses: bool):
     assert loses_its_place(re.compile(text)) is loses

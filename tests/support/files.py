@@ -21,11 +21,7 @@ LINES: list[dict[str, object]] = [
     {"id": "d2", "time": [1, 2], "xml": LATIN},
     {"id": "d3", "xml": "<c/>", "note": "unknown keys are let be"},
 ]
-DOCUMENTS = [
-    Document("d1", "<a/>", "T", NOON),
-    Document("d2", LATIN, "S", (1, 2)),
-    Document("d3", "<c/>", "S", 99),
-]
+DOCUMENTS = [Document("d1", "<a/>", "T", NOON), Document("d2", LATIN, "S", (1, 2)), Document("d3", "<c/>", "S", 99)]
 """The documents of LINES, read at 99 µs."""
 
 

@@ -59,10 +59,7 @@ def minors(query: str) -> list[list[tuple[str, int | None]]]:
         # Inner nodes without a branch are contracted, and those with one stay.
         (
             "//a[./b/c[./d->d][./e->e]][./f->f] JOIN {d = x AND e = x AND f = x, 1 h} //x->x",
-            [
-                [("//a", None), ("//a/b/c", 0), ("//a/b/c/d", 1), ("//a/b/c/e", 1), ("//a/f", 0)],
-                [("//x", None)],
-            ],
+            [[("//a", None), ("//a/b/c", 0), ("//a/b/c/d", 1), ("//a/b/c/e", 1), ("//a/f", 0)], [("//x", None)]],
         ),
         # A join on an inner node gets a leaf on the self axis, and a function a leaf of its own.
         (
