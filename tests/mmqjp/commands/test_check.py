@@ -42,9 +42,8 @@ def test_warnings_are_on_standard_error_and_fail_only_with_strict_whatever_follo
     result = mmqjp("check", "--feeds", write_queries(tmp_path, ";\n".join(f"S//item[./x{n}]" for n in range(103))))
     assert result.stderr.count("warning: ") == 100 and result.stderr.endswith("and 3 more warnings\n")
     queries = write_queries(tmp_path, "S//item[./titel]")
-    for option in (["--feeds"], ["--feeds=item"], ["--feeds", "item"]):
-        assert "no titel" in mmqjp("check", *option, queries).stderr
-        assert "no titel" in mmqjp("check", queries, *option).stderr
+    for arguments in (["--feeds=item", queries], ["--feeds", "item", queries], [queries, "--feeds"]):
+        assert "no titel" in mmqjp("check", *arguments).stderr
     assert mmqjp("check", "--feeds", "raw", queries).stderr == ""
 
 
@@ -71,33 +70,34 @@ BEFORE = NONE + "; {}, before it, matches 2"
 HINT = 'the values are "Ada" (in 1), "Bob" (in 1)'
 
 
-@pytest.mark.parametrize(
-    ("query", "part", "note", "hint"),
-    [
-        ("S//book[./autor]", "/autor", BEFORE.format("./autor", "//book"), "did you mean author (in 2)?"),
-        ("S//book[./@author]", "/@author", BEFORE.format("./@author", "//book"),
-         "it is an element: write author (in 2)"),
-        ("S/author", "/author", NONE.format("/author"), "it is deeper: write //author (in 4)"),
-        ('S//book[./author = "ada"]', './author = "ada"',
-         BEFORE.format('./author = "ada"', "./author"), HINT),
-        ('S//book[contains(./autor, "A")]', 'contains(./autor, "A")',
-         BEFORE.format('contains(./autor, "A")', "//book"), "did you mean author (in 2)?"),
-        ("S//book[./title]", "/title", BEFORE.format("./title", "//book"), "there are author"),
-        ('S//book[./author\n  = "a  b"]', "./author", BEFORE.format('./author = "a  b"', "./author"), HINT),
-        ("news//book", "news//book", "there is no document of stream news", "there are documents of S (4)"),
-        (BACKWARDS := "S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]", BACKWARDS,
-         "FOLLOWED BY: the right one begins 2 d before the left one ends", "JOIN takes either order"),
-        (SHORT := "S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]", SHORT,
-         "1 h: the nearest are 2 d apart, and the window is 1 h", None),
-    ],
-)  # fmt: skip
-def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, documents, query, part, note, hint):
-    queries, at = write_queries(tmp_path, query), query.index(part)
+BACKWARDS = "S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]"
+SHORT = "S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]"
+NOTES = [
+    ("S//book[./autor]", "/autor", BEFORE.format("./autor", "//book"), "did you mean author (in 2)?"),
+    ("S//book[./@author]", "/@author", BEFORE.format("./@author", "//book"),
+     "it is an element: write author (in 2)"),
+    ("S/author", "/author", NONE.format("/author"), "it is deeper: write //author (in 4)"),
+    ('S//book[./author = "ada"]', './author = "ada"', BEFORE.format('./author = "ada"', "./author"), HINT),
+    ('S//book[contains(./autor, "A")]', 'contains(./autor, "A")',
+     BEFORE.format('contains(./autor, "A")', "//book"), "did you mean author (in 2)?"),
+    ("S//book[./title]", "/title", BEFORE.format("./title", "//book"), "there are author"),
+    ('S//book[./author\n  = "a  b"]', "./author", BEFORE.format('./author = "a  b"', "./author"), HINT),
+    ("news//book", "news//book", "there is no document of stream news", "there are documents of S (4)"),
+    (BACKWARDS, BACKWARDS, "FOLLOWED BY: the right one begins 2 d before the left one ends", "JOIN takes either order"),
+    (SHORT, SHORT, "1 h: the nearest are 2 d apart, and the window is 1 h", None),
+]  # fmt: skip
+
+
+def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, documents):
+    text = ";\n".join(query for query, *_ in NOTES)
+    queries = write_queries(tmp_path, text)
     result = mmqjp("check", queries, "--against", documents)
     assert (result.exit_code, result.stderr) == (0, "")
-    shown = f"  {query.partition(chr(10))[0]}\n  {' ' * at}{'^' * len(part)}\n"
-    shown += f"help: {hint}\n" if hint else ""
-    assert result.stdout.endswith(f"\n{queries}:1:{at + 1}: note: {note}\n{shown}"), result.stdout
+    for query, part, note, hint in NOTES:
+        begin, at = text.index(query), query.index(part)
+        line, shown = text[:begin].count("\n") + 1, text[begin:].partition("\n")[0]
+        expected = f"{queries}:{line}:{at + 1}: note: {note}\n  {shown}\n  {' ' * at}{'^' * len(part)}\n"
+        assert f"\n{expected}{f'help: {hint}' if hint else ''}" in result.stdout, query
 
 
 PAIRS = "S//a->x JOIN {x = y, INF} S//b->y"
@@ -238,32 +238,30 @@ def test_queries_of_both_kinds_are_numbered_together_and_definitions_alone_are_a
     assert [line for line in warnings(result) if "nothing reads" not in line] == []
 
 
-@pytest.mark.parametrize(
-    ("query", "place", "warning"),
-    [
-        ("FROM A NEXT B", "A ^NEXT B", ENDLESS),
-        ("FROM (A NEXT B WITHIN 3 d) UNION (A NEXT{DUR >= 3 d} B)", "(A ^NEXT{DUR",
-         ENDLESS),
-        ("FROM FILTER{z > 3} B", "^z > 3", TEXT),
-        ("FROM FILTER{NOT (3 < z)} B", "^z)", TEXT),
-        ("FROM FILTER{z = 3} B", "^z = 3", TEXT),
-        ("FROM A NEXT{$1.k = $2.y} B WITHIN 1 d", "^$1.k",
-         TEXT),
-        ("FROM A NEXT{k < z} B WITHIN 1 d", "^k < z",
-         "< compares numbers, and both of these are texts: it holds for texts that are numbers"),
-        ("FROM FILTER{k = l AND y > 3}(A NEXT B) WITHIN 1 d", "^k = l",
-         "NEXT has taken the first event of all before this is tested"),
-        ("FROM FILTER{l_1 = l}(B NEXT B) WITHIN 1 d", "^l_1 = l",
-         "NEXT has taken the first event of all before this is tested"),
-        ("FROM FILTER{y > 3} B WITHIN 5 d", "^5 d", "WITHIN changes nothing without NEXT or FOLD"),
-    ],
-)  # fmt: skip
-def test_warnings(tmp_path, query, place, warning):
-    text = DEFINED + ";\n" + query
-    result, path = check(tmp_path, text)
-    column = query.index(place.replace("^", "")) + place.index("^") + 1
+TAKEN = "NEXT has taken the first event of all before this is tested"
+WARNED = [
+    ("FROM A NEXT B", "A ^NEXT B", ENDLESS),
+    ("FROM (A NEXT B WITHIN 3 d) UNION (A NEXT{DUR >= 3 d} B)", "(A ^NEXT{DUR", ENDLESS),
+    ("FROM FILTER{z > 3} B", "^z > 3", TEXT),
+    ("FROM FILTER{NOT (3 < z)} B", "^z)", TEXT),
+    ("FROM FILTER{z = 3} B", "^z = 3", TEXT),
+    ("FROM A NEXT{$1.k = $2.y} B WITHIN 1 d", "^$1.k", TEXT),
+    ("FROM A NEXT{k < z} B WITHIN 1 d", "^k < z",
+     "< compares numbers, and both of these are texts: it holds for texts that are numbers"),
+    ("FROM FILTER{k = l AND y > 3}(A NEXT B) WITHIN 1 d", "^k = l", TAKEN),
+    ("FROM FILTER{l_1 = l}(B NEXT B) WITHIN 1 d", "^l_1 = l", TAKEN),
+    ("FROM FILTER{y > 3} B WITHIN 5 d", "^5 d", "WITHIN changes nothing without NEXT or FOLD"),
+]  # fmt: skip
+
+
+def test_warnings(tmp_path):
+    result, path = check(tmp_path, ";\n".join([DEFINED, *(query for query, *_ in WARNED)]))
+    columns = [query.index(place.replace("^", "")) + place.index("^") + 1 for query, place, _ in WARNED]
     assert result.exit_code == 0
-    assert warnings(result) == [f"{path}:5:{column}: warning: {warning}"]
+    assert warnings(result) == [
+        f"{path}:{line}:{column}: warning: {warning}"
+        for line, (column, (*_, warning)) in enumerate(zip(columns, WARNED, strict=True), 5)
+    ]
 
 
 def test_what_is_well_is_not_warned_of(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -91,25 +92,26 @@ def test_texts_are_parsed_when_something_is_delivered(tmp_path, monkeypatch):
         assert len(parsed) == 4
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE variables SET node = '[1]'",
-        "UPDATE variables SET node = '{'",
-        "DELETE FROM variables WHERE parent IS NOT NULL",
-        "DELETE FROM templates",
-        "DELETE FROM inner_placements",
-        "UPDATE placements SET streams = NULL",
-    ],
-)
-def test_a_store_whose_tables_do_not_agree_is_refused(damage, tmp_path):
-    with Session("duckdb", state=tmp_path) as engine:
+DISAGREEMENTS = [
+    "UPDATE variables SET node = '[1]'",
+    "UPDATE variables SET node = '{'",
+    "DELETE FROM variables WHERE parent IS NOT NULL",
+    "DELETE FROM templates",
+    "DELETE FROM inner_placements",
+    "UPDATE placements SET streams = NULL",
+]
+
+
+def test_a_store_whose_tables_do_not_agree_is_refused(tmp_path):
+    with Session("duckdb", state=tmp_path / "whole") as engine:
         engine.subscribe(QUERIES)
-    with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
-        connection.execute(damage)
-    with pytest.raises(StoreError, match="do not agree"):
-        Session("duckdb", state=tmp_path)
-    result = mmqjp("list", "--state", tmp_path)
+    for number, damage in enumerate(DISAGREEMENTS):
+        state = shutil.copytree(tmp_path / "whole", tmp_path / f"copy {number}")
+        with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
+            connection.execute(damage)
+        with pytest.raises(StoreError, match="do not agree"):
+            Session("duckdb", state=state)
+    result = mmqjp("list", "--state", state)
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1
 
 
