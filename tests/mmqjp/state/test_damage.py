@@ -19,6 +19,7 @@ from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged, lost_or_swapped
+from tests.support.in_turn import in_turn
 from tests.support.stores import as_files, parquet_store
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ def whole(small, tmp_path_factory) -> Whole:
     return Whole(place, right)
 
 
-@pytest.mark.parametrize("seed", seeds(10, 400))
+@pytest.mark.parametrize("seed", seeds(5, 400))
 def test_damaged_postings_give_the_same_outputs(seed, whole, tmp_path):
     how = damaged(Random(seed), whole.place / "closed", tmp_path / "copy", lambda path: path.parent.name == RUNS)
     assert went_on(tmp_path / "copy") == whole.right, how
 
 
-@pytest.mark.parametrize("seed", seeds(10, 600))
+@pytest.mark.parametrize("seed", seeds(6, 600))
 def test_any_damage_is_told_or_does_not_matter(seed, whole, tmp_path):
     rng = Random(seed)
     how = rng.choice([damaged, lost_or_swapped])(rng, whole.place / rng.choice(["closed", "killed"]), tmp_path / "copy")
@@ -124,8 +125,7 @@ def test_parts_of_a_store_are_no_new_store(left, whole, tmp_path):
             opens(state)
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "damaged"])
-@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(("harm", "read_only"), in_turn(["gone", "cut", "damaged"], [True, False]))
 def test_a_log_that_lost_commits_is_told(harm, read_only, whole, tmp_path):
     shutil.copytree(whole.place / "killed", tmp_path / "copy")
     log = tmp_path / "copy" / f"{DUCKDB_FILE}.wal"

@@ -171,8 +171,8 @@ def fetch_damage(numbers: range, place: Path) -> int:
     return damages(numbers, place, use, use(place / "whole"), SourceError, STATE_FILE)
 
 
-DAMAGES = [(duckdb_damage, 8, SOAK // 4, 0.2), (wal_damage, 12, SOAK // 4, 0.9), (spark_damage, 30, SOAK, 0.5)]
-DAMAGES += [(fetch_damage, 40, SOAK, 0.25)]
+DAMAGES = [(duckdb_damage, 5, SOAK // 4, 0.2), (wal_damage, 7, SOAK // 4, 0.8), (spark_damage, 20, SOAK, 0.5)]
+DAMAGES += [(fetch_damage, 25, SOAK, 0.25)]
 
 
 @pytest.mark.parametrize(("damage", "few", "many", "least"), DAMAGES)
