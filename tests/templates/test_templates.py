@@ -278,7 +278,7 @@ class Books:
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
-@examples(20, AT_LENGTH)
+@examples(10, AT_LENGTH)
 def test_removal_takes_back_exactly_what_adding_brought(found: list[tuple[Script, object]], rng: Random):
     queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
     queries += [rng.choice(queries) for _ in range(len(queries) // 2)]
@@ -362,7 +362,7 @@ def test_what_the_removal_of_the_largest_window_costs_does_not_grow_with_those_t
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
-@examples(20, AT_LENGTH)
+@examples(10, AT_LENGTH)
 def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object]], rng: Random):
     queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
     first, books = Catalog(), Books()
@@ -391,7 +391,7 @@ def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object
 
 
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False))
-@examples(20, AT_LENGTH)
+@examples(10, AT_LENGTH)
 def test_what_is_new_is_what_adding_adds(one: tuple[Script, object], other: tuple[Script, object], rng: Random):
     catalog = Catalog()
     there = conjuncts_of(one[0])

@@ -139,7 +139,7 @@ def test_after_a_restart_what_was_one_group_is_so_with_its_number():
 @pytest.mark.parametrize("kind", [contains, has])
 def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind):
     rng = random.Random(1)
-    items = {f"d{n}": random_fields(rng) for n in range(150)}
+    items = {f"d{n}": random_fields(rng) for n in range(80)}
     with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(kind, range(FIELDS))))
         engine.process([document(n, fields) for n, fields in enumerate(items.values())])
@@ -148,13 +148,13 @@ def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind)
         assert 0 < rows_of_groups(engine) <= most
         assert pairs(engine, [other(9999)]) == {(f"n{n}", item) for item, fields in items.items() for n in fields}
         before = rows_of_groups(engine)
-        engine.process([document(1000 + n, random_fields(rng), value=1) for n in range(100)])
+        engine.process([document(1000 + n, random_fields(rng), value=1) for n in range(60)])
         assert rows_of_groups(engine) == before if kind is contains else rows_of_groups(engine) <= most
         assert engine.stage1_counters()["groups"] <= most
 
 
 def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restarts(tmp_path: Path):
-    every = range(FIELDS)
+    every = range(20)
     engine = Session("duckdb", state=tmp_path)
     for number in every:
         engine.subscribe(has(number))
@@ -164,7 +164,7 @@ def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restart
             engine = Session("duckdb", state=tmp_path)
     edges = len(engine.catalog.edges())
     assert rows_of_groups(engine) <= edges * (log2(edges) + 2)
-    assert len(pairs(engine, [other(1000)])) == FIELDS * (FIELDS + 1) // 2
+    assert len(pairs(engine, [other(1000)])) == sum(every) + len(every)
     engine.close()
 
 

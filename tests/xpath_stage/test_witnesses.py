@@ -51,7 +51,7 @@ def standing(given: str | Iterable[Conjunct], limits: Limits | None = None) -> S
     st.sampled_from([1, 2, 9, 30]),
     st.sampled_from([0, Limits().shapes]),
 )
-@examples(15, 1_000)
+@examples(10, 1_000)
 def test_joined_witnesses_are_the_matches_in_any_batches(
     found: list[tuple[Script, list[Document]]], rng: Random, size: int, shapes: int
 ):
@@ -64,7 +64,7 @@ def test_joined_witnesses_are_the_matches_in_any_batches(
 
 
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False), st.sampled_from([1, 5, 100]))
-@examples(12, 1_000)
+@examples(7, 1_000)
 def test_patterns_come_and_go_and_states_are_flushed(
     one: tuple[Script, list[Document]], two: tuple[Script, list[Document]], rng: Random, max_states: int
 ):

@@ -250,11 +250,12 @@ def test_no_secret_is_found_anywhere(place):
             done = mmqjp("sinks", *arguments, "--state", "state", "--debug")
             told += done.stdout + done.stderr
     assert "the test of mailed failed: 127.0.0.1 refused the mail: 554 I know [secret mail]" in told
-    for url in ("https://example.org/hook", "https://me:pathsecret@example.org/", '{secret="pathsecret-x"}'):
-        for key in ("secret=pathsecret-lower", "secret=PS-pathsecret", 'secret=["pathsecret+/="]', "pathsecret"):
-            done = mmqjp("sinks", "add", "inline", "kind=webhook", f"url={url}", key, "--state", "state")
-            assert done.exit_code and done.stderr.count("\n") == 1
-            told += done.stdout + done.stderr
+    urls = "https://example.org/hook", "https://me:pathsecret@example.org/", '{secret="pathsecret-x"}'
+    for url, key in (*((url, "secret=pathsecret-lower") for url in urls), (urls[0], "secret=PS-pathsecret"),
+                     (urls[0], 'secret=["pathsecret+/="]'), (urls[0], "pathsecret")):  # fmt: skip
+        done = mmqjp("sinks", "add", "inline", "kind=webhook", f"url={url}", key, "--state", "state")
+        assert done.exit_code and done.stderr.count("\n") == 1
+        told += done.stdout + done.stderr
     assert_nowhere(told)
     with Session("duckdb", state=Path("state")) as engine:
         tables = [row["name"] for row in engine.sql("SHOW TABLES", trusted=True).to_pylist()]
