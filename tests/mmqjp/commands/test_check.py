@@ -42,8 +42,8 @@ def test_warnings_are_on_standard_error_and_fail_only_with_strict_whatever_follo
     result = mmqjp("check", "--feeds", write_queries(tmp_path, ";\n".join(f"S//item[./x{n}]" for n in range(103))))
     assert result.stderr.count("warning: ") == 100 and result.stderr.endswith("and 3 more warnings\n")
     queries = write_queries(tmp_path, "S//item[./titel]")
-    for arguments in (["--feeds=item", queries], ["--feeds", "item", queries], [queries, "--feeds"]):
-        assert "no titel" in mmqjp("check", *arguments).stderr
+    for before, after in ((["--feeds=item"], []), (["--feeds", "item"], []), ([], ["--feeds"])):
+        assert "no titel" in mmqjp("check", *before, queries, *after).stderr
     assert mmqjp("check", "--feeds", "raw", queries).stderr == ""
 
 
