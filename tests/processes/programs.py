@@ -27,6 +27,13 @@ def command(*arguments: object) -> None:
     mmqjp.cli.main(sys.argv[1:], prog_name="mmqjp")
 
 
+def in_terminal(name: str, *arguments: object) -> None:
+    """The command line in a session of its own, of which a terminal is standard input."""
+    os.setsid()
+    os.dup2(os.open(name, os.O_RDWR), 0)
+    command(*arguments)
+
+
 def hurried(factor: int, *arguments: object) -> None:
     """The command line with a fast clock: waits of hours are over soon, and silent receivers are soon given up."""
     now_us.__globals__.update(speed=factor, begun=time.time_ns() // 1000)

@@ -421,7 +421,7 @@ def courses() -> list[Course]:
     return [Course(one, Position()) for one in [*given, definition("every")]]
 
 
-@pytest.mark.parametrize("before", [0, 995, 3_000])
+@pytest.mark.parametrize("before", [0, 995, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_chunks_come_to_the_same_as_single_outputs(before: int):
     given = [Document(f"d{n}", f"<{'ab'[n % 2]}><k>{n % 5}</k></{'ab'[n % 2]}>", time=n * SECOND) for n in range(900)]
     with Session("duckdb") as engine:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -17,7 +17,7 @@ from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.engine import Session
 from mmqjp.sinks.files import GrowingFile
 from tests.processes import nursery
-from tests.processes.programs import command
+from tests.processes.programs import command, in_terminal
 from tests.support.cli import LINES, PROGRAM, mmqjp, write_documents, write_queries
 from tests.support.faults import Killed, armed, killed
 from tests.support.service import PAIRS, Directory, StopAfter, events_of
@@ -70,23 +70,15 @@ def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
     }
 
 
-def take_terminal() -> None:
-    """Makes standard input the terminal of the session, whose hangup is heard, also under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    os.close(os.open(os.ttyname(0), os.O_RDWR))
-
-
 def test_a_terminal_that_is_closed_ends_the_command(place: Directory):
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(3))
     terminal, slave = pty.openpty()
     options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--log", "json"]
-    asked = [*PROGRAM, "stream", "--engine", "duckdb", *map(str, options)]
-    apart: dict[str, Any] = {"start_new_session": True, "preexec_fn": take_terminal}
-    with subprocess.Popen(asked, stdin=slave, stderr=subprocess.PIPE, text=True, **apart) as process:
-        os.close(slave)
+    with nursery.start(in_terminal, os.ttyname(slave), "stream", "--engine", "duckdb", *options) as process:
         next(events_of(process, "batch"))
+        os.close(slave)
         os.close(terminal)
         assert next(events_of(process, "stopped"))["outputs"] == 3
     assert process.returncode == 0
@@ -216,9 +208,9 @@ def test_a_service_on_a_full_disk_stops_with_the_cause_and_goes_on(room: int, sm
     place.drops.mkdir()
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
-    place.drop("1.jsonl", range(300), text="v" * 500)
+    place.drop("1.jsonl", range(60), text="v" * 2_500)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - room))
     without_room(place)
     filler.unlink()
-    with_room(place, 300)
+    with_room(place, 60)
