@@ -21,8 +21,10 @@ STARVING = 5
 # Tables are as wide as where nothing says how wide: the readline of the main process tells its workers a width.
 os.environ.pop("COLUMNS", None)
 
-# A JVM of the tests ends before what it compiles with more care pays: that took a fifth of its time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# A JVM of the tests ends before what it compiles with more care pays: that took a fifth of its time. And it need not
+# verify the classes of Spark.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK)
 
 settings.register_profile("ci", deadline=None, print_blob=True, max_examples=25)
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=AT_LENGTH)

@@ -43,7 +43,7 @@ from mmqjp.queries.changes import UnknownQuery
 from mmqjp.service.commands import Client
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.syndication.atom import Links, load_feed_links
-from mmqjp.syndication.read_entries import StoreFeeds
+from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
 from mmqjp.web.readers import (
     Busy,
@@ -517,6 +517,10 @@ class Site:
     @cached_property
     def feeds(self) -> StoreFeeds:
         return StoreFeeds(self.recent)
+
+    @cached_property
+    def feed_pages(self) -> FeedPages:
+        return FeedPages(self.feeds, self.feed_links, self.public_url, self.now)
 
     def prepare(self) -> None:
         """Loads new data that most pages need."""

@@ -200,7 +200,7 @@ def documents(witnesses: Witnesses) -> pa.Table:
     return pa.Table.from_pylist(found, schema=TABLES["documents"])
 
 
-@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(4, 600), ("signature", "views")))
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(2, 600), ("signature", "views")))
 def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path: Path, monkeypatch):
     rng = Random(seed)
     monkeypatch.setattr(join, "MOST_IN_MEMORY", rng.choice([0, 0, 40, 200]))

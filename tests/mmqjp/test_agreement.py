@@ -22,7 +22,7 @@ from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND
 from tests.generate.near import near_case
 from tests.generate.once import with_once
-from tests.generate.seeds import examples, seeds
+from tests.generate.seeds import at_length, examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.bindings import OutputRow
 from tests.oracle.cases import docs
@@ -56,7 +56,7 @@ def once(seed: int, count: int, most: int = DOCUMENTS) -> Case:
 KINDS: dict[str, Callable[[int], Case]] = {
     "any": lambda seed: random_case(seed, 20, DOCUMENTS),
     "once": lambda seed: once(seed, 20),
-    "once, few": lambda seed: once(seed, 4, 7),
+    "once, few": lambda seed: once(seed, *(4, 7) if at_length() else (3, 5)),
     "near": lambda seed: near_case(seed, documents=16),
     "near, few": lambda seed: near_case(seed, queries=4, documents=12),
 }
@@ -71,7 +71,7 @@ def delivery(seed: int, batches: Sequence[int] = (1, 2, 3, 5, 100)) -> Delivery:
     return Delivery(rng.choice([None, seed]), rng.choice(batches))
 
 
-ON_DUCKDB = some(any=seeds(4, 1_100), once=seeds(2, 300), near=seeds(2, 60))
+ON_DUCKDB = some(any=seeds(3, 1_100), once=seeds(1, 300), near=seeds(2, 60))
 ON_SPARK = some(any=seeds(1, 110, 5000), once_few=seeds(1, 30, 7000))
 
 

@@ -274,13 +274,13 @@ LIVES = [(FREE, False), (BOUNDED, False), (SILENT, False), (BOUNDED, True), (SIL
 @pytest.mark.parametrize("seed", seeds(5, 5_000, first=9))
 def test_live_use_gives_what_the_model_expects(seed, tmp_path):
     timing, inner = LIVES[seed % len(LIVES)]
-    length = 14 if inner else 18 if at_length() else 12
+    length = (14 if inner else 18) if at_length() else 9
     lived("duckdb", random_operations(Random(seed), timing, length, inner=inner), tmp_path)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 3_000, first=1))
 def test_live_use_of_event_statements_gives_what_the_model_expects(seed: int, tmp_path: Path):
-    lived("duckdb", operations_with_events(Random(seed), 18 if at_length() else 12), tmp_path)
+    lived("duckdb", operations_with_events(Random(seed), 18 if at_length() else 10), tmp_path)
 
 
 @pytest.mark.soak

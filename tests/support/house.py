@@ -127,7 +127,7 @@ def classes_and_aliases(tree: ast.Module) -> Iterator[str]:
             yield statement.name
         elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            is_variable = "TypeVar" in ast.unparse(statement.value)
+            is_variable = isinstance(statement.value, ast.Call) and last_name(statement.value.func) == "TypeVar"
             for target in targets:
                 if (
                     isinstance(target, ast.Name)
@@ -138,19 +138,26 @@ def classes_and_aliases(tree: ast.Module) -> Iterator[str]:
                     yield target.id
 
 
+def last_name(node: ast.expr) -> str | None:
+    """The name of an expression, without what it is a part of; without parameters of its type."""
+    if isinstance(node, ast.Subscript):
+        return last_name(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+
+
 def functions(tree: ast.Module) -> Iterator[str]:
     yield from (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def spread_classes() -> list[str]:
     """Classes that only one class of another module extends and that nobody creates: halves of one class."""
-    defined, bases, created = dict[str, str](), defaultdict[str, list[str]](list), set[str]()
+    defined, bases, created = dict[str, str](), defaultdict[str, list[str]](list), set[str | None]()
     for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                created.add(ast.unparse(node.func).rpartition(".")[2])
+                created.add(last_name(node.func))
             if isinstance(node, ast.ClassDef):
-                parents = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+                parents = [name for base in node.bases if (name := last_name(base))]
                 if "Protocol" not in parents:
                     defined[node.name] = module
                 for parent in parents:

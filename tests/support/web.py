@@ -1,11 +1,18 @@
 """Helpers for tests of the page: a site over an engine in this process, and a browser without a screen."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import patch
 
+from fastapi import FastAPI
+from jinja2 import BytecodeCache
+from jinja2.bccache import Bucket
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC
@@ -13,9 +20,10 @@ from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.commands import run_command
 from mmqjp.service.spool import Command
 from mmqjp.web.access import Access, Hosts
+from mmqjp.web.guard import Guard
 from mmqjp.web.readers import CursorReader
-from mmqjp.web.serving import make_app
-from mmqjp.web.site import Site
+from mmqjp.web.serving import make_app, make_routes
+from mmqjp.web.site import Link, Site
 
 URL = "http://127.0.0.1:8765"
 TOKEN = "a-token-that-only-tests-know"
@@ -27,6 +35,23 @@ FROM_HERE = {"Sec-Fetch-Site": "same-origin"}
 
 _STATE = TemporaryDirectory()
 """The directory of the secrets of sites whose engine has none."""
+
+
+class CompiledTemplates(BytecodeCache):
+    """Compiles each template once for all sites."""
+
+    def __init__(self) -> None:
+        self._compiled = dict[str, bytes]()
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if (found := self._compiled.get(bucket.key + bucket.checksum)) is not None:
+            bucket.bytecode_from_string(found)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._compiled[bucket.key + bucket.checksum] = bucket.bytecode_to_string()
+
+
+_COMPILED = CompiledTemplates()
 
 
 def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
@@ -41,7 +66,43 @@ def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
         return found.result
 
     given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
-    return Site(CursorReader(engine), ask, given.pop("access"), URL, state or Path(_STATE.name), **given)
+    site = Site(CursorReader(engine), ask, given.pop("access"), URL, state or Path(_STATE.name), **given)
+    site._templates.bytecode_cache = _COMPILED
+    return site
+
+
+_SITE = ContextVar[Site]("site")
+
+
+class SiteOfRequest:
+    """Stands for the site of the request in routes that all sites share: building them takes longer than requests."""
+
+    links: ClassVar[list[Link]] = []
+    add_links = Site.add_links
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_SITE.get(), name)
+
+
+@cache
+def shared_routes() -> FastAPI:
+    return make_routes(SiteOfRequest())  # type: ignore[arg-type]
+
+
+def routes_of(site: Site) -> ASGIApp:
+    routes = shared_routes()
+    site.links[:] = SiteOfRequest.links
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        _SITE.set(site)
+        await routes(scope, receive, send)
+
+    return app
+
+
+def app_of(site: Site, hosts: Hosts = HOSTS) -> Guard:
+    with patch("mmqjp.web.serving.make_routes", routes_of):
+        return make_app(site, hosts)
 
 
 def remember_nothing(recent: RecentAnswers) -> RecentAnswers:
@@ -52,7 +113,7 @@ def remember_nothing(recent: RecentAnswers) -> RecentAnswers:
 
 def stranger(site: Site) -> TestClient:
     """A browser that is not logged in, and follows no redirection."""
-    return TestClient(make_app(site, HOSTS), base_url=URL, follow_redirects=False)
+    return TestClient(app_of(site), base_url=URL, follow_redirects=False)
 
 
 def browser(site: Site) -> TestClient:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -21,7 +21,6 @@ from mmqjp.present.output_why import NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels
 from mmqjp.service.sql_question import WHY_NOT
 from mmqjp.syndication import read_entries
-from mmqjp.syndication.read_entries import FeedPages
 from mmqjp.web.areas.queries import atom_feed_url, place_in
 from mmqjp.web.site import COMMENT, Hub, Link, OutputGap, ServerSentEvents, Site, message, segment
 
@@ -36,13 +35,9 @@ class FeedLink:
 def atom_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
-    @cache
-    def pages() -> FeedPages:
-        return FeedPages(site.feeds, site.feed_links, site.public_url, site.now)
-
     def answer(request: Request, key: str, name: str, archive: int | None = None) -> Response:
         tag, since = (request.headers.get(header, "") for header in ("if-none-match", "if-modified-since"))
-        found = pages().answer(read_entries.FeedRequest(key, name, archive, tag, since))
+        found = site.feed_pages.answer(read_entries.FeedRequest(key, name, archive, tag, since))
         return Response(b"" if request.method == "HEAD" else found.body, found.status, dict(found.headers))
 
     @routes.api_route("/f/{key}/{name}.atom", methods=["GET", "HEAD"])

@@ -279,7 +279,7 @@ def test_duckdb_answers(on_duckdb: Place):
 
 
 def test_spark_answers(on_spark: Place):
-    for sql, rows in (BOTH + SPARK_READS)[:: 1 if at_length() else 3]:
+    for sql, rows in (BOTH + SPARK_READS)[:: 1 if at_length() else 5]:
         assert on_spark.engine.sql(on_spark.filled(sql)).num_rows == rows, sql
 
 

@@ -10,9 +10,8 @@ from join_stage.store.protocol import StoreError
 from mmqjp.web.access import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, Hosts, token_of
 from mmqjp.web.areas import sql as views
 from mmqjp.web.guard import LARGEST, needs_no_token
-from mmqjp.web.serving import make_routes
-from mmqjp.web.site import Site
-from tests.support.web import FROM_HERE, TOKEN, URL, browser, script, site_of, stranger
+from tests.mmqjp.web.conftest import NOW
+from tests.support.web import FROM_HERE, TOKEN, URL, browser, script, shared_routes, site_of, stranger
 
 
 @pytest.fixture
@@ -21,19 +20,30 @@ def engine(unchanged_engine):
     return unchanged_engine
 
 
+@pytest.fixture(scope="module")
+def site(unchanged_engine):
+    """One site for all tests that leave it as it was."""
+    return site_of(unchanged_engine, now=lambda: NOW)
+
+
+@pytest.fixture
+def own_site(unchanged_engine):
+    return site_of(unchanged_engine, now=lambda: NOW)
+
+
 WITHOUT_TOKEN = {"/login", "/healthz", "/static/{digest}/{name}"}
 """The routes that everybody may use. Feeds of outputs have keys in their addresses."""
 
 
-def routes(site: Site) -> list[tuple[str, str]]:
-    found = [route for route in make_routes(site).routes if isinstance(route, Route)]
+def routes() -> list[tuple[str, str]]:
+    found = [route for route in shared_routes().routes if isinstance(route, Route)]
     return [(method, route.path) for route in found for method in sorted(route.methods or ())]
 
 
-def test_every_route_but_a_few_needs_the_token(site):
-    client = stranger(site)
-    protected = [(method, path) for method, path in routes(site) if not needs_no_token(path)]
-    open_to_all = {path for _, path in routes(site) if needs_no_token(path) and not path.startswith("/f/")}
+def test_every_route_but_a_few_needs_the_token(own_site):
+    client = stranger(own_site)
+    protected = [(method, path) for method, path in routes() if not needs_no_token(path)]
+    open_to_all = {path for _, path in routes() if needs_no_token(path) and not path.startswith("/f/")}
     assert len(protected) > 5 and open_to_all == WITHOUT_TOKEN
     for method, path in protected:
         address = re.sub(r"\{[^}]*\}", "x", path)
@@ -57,7 +67,7 @@ def test_every_change_comes_from_a_page_of_this_site(site):
         given = {key: value for key, value in headers.items() if value}
         if not headers["Sec-Fetch-Site"]:
             del client.headers["Sec-Fetch-Site"]
-        for method, path in routes(site):
+        for method, path in routes():
             if method not in ("GET", "HEAD"):
                 address = re.sub(r"\{[^}]*\}", "x", path)
                 assert client.request(method, address, headers=given).status_code == 403, (method, path, headers)
@@ -86,23 +96,23 @@ def test_an_unknown_host_is_refused(site):
     assert everywhere.has("10.0.0.1") and everywhere.has("192.0.2.1:80") and not everywhere.has("evil.example")
 
 
-def test_a_code_logs_in_once(site):
-    client = stranger(site)
-    link = site.access.link("http://127.0.0.1:8765")
+def test_a_code_logs_in_once(own_site):
+    client = stranger(own_site)
+    link = own_site.access.link("http://127.0.0.1:8765")
     found = client.get(link)
     assert (found.status_code, found.headers["location"]) == (303, "/")
     cookie = found.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Secure" not in cookie
     assert client.get("/").status_code == 200
-    again = stranger(site)
+    again = stranger(own_site)
     assert "has been used" in again.get(link).text
     assert again.get("/").status_code == 303
-    object.__setattr__(site, "public_url", "https://stories.example")
-    assert "Secure" in stranger(site).get(f"/login?code={site.access.make_code()}").headers["set-cookie"]
+    object.__setattr__(own_site, "public_url", "https://stories.example")
+    assert "Secure" in stranger(own_site).get(f"/login?code={own_site.access.make_code()}").headers["set-cookie"]
 
 
-def test_the_token_logs_in_and_leads_back(site):
-    client = stranger(site)
+def test_the_token_logs_in_and_leads_back(own_site):
+    client = stranger(own_site)
     assert client.get("/?search=a").headers["location"] == "/login?next=%2F%3Fsearch%3Da"
     assert "That is not the token" in client.post("/login", data={"token": "x"}, headers=FROM_HERE).text
     found = client.post("/login", data={"token": TOKEN, "next": "/?search=a"}, headers=FROM_HERE)
@@ -111,7 +121,7 @@ def test_the_token_logs_in_and_leads_back(site):
     assert client.post("/logout", headers=FROM_HERE).status_code == 303
     assert client.get("/").status_code == 303
     for next in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
-        found = stranger(site).post("/login", data={"token": TOKEN, "next": next}, headers=FROM_HERE)
+        found = stranger(own_site).post("/login", data={"token": TOKEN, "next": next}, headers=FROM_HERE)
         assert found.headers["location"] == "/", "nobody is led elsewhere"
 
 

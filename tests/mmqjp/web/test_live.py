@@ -24,7 +24,7 @@ from mmqjp.web.access import Hosts
 from mmqjp.web.areas.engine import HOUR, HOURS
 from mmqjp.web.areas.queries import has_others, names_of
 from mmqjp.web.readers import FilesReader
-from mmqjp.web.serving import Server, listen, make_app
+from mmqjp.web.serving import Server, listen
 from mmqjp.web.site import (
     MOST_BEHIND,
     MOST_LISTENERS,
@@ -37,7 +37,7 @@ from mmqjp.web.site import (
 )
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.stores import as_files
-from tests.support.web import TOKEN, browser, script, site_of, stranger
+from tests.support.web import TOKEN, app_of, browser, script, site_of, stranger
 
 HOSTILE = "<img src=x onerror=alert(1)> \u202e&amp; long" + "x" * 500
 
@@ -51,7 +51,7 @@ def blog(number, author="Ada", title="t"):
 def server(site):
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        app = make_app(site, Hosts("127.0.0.1", port))
+        app = app_of(site, Hosts("127.0.0.1", port))
         with Server(app, listening, NullLog(), threading.Event()):
             client = httpx.Client(
                 base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20
