@@ -15,6 +15,7 @@ from tests.support.places import ROOT
 from tests.support.served import Served, served
 
 OPTIONS = ("--engine", "duckdb", "--feeds", "--lateness", "INF", "--idle-after", "INF")
+LONG_NAME = "z" + "_query_with_a_name" * 10
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def write_story_state(directory: Path) -> tuple[object, ...]:
     feeds, queries = directory / "feeds", directory / "queries.xscl"
     shutil.copytree(ROOT / "examples" / "feeds", feeds)
     write_hostile_feeds(feeds)
-    queries.write_text((ROOT / "examples" / "stories.xscl").read_text("utf-8") + ";\n" + QUERY, "utf-8")
+    long = f"FROM S//item->a[./title = 'nothing'] PUBLISH {LONG_NAME}"
+    queries.write_text(f"{(ROOT / 'examples' / 'stories.xscl').read_text('utf-8')};\n{QUERY};\n{long}", "utf-8")
     options = ("--source", feeds, *OPTIONS)
     done = mmqjp(
         "stream", *options, "--queries", queries, "--state", directory / "state", "--trigger", "available-now",

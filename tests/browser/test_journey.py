@@ -1,4 +1,5 @@
-"""From `mmqjp serve` to a match in a feed reader, without a terminal: the whole way in a browser."""
+"""From `mmqjp serve` to a match in a feed reader, without a terminal: the whole way in a browser, over plain HTTP,
+where browsers tell a site less."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -10,8 +11,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from feeds.fetch.lists import ListedFeed, write_opml
 from tests.browser.conftest import Visit
-from tests.browser.site import served_site
-from tests.support.feed_server import FeedServer, rss
+from tests.browser.site import Site, served_site
+from tests.browser.test_pages import serves_everybody
+from tests.generate.seeds import at_length
+from tests.support.browser import NAMES_OF_LOOPBACK
+from tests.support.feed_server import FeedServer, closed_port, rss
+
+PLAIN = ("Cross-Origin-Opener-Policy",)  # it is for TLS and loopback alone
 
 
 def test_from_nothing_to_a_match_in_a_feed_reader(
@@ -20,13 +26,18 @@ def test_from_nothing_to_a_match_in_a_feed_reader(
     server.serve("/one.xml", channel("one", "Old news", "Ferry strike called off"))
     server.serve("/two.xml", channel("two", "Other news"))
     server.serve("/page", '<html><head><link rel="alternate" type="application/rss+xml" href="/two.xml"></head></html>')
-    with served_site(browser, tmp_path / "state", "--allow-private", "--spacing", "0s") as site:
-        page = site.enter(visit)
+    port = closed_port()
+    place = ("--address", f"127.0.0.1:{port}", "--public-url", f"http://page{NAMES_OF_LOOPBACK}:{port}")
+    with served_site(browser, tmp_path / "state", *place, "--allow-private", "--spacing", "0s") as site:
+        page = site.enter(visit, allowed=PLAIN)
+        see_nothing(page, site.url)
+        log_out_and_in(page, site)
         add_feeds(page, server, tmp_path)
         subscribe(page)
         expect(page.get_by_text("It has not matched yet")).to_be_visible()
         feed = page.locator("#feed").locator("..").get_by_role("link").first.get_attribute("href")
-        assert feed is not None
+        assert feed is not None and feed.startswith(site.url)
+        feed = feed.replace(site.url, f"http://127.0.0.1:{port}")
         assert read_in_a_feed_reader(feed) == []
 
         # A feed changes, and is fetched again: the match appears by itself on the page of live matches, too.
@@ -48,6 +59,25 @@ def test_from_nothing_to_a_match_in_a_feed_reader(
 def channel(name: str, *titles: str) -> str:
     text = rss(*titles, guid=f"{name}/").replace("https://site.example/", f"https://{name}.example/")
     return text.replace("Wed, 06 May 2026 10:00:00 GMT", format_datetime(datetime.now(UTC), usegmt=True))
+
+
+def see_nothing(page: Page, url: str) -> None:
+    for path in ["/", "/feeds", "/new", "/live", "/sinks", "/engine", "/sharing", "/sql"] if at_length() else ["/"]:
+        page.goto(url + path)
+        serves_everybody(page)
+    for path, leads in (("/", "/new"), ("/live", "/new"), ("/live", "/feeds")):
+        page.goto(url + path)
+        page.locator(f'.empty a[href="{leads}"]').click()
+        expect(page).to_have_url(f"{url}{leads}")
+
+
+def log_out_and_in(page: Page, site: Site) -> None:
+    assert not page.evaluate("isSecureContext")  # so there is no Sec-Fetch-Site
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_url(f"{site.url}/login")
+    page.get_by_label("Token").fill((site.served.state / "secrets" / "token").read_text().strip())
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{site.url}/")
 
 
 def add_feeds(page: Page, server: FeedServer, directory: Path) -> None:

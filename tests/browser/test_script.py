@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.site import Site, served_site
-from tests.support.cli import mmqjp, write_documents
+from tests.support.cli import write_documents
 
 QUERY = "FROM S//book->b[./author] PUBLISH books"
 
@@ -118,18 +117,3 @@ def test_everything_is_reached_by_keyboard(visit, living):
 def focused(page: Page) -> str:
     script = "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
     return str(page.evaluate(script))
-
-
-def test_a_page_can_be_served_beside_a_service(visit, living, browser: Browser):
-    """Two pages of one state: both show and change the same."""
-    site, _ = living
-    with served_site(browser, site.served.state) as beside:
-        page = beside.enter(visit)
-        page.get_by_role("button", name="Pause books").click()
-        expect(page.get_by_role("status")).to_have_text("books: paused")
-    for _ in range(600):  # whoever changes something sees that at once, other pages within some seconds
-        if site.api("/queries", state="paused")["found"]:
-            break
-        Event().wait(0.1)
-    assert site.api("/queries", state="paused")["found"] == 1
-    assert mmqjp("resume", "books", "--state", site.served.state).exit_code == 0

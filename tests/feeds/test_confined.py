@@ -100,8 +100,7 @@ NONSENSE = {
 def test_what_parses_strangers_bytes_is_not_believed(kind: str):
     """A process that was taken over writes what it likes, and it stays text."""
     module._finish_all()
-    to_answer = f"os.open('/proc/self/fd/4', os.O_WRONLY), {NONSENSE[kind]!r}"
-    said = f"import os, signal; os.write({to_answer}); signal.pause()"
+    said = f"import os, signal; os.write(os.open('/proc/self/fd/4', os.O_WRONLY), {NONSENSE[kind]!r}); signal.pause()"
     with pytest.raises(ConfinedError, match="answered nonsense"):
         assert confined(exec, said, size=0) is not None, "nonsense"
     assert confined(mul, 2, 4, size=0) == 8, "its process is not asked again"

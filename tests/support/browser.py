@@ -87,10 +87,11 @@ def _axe() -> str:
     return files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 
 
-def violations(page: Page) -> list[str]:
-    """What axe finds wrong with a page: one text for each place."""
+def violations(page: Page, *rules: str) -> list[str]:
+    """What axe finds wrong with a page, by all of its rules or some: one text for each place."""
     page.evaluate(_axe())  # the policy of a page does not hold for what the debugger evaluates
-    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found: dict[str, Any] = page.evaluate("options => axe.run(document, options)", options)
     return [
         f"{violation['id']}: {violation['help']}: {node['html']}: {node['failureSummary']}"
         for violation in found["violations"]

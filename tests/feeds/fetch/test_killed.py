@@ -143,8 +143,8 @@ class Fetched:
         directory.mkdir()
 
     def moments(self, rng: Random) -> list[Kill]:
-        """When processes are killed: in the long run at each seam for both versions, otherwise at those of the fetch for
-        one of them. `tests/mmqjp/service/test_killed.py` kills at the others."""
+        """When processes are killed: in the long run at each seam for both versions, otherwise at those of the fetch
+        for one of them. `tests/mmqjp/service/test_killed.py` kills at the others."""
         later = bool(self.runs)
         found = [
             (f"{('before', 'after')[(n + later) % 2]} {seam}", rng.randrange(3) + 1 if seam in self.seams else 1)

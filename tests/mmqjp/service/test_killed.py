@@ -21,14 +21,14 @@ import pytest
 
 from mmqjp.engine import Session
 from mmqjp.sinks import definition
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.processes import nursery
 from tests.processes.kills import HALF
 from tests.processes.programs import command
 from tests.support.mail_server import mail_server
 from tests.support.service import PAIRS, Directory, StopAfter
 
-KILLS = 3
+KILLS = 3 if at_length() else 2
 """How often something is killed before it is let to its end."""
 
 STREAM = ("stream", "--engine", "duckdb", "--trigger", "available-now", "--log", "json", "--idle-after", "INF")

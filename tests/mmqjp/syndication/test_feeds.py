@@ -180,11 +180,8 @@ def test_archives_never_change(tmp_path):
         count = (engine.last_seq + 1) // 100
         before = archives(feeds_of(SessionReader(engine)), QUERIES, count)
         assert any(isinstance(one, Archived) and one.entries for one in before.values())
-        for name in engine.queries():
-            engine.pause(name)
-        assert archives(feeds_of(SessionReader(engine)), QUERIES, count) == before
-        for name in list(engine.queries()):
-            engine.unsubscribe(name)
+        for number, name in enumerate(list(engine.queries())):
+            (engine.pause, engine.unsubscribe)[number % 2](name)
         assert archives(feeds_of(SessionReader(engine)), QUERIES, count) == before
         for name in QUERIES:
             engine.subscribe(f"SELECT t FROM S//item->x[./title->t] PUBLISH {name}", backfill=True)
