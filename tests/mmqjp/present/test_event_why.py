@@ -376,6 +376,7 @@ def test_outputs_of_patterns_are_found_again_and_there_is_none_just_when_somethi
         for output in rng.sample(outputs, min(len(outputs), 8)):
             check_events(output, why_output(select_of(engine), output.id))
         for name, statement in patterns.items():
+            assert isinstance(statement, Pattern | Near)
             told = [set(one.documents) for one in outputs if one.query == name]
             assert (query_funnel(select_of(engine), name).funnels[0].failed is None) == bool(told)
             for _ in range(4):
