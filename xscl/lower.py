@@ -167,7 +167,7 @@ class PatternBuilder:
         conditions: list[Condition] = []
         branches: list[PatternNode] = []
         for arm in and_arms(condition):
-            path, value = _path_and_literal(arm)
+            path, value = path_and_literal(arm)
             if path is None:
                 conditions.append(self.condition(arm))
             elif path.steps:
@@ -259,7 +259,8 @@ def and_arms(expr: Expr) -> Iterator[Expr]:
         yield expr
 
 
-def _path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:
+def path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:
+    """The path that a condition asks for, and the text that it compares it with, if it does nothing else."""
     match arm:
         case Rel():
             return arm, None

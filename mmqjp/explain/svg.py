@@ -21,7 +21,8 @@ from rich.text import Text
 from mmqjp.process import printable_line
 from mmqjp.queries.compile import is_bare
 from xscl.algebra.trees import PatternNode
-from xscl.algebra.values import And, Compare, Expr, Or, Rel, Step, String
+from xscl.algebra.values import And, Expr, Or, Step, String
+from xscl.lower import and_arms, path_and_literal
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
@@ -274,7 +275,8 @@ def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNo
     text = ""
     for place, step in enumerate(steps):
         first = not nodes and not text
-        text += f"{_axis(step, first=first and not is_root)}{to_xscl(step.test)}"
+        is_plain = first and not is_root and step.axis == "/"
+        text += f"{'' if is_plain else step.axis}{to_xscl(step.test)}"
         if step.var is None and not step.filters and place + 1 < len(steps):
             continue
         node = OutlineNode(text, step.var)
@@ -287,34 +289,16 @@ def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNo
     return nodes[0], nodes[-1]
 
 
-def _axis(step: Step, *, first: bool) -> str:
-    return "" if first and step.axis == "/" else step.axis
-
-
 def _filters(condition: Expr) -> Iterator[OutlineNode]:
-    if isinstance(condition, And):
-        for arm in condition.args:
-            yield from _filters(arm)
-        return
-    path, literal = _path_of(condition)
-    if path is None or not path.steps:
-        yield OutlineNode(to_xscl(condition), is_condition=True)
-        return
-    first, last = _chain(path.steps)
-    if literal is not None:
-        last.text += f" = {to_xscl(literal)}"
-    yield first
-
-
-def _path_of(condition: Expr) -> tuple[Rel | None, String | None]:
-    match condition:
-        case Rel():
-            return condition, None
-        case Compare(op="=", left=Rel() as path, right=String() as literal):
-            return path, literal
-        case Compare(op="=", left=String() as literal, right=Rel() as path):
-            return path, literal
-    return None, None
+    for arm in and_arms(condition):
+        path, literal = path_and_literal(arm)
+        if path is None or not path.steps:
+            yield OutlineNode(to_xscl(arm), is_condition=True)
+            continue
+        first, last = _chain(path.steps)
+        if literal is not None:
+            last.text += f" = {to_xscl(String(literal))}"
+        yield first
 
 
 WIDTH = 100

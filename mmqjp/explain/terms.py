@@ -283,7 +283,7 @@ def lacking(
             parts.append(f" preceded it{within}")
         case _:
             parts.append(f" came{within}{_until(over_at(op, window or 0, t0, t1))}")
-    return ShownCondition(_merged(parts))
+    return ShownCondition(tuple(filter(None, parts)))
 
 
 def _until(time: int) -> str:
@@ -308,16 +308,6 @@ def _names(absent: Absent) -> dict[str, str]:
     if absent.right.hidden is None:
         found |= {node.var: node.test.local for node in absent.right.pattern.walk() if node.var is not None}
     return found
-
-
-def _merged(parts: Sequence[str | Operand]) -> tuple[str | Operand, ...]:
-    found: list[str | Operand] = []
-    for part in parts:
-        if isinstance(part, str) and found and isinstance(found[-1], str):
-            found[-1] += part
-        else:
-            found.append(part)
-    return tuple(found)
 
 
 VALUE_WIDTH = PART_WIDTH = 60
