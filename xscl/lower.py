@@ -106,7 +106,7 @@ JoinTree = Leaf | JoinNode
 JoinNames = Mapping[str, Term | str]
 """The referents of visible names. A str is a constant's text."""
 
-Located = tuple[int, str, tuple[Step, ...]]
+VariablePlace = tuple[int, str, tuple[Step, ...]]
 """A block, one of its own variables, and a path on it."""
 
 
@@ -370,7 +370,7 @@ def normalize_readably(query: Query, namespaces: Mapping[str, str]) -> tuple[Nor
     return normalizer.query(query), normalizer.paths
 
 
-def join_tree(query: Query, namespaces: Mapping[str, str]) -> tuple[JoinTree, Callable[[str], Located]]:
+def join_tree(query: Query, namespaces: Mapping[str, str]) -> tuple[JoinTree, Callable[[str], VariablePlace]]:
     """The inputs of a checked query as a tree, and a function that locates the variables of its scopes."""
     normalizer = _Normalizer(namespaces, canonical=False)
     tree, _, _ = normalizer.input(query.source)
@@ -479,7 +479,7 @@ class _Normalizer:
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
 
-    def located(self, var: str) -> Located:
+    def located(self, var: str) -> VariablePlace:
         return self._block_of[var], *self._ends.get(var, (var, ()))
 
     def _attached(self, operand: Expr, scope: JoinNames) -> Expr:
