@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Generic, TypeVar, assert_never
 
 import numpy as np
@@ -22,15 +24,12 @@ from xscl.algebra.events import (
     AllOf,
     AnyOf,
     Arithmetic,
-    ArithmeticOp,
-    Atom,
     Attribute,
     Comparison,
     Constant,
     Duration,
     EventCondition,
     Function,
-    Gap,
     Kind,
     NullTest,
     Parameter,
@@ -41,7 +40,7 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.regex import PatternLimit
 from xscl.algebra.regex_syntax import PatternError
-from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, CompareOp, chained, number_text, xpath_number
+from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
 
 C = TypeVar("C", bound=Column)
 T = TypeVar("T")
@@ -89,7 +88,9 @@ class Texts:
         if cache is None:
             cache = self._numbers[name] = _Cache(np.float64, unknown=math.inf, null=math.nan)
         function = NUMERIC[name]
-        return cache.of(codes, len(self._code_of.texts), lambda new: list(map(_finite, map(function, self._of(new)))))
+        return cache.of(
+            codes, len(self._code_of.texts), lambda new: list(map(finite_or_nan, map(function, self._of(new))))
+        )
 
     def derived(self, name: str, codes: Ints) -> Ints:
         """Returns the codes of `name(text)` of each text, for functions of chains."""
@@ -207,7 +208,7 @@ class _Cache(Generic[C]):
         return found  # type: ignore[return-value]  # of the same type
 
 
-def _finite(number: float) -> float:
+def finite_or_nan(number: float) -> float:
     return number if math.isfinite(number) else math.nan
 
 
@@ -277,45 +278,8 @@ def known_text(codes: Any) -> Any:
     return np.not_equal(codes, NULL_TEXT)
 
 
-def is_null(values: Any, is_text: bool) -> Any:
-    return np.equal(values, NULL_TEXT) if is_text else np.isnan(values)
-
-
 def null_infinities(numbers: Any) -> Any:
     return np.where(np.isfinite(numbers), numbers, np.nan)
-
-
-def same_texts(one: Any, other: Any) -> Any:
-    """Returns which texts are equal and not NULL."""
-    return np.equal(one, other) & known_text(one)
-
-
-def different_texts(one: Any, other: Any) -> Any:
-    """Returns which texts differ and are not NULL."""
-    return np.not_equal(one, other) & known_text(one) & known_text(other)
-
-
-def different_numbers(one: Any, other: Any) -> Any:
-    """Returns which numbers differ and are not NULL."""
-    return np.less(one, other) | np.greater(one, other)  # which NaN is not
-
-
-TEXT_COMPARISONS: dict[CompareOp, Callable[[Any, Any], Any]] = {"=": same_texts, "!=": different_texts}
-NUMBER_COMPARISONS: dict[CompareOp, Callable[[Any, Any], Any]] = {
-    "=": np.equal,
-    "!=": different_numbers,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-}
-ARITHMETIC: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
-    "%": np.fmod,  # as XPath's mod: the sign is that of the left number
-}
 
 
 MICROSECONDS = 1e6
@@ -353,8 +317,8 @@ def single_events(events: Columns, at: Ints, rows: Ints, parameters: tuple[Colum
 def compile_condition(
     condition: EventCondition, left: Schema, right: Schema | None, texts: Texts
 ) -> Callable[[Pairs], Mask]:
-    """Compiles a condition to a mask of pairs; tests cheap atoms first, others only where these are inconclusive."""
-    evaluate = _Compiler(left, right, texts).condition(condition)
+    """Compiles a condition to a mask of pairs."""
+    evaluate = _ColumnWriter(left, right, texts).test(condition)
 
     def holds(pairs: Pairs) -> Mask:
         with np.errstate(all="ignore"):
@@ -365,13 +329,14 @@ def compile_condition(
 
 def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts) -> Callable[[Pairs], Column]:
     """Compiles a value to a column; that of a string has codes."""
-    evaluate = _Compiler(left, right, texts).value(value)
+    writer = _ColumnWriter(left, right, texts)
+    evaluate = writer.compiled("pairs", writer.value(value, writer.place))
     dtype = np.int64 if value_kind(value) == "string" else np.float64
 
     def computed(pairs: Pairs) -> Column:
         with np.errstate(all="ignore"):
             found = evaluate(pairs)
-        return _whole(found, len(pairs)).astype(dtype, copy=not np.ndim(found))  # type: ignore[no-any-return]  # a column
+        return _whole(found, len(pairs)).astype(dtype, copy=np.shape(found) != (len(pairs),))  # type: ignore[no-any-return]  # a column
 
     return computed
 
@@ -380,115 +345,164 @@ _Evaluate = Callable[[Pairs], Any]
 """An array with a value per pair, or one value for all."""
 
 
-class _Compiler:
+@lru_cache(maxsize=4096)
+def _code(source: str) -> CodeType:
+    return compile(source, "<expression>", "eval")
+
+
+_CodeOf = Callable[[Any], str]
+"""The Python expression of an attribute, DUR or GAP."""
+
+
+_DEEP = 40
+"""An expression this deep in another is a function of its own: Python allows 200 nested parentheses."""
+
+
+class Writer:
+    """Writes expressions as Python, over `functions`, and compiles them. `parameter` is the code of a parameter, given
+    its number. With `arguments`, of all functions that are compiled, expressions may be of any depth."""
+
+    def __init__(
+        self, functions: Mapping[str, Callable[..., Any]], parameter: str = "P[{}]", arguments: str = ""
+    ) -> None:
+        self._names: dict[str, Any] = dict(functions)
+        self._parameter, self._arguments = parameter, arguments
+
+    def compiled(self, arguments: str, body: str) -> Callable[..., Any]:
+        return eval(_code(f"lambda {arguments}: {body}"), self._names)  # type: ignore[no-any-return]  # a lambda
+
+    def condition(self, condition: EventCondition, place: _CodeOf) -> str:
+        """Returns a condition as Python."""
+        match condition:
+            case AllOf(args=args):
+                return f"({' and '.join(self.condition(arg, place) for arg in args)})" if args else "True"
+            case AnyOf(args=args):
+                return f"({' or '.join(self.condition(arg, place) for arg in args)})" if args else "False"
+            case Comparison(op=op, left=left, right=right):
+                if op in ("=", "!=") and value_kind(left) == value_kind(right) == "string":
+                    call = "same_text" if op == "=" else "other_text"
+                    return f"{call}({self.value(left, place)}, {self.value(right, place)})"
+                one, other = self.number(left, place), self.number(right, place)
+                if op == "!=":
+                    return f"other_number({one}, {other})"
+                return f"({one} {'==' if op == '=' else op} {other})"
+            case NullTest(value=value, negated=negated):
+                call = "null_text" if value_kind(value) == "string" else "null_number"
+                return f"({call}({self.value(value, place)}) != {negated})"
+            case TextTest(name=name, args=args, negated=negated):
+                texts = ", ".join(self.text(arg, place) for arg in args)
+                return f"tested({name!r}, {FALSE if negated else TRUE}, {texts})"
+        assert_never(condition)
+
+    def value(self, value: Value, place: _CodeOf) -> str:
+        return self.text(value, place) if value_kind(value) == "string" else self.number(value, place)
+
+    def text(self, value: Value, place: _CodeOf, depth: int = 0) -> str:
+        """Returns Python for the code of a value's text."""
+        if depth == _DEEP and self._arguments:
+            return self._apart(self.text(value, place))
+        if value_kind(value) == "number":
+            return f"written({self.number(value, place, depth)})"
+        match value:
+            case Constant(value=constant):
+                return f"code({self._named(str(constant))})"
+            case Function(name="coalesce", args=args):
+                return f"first_text({', '.join(self.text(arg, place, depth + 1) for arg in args)})"
+            case Function(name="concat", args=args):
+                return f"concatenated({', '.join(self.text(arg, place, depth + 1) for arg in args)})"
+            case Function(name=name, args=(arg,)):
+                return f"derived({name!r}, {self.text(arg, place, depth + 1)})"
+        return self._taken(value, place)
+
+    def number(self, value: Value, place: _CodeOf, depth: int = 0) -> str:
+        """Returns Python for a value's number."""
+        if depth == _DEEP and self._arguments:
+            return self._apart(self.number(value, place))
+        if value_kind(value) == "string" and not isinstance(value, Constant):
+            return f"number_of('number', {self.text(value, place, depth)})"
+        match value:
+            case Constant(value=constant):
+                number = xpath_number(constant) if isinstance(constant, str) else float(constant)
+                return self._named(finite_or_nan(number))
+            case Arithmetic(op=op, left=left, right=right):
+                one, other = self.number(left, place, depth + 1), self.number(right, place, depth + 1)
+                if op in "/%":
+                    return f"{'divided' if op == '/' else 'rest'}({one}, {other})"
+                return f"finite({one} {op} {other})"
+            case Function(name="coalesce", args=args):
+                return f"first_number({', '.join(self.number(arg, place, depth + 1) for arg in args)})"
+            case Function(name="abs", args=(arg,)):
+                return f"abs({self.number(arg, place, depth + 1)})"
+            case Function(name="number", args=(arg,)):
+                return self.number(arg, place, depth + 1)
+            case Function(name=name, args=(arg,)):
+                return f"number_of({name!r}, {self.text(arg, place, depth + 1)})"
+        return self._taken(value, place)
+
+    def _taken(self, value: Value, place: _CodeOf) -> str:
+        return self._parameter.format(value.index) if isinstance(value, Parameter) else place(value)
+
+    def _apart(self, code: str) -> str:
+        return f"{self._named(self.compiled(self._arguments, code))}({self._arguments})"
+
+    def _named(self, constant: object) -> str:
+        name = f"c{len(self._names)}"
+        self._names[name] = constant
+        return name
+
+
+class _ColumnWriter(Writer):
+    """Writes expressions over columns, as functions of `pairs`."""
+
     def __init__(self, left: Schema, right: Schema | None, texts: Texts) -> None:
+        super().__init__(_column_functions(texts), "pairs.parameters[{}][pairs.rows]", "pairs")
         self._left = {name: place for place, (name, _) in enumerate(left)}
         self._right = {name: place for place, (name, _) in enumerate(right or ())}
-        self._texts = texts
 
-    # ------------------------------------------------------------ conditions
-
-    def condition(self, condition: EventCondition) -> Callable[[Pairs], Mask]:
+    def test(self, condition: EventCondition) -> Callable[[Pairs], Mask]:
+        """Compiles a condition; tests cheap atoms first, others only where these are inconclusive."""
         match condition:
             case AllOf(args=args):
                 ordered = sorted(args, key=cost)
-                return _all_of([(self.condition(arg), cost(arg) >= COSTLY) for arg in ordered])
+                return _all_of([(self.test(arg), cost(arg) >= COSTLY) for arg in ordered])
             case AnyOf(args=args):
-                return _any_of([self.condition(arg) for arg in sorted(args, key=cost)])
-            case _:
-                atom = self._atom(condition)
-                return lambda pairs: _whole(atom(pairs), len(pairs))
+                return _any_of([self.test(arg) for arg in sorted(args, key=cost)])
+        atom = self.compiled("pairs", self.condition(condition, self.place))
+        return lambda pairs: _whole(atom(pairs), len(pairs))
 
-    def _atom(self, atom: Atom) -> _Evaluate:
-        match atom:
-            case Comparison(op=op, left=left, right=right):
-                if op in ("=", "!=") and value_kind(left) == value_kind(right) == "string":
-                    compare, one, other = TEXT_COMPARISONS[op], self.text(left), self.text(right)
-                else:
-                    compare, one, other = NUMBER_COMPARISONS[op], self.number(left), self.number(right)
-                return lambda pairs: compare(one(pairs), other(pairs))
-            case NullTest(value=value, negated=negated):
-                of, is_text = self.value(value), value_kind(value) == "string"
-                return lambda pairs: is_null(of(pairs), is_text) != negated
-            case TextTest(name=name, args=args, negated=negated):
-                columns, wanted, texts = list(map(self.text, args)), FALSE if negated else TRUE, self._texts
-                return lambda pairs: (
-                    texts.tested(name, [_whole(column(pairs), len(pairs)) for column in columns]) == wanted
-                )
-        assert_never(atom)
-
-    # ------------------------------------------------------------ values
-
-    def value(self, value: Value) -> _Evaluate:
-        return self.text(value) if value_kind(value) == "string" else self.number(value)
-
-    def text(self, value: Value) -> _Evaluate:
-        """The codes of a value's texts; numbers are written as XPath does."""
-        texts = self._texts
-        if value_kind(value) == "number":
-            number = self.number(value)
-            return lambda pairs: texts.written(_whole(number(pairs), len(pairs)))
-        match value:
-            case Constant(value=constant):
-                # Asked for anew each time: the code may have been forgotten.
-                return lambda pairs: texts.code(str(constant))
-            case Function(name="coalesce", args=args):
-                return _first([self.text(arg) for arg in args], known_text)
-            case Function(name="concat", args=args):
-                parts = list(map(self.text, args))
-                return lambda pairs: texts.concatenated([_whole(part(pairs), len(pairs)) for part in parts])
-            case Function(name=name, args=(arg,)) if name not in ("coalesce", "concat"):
-                of = self.text(arg)
-                return lambda pairs: texts.derived(name, _whole(of(pairs), len(pairs)))
-        return self._taken(value)
-
-    def number(self, value: Value) -> _Evaluate:
-        """The numbers of a value, NaN for NULL."""
-        if value_kind(value) == "string":
-            return self._number_of_text(value, "number")
-        match value:
-            case Constant(value=constant):
-                number = np.float64(constant if math.isfinite(float(constant)) else math.nan)
-                return lambda pairs: number
-            case Duration():
-                return _duration
-            case Gap():
-                return _gap
-            case Arithmetic(op=op, left=left, right=right):
-                apply, one, other = ARITHMETIC[op], self.number(left), self.number(right)
-                return lambda pairs: null_infinities(apply(one(pairs), other(pairs)))
-            case Function(name="coalesce", args=args):
-                return _first([self.number(arg) for arg in args], np.isfinite)
-            case Function(name="abs", args=(arg,)):
-                of = self.number(arg)
-                return lambda pairs: np.abs(of(pairs))
-            case Function(name="number", args=(arg,)):
-                return self.number(arg)
-            case Function(name=name, args=(arg,)) if name in NUMERIC:
-                return self._number_of_text(arg, name)
-        return self._taken(value)
-
-    def _number_of_text(self, value: Value, name: str) -> _Evaluate:
-        if name == "number" and isinstance(value, Constant):
-            found = null_infinities(np.float64(xpath_number(str(value.value))))
-            return lambda pairs: found
-        of, texts = self.text(value), self._texts
-        return lambda pairs: texts.derived_numbers(name, _whole(of(pairs), len(pairs)))
-
-    def _taken(self, value: Value) -> _Evaluate:
-        match value:
-            case Attribute(part="left", name=name):
-                place = self._left[name]
-                return lambda pairs: pairs.left.values[place][pairs.left_at]
-            case Attribute(part="latest", name=name):
-                place = self._left[name]
-                return lambda pairs: _given(pairs.latest).values[place][pairs.left_at]
+    def place(self, leaf: Value) -> str:
+        match leaf:
             case Attribute(part="right", name=name):
-                place = self._right[name]
-                return lambda pairs: _given(pairs.right).values[place][pairs.right_at]
-            case Parameter(index=index):
-                return lambda pairs: pairs.parameters[index][pairs.rows]
-        raise AssertionError(f"no value of events: {value!r}")
+                return f"pairs.right.values[{self._right[name]}][pairs.right_at]"
+            case Attribute(part=part, name=name):
+                return f"pairs.{part}.values[{self._left[name]}][pairs.left_at]"
+        return "duration(pairs)" if isinstance(leaf, Duration) else "gap(pairs)"
+
+
+def _column_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
+    def rows(*columns: Any) -> list[Any]:
+        return list(map(np.atleast_1d, np.broadcast_arrays(*columns)))
+
+    return {
+        "same_text": lambda one, other: np.equal(one, other) & known_text(one),
+        "other_text": lambda one, other: np.not_equal(one, other) & known_text(one) & known_text(other),
+        "other_number": lambda one, other: np.less(one, other) | np.greater(one, other),  # which NaN is not
+        "null_text": lambda codes: np.equal(codes, NULL_TEXT),
+        "null_number": np.isnan,
+        "finite": null_infinities,
+        "divided": lambda left, right: null_infinities(np.divide(left, right)),
+        "rest": lambda left, right: null_infinities(np.fmod(left, right)),  # XPath's mod, with the sign of the left
+        "first_text": lambda *codes: _first(codes, known_text),
+        "first_number": lambda *numbers: _first(numbers, np.isfinite),
+        "code": texts.code,  # asked for anew each time: the code may have been forgotten
+        "written": lambda numbers: texts.written(*rows(numbers)),
+        "number_of": lambda name, codes: texts.derived_numbers(name, *rows(codes)),
+        "derived": lambda name, codes: texts.derived(name, *rows(codes)),
+        "concatenated": lambda *codes: texts.concatenated(rows(*codes)),
+        "tested": lambda name, wanted, *codes: texts.tested(name, rows(*codes)) == wanted,
+        "duration": _duration,
+        "gap": _gap,
+    }
 
 
 # ---------------------------------------------------------------- costs
@@ -555,24 +569,15 @@ def _any_of(parts: list[Callable[[Pairs], Mask]]) -> Callable[[Pairs], Mask]:
     return holds
 
 
-def _first(parts: list[_Evaluate], known: Callable[[Any], Any]) -> _Evaluate:
-    def found(pairs: Pairs) -> Any:
-        value = parts[-1](pairs)
-        for part in reversed(parts[:-1]):
-            one = part(pairs)
-            value = np.where(known(one), one, value)
-        return value
-
-    return found
+def _first(columns: Sequence[Any], known: Callable[[Any], Any]) -> Any:
+    value = columns[-1]
+    for column in columns[-2::-1]:
+        value = np.where(known(column), column, value)
+    return value
 
 
 def _whole(values: Any, size: int) -> Any:
-    return values if np.ndim(values) else np.broadcast_to(np.asarray(values), size)
-
-
-def _given(columns: Columns | None) -> Columns:
-    assert columns is not None, "the condition mentions events that were not given"
-    return columns
+    return values if np.shape(values) == (size,) else np.broadcast_to(np.asarray(values), size)
 
 
 def _duration(pairs: Pairs) -> Floats:
@@ -585,7 +590,8 @@ def _duration(pairs: Pairs) -> Floats:
 
 def _gap(pairs: Pairs) -> Floats:
     latest = pairs.left if pairs.latest is None else pairs.latest
-    return (_given(pairs.right).t0[pairs.right_at] - latest.t1[pairs.left_at]) / MICROSECONDS
+    assert pairs.right is not None, "GAP is between two events"
+    return (pairs.right.t0[pairs.right_at] - latest.t1[pairs.left_at]) / MICROSECONDS
 
 
 def aggregate_ranges(

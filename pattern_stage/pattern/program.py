@@ -17,12 +17,10 @@ from pattern_stage.clauses import has_parameters
 from pattern_stage.definition import of_event
 from pattern_stage.pattern import rows
 from pattern_stage.pattern.cells import RegisterTest
-from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleField, Writer
-from pattern_stage.values import Texts
+from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleField
+from pattern_stage.values import Texts, Writer
 from xscl.algebra.events import (
     Aggregated,
-    AllOf,
-    AnyOf,
     Attribute,
     Comparison,
     EventCondition,
@@ -43,8 +41,8 @@ from xscl.algebra.events import (
     Word,
     leaves,
     map_leaves,
+    map_parts,
     value_kind,
-    with_operands,
 )
 
 Vector = tuple[tuple[int, int], ...]
@@ -376,7 +374,7 @@ class PatternProgram:
 
     def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
         self.pattern, self.slots, self._texts = pattern, slots, texts
-        self._writer = Writer(texts, rows.functions(texts))
+        self._writer = Writer(rows.register_functions(texts))
         self.positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
         self.kleene = [pattern.variables[at].kleene for at in self.positive]
         self.streams = [int(pattern.variables[at].source.stream) for at in self.positive]
@@ -464,16 +462,17 @@ class PatternProgram:
                     return "set earlier", of.variable
             return name, of.variable  # a value of its own
 
-        def condition_of(condition: EventCondition) -> EventCondition:
-            return with_operands(condition, condition_of if isinstance(condition, AllOf | AnyOf) else value_of)
-
-        def value_of(value: Value) -> Value:
-            found = [leaf for leaf in leaves(value) if isinstance(leaf, Attribute)]
-            if found and len(found) == len(list(leaves(value))):
+        def placed(part: EventCondition | Value) -> Value | None:
+            """Places a part that is about one event."""
+            if not isinstance(part, Value):
+                return None
+            every = list(leaves(part))
+            found = [leaf for leaf in every if isinstance(leaf, Attribute)]
+            if found and len(found) == len(every):
                 roles = {role(leaf.name) for leaf in found}
-                if len(roles) == 1 and (isinstance(value, Attribute) or isinstance(names[found[0].name], OfItem)):
-                    return place(value, *roles.pop())
-            return with_operands(value, value_of)
+                if len(roles) == 1 and (isinstance(part, Attribute) or isinstance(names[found[0].name], OfItem)):
+                    return place(part, *roles.pop())
+            return None
 
         def place(value: Value, kind: str, variable: int) -> Value:
             key = f"x{len(at) + sum(map(len, gathered.values()))}"
@@ -501,7 +500,7 @@ class PatternProgram:
 
         if stream is not None and all(role(name)[0] == "new" for name in names):
             return None
-        condition = condition_of(test.condition)
+        condition = map_parts(test.condition, placed)
         sets: list[Register] = []
         for variable, parts in gathered.items():
             every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)

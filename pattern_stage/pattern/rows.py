@@ -8,10 +8,10 @@ once."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, assert_never, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -22,28 +22,16 @@ from pattern_stage.fan_out import grow_array
 from pattern_stage.index import StaticIndex
 from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
-from pattern_stage.values import FALSE, TRUE, Pairs, Texts, compile_condition, compile_value, single_events
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, finite_or_nan, single_events
 from xscl.algebra.events import (
     AllOf,
-    AnyOf,
-    Arithmetic,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
     EventCondition,
-    Function,
-    Gap,
     Kind,
-    NullTest,
     Parameter,
     Schema,
-    TextTest,
     Value,
     leaves,
-    value_kind,
 )
-from xscl.algebra.values import DERIVED
 
 _SCALAR_CLASSES = 16
 """Up to this number, sets of rows are united one by one."""
@@ -287,101 +275,9 @@ def _clauses(conditions: Sequence[EventCondition]) -> list[tuple[Sequence[EventC
         return [([one], dnf_clauses(one)) for one in conditions]
 
 
-_CodeOf = Callable[[Attribute], str]
-"""The Python expression of an attribute: `E[3]` or `V[0]`."""
+def scalar_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
+    """Returns what the code of a `Writer` calls, for one event."""
 
-
-class Writer:
-    """Writes expressions as Python and compiles them. Parameters are `P[0]`, `P[1]`, ..."""
-
-    def __init__(self, texts: Texts, functions: Mapping[str, Callable[..., Any]] = {}) -> None:
-        """`functions` are additional names for the code."""
-        self._names: dict[str, Any] = {**_functions(texts), **functions}
-
-    def compiled(self, arguments: str, body: str) -> Callable[..., Any]:
-        return eval(f"lambda {arguments}: {body}", self._names)  # type: ignore[no-any-return]  # a lambda
-
-    def condition(self, condition: EventCondition, place: _CodeOf) -> str:
-        """Returns a condition as Python."""
-        match condition:
-            case AllOf(args=args):
-                return f"({' and '.join(self.condition(arg, place) for arg in args)})" if args else "True"
-            case AnyOf(args=args):
-                return f"({' or '.join(self.condition(arg, place) for arg in args)})" if args else "False"
-            case Comparison(op=op, left=left, right=right):
-                if op in ("=", "!=") and value_kind(left) == value_kind(right) == "string":
-                    call = "same_text" if op == "=" else "other_text"
-                    return f"{call}({self.value(left, place)}, {self.value(right, place)})"
-                one, other = self.number(left, place), self.number(right, place)
-                if op == "!=":
-                    return f"other_number({one}, {other})"
-                return f"({one} {'==' if op == '=' else op} {other})"
-            case NullTest(value=value, negated=negated):
-                call = "null_text" if value_kind(value) == "string" else "null_number"
-                return f"{'not ' if negated else ''}{call}({self.value(value, place)})"
-            case TextTest(name=name, args=args, negated=negated):
-                texts = ", ".join(self.text(arg, place) for arg in args)
-                return f"tested({name!r}, {FALSE if negated else TRUE}, {texts})"
-        assert_never(condition)
-
-    def value(self, value: Value, place: _CodeOf) -> str:
-        return self.text(value, place) if value_kind(value) == "string" else self.number(value, place)
-
-    def text(self, value: Value, place: _CodeOf) -> str:
-        """Returns Python for the code of a value's text."""
-        if value_kind(value) == "number":
-            return f"written({self.number(value, place)})"
-        match value:
-            case Constant(value=constant):
-                return f"code({self._named(str(constant))})"
-            case Function(name="coalesce", args=args):
-                return f"first_text({', '.join(self.text(arg, place) for arg in args)})"
-            case Function(name="concat", args=args):
-                return f"concatenated({', '.join(self.text(arg, place) for arg in args)})"
-            case Function(name=name, args=(arg,)) if name in DERIVED:
-                return f"derived({name!r}, {self.text(arg, place)})"
-        return self._taken(value, place)
-
-    def number(self, value: Value, place: _CodeOf) -> str:
-        """Returns Python for a value's number."""
-        if value_kind(value) == "string":
-            return f"number_of('number', {self.text(value, place)})"
-        match value:
-            case Constant(value=constant):
-                number = float(constant)
-                return self._named(number if math.isfinite(number) else math.nan)
-            case Arithmetic(op=op, left=left, right=right):
-                one, other = self.number(left, place), self.number(right, place)
-                if op in "/%":
-                    return f"{'divided' if op == '/' else 'rest'}({one}, {other})"
-                return f"finite({one} {op} {other})"
-            case Function(name="coalesce", args=args):
-                return f"first_number({', '.join(self.number(arg, place) for arg in args)})"
-            case Function(name="abs", args=(arg,)):
-                return f"abs({self.number(arg, place)})"
-            case Function(name="number", args=(arg,)):
-                return self.number(arg, place)
-            case Function(name=name, args=(arg,)):
-                return f"number_of({name!r}, {self.text(arg, place)})"
-        return self._taken(value, place)
-
-    def _taken(self, value: Value, place: _CodeOf) -> str:
-        match value:
-            case Attribute():
-                return place(value)
-            case Parameter(index=index):
-                return f"P[{index}]"
-            case Duration() | Gap():
-                raise AssertionError("PATTERN has neither DUR nor GAP")
-        raise AssertionError(f"no value of events: {value!r}")
-
-    def _named(self, constant: object) -> str:
-        name = f"c{len(self._names)}"
-        self._names[name] = constant
-        return name
-
-
-def _functions(texts: Texts) -> Mapping[str, Callable[..., Any]]:
     def one(code: int) -> Any:
         return np.array([code], np.int64)
 
@@ -403,10 +299,6 @@ def _functions(texts: Texts) -> Mapping[str, Callable[..., Any]]:
         "concatenated": lambda *codes: int(texts.concatenated(list(map(one, codes)))[0]),
         "tested": lambda name, wanted, *codes: int(texts.tested(name, list(map(one, codes)))[0]) == wanted,
     }
-
-
-def finite_or_nan(number: float) -> float:
-    return number if -math.inf < number < math.inf else math.nan
 
 
 def _rest(left: float, right: float) -> float:
@@ -462,9 +354,9 @@ class RegisterRead:
         return at
 
 
-def functions(texts: Texts) -> dict[str, Callable[..., Any]]:
-    """Returns the functions that register code calls."""
-    return {
+def register_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
+    """Returns what the code of registers calls."""
+    return scalar_functions(texts) | {
         "grown": add_to_sum,
         "total": total,
         "average": average,

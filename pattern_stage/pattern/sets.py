@@ -21,7 +21,7 @@ from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.masks import EventTuple, expanded, rows_to_mask
 from pattern_stage.pattern.match import MatchTable, SetMatch
 from pattern_stage.pattern.program import EventSlots
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, Writer
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, scalar_functions
 from pattern_stage.pattern.set_search import (
     BufferedEvent,
     EarliestSearch,
@@ -33,7 +33,7 @@ from pattern_stage.pattern.set_search import (
 )
 from pattern_stage.pattern.state import PartReader, SavedPart
 from pattern_stage.plan import Rows
-from pattern_stage.values import Texts
+from pattern_stage.values import Texts, Writer
 from xscl.algebra.events import Attribute, OfItem, Pattern
 
 _AT_ONCE = 256
@@ -93,7 +93,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
 
     def _early(self, slots: EventSlots) -> tuple[Any, ...]:
         pattern, found = self._pattern, []
-        writer = Writer(self._texts)
+        writer = Writer(scalar_functions(self._texts))
         for one in pattern.conjuncts:
             names = dict(one.names)
             plain = all(isinstance(of, OfItem) and of.place == "only" for of in names.values())

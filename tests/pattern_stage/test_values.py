@@ -11,6 +11,7 @@ from pattern_stage.values import TRUE, UNDECIDED, Pairs, Texts, compile_conditio
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
+    Arithmetic,
     Attribute,
     Comparison,
     Constant,
@@ -19,6 +20,9 @@ from xscl.algebra.events import (
     NullTest,
     Schema,
     TextTest,
+    Value,
+    leaves,
+    map_leaves,
 )
 from xscl.algebra.values import DERIVED, derive
 
@@ -129,3 +133,16 @@ def test_too_many_clauses_are_an_error_and_soon():
     distinct = [AnyOf(tuple(Comparison("=", N, Constant(float(2 * i + j))) for j in range(2))) for i in range(40)]
     with pytest.raises(TooManyClauses, match="more than 64 clauses"):
         dnf_clauses(AllOf(tuple(distinct)))
+
+
+def test_an_expression_may_be_as_deep_as_statements_make_it():
+    """Each SELECT of a chain may nest a hundred operations, and chains are merged."""
+    value: Value = Attribute("left", "n", "number")
+    for _ in range(300):
+        value = Function("abs", (Arithmetic("+", value, Constant(1.0)),), "number")
+    texts, one = Texts(), np.zeros(1, np.int64)
+    events = Columns(one, one, (np.array([1.5]),), one.reshape(1, 1))
+    computed = compile_value(value, (("n", "number"),), None, texts)
+    assert computed(Pairs(events, one, None, None, None, one, ())).tolist() == [301.5]
+    with_constant = map_leaves(value, lambda leaf: Constant(0.5) if isinstance(leaf, Attribute) else leaf)
+    assert next(leaves(with_constant)) == Constant(0.5)

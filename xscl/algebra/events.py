@@ -157,22 +157,26 @@ def operands(node: EventCondition | Value) -> tuple[EventCondition | Value, ...]
     return ()
 
 
-def with_operands(node: _Node, of: Callable[[Any], Any]) -> _Node:
-    """A condition or value with other operands."""
-    made: Any = node
-    match node:
-        case Comparison():
-            made = Comparison(node.op, of(node.left), of(node.right))
-        case AllOf() | AnyOf():
-            made = type(node)(tuple([of(arg) for arg in node.args]))
-        case Arithmetic():
-            made = Arithmetic(node.op, of(node.left), of(node.right))
-        case Function():
-            made = Function(node.name, tuple([of(arg) for arg in node.args]), node.kind)
-        case TextTest():
-            made = TextTest(node.name, tuple([of(arg) for arg in node.args]), node.negated)
-        case NullTest():
-            made = NullTest(of(node.value), node.negated)
+def map_parts(node: _Node, change: Callable[[Any], Any]) -> _Node:
+    """A condition or value with its outermost parts replaced of which `change` does not return None. Trees may be
+    nearly as deep as the stack, so that this takes one call for each level."""
+    made: Any = change(node)
+    if made is None:
+        match node:
+            case Comparison():
+                made = Comparison(node.op, map_parts(node.left, change), map_parts(node.right, change))
+            case AllOf() | AnyOf():
+                made = type(node)(tuple([map_parts(arg, change) for arg in node.args]))
+            case Arithmetic():
+                made = Arithmetic(node.op, map_parts(node.left, change), map_parts(node.right, change))
+            case Function():
+                made = Function(node.name, tuple([map_parts(arg, change) for arg in node.args]), node.kind)
+            case TextTest():
+                made = TextTest(node.name, tuple([map_parts(arg, change) for arg in node.args]), node.negated)
+            case NullTest():
+                made = NullTest(map_parts(node.value, change), node.negated)
+            case _:
+                made = node
     found: _Node = made
     return found
 
@@ -187,12 +191,7 @@ def leaves(node: EventCondition | Value) -> Iterator[Value]:
 
 def map_leaves(node: _Node, leaf: Callable[[Value], Value]) -> _Node:
     """A condition or value with its leaves replaced."""
-
-    def mapped(one: Any) -> Any:
-        return leaf(one) if one.__class__ in _LEAVES else with_operands(one, mapped)
-
-    found: _Node = mapped(node)
-    return found
+    return map_parts(node, lambda one: leaf(one) if one.__class__ in _LEAVES else None)
 
 
 def value_kind(value: Value) -> Kind:
