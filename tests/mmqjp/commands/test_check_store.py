@@ -53,10 +53,16 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def right(stores: Path) -> list[tuple[Any, ...]]:
+    """The outputs of a whole store."""
+    return outputs(stores / "closed")
+
+
 @pytest.mark.parametrize("store", ["closed", "killed", "files"])
 def test_nothing_is_wrong_with_a_whole_store(store, stores, tmp_path):
     state = shutil.copytree(stores / store, tmp_path / "copy")
-    assert checked(state) == checked(state, "--repair") == (0, [])
+    assert checked(state, "--repair") == (0, [])
     result = mmqjp("check-store", state)
     assert result.exit_code == 0 and result.stdout.endswith(" rows compared, 0 faults\n")
 
@@ -86,7 +92,7 @@ def harmed(state: Path, path: Path, at: int = 200) -> None:
     (state / path).write_bytes(content)
 
 
-def test_postings_are_built_anew(stores, tmp_path):
+def test_postings_are_built_anew(stores, right, tmp_path):
     for store in ("closed", "files"):
         state = shutil.copytree(stores / store, tmp_path / store)
         run = next((state / RUNS).iterdir())
@@ -95,7 +101,7 @@ def test_postings_are_built_anew(stores, tmp_path):
         assert (status, fault["place"], fault["mended"]) == (1, f"{RUNS}/{run.name}", False)
         assert fault["what"].startswith(f"{run} is damaged between bytes 0 and")
         assert checked(state, "--repair") == (0, [fault | {"mended": True}]) and not list((state / RUNS).iterdir())
-        assert checked(state) == (0, []) and outputs(state) == outputs(stores / store)
+        assert outputs(state) == right
 
 
 ORPHANS = [
@@ -106,7 +112,7 @@ ORPHANS = [
 ]  # fmt: skip
 
 
-def test_rows_that_refer_to_nothing_are_dropped(stores, tmp_path):
+def test_rows_that_refer_to_nothing_are_dropped(stores, right, tmp_path):
     state = shutil.copytree(stores / "closed", tmp_path / "copy")
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
         for sql, _, _ in ORPHANS:
@@ -117,28 +123,26 @@ def test_rows_that_refer_to_nothing_are_dropped(stores, tmp_path):
     assert status == 1
     status, mended = checked(state, "--repair")
     assert status == 0 and all(fault["mended"] for fault in mended) and len(mended) >= len(faults)
-    assert outputs(state) == outputs(stores / "closed")
+    assert outputs(state) == right
 
 
-@pytest.mark.parametrize(
-    ("sql", "what"),
-    [
-        ("DELETE FROM match_rows WHERE match % 2 = 0", "lack matches, such as answer"),
-        ("DELETE FROM documents WHERE docid > 20", "lack documents, such as match"),
-        ("DELETE FROM memberships", "had other recipients when they were made"),
-        ("UPDATE answers SET last_seq = last_seq + 1", "have wrong numbers of outputs"),
-        (
-            "INSERT INTO settings VALUES ('sink:x', '{\"acked\": 9999}', 1)",
-            "the sink x has output 9999, and the last",
-        ),
-    ],
-)
-def test_what_cannot_be_made_again_is_told(sql, what, stores, tmp_path):
+LOST = {
+    "DELETE FROM match_rows WHERE match % 2 = 0": "lack matches, such as answer",
+    "DELETE FROM documents WHERE docid > 20": "lack documents, such as match",
+    "DELETE FROM memberships": "had other recipients when they were made",
+    "UPDATE answers SET last_seq = last_seq + 1": "have wrong numbers of outputs",
+    "INSERT INTO settings VALUES ('sink:x', '{\"acked\": 9999}', 1)": "the sink x has output 9999, and the last",
+}
+
+
+def test_what_cannot_be_made_again_is_told(stores, tmp_path):
     state = shutil.copytree(stores / "closed", tmp_path / "copy")
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute(sql)
+        for sql in LOST:
+            connection.execute(sql)
     result = mmqjp("check-store", state, "--repair")
-    assert result.exit_code == 1 and f"{what}" in result.stdout and "take an older copy of the store" in result.stdout
+    assert result.exit_code == 1 and "take an older copy of the store" in result.stdout
+    assert [what for what in LOST.values() if what not in result.stdout] == []
 
 
 def test_lost_commits_are_accepted(stores, tmp_path):
@@ -151,7 +155,7 @@ def test_lost_commits_are_accepted(stores, tmp_path):
         status, faults = checked(one)
         assert status == 1 and [fault["place"] for fault in faults] == [DUCKDB_FILE] and faults[0]["remedy"]
         status, faults = checked(one, "--repair")
-        assert status == 0 and faults[0]["mended"] and checked(one) == (0, [])
+        assert status == 0 and faults[0]["mended"]
         assert (one / COMMITTED).exists()
         with Session("duckdb", state=one) as engine:
             engine.subscribe(QUERIES)
@@ -177,7 +181,7 @@ def test_a_damaged_file_of_a_spark_store_is_left_out_unless_the_store_needs_it(s
         assert status == is_needed or [fault for fault in faults if "lack documents" in fault["what"]]
 
 
-def test_a_spark_store_without_its_newest_manifest_goes_on_from_an_older_one(stores, tmp_path):
+def test_a_spark_store_without_its_newest_manifest_goes_on_from_an_older_one(stores, right, tmp_path):
     for harm in ("gone", "damaged"):
         state = shutil.copytree(stores / "files", tmp_path / harm)
         older, newest = sorted((state / SPARK_MANIFESTS).iterdir(), key=lambda path: int(path.stem))[-2:]
@@ -187,11 +191,10 @@ def test_a_spark_store_without_its_newest_manifest_goes_on_from_an_older_one(sto
         newest.unlink() if harm == "gone" else newest.write_text(json.dumps(whole | {"written_at": 7}))
         status, (fault,) = checked(state)
         assert status == 1 and fault["place"] == SPARK_MANIFESTS and newest.name in fault["what"]
-        assert checked(state, "--repair") == (0, [fault | {"mended": True}]) and checked(state) == (0, [])
-        assert outputs(state) == outputs(stores / "closed")
+        assert checked(state, "--repair") == (0, [fault | {"mended": True}]) and outputs(state) == right
 
 
-@pytest.mark.parametrize("seed", seeds(4, 300))
+@pytest.mark.parametrize("seed", seeds(3, 300))
 def test_a_repair_leaves_nothing_to_repair(seed, stores, tmp_path):
     """Whatever was damaged, a check ends with findings, a second repair finds nothing to do, and what is said to be
     whole is readable."""
@@ -235,4 +238,3 @@ def test_a_command_that_is_none_is_moved_away(stores, tmp_path):
     (state / "spool" / "commands" / "1.json").write_text("{")
     assert checked(state)[1][0]["place"] == "spool/commands/1.json"
     assert checked(state, "--repair")[0] == 0 and (state / QUARANTINE / "spool-commands-1.json").exists()
-    assert checked(state) == (0, [])
