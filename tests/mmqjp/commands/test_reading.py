@@ -287,7 +287,7 @@ def test_what_is_gone_is_shown_by_its_name_and_id(tmp_path):
     assert "because  the reason is not known" in lines[6]
 
 
-@pytest.mark.parametrize("looked_through", [1, 20_000])
+@pytest.mark.parametrize("looked_through", [1, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_a_service_hands_over_the_same_matches_in_pages(story, looked_through, monkeypatch):
     monkeypatch.setattr("mmqjp.service.commands.LOOKED_THROUGH", looked_through)
     asked = {
