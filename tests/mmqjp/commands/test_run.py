@@ -317,10 +317,12 @@ class Runs:
         self.path, self.state, self.output, self.dead_letters = (place / n for n in ("in", "state", "out", "dead"))
         self.path.mkdir()
         self.read, self.dead = read, 0
+        self.seen: tuple[list[tuple[str, int]], dict[str, str]] | None = None
         self.arguments: list[str | Path] = ["run", "--queries", write_queries(place, QUERY), "--documents", self.path]
 
     def run(self, *options: str, feeds: str = "--feeds") -> list[str]:
         self.read.clear()
+        self.seen = None
         where: list[str | Path] = ["--state", self.state, "--output", self.output, "--dead-letters", self.dead_letters]
         result = mmqjp(*self.arguments, *where, "--engine", "duckdb", *([feeds] if feeds else []), *options)
         assert result.exit_code == 0, result.stderr
@@ -336,14 +338,20 @@ class Runs:
         (self.path / f"{number}.xml").write_text(FEED.format(host="a.example", items=items))
         sidecar(self.path / f"{number}.xml", "a.example", f"2026-06-0{number + 1}T00:00:00Z")
 
+    def looked(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
+        """The ids and times of documents, and what is noted of each file."""
+        if self.seen is None:
+            with Session("duckdb", state=self.state, read_only=True) as engine:
+                rows = engine.sql("SELECT id, t0 FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
+                notes = {offset.file: offset.fingerprint for offset in engine.offsets().values()}
+                self.seen = [(row["id"], row["t0"]) for row in rows], notes
+        return self.seen
+
     def stored(self) -> list[tuple[str, int]]:
-        with Session("duckdb", state=self.state, read_only=True) as engine:
-            rows = engine.sql("SELECT id, t0 FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
-            return [(row["id"], row["t0"]) for row in rows]
+        return self.looked()[0]
 
     def noted(self) -> dict[str, str]:
-        with Session("duckdb", state=self.state, read_only=True) as engine:
-            return {offset.file: offset.fingerprint for offset in engine.offsets().values()}
+        return self.looked()[1]
 
 
 @pytest.fixture
