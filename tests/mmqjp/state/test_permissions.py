@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ def use(place: Directory, engine: Any = "duckdb") -> None:
         assert engine != "duckdb" or log.stat().st_mode & 0o777 in (0o600, 0o664)
 
 
-@pytest.mark.parametrize(("mask", "own"), [(0o000, None), (0o022, None), (0o022, 0o755)])
+@pytest.mark.parametrize(("mask", "own"), [(0o000, None), (0o022, 0o755)])
 def test_a_state_on_duckdb_is_its_owners_and_a_directory_of_the_users_stays(tmp_path, mask, own):
     with umask(mask):
         place = Directory(tmp_path)
@@ -173,13 +174,19 @@ def test_the_jvm_inherits_a_umask_that_keeps_its_files_private(shared, inherited
     assert seen == [inherited] and after == 0o022
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    state = tmp_path_factory.mktemp("whole") / "state"
+    with Session("duckdb", state=state) as opened:
+        opened.subscribe(PAIRS)
+        opened.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(3)])
+    return state
+
+
 @pytest.fixture
-def state():
+def state(whole):
     with open_directory() as directory:
-        with Session("duckdb", state=directory / "state") as opened:
-            opened.subscribe(PAIRS)
-            opened.process([Document(f"d{n}", "<a>v</a>", time=n) for n in range(3)])
-        yield directory / "state"
+        yield shutil.copytree(whole, directory / "state")
 
 
 def contents(state: Path) -> dict[str, bytes]:
