@@ -17,8 +17,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
-from mmqjp.explain.reasons import Reason
-from mmqjp.explain.terms import ShownCondition, format_window
+from mmqjp.explain.terms import format_window
 from mmqjp.queries.compile import read_by
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
@@ -687,11 +686,3 @@ Filler(variable='p', place=1, roots=(1,))]
 
 def is_pattern(text: str) -> bool:
     return text.startswith("PATTERN ")
-
-
-def named_reason(nodes: Mapping[str, int | str]) -> Reason:
-    """Returns the reason that a PATTERN's output alone gives: its variables, in order of time."""
-    named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
-    return Reason(
-        conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)
-    )

@@ -13,13 +13,14 @@ from common.tools import LruCache, in_batches
 from mmqjp.answers.output import Body, Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
-from mmqjp.explain.automaton import is_pattern, named_reason
+from mmqjp.explain.automaton import is_pattern
 from mmqjp.explain.reasons import Reason
 from mmqjp.explain.terms import MOST_QUERIES
 from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownMatch, selected_values
 from mmqjp.present.output_why import (
     MOST_MATCHES,
     block_documents,
+    named_reason,
     output_reason,
     selects_values,
     source_items,

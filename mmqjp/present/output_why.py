@@ -18,7 +18,7 @@ from mmqjp.answers.events_run import PATTERNS, PatternTime
 from mmqjp.answers.kernels import LATE
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
-from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern, named_reason
+from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
 from mmqjp.explain.reasons import Reason, reason_of
 from mmqjp.explain.retrace.events import (
@@ -593,6 +593,14 @@ def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tup
 
 MAX_REASON_STEPS = 200_000
 """Step limit of the search for one reason: about a second."""
+
+
+def named_reason(nodes: Mapping[str, int | str]) -> Reason:
+    """Returns the reason that a PATTERN's output alone gives: its variables, in order of time."""
+    named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
+    return Reason(
+        conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)
+    )
 
 
 def output_reason(

@@ -20,7 +20,7 @@ from pattern_stage.in_sql.question import (
     AlikeStatements,
     Constants,
     QuestionGroup,
-    SqlQuestion,
+    StatementQuestion,
     is_askable,
     question,
     results_of,
@@ -77,7 +77,7 @@ class SqlEvaluator:
         return Results(form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
 
 
-def _given(asked: SqlQuestion, events: Mapping[str, Columns]) -> list[Columns]:
+def _given(asked: StatementQuestion, events: Mapping[str, Columns]) -> list[Columns]:
     return [events.get(source.stream, no_events(source.schema)) for source in asked.sources]
 
 
@@ -142,7 +142,7 @@ class WindowedReplay:
         }
 
 
-def _any_window(form: StatementForm, fixed: Constants) -> SqlQuestion:
+def _any_window(form: StatementForm, fixed: Constants) -> StatementQuestion:
     return window_question(form, fixed, 0)
 
 

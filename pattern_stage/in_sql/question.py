@@ -285,7 +285,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SqlQuestion:
+class StatementQuestion:
     """A query for all statements of a form, and its tables. Table `p` has a row per statement: `q`, its number,
     `since`, windows `w0`, `w1`, ..., and `parameters`."""
 
@@ -305,7 +305,7 @@ class SqlQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class FormQuestion(SqlQuestion):
+class FormQuestion(StatementQuestion):
     """The answer has a row per result, perhaps repeated: `q`, `t0`, `t1`, the numbers of its events `k0`, `k1`, ...,
     and its attributes as `outputs`."""
 
@@ -581,7 +581,7 @@ def _ints(answer: pa.Table, name: str, null: int = 0) -> Ints:
     return found
 
 
-def window_question(form: StatementForm, fixed: Constants, longest: int) -> SqlQuestion:
+def window_question(form: StatementForm, fixed: Constants, longest: int) -> StatementQuestion:
     """Returns the phase-1 query for a form with some constants fixed; `longest` is the longest window of its
     statements. The answer has the numbers `k` of the events that stay. Raises AsConstant if more constants must be
     fixed, NotSql if there is no query."""
@@ -601,14 +601,14 @@ class _WindowQuestionBuilder(_Builder):
         self._longest = longest if self._node.window >= 0 else None
         self._columns: dict[NodeIndex, dict[DerivedColumn, str]] = {}
 
-    def question(self) -> SqlQuestion:
+    def question(self) -> StatementQuestion:
         candidates = " UNION ALL ".join(self._candidates(at) for at in range(len(self._windows.roles)))
         sql = f"WITH c AS ({candidates}), s AS ({self._starts()}) {self._kept()}"
         sources = []
         for place in dict.fromkeys(map(self._source, self._windows.roles)):
             node = self._form.nodes[place]
             sources.append(SourceTable(f"e{place}", node.stream, node.schema, self._columns.get(place, {})))
-        return SqlQuestion(sql, tuple(sources), self._parameters)
+        return StatementQuestion(sql, tuple(sources), self._parameters)
 
     # ------------------------------------------------------------ filter and partition
 
