@@ -378,7 +378,8 @@ def test_outputs_of_patterns_are_found_again_and_there_is_none_just_when_somethi
         for name, statement in patterns.items():
             assert isinstance(statement, Pattern | Near)
             told = [set(one.documents) for one in outputs if one.query == name]
-            assert (query_funnel(select_of(engine), name).funnels[0].failed is None) == bool(told)
+            funnels = query_funnel(select_of(engine), name).funnels  # several may PUBLISH one name
+            assert any(funnel.failed is None for funnel in funnels) == bool(told)
             for _ in range(4):
                 asked = [one.id for _, one in rng.sample(made, rng.choice((1, 2, 3)))]
                 said = explain_missing_output(select_of(engine), name, asked)
