@@ -62,7 +62,6 @@ from mmqjp.present.query_lookup import (
     AT_ONCE,
     CHARACTERS_AT_ONCE,
     KnownEvents,
-    KnownPattern,
     affordable,
     known_event_queries,
 )
@@ -97,7 +96,7 @@ from xscl.algebra.events import (
     Next,
     Pattern,
     Schema,
-    Stream,
+    Statement,
     Union,
 )
 from xscl.algebra.events import Select as Selection
@@ -128,7 +127,7 @@ class EventSources:
     def __init__(
         self,
         select: SelectFn,
-        known: KnownEvents | KnownPattern,
+        known: KnownEvents,
         records: Sequence[Record],
         interval: Interval | None,
         work: StepBudget,
@@ -240,7 +239,7 @@ def horizon(select: SelectFn) -> int:
     return PatternTime.from_setting(latest_setting(select, PATTERNS)).horizon
 
 
-def interval_of(stream: Stream, t0: int, t1: int, *, around: bool) -> Interval:
+def interval_of(stream: Statement, t0: int, t1: int, *, around: bool) -> Interval:
     """Returns the end times of documents that affect an event from `t0` to `t1`; with `around`, an event with a part
     that takes this long."""
     length, before = _longest(stream), _before(stream)
@@ -249,9 +248,11 @@ def interval_of(stream: Stream, t0: int, t1: int, *, around: bool) -> Interval:
     return Interval(max(t0 - low, -FOR_EVER), min(t1 + high, FOR_EVER), t1)
 
 
-def _longest(stream: Stream) -> int | None:
+def _longest(stream: Statement) -> int | None:
     """The maximum duration of a stream's events; None if unbounded."""
     match stream:
+        case Pattern(within=within) | NearPattern(within=within):
+            return None if within is None else 2 * within  # what is too far away is told, too
         case Events() | Aggregate():
             return 0
         case Selection(source=source) | Filter(source=source):
@@ -263,10 +264,10 @@ def _longest(stream: Stream) -> int | None:
             return within
 
 
-def _before(stream: Stream) -> int | None:
+def _before(stream: Statement) -> int | None:
     """How long before the start of an event others that affect it may end; None if unbounded."""
     match stream:
-        case Events():
+        case Events() | Pattern() | NearPattern():
             return 0
         case Selection(source=source) | Filter(source=source):
             return _before(source)
@@ -317,11 +318,8 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
     for known in known_event_queries(select, output.query, form):
         rows = document_rows_by_id(select, output.documents)
         records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
-        intervals: list[Interval | None] = [None, Interval(output.t0, output.t1, output.t1)]
-        if isinstance(known, KnownEvents):
-            intervals[-1] = interval_of(known.stream, output.t0, output.t1, around=False)
-            del intervals[: not _is_of_documents(known, records)]
-        for interval in intervals:
+        around = interval_of(known.stream, output.t0, output.t1, around=False)
+        for interval in (None, around) if _is_of_documents(known, records) else (around,):
             with suppress(Exhausted):
                 work = StepBudget(MAX_EVENT_STEPS)
                 events = EventSources(select, known, records, interval, work)
@@ -331,13 +329,13 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
 
 
 def _told_by(
-    known: KnownEvents | KnownPattern,
+    known: KnownEvents,
     events: EventSources,
     work: StepBudget,
     output: Output,
     sources: Sequence[DocumentRef],
 ) -> tuple[Filling, Reason] | None:
-    if isinstance(known, KnownPattern):
+    if isinstance(known.stream, Pattern | NearPattern):
         wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources))
         match = output_match(known.stream, events.given, wanted, work.take) if sources else None
         return None if match is None else _told(known.stream, match, output, sources)
@@ -367,7 +365,7 @@ def _is_of_documents(known: KnownEvents, records: Sequence[Record]) -> bool:
     }
 
 
-def _is_simple(stream: Stream, known: KnownEvents) -> bool:
+def _is_simple(stream: Statement, known: KnownEvents) -> bool:
     """Whether events can combine to one of a stream in one way only."""
     match stream:
         case Events(stream=name):
@@ -376,8 +374,7 @@ def _is_simple(stream: Stream, known: KnownEvents) -> bool:
             return _is_simple(source, known)
         case Next(left=left, right=right):
             return _is_simple(left, known) and _is_simple(right, known)
-        case _:
-            return False
+    return isinstance(stream, Pattern | NearPattern)  # whose outputs have nodes for each event
 
 
 def _told(

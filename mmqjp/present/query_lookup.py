@@ -45,7 +45,7 @@ from mmqjp.tables.lookup import (
     pauses_of,
     queries_named,
 )
-from xscl.algebra.events import NearPattern, Pattern, Stream
+from xscl.algebra.events import NearPattern, Pattern, Statement
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
@@ -174,36 +174,31 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class KnownEvents:
-    """An event query: its operators, and the definitions it reads, by name. Its other inputs are published."""
+    """An event query or PATTERN, and the definitions it reads, by name. Its other inputs are published."""
 
     query: Subscription
-    stream: Stream
+    stream: Statement
     definitions: Mapping[str, RegisteredDefinition]
 
-
-@dataclass(frozen=True, slots=True)
-class KnownPattern:
-    """A PATTERN statement, and the definitions it reads, by name. Its other inputs are published."""
-
-    query: Subscription
-    stream: Pattern | NearPattern
-    definitions: Mapping[str, RegisteredDefinition]
+    @property
+    def is_pattern(self) -> bool:
+        return isinstance(self.stream, Pattern | NearPattern)
 
 
-def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents | KnownPattern]:
+def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents]:
     """Returns at most 100 event queries of a name: registered ones, or, given `form`, also removed ones. Omits those
     that this version cannot read."""
     rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
     pauses = pauses_of(select, [row["qid"] for row in wanted])
-    found: list[KnownEvents | KnownPattern] = []
+    found: list[KnownEvents] = []
     for row in wanted:
         with suppress(StoreError):
             found.append(_known(select, name, row, pauses))
     return found
 
 
-def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents | KnownPattern:
+def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents:
     texts, definitions = _behind(select, row["text"], row["removed_at"])
     schemas = {one.name: one.schema for one in definitions.values()}
     compiled = compile_stored([row["text"], *texts], schemas)[0]
@@ -217,8 +212,6 @@ def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> Know
                 query.pause(pause["docid"], pause["reason"])
     read = read_by(compiled.stream)
     own = {name: one for name, one in definitions.items() if name in read}
-    if isinstance(compiled.stream, Pattern | NearPattern):
-        return KnownPattern(query, compiled.stream, own)
     return KnownEvents(query, compiled.stream, own)
 
 

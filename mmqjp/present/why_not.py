@@ -49,7 +49,6 @@ from mmqjp.present.query_lookup import (
     MOST_NAMES,
     DocumentScan,
     KnownEvents,
-    KnownPattern,
     RegisteredQuery,
     known_event_queries,
     known_queries,
@@ -73,7 +72,7 @@ from mmqjp.tables.lookup import (
     span_of_outputs_with,
     times_told,
 )
-from xscl.algebra.events import NearPattern
+from xscl.algebra.events import NearPattern, Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,27 +194,26 @@ ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
 """All end times, the newest first."""
 
 
-def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], most: int) -> QueryFunnels:
+def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents], most: int) -> QueryFunnels:
     """Returns the funnels of at least one event query over the newest `most` stored documents and outputs. Raises what
     `select` does."""
     read, left_out, funnels = 0, 0, list[QueryFunnel]()
     for one in known:
         work, paused = StepBudget(MAX_EVENT_STEPS // len(known)), one.query.paused or ""
-        is_pattern = isinstance(one, KnownPattern)
-        funnel = QueryFunnel(one.query.text, (), incomplete=True, paused=paused, of_events=True, of_pattern=is_pattern)
+        funnel = QueryFunnel(
+            one.query.text, (), incomplete=True, paused=paused, of_events=True, of_pattern=one.is_pattern
+        )
         with suppress(Exhausted):
             sources = EventSources(select, one, (), ALWAYS, work, most)
             read, left_out = max(read, sources.read), max(left_out, sources.left_out)
             trace = _trace(one, sources, (), work)
-            count = trace.starts if is_pattern else len(trace.events)
+            count = trace.starts if one.is_pattern else len(trace.events)
             funnel = replace(funnel, stages=trace.stages, found=count, unseen=sources.unseen, incomplete=False)
         funnels.append(funnel)
     return QueryFunnels(name, read, left_out, count_outputs(select, name), tuple(funnels))
 
 
-def _trace(
-    known: KnownEvents | KnownPattern, sources: EventSources, records: Sequence[Record], work: StepBudget
-) -> Trace:
+def _trace(known: KnownEvents, sources: EventSources, records: Sequence[Record], work: StepBudget) -> Trace:
     """Returns how far documents get in an event query; without documents, how far all events get."""
     documents = [(record.id, record.stream) for record in records]
 
@@ -229,7 +227,7 @@ def _trace(
 class LookedAt:
     """How far documents get in a query. `read` counts the documents read; `is_incomplete`: some were not."""
 
-    known: KnownEvents | KnownPattern
+    known: KnownEvents
     trace: Trace
     read: int
     is_incomplete: bool
@@ -286,8 +284,9 @@ def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> 
 
 
 def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: WhyNot) -> WhyNot:
-    assert isinstance(at.known, KnownPattern)
-    pattern, known = at.known.stream, known_at(at.known.stream, match)
+    pattern = at.known.stream
+    assert isinstance(pattern, Pattern | NearPattern), "only its matches have bindings"
+    known = known_at(pattern, match)
     if (said := untold(select, at, known, shown)) is not None:
         return said
     t0 = min(one.t0 for events in match.values() for one in events)
@@ -304,9 +303,7 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
 _NO_TRACE = Trace([], (FunnelStage("event", "", 0),), 0, ())
 
 
-def event_why_not(
-    select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], records: Sequence[Record]
-) -> WhyNot:
+def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], records: Sequence[Record]) -> WhyNot:
     """Returns why documents give no output of at least one event query."""
     items, text = record_items(records), known[0].query.text
     ids = {id for record in records for id, _ in record.sources}
@@ -333,17 +330,13 @@ def event_why_not(
     return WhyNot(name, last.kind, last.message, last.hint, last.part, text, items, (), stages, near, best.read)
 
 
-def _looked_at(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> LookedAt:
+def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) -> LookedAt:
     ids = {id for record in records for id, _ in record.sources}
     published = (name for name in read_by(known.stream) if name not in known.definitions)
     times = [(one.t0, one.t1) for one in records]
     times += filter(None, (span_of_outputs_with(select, name, ids) for name in published))
     t0, t1 = min(time for time, _ in times), max(time for _, time in times)
-    if isinstance(known, KnownEvents):
-        interval = interval_of(known.stream, t0, t1, around=True)
-    else:
-        far = known.stream.within
-        interval = Interval(-FOR_EVER, FOR_EVER, t1) if far is None else Interval(t0 - 2 * far, t1 + 2 * far, t1)
+    interval = interval_of(known.stream, t0, t1, around=True)
     work, trace, sources = StepBudget(MAX_EVENT_STEPS), _NO_TRACE, None
     with suppress(Exhausted):
         sources = EventSources(select, known, records, interval, work)
@@ -505,9 +498,7 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     return replace(shown, nearest=_nearest(best, of)) if kept.read and best.kind != "output" else shown
 
 
-def _of_events(
-    select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], asked: Sequence[str]
-) -> WhyNot:
+def _of_events(select: SelectFn, name: str, known: Sequence[KnownEvents], asked: Sequence[str]) -> WhyNot:
     streams = {definition.pattern.stream for one in known for definition in one.definitions.values()}
     records = named_records(select, name, asked, streams, known[0].query.text)
     if isinstance(records, WhyNot):
