@@ -29,7 +29,6 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.service.test_questions import Place
 from tests.support.cli import mmqjp, write_documents, write_queries
-from tests.support.cli import mmqjp as call
 from tests.support.damage import damaged
 from tests.support.stores import TABLES, as_files, parquet_store
 
@@ -106,7 +105,7 @@ def test_damage_is_told_when_a_damaged_table_is_read(stores, tmp_path):
     with Session(state=stores[1], read_only=True) as engine:
         sound = {relation: rows(engine, f"SELECT * FROM {relation}") for relation in RELATIONS}
     told, words = 0, ""
-    for seed in seeds(12, 200):
+    for seed in seeds(8, 200):
         what = damaged(Random(seed), stores[1], tmp_path / "copy", lambda path: path.suffix in (".parquet", ".json"))
         try:
             with Session(state=tmp_path / "copy", read_only=True) as engine:
@@ -227,19 +226,14 @@ def test_spark_is_refused_for_a_store_on_duckdb_unless_a_configuration_says_so(s
 
 
 @pytest.mark.spark
-def test_spark_and_duckdb_give_the_same_rows(spark, tmp_path):
-    script, documents = random_case(5, 8, 24)
-    with Session(spark, state=tmp_path, lateness=3_000_000) as engine:
-        engine.ensure(script)
-        for document in documents:  # so many batches that files are merged
-            engine.process([document])
-        engine.prune(5_000_000)  # which drops documents, and evicts join state
-    killed = parquet_store(tmp_path)
+def test_spark_and_duckdb_give_the_same_rows(spark, stores, tmp_path):
+    state = shutil.copytree(stores[1], tmp_path / "state")
+    killed = parquet_store(state)
     killed.append("settings", settings_row("half"))
     killed.write_out("settings")
     with (
-        Session(spark, state=tmp_path, read_only=True) as by_spark,
-        Session(state=tmp_path, read_only=True) as by_duckdb,
+        Session(spark, state=state, read_only=True) as by_spark,
+        Session(state=state, read_only=True) as by_duckdb,
     ):
         for relation in RELATIONS:
             sql = f"SELECT * FROM {relation}"
@@ -248,7 +242,7 @@ def test_spark_and_duckdb_give_the_same_rows(spark, tmp_path):
             by_duckdb.sql("SELECT explode(documents) FROM outputs")
         with pytest.raises(StoreError, match="read only"):
             by_spark.pause(next(iter(by_spark.queries())))
-    asked = ["query", "SELECT explode(array(1, 2)) AS n", "--state", str(tmp_path)]
+    asked = ["query", "SELECT explode(array(1, 2)) AS n", "--state", str(state)]
     assert mmqjp(*asked, "--engine", "spark").stdout == '{"n": 1}\n{"n": 2}\n'
     assert mmqjp(*asked).exit_code == 1
 
@@ -294,16 +288,12 @@ def test_input_counts_compressed_files_several_times_and_only_what_is_read(tmp_p
     both = [tmp_path / "a/x.xml", tmp_path / "a", tmp_path / "gone"]
     assert input_bytes(both, 1000, feeds=False) == 20 + 3 * EXPANDED
     assert input_bytes([tmp_path], 5, feeds=False) > 5
-    notes = b'{"url": "http://a.example/"}'
     feeds = tmp_path / "feeds"
     feeds.mkdir()
-    for name, content in {
-        "a.xml": b"<rss/>",
-        "a.json": notes,
-        "b.rss": b"<rss></rss>",
-        "photo.jpg": b"x" * 999,
-    }.items():
-        (feeds / name).write_bytes(content)
+    (feeds / "a.xml").write_bytes(b"<rss/>")
+    (feeds / "a.json").write_bytes(b'{"url": "http://a.example/"}')
+    (feeds / "b.rss").write_bytes(b"<rss></rss>")
+    (feeds / "photo.jpg").write_bytes(b"x" * 999)
     assert [input_bytes([feeds], 10_000, feeds=as_feeds) for as_feeds in (True, False)] == [17, 6]
 
 
@@ -318,7 +308,7 @@ def test_run_counts_as_many_bytes_as_it_reads(tmp_path, monkeypatch):
         return EngineChoice("duckdb")
 
     monkeypatch.setattr(opening, "choose_engine", told)
-    call("run", "--queries", write_queries(tmp_path), "--documents", tmp_path, "--feeds")
+    mmqjp("run", "--queries", write_queries(tmp_path), "--documents", tmp_path, "--feeds")
     assert sizes == [6]
 
 
@@ -338,24 +328,19 @@ def test_a_store_on_duckdb_is_refused_before_spark_starts(tmp_path, monkeypatch)
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     monkeypatch.setattr("mmqjp.engine.open_session", lambda *given: pytest.fail("Spark was started"))
-    path, queries = write_documents(tmp_path / "d.jsonl"), write_queries(tmp_path)
-    result = call("run", "--queries", queries, "--documents", path, "--state", state, "--engine", "spark")
-    assert result.exit_code == 1
-    assert f"{state} holds a store of the engine duckdb: use that engine or another directory" in result.stderr
-
-
-def test_master_is_refused_for_a_state_on_duckdb(tmp_path):
-    path, queries, state = write_documents(tmp_path / "d.jsonl"), write_queries(tmp_path), tmp_path / "state"
-    Session("duckdb", state=state).close()
-    result = call("run", "--queries", queries, "--documents", path, "--state", state, "--master", "local[1]")
-    assert result.exit_code == 2
-    assert f"the engine is duckdb (the store in {state} is on it)" in result.stderr
+    run = "run", "--queries", write_queries(tmp_path), "--documents", write_documents(tmp_path / "d.jsonl")
+    for option, status, said in (
+        (("--engine", "spark"), 1, f"{state} holds a store of the engine duckdb: use that engine or another directory"),
+        (("--master", "local[1]"), 2, f"the engine is duckdb (the store in {state} is on it)"),
+    ):
+        result = mmqjp(*run, "--state", state, *option)
+        assert result.exit_code == status and said in result.stderr
 
 
 @pytest.mark.soak
 @pytest.mark.spark
 def test_the_demo_gives_the_same_on_both(spark):
-    result = call("demo", "--both")
+    result = mmqjp("demo", "--both")
     assert result.exit_code == 0, result.stderr
     (count,) = re.findall(r"^(\d+) matches on duckdb in", result.stdout, re.MULTILINE)
     assert int(count) > 5
@@ -371,5 +356,5 @@ def test_the_demo_fails_if_the_engines_differ(monkeypatch):
             yield replace(found, lines=found.lines[next(runs) :])
 
     monkeypatch.setattr(demo, "example_run", answered)
-    result = call("demo", "--both")
+    result = mmqjp("demo", "--both")
     assert (result.exit_code, "spark gives other lines" in result.stderr) == (1, True)
