@@ -24,7 +24,7 @@ def arguments(monkeypatch):
 def test_help_names_every_benchmark_and_their_options():
     text = mmqjp("bench", "--help").stdout
     assert [name for name in MODULES if f"  {name} " not in text and name != "cluster"] == []
-    for name in ("stage1", "adversarial", "registration", "whole-path", "technical", "patterns"):
+    for name in ("stage1", "adversarial", "patterns"):
         result = mmqjp("bench", name, "--help")
         assert result.exit_code == 0 and result.stdout.startswith(f"usage: mmqjp bench {name}")
     result = mmqjp("bench", "stage9")

@@ -208,7 +208,7 @@ def test_measuring_stops_at_rows_that_differ(module, plans, lost, message, monke
 
 
 def test_lines_and_plots_of_two_documents(tmp_path):
-    lines = technical.measure_technical(TINY[0], "duckdb", PLANS, rounds=1, sample=12)
+    lines = technical.measure_technical(TINY[0], "duckdb", PLANS, rounds=1, sample=6)
     first, *_, sequential = lines
     assert first.case == {"schema": "two-level", "queries": 30, "leaves": 6, "max_joins": 6, "zipf": 0.8}
     assert first.extrapolated and first.over_floor is None and first.baseline == "sequential"

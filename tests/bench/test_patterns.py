@@ -1,6 +1,7 @@
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -53,38 +54,38 @@ def streams(figure, template, queries, events, **more):
 
 
 BASE = KleeneCase("E1", "p1", "s3", 30, 1_500)
-BESIDE = PatternPeersCase("first after", 4, 600, "expert")
+BESIDE = PatternPeersCase("first after", 3, 400, "expert")
 ONCO, NYSE = ["no pruning", "f", "fp", "fpc"], ["no pruning", "f", "fc"]
 ALONE, CHANNELS, MERGED = ["together", "one at a time"], "without channels", ["together", "without merging"]
 IN_SQL = ["SQL, then kernel", "kernel"]
+
+
+def every(step, runs):
+    """Cases of one kind: every third, say, by default, and the others in the long run."""
+    return [pytest.param(*run, marks=soak if number % step else ()) for number, run in enumerate(runs)]
+
+
+def synthetic(template, without=""):
+    case = SyntheticCase(template, 20, 120, 1, 0.9, 2)
+    if without:
+        return measure_synthetic(replace(case, queries=30, events=200, selectivity=0.7, without=without), False, 30)
+    return measure_synthetic(case, sample_size=20)
+
+
+STREAMS = "Stateless", "Concatenation", "Parameterization", "Iteration"
+KLEENE = [(one, by) for one in patterns_sequences.PREDICATES for by in get_args(patterns_sequences.Strategy)]
+ALL_WAYS, BY_HAND = [*MERGED, "backtracking"], [*ALONE, "one by hand"]
 RUNS = [
-    *((ALONE, lambda one=one: streams("5.9", one, 20, 600, domain=5)) for one in ("constants", "NEXT", "FOLD")),
+    *every(3, ((ALONE, partial(streams, "5.9", one, 20, 600, domain=5)) for one in ("NEXT", "FOLD", "constants"))),
     (["together", CHANNELS, "one at a time"], lambda: streams("5.9", "channel", 20, 600, domain=5, capacity=3)),
     (["together", CHANNELS, "one at a time"], lambda: streams("5.10a", "hybrid", 4, 12 * PROCESSES)),
-    *(
-        (ALONE, lambda one=one: streams("4.18", one, 12, 400))
-        for one in ("Stateless", "Concatenation", "Parameterization", "Iteration")
-    ),
+    *every(3, ((ALONE, partial(streams, "4.18", one, 12, 400)) for one in STREAMS)),
     (["s_alpha", "without"], lambda: patterns_streams.measure_aggregates(patterns_streams.AggregateCase(200, 1_000))),
-    *(
-        ([*MERGED, "backtracking"], lambda one=one, by=by: kleene(replace(BASE, predicate=one, strategy=by)))
-        for one in patterns_sequences.PREDICATES
-        for by in ("s2", "s3")
-    ),
+    *every(3, ((ALL_WAYS, partial(kleene, replace(BASE, predicate=one, strategy=by))) for one, by in KLEENE)),
     (MERGED, lambda: kleene(replace(BASE, figure="E4", apart=True, three=True))),
     (ALONE, lambda: kleene(replace(BASE, figure="many", queries=6))),
-    *(
-        (
-            [*ALONE, "one by hand"],
-            lambda one=one: measure_synthetic(SyntheticCase(one, 20, 120, 1, 0.9, 2), sample_size=20),
-        )
-        for one in patterns_synthetic.TEMPLATES
-    ),
-    *(
-        (["together"], lambda one=one: measure_synthetic(SyntheticCase("Filter", 30, 200, 1, 0.7, 2, one), False, 30))
-        for one in patterns_synthetic.SWITCHES
-        if one
-    ),
+    *every(3, ((BY_HAND, partial(synthetic, one)) for one in patterns_synthetic.TEMPLATES)),
+    *every(3, ((["together"], partial(synthetic, "Filter", one)) for one in patterns_synthetic.SWITCHES if one)),
     ([*ONCO, *IN_SQL], lambda: measure_windows(WindowsCase("", "Ponco", "onco", 800, 0, 20))),
     ([*NYSE, *IN_SQL], lambda: measure_windows(WindowsCase("", "Pnyse", "nyse", 1_200, 0, 60))),
     ([*ONCO, *IN_SQL], lambda: measure_windows(WindowsCase("", "Pset", "onco", 1_200, 3, 0, 2))),

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from bench import realistic
-from bench.joins import JoinFloor, opened_engine, plans_of, rows_digest
-from bench.workload import HOUR, LONGEST_HOURS, POPULAR, channel, script_of, subscriptions
+from bench.joins import JoinFloor, plans_of
+from bench.workload import HOUR, LONGEST_HOURS, script_of, subscriptions
 from mmqjp.engine import Session
 
 TINY, SMALLER = realistic.RealisticCase(60, 6000, 3000), realistic.RealisticCase(60, 3000, 1500)
@@ -24,19 +24,6 @@ def ran():
 @pytest.fixture(scope="module")
 def measured():
     return realistic.measure_realistic(TINY, "duckdb", PLANS, rounds=1, sample=20)
-
-
-@pytest.mark.soak
-def test_programs_find_what_the_engine_finds(ran):
-    batches, asked, of = ran
-    _, _, found = realistic.by_statements(batches, asked)
-    expected = realistic.output_pairs(of.outputs, batches, range(len(asked)))
-    realistic.check_pairs("statements", found, expected)
-    assert {one.kind for one, pairs in zip(asked, found, strict=True) if pairs} >= {"title"}
-    expected = realistic.output_pairs(of.outputs, batches, range(len(POPULAR)))
-    for (one, other, hours), pairs in zip(POPULAR, expected, strict=True):
-        assert realistic.by_dictionary(batches, channel(one), channel(other), hours) == pairs
-    assert any(expected)
 
 
 @pytest.mark.soak  # each registers hundreds of queries
@@ -86,19 +73,6 @@ def test_measuring_stops_at_a_difference(what, monkeypatch):
         monkeypatch.setattr(realistic, "by_dictionary", lambda batches, *rest: {(0, 1)})
     with pytest.raises(AssertionError, match=what):
         realistic.measure_realistic(SMALLER, "duckdb", plans, 1, 5)
-
-
-@pytest.mark.soak
-def test_replayed_calls_give_the_same_rows(ran):
-    _, _, of = ran
-    tables = []
-    for plan in PLANS:
-        with opened_engine("duckdb", plan) as store:
-            seconds, rows = realistic.replay_calls(store, of.calls, True)
-        tables.append(rows)
-        assert seconds > 0
-    assert tables[0].num_rows > 0
-    assert {rows_digest(table) for table in tables} == {rows_digest(tables[0])}
 
 
 @pytest.mark.soak
