@@ -1,4 +1,5 @@
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -72,14 +73,18 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
     rng = random.Random(seed)
     monkeypatch.setattr(duckdb_module, "MOST_ROWS", rng.choice((0, 4, 2_000)))
     monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
-    store, expected = DuckDBStore(SCHEMA, tmp_path), {table: list[int]() for table in SCHEMA.tables}
-    for _ in range(12):
+    store, expected = DuckDBStore(SCHEMA, tmp_path / "0"), {table: list[int]() for table in SCHEMA.tables}
+    for number in range(12):
         expected = run_batch(store, rng, expected)
         asked = store.question("SELECT a FROM two ORDER BY a").answer()
         assert asked["a"].to_pylist() == expected["two"]
-        if rng.random() < 0.1:
+        if rng.random() < 0.3:
+            shutil.copytree(tmp_path / "0", tmp_path / f"{number + 1}")  # as a killed process leaves it
+            killed = DuckDBStore(SCHEMA, tmp_path / f"{number + 1}")
+            assert stored(killed) == expected
+            killed.close()
             store.close()
-            store = DuckDBStore(SCHEMA, tmp_path)
+            store = DuckDBStore(SCHEMA, tmp_path / "0")
     assert stored(store) == expected and len(store._prepared._names) <= 3
     store.close()
 
