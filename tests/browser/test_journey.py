@@ -91,6 +91,7 @@ def add_feeds(page: Page, server: FeedServer, directory: Path) -> None:
     for name in ("one.xml", "two.xml"):
         row = page.get_by_role("row").filter(has_text=name)
         while "well" not in row.inner_text():
+            page.wait_for_timeout(200)
             page.reload()
 
 

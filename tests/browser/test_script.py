@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -53,6 +54,7 @@ def test_events_are_resumed_by_their_ids(living):
     with site.served.client() as client:
         while len(site.api("/queries/books/outputs")["outputs"]) < 3:
             assert site.served.process.poll() is None
+            Event().wait(0.1)
         for after, expected in (("0", "1"), ("1", "2")):
             with client.stream("GET", "/events", headers={"Last-Event-ID": after}) as answer:
                 assert answer.headers["content-type"].startswith("text/event-stream")
