@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 from fastapi import FastAPI
-from jinja2 import BytecodeCache
-from jinja2.bccache import Bucket
+from jinja2 import FileSystemBytecodeCache
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -34,24 +33,7 @@ FROM_HERE = {"Sec-Fetch-Site": "same-origin"}
 
 
 _STATE = TemporaryDirectory()
-"""The directory of the secrets of sites whose engine has none."""
-
-
-class CompiledTemplates(BytecodeCache):
-    """Compiles each template once for all sites."""
-
-    def __init__(self) -> None:
-        self._compiled = dict[str, bytes]()
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        if (found := self._compiled.get(bucket.key + bucket.checksum)) is not None:
-            bucket.bytecode_from_string(found)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self._compiled[bucket.key + bucket.checksum] = bucket.bytecode_to_string()
-
-
-_COMPILED = CompiledTemplates()
+"""The directory of the secrets of sites whose engine has none, and of compiled templates."""
 
 
 def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
@@ -67,7 +49,7 @@ def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
 
     given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
     site = Site(CursorReader(engine), ask, given.pop("access"), URL, state or Path(_STATE.name), **given)
-    site._templates.bytecode_cache = _COMPILED
+    site._templates.bytecode_cache = FileSystemBytecodeCache(_STATE.name)  # compiled once for all sites
     return site
 
 
