@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -29,10 +29,6 @@ from templates.witness import NO_WITNESSES
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
 from tests.generate.seeds import at_length, seeds
 from tests.support.in_process import Context, run_in_process
-
-if TYPE_CHECKING:
-    pass
-
 
 GROUPS = [(0, [(1, 2)]), (1, [(1, 3)]), (2, [(1, 4), (2, 5)])]
 Flat = list[tuple[object, ...]]

@@ -212,11 +212,8 @@ def test_shares_of_a_plan(tmp_path):
 
     plan = source.ReadPlan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
     assert [(first, len(parts)) for first, parts in source.plan_partitions(plan, 2, grain=1)] == [(0, 4), (4, 2)]
-    assert [(first, len(parts)) for first, parts in source.plan_partitions(plan, 100, grain=20)] == [
-        (0, 2),
-        (2, 2),
-        (4, 2),
-    ]
+    shares = [(first, len(parts)) for first, parts in source.plan_partitions(plan, 100, grain=20)]
+    assert shares == [(0, 2), (2, 2), (4, 2)]
     assert list(source.plan_partitions(source.ReadPlan(0), 2)) == []
     for name in ("1.xml", "2.xml"):
         with (tmp_path / name).open("wb") as file:

@@ -57,12 +57,10 @@ def test_every_route_but_a_few_needs_the_token(own_site):
 
 def test_every_change_comes_from_a_page_of_this_site(site):
     for headers in (
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
         {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8765"},
-        {"Sec-Fetch-Site": "", "Origin": "http://evil.example"},
-        {"Sec-Fetch-Site": "", "Origin": "null"},
-    ):
+        {"Sec-Fetch-Site": "", "Origin": "http://evil.example"}, {"Sec-Fetch-Site": "", "Origin": "null"},
+    ):  # fmt: skip
         client = browser(site)
         given = {key: value for key, value in headers.items() if value}
         if not headers["Sec-Fetch-Site"]:

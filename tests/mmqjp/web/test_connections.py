@@ -126,15 +126,10 @@ def test_held_connections_shut_out_nobody_who_has_the_token(kind: str) -> None:
         found = [held.enter_context(closing(opened(port, sent))) for _ in range(MOST_CONNECTIONS)]
         assert ask(port) == 200 and known.get("/").status_code == 200
         assert MOST_OF_CLIENT <= MOST_STRANGERS < MOST_CONNECTIONS
-        gone = 0
         for one in found[: MOST_CONNECTIONS - MOST_OF_CLIENT]:  # the oldest were closed, with or without an answer
-            try:
+            with suppress(ConnectionResetError):
                 while one.recv(4_096):
                     pass
-            except ConnectionResetError:
-                pass
-            gone += 1
-        assert gone == MOST_CONNECTIONS - MOST_OF_CLIENT
 
 
 def test_who_comes_in_a_crowd_is_heard() -> None:

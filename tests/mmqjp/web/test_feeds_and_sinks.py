@@ -225,10 +225,8 @@ def test_a_sink_is_shown_paused_resumed_replayed_and_removed(sinks_site):
 
 def test_a_sink_that_waits_can_be_paused_and_can_try_at_once(sinks_site):
     added(sinks_site)
-    waiting, asked = (
-        {"state": "waiting", "reason": "HTTP 503", "tries": 2, "next": 1_784_200_000_000_000},
-        sinks_site.ask,
-    )
+    waiting = {"state": "waiting", "reason": "HTTP 503", "tries": 2, "next": 1_784_200_000_000_000}
+    asked = sinks_site.ask
 
     def ask(do, arguments):
         found = asked(do, arguments)
