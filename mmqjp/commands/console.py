@@ -19,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common.tools import observed
 
-
 WIDTH = 100
 """Output columns if standard output is no terminal and COLUMNS is unset."""
 

@@ -186,9 +186,9 @@ def test_what_feedparser_reads_of_flat_feeds_is_what_we_read(seed):
     elements = feed_elements(etree.fromstring(text))
     assert elements is not None
     ours, theirs = (read_elements(one, "https://base.example/") for one in (elements, _repaired(text)))
-    names = "item_url", "title", "date", "description", "authors", "categories", "guid", "enclosures", "mentions"
+    fields = "item_url", "title", "date", "description", "authors", "categories", "guid", "enclosures", "mentions"
     for (_, one), (_, other), item in zip(ours.entries, theirs.entries, items, strict=True):
-        for name in names:
+        for name in fields:
             assert getattr(one, name) == getattr(other, name), (name, item)
 
 
