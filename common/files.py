@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 from zlib import crc32
 
@@ -147,6 +148,25 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file atomically, private if its directory is. Raises OSError."""
     with whole_file(path, open_like_directory) as file:
         file.write(content if isinstance(content, bytes) else content.encode())
+
+
+def make_secret_file(path: Path, content: bytes) -> bool:
+    """Makes a file that its owner alone can read, whole, unless there is one. Returns whether it did. Raises
+    OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            sync_file(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_directory(path.parent)
+    return True
 
 
 _MARK = 80

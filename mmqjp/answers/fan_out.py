@@ -24,6 +24,7 @@ from common.tools import in_batches
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.output import Answer, Body, Output, json_texts, node_orders, output_order, read_nodes, sorted_outputs
 from mmqjp.queries.model import (
+    GIVEN,
     Identity,
     Members,
     concatenated,
@@ -181,7 +182,7 @@ class FanOut:
         form = np.array([of_form[form] for form in of_answers], np.int64)
         starts: Ints = ends - np.array([len(one) for one in known], np.int64)
         self._low, self._high = (starts[form], ends[form]) if known else (form, form)
-        names = ("width", "appeared", "first_qid", "batch", "arrival", "first_seq", "t0", "t1", "answer")
+        names = (*GIVEN, "first_seq", "t0", "t1", "answer")
         self._column = {name: answers[name].to_numpy() for name in names}
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
         self._order = self._places(by_time=by_time)
@@ -259,7 +260,7 @@ class FanOut:
         answer = np.repeat(box.answers, sizes)
         starts = np.cumsum(sizes) - sizes
         member = np.arange(len(answer)) + np.repeat(box.low - starts, sizes)
-        columns = (self._column[name][answer] for name in ("width", "appeared", "first_qid", "batch", "arrival"))
+        columns = (self._column[name][answer] for name in GIVEN)
         gets = self.members.get(member, *columns)
         if self._withheld:
             for number, start, size in zip(
@@ -353,6 +354,11 @@ class OutputChunk:
 
     def __len__(self) -> int:
         return len(self._answer)
+
+    @property
+    def pairs(self) -> Ints:
+        """Indexes of answers, and of members."""
+        return np.stack((self._answer, self._member))
 
     def after(self, seq: int) -> OutputChunk:
         if (self._seq > seq).all():

@@ -7,8 +7,6 @@ import shlex
 from pathlib import Path
 
 import click
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from feeds.feed import EntryForm
@@ -17,7 +15,7 @@ from feeds.tail import settled, tails_of
 from mmqjp.backtest.process import BACKTEST_SECONDS, backtest_documents
 from mmqjp.backtest.script import Backtest, PreparedScript, prepared, summary
 from mmqjp.commands.command_line import Failure, debug_option
-from mmqjp.commands.console import console, live_line
+from mmqjp.commands.console import console, live_line, table_of_columns
 from mmqjp.commands.formats import LISTED_QUERIES, clock_of, utc_option
 from mmqjp.commands.manage_queries import client
 from mmqjp.commands.options import (
@@ -112,10 +110,9 @@ def print_result(result: Backtest, clock: TimeFormat) -> None:
     out = console()
     for line in summary(result, clock):
         click.echo(printable_line(line))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     has_pairs = any(query.pairs is not None for query in result.queries)
-    for column in ("query", "outputs", *(["pairs a document"] * has_pairs)):
-        table.add_column(column, overflow="fold", justify="left" if column == "query" else "right")
+    numbers = ("outputs", *(["pairs a document"] * has_pairs))
+    table = table_of_columns(("query", *numbers), right=numbers)
     for query in result.queries:
         count = f"{query.outputs:,}" + (f", then paused: {query.paused}" if query.paused else "")
         pairs = "-" if query.pairs is None else f"{query.pairs:,.1f}"

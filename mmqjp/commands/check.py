@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from feeds.tail import read_documents
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
-from mmqjp.commands.console import console, progress_shown
+from mmqjp.commands.console import console, progress_shown, table_of_columns
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import (
     AtLeast,
@@ -157,9 +156,7 @@ def _show_events(script: Script) -> None:
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
+    table = table_of_columns(columns)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -9,13 +9,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import click
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from common.tools import observed
 
@@ -28,6 +30,14 @@ def console() -> Console:
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else width(), color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
+
+
+def table_of_columns(columns: Iterable[str], right: Container[str] = ()) -> Table:
+    """Returns a table without rows. The columns `right` are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold", justify="right" if name in right else "left")
+    return table
 
 
 def width() -> int:

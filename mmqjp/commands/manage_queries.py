@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from common.bounds import END
 from common.files import share, whole_file
 from feeds.documents import iso_utc
 from mmqjp.commands.command_line import Failure, ScriptFailure, debug_option
-from mmqjp.commands.console import console, progress_shown
+from mmqjp.commands.console import console, progress_shown, table_of_columns
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import engine_option, shared_option, text_for_store
 from mmqjp.explain.pictures import sharing_picture
@@ -167,9 +165,7 @@ def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> N
     if as_json:
         json_lines(found)
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("name", "queries", "state", "text"):
-        table.add_column(column, overflow="fold")
+    table = table_of_columns(("name", "queries", "state", "text"))
     for row in found:
         text = printable_line(row["text"])
         shown = text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 1] + "…"
@@ -230,9 +226,8 @@ def sharing(as_json: bool, svg: Path | None, state: Path, wait: float) -> None:
     click.echo(forms)
     rows = f"{pluralise(found.rows, 'row')} of R_T in {pluralise(found.templates, 'template')}"
     click.echo(f"they have {rows}, over {pluralise(found.patterns, 'step')} of patterns")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("template", "rows", "subscribers", "last batch", "one more row", "queries"):
-        table.add_column(column, overflow="fold", justify="left" if column == "queries" else "right")
+    numbers = ("template", "rows", "subscribers", "last batch", "one more row")
+    table = table_of_columns((*numbers, "queries"), right=numbers)
     for one in found.shown:
         table.add_row(*map(Text, _row(one)))
     console().print(table)
@@ -298,9 +293,7 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     for sink in found.get("sinks", ()):
         reason = f": {printable_line(sink['reason'])}" if sink["reason"] else ""
         click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("stream", "documents", "bytes", "latest", "watermark"):
-        table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")
+    table = table_of_columns(("stream", "documents", "bytes", "latest", "watermark"), right=("documents", "bytes"))
     for row in found["streams"]:
         cells = (printable_line(row["stream"]), f"{row['documents']:,}", f"{row['bytes']:,}")
         table.add_row(*map(Text, (*cells, _time_or_dash(row["latest"]), _time_or_dash(row["watermark"]))))

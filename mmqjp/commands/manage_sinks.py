@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from common.errors import MmqjpError
 from feeds.documents import iso_utc, now_us
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
-from mmqjp.commands.console import console
+from mmqjp.commands.console import console, table_of_columns
 from mmqjp.commands.manage_queries import client, json_lines, store_options
 from mmqjp.commands.sinks import tables_of
 from mmqjp.process import pluralise, printable_line
@@ -40,9 +38,7 @@ def print_sinks(rows: Sequence[_Row], now: int) -> None:
     if not rows:
         click.echo("no sinks; mmqjp sinks add --help shows how to add one")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
+    table = table_of_columns(_COLUMNS, right=_NUMBERS)
     for row in rows:
         numbers = (f"{row[column.replace(' ', '_')]:,}" for column in _COLUMNS if column in _NUMBERS)
         table.add_row(*map(Text, (row["name"], row["kind"], row["state"], *numbers, printable_line(row["to"]))))

@@ -117,7 +117,7 @@ def matches(
         start = wanted.start(store.select)
         found = store.matches(wanted, start)
         total = wanted.count(store.select) if chosen in FOR_PEOPLE else 0
-        show_matches(found, chosen, output, clock, total=total, texts=store.texts(name))
+        show_matches(found, chosen, output, clock, total=total, texts=_texts(store, name))
 
 
 class MatchSource(Protocol):
@@ -125,9 +125,6 @@ class MatchSource(Protocol):
 
     def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
         """Yields the matches that pass the filter, numbered above `after`."""
-
-    def texts(self, name: str | None) -> dict[str, list[str]]:
-        """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +137,6 @@ class OpenedStore:
 
     def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
         return OutputPresenter(self.engine).matches(wanted.among(self.engine.outputs(after)))
-
-    def texts(self, name: str | None) -> dict[str, list[str]]:
-        return few_texts(self.engine.queries() if name is None else {name: self.engine.queries().get(name, [])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +152,23 @@ class ServedStore:
     def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
         return paged_matches(self.client.ask, wanted, after)
 
-    def texts(self, name: str | None) -> dict[str, list[str]]:
-        condition = "" if name is None else f" AND name = '{name}'"
-        rows = self.select(
-            f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {MOST_TEXTS + 1}"
-        )
-        texts: dict[str, list[str]] = {}
-        for row in rows:
-            texts.setdefault(row["name"], []).append(row["text"])
-        return few_texts(texts)
-
 
 @contextmanager
 def store_of(asked: Client) -> Iterator[MatchSource]:
     with asked.reading() as engine:
         yield ServedStore(asked) if engine is None else OpenedStore(engine)
+
+
+def _texts(store: MatchSource, name: str | None) -> dict[str, list[str]]:
+    """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
+    condition = "" if name is None else f" AND name = '{name}'"
+    rows = store.select(
+        f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {MOST_TEXTS + 1}"
+    )
+    texts: dict[str, list[str]] = {}
+    for row in rows:
+        texts.setdefault(row["name"], []).append(row["text"])
+    return few_texts(texts)
 
 
 def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:

@@ -62,7 +62,7 @@ from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
-from mmqjp.state.choice import SPARK, InUse, ReadLock, stored_engine
+from mmqjp.state.choice import SPARK, EngineChoice, holder_of, stored_engine
 from mmqjp.syndication.atom import feed_path, load_feed_links
 from xscl.syntax import Script
 
@@ -209,54 +209,50 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if given.queries_path is None else read_script(given.queries_path)[1]
     fetches = bool(given.lists) or (beside is not None and given.source_format is None)
-    prepared = _Prepared(
-        given,
-        beside,
-        choice.engine,
-        choice.why,
-        script,
-        feeds_to_fetch(given.lists, given.state) if fetches else None,
-        Metrics(SharedLog(standard_log(given.log_form))),
-        tables_of(click.get_current_context()),
-    )
-    prepared.read_tables()  # raises now what is wrong with the sinks of the configuration
+    subscribed = feeds_to_fetch(given.lists, given.state) if fetches else None
+    metrics, read_tables = Metrics(SharedLog(standard_log(given.log_form))), tables_of(click.get_current_context())
+    read_tables()  # raises now what is wrong with the sinks of the configuration
     target = check_output(given.output)
     session = None
     if choice.engine == SPARK:
         session = start_session(given.master, shared=given.shared or is_shared(given.state))
     limited = open_engine(session or choice.engine, **given.of_engine() | {"master": None})
     with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as around:
-        running = _Running(prepared, opened, session, stop, should_reopen, around)
+        running = _Running(
+            given,
+            beside,
+            choice,
+            script,
+            subscribed,
+            metrics,
+            read_tables,
+            opened,
+            session,
+            stop,
+            should_reopen,
+            around,
+        )
         if beside is not None and given.output is None:
             running.run(Nowhere(lambda: opened.last_seq))
         else:
-            warn = prepared.metrics.event
-            running.run(open_sink(target, opened.position(OUTPUT_SINK), lambda what: warn("output", what=what)))
+            position = opened.position(OUTPUT_SINK)
+            running.run(open_sink(target, position, lambda what: metrics.event("output", what=what)))
         seen = opened.counters()
-        prepared.metrics.event(
-            "stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """Settings fixed before the store is opened. `subscribed` are the feeds to fetch, or None."""
-
-    given: StreamOptions
-    beside: _BackgroundTask | None
-    engine: str
-    why: str
-    script: Script | None
-    subscribed: list[FeedState] | None
-    metrics: Metrics
-    read_tables: Callable[[], SinkTables]
+        metrics.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
 
 
 @dataclass
 class _Running:
-    """A service over an open store. Contexts entered into `around` exit before the store closes."""
+    """A service over an open store. `subscribed` are the feeds to fetch, or None. Contexts entered into `around` exit
+    before the store closes."""
 
-    prepared: _Prepared
+    given: StreamOptions
+    beside: _BackgroundTask | None
+    choice: EngineChoice
+    script: Script | None
+    subscribed: list[FeedState] | None
+    metrics: Metrics
+    read_tables: Callable[[], SinkTables]
     opened: Session
     session: SparkSession | None
     stop: Event
@@ -267,7 +263,7 @@ class _Running:
     sources: list[Tail] = field(default_factory=list)
 
     def run(self, sink: Sink) -> None:
-        given, metrics = self.prepared.given, self.prepared.metrics
+        given, metrics = self.given, self.metrics
         try:
             self._register_queries()
             self._serve_metrics()
@@ -277,9 +273,9 @@ class _Running:
             max_running = MAX_RUNNING if self.session is None else 1
             questions = QuestionRunner(self.opened, spool, metrics, given.question_timeout, max_running=max_running)
             service = self._service(sink, spool, self._free_memory(questions))
-            why = {"because": self.prepared.why} if self.prepared.why else {}
+            why = {"because": self.choice.why} if self.choice.why else {}
             queries = len(self.opened.registry.subscriptions)
-            metrics.event("started", engine=self.prepared.engine, **why, state=given.state, queries=queries)
+            metrics.event("started", engine=self.choice.engine, **why, state=given.state, queries=queries)
             self._fetch()
             with questions, gc_frozen():
                 service.run(given.trigger, self.stop)
@@ -294,34 +290,34 @@ class _Running:
             sink.close()
 
     def _register_queries(self) -> None:
-        script, path = self.prepared.script, self.prepared.given.queries_path
+        script, path = self.script, self.given.queries_path
         if script is not None and path is not None:
             for message in subscribe_file(self.opened, script, path, "renew"):
-                self.prepared.metrics.event("queries", what=message)
+                self.metrics.event("queries", what=message)
 
     def _serve_metrics(self) -> None:
         """Raises Failure if the port cannot be opened."""
-        port, address = self.prepared.given.metrics_port, self.prepared.given.metrics_address
+        port, address = self.given.metrics_port, self.given.metrics_address
         if port is None:
             return
         try:
-            served = self.prepared.metrics.serve(port, address)
+            served = self.metrics.serve(port, address)
         except OSError as error:
             cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
             raise Failure(f"{cause}; choose another address with --metrics-port and --metrics-address") from error
-        self.prepared.metrics.event("metrics", url=f"http://{address}:{served}/metrics")
+        self.metrics.event("metrics", url=f"http://{address}:{served}/metrics")
 
     def _name_sources(self) -> None:
-        given = self.prepared.given
+        given = self.given
         self.sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
-        if self.prepared.subscribed is not None:
+        if self.subscribed is not None:
             self.drops = DropDirectory(fetch_directory(given.state), given.keep_drops)
             self.sources.append(self.drops.tail(given.feeds or "item"))
 
     def _free_memory(self, questions: QuestionRunner) -> FreeMemory:
-        if self.prepared.beside is None:
+        if self.beside is None:
             return questions.free_memory
-        frees = self.around.enter_context(self.prepared.beside(self.opened, self.prepared.metrics, self.stop))
+        frees = self.around.enter_context(self.beside(self.opened, self.metrics, self.stop))
 
         def both() -> bool:
             found = [questions.free_memory(), frees()]
@@ -330,7 +326,7 @@ class _Running:
         return both
 
     def _service(self, sink: Sink, spool: Spool, free_memory: FreeMemory) -> Service:
-        given, metrics = self.prepared.given, self.prepared.metrics
+        given, metrics = self.given, self.metrics
         history = History(
             given.versions,
             given.most_versions,
@@ -363,29 +359,29 @@ class _Running:
         return StreamingService(*common, options, frame, kept)
 
     def _sinks(self) -> tuple[SinkManager, RunSinks]:
-        state, tables = self.prepared.given.state, self.prepared.read_tables()
+        state, tables = self.given.state, self.read_tables()
         secrets = Secrets(tables.secrets, state)
         deliverer = Deliverer()
         self.around.callback(deliverer.close, 0.0)
-        read, log = partial(read_live, state), self.prepared.metrics
+        read, log = partial(read_live, state), self.metrics
         self.sinks = SinkManager(self.opened, tables.sinks.values(), Kinds(secrets), deliverer, log, read)
-        commands = SinkCommands(self.opened, self.sinks, secrets, state, self.prepared.read_tables)
+        commands = SinkCommands(self.opened, self.sinks, secrets, state, self.read_tables)
         return self.sinks, lambda engine, command: commands.run(command)
 
     def _on_idle(self, engine: Session) -> None:
-        if self.prepared.given.metrics_port is not None:
-            self.prepared.metrics.update(store_status(engine, () if self.sinks is None else self.sinks.list()))
+        if self.given.metrics_port is not None:
+            self.metrics.update(store_status(engine, () if self.sinks is None else self.sinks.list()))
         if self.drops is not None:
             self.drops.sweep(engine)
 
     def _fetch(self) -> None:
         """Starts fetching. With a single poll of the sources, returns when all feeds are fetched."""
-        given = self.prepared.given
-        if self.drops is None or self.prepared.subscribed is None:
+        given = self.given
+        if self.drops is None or self.subscribed is None:
             return
-        job = given.fetching.job(self.prepared.subscribed, self.drops.directory)
+        job = given.fetching.job(self.subscribed, self.drops.directory)
         watch = given.trigger is not None
-        fetch = self.around.enter_context(Fetching(job, self.prepared.metrics, self.stop, watch=watch))
+        fetch = self.around.enter_context(Fetching(job, self.metrics, self.stop, watch=watch))
         if not watch:
             fetch.wait()
 
@@ -461,14 +457,6 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
             run_service(given, partial(_served_beside, options, listening))
         else:
             _serve_attached(options, listening)
-
-
-def holder_of(state: Path) -> str | None:
-    try:
-        ReadLock(state).release()
-    except InUse as error:
-        return str(error)
-    return None
 
 
 def _for_a_service(given: StreamOptions) -> list[str]:

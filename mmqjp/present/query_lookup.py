@@ -27,7 +27,7 @@ from mmqjp.queries.compile import (
     read_by,
     stored_definition,
 )
-from mmqjp.queries.model import Subscription, has_absence
+from mmqjp.queries.model import HasNormalForm, Subscription, has_absence
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import made
 from mmqjp.tables.lookup import (
@@ -203,13 +203,7 @@ def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> Know
     schemas = {one.name: one.schema for one in definitions.values()}
     compiled = compile_stored([row["text"], *texts], schemas)[0]
     stored = StoredEventQuery(row["form"], compiled)
-    query = Subscription(row["qid"], name, row["text"], row["occurrence"], row["since"], None, row["form"], 0, stored)
-    for pause in pauses:
-        if pause["qid"] == row["qid"]:
-            if pause["reason"] is None:
-                query.resume(pause["docid"], 0)
-            else:
-                query.pause(pause["docid"], pause["reason"])
+    query = _subscription(name, row, pauses, stored)
     read = read_by(compiled.stream)
     own = {name: one for name, one in definitions.items() if name in read}
     return KnownEvents(query, compiled.stream, own)
@@ -271,18 +265,15 @@ def _registered(select: SelectFn, name: str) -> Iterator[Subscription]:
     pauses = pauses_of(select, [row["qid"] for row in rows])
     compiler = Compiler()
     for row in rows:
-        text = row["text"]
-        compiled = StoredQuery(text, compiler)
-        query = Subscription(
-            row["qid"], name, text, row["occurrence"], row["since"], row["window_us"], row["form"] or "", 0, compiled
-        )
-        for pause in pauses:
-            if pause["qid"] == row["qid"]:
-                if pause["reason"] is None:
-                    query.resume(pause["docid"], 0)
-                else:
-                    query.pause(pause["docid"], pause["reason"])
-        yield query
+        yield _subscription(name, row, pauses, StoredQuery(row["text"], compiler))
+
+
+def _subscription(name: str, row: Row, pauses: Iterable[Row], compiled: HasNormalForm) -> Subscription:
+    query = Subscription(
+        row["qid"], name, row["text"], row["occurrence"], row["since"], row["window_us"], row["form"] or "", 0, compiled
+    )
+    query.replay(((one["docid"], one["reason"]) for one in pauses if one["qid"] == row["qid"]), 0)
+    return query
 
 
 MOST_WITH, LISTED, SHORTEST = 200, 3, 4

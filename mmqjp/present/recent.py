@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -35,10 +34,10 @@ from mmqjp.present.recipients import (
     MemberHistory,
     NewestAnswers,
     Numbered,
+    NumberedGroup,
     OutputOrder,
     OutputRow,
     StoredOutput,
-    number_group_outputs,
     output_of,
 )
 from mmqjp.queries.model import Identity
@@ -234,13 +233,10 @@ def _committed_at(rows: Mapping[str, pa.Table], wanted: pa.ChunkedArray) -> pa.A
 def _behind(rows: Mapping[str, pa.Table], answers: pa.ChunkedArray) -> pa.Table | None:
     """The docids of the matches behind answers, in match order. None if some matches are missing."""
     links = _rows(rows, "answer_matches")
-    links = links.filter(pc.is_in(links["answer"], answers.combine_chunks())).sort_by("match")
-    matches = _rows(rows, "match_rows").select(["match", "docid1", "docid2"]).sort_by("match")
-    known, wanted = (table["match"].to_numpy() for table in (matches, links))
-    places = np.searchsorted(known, wanted)
-    if len(wanted) and (not len(known) or places[-1] == len(known) or (known[places] != wanted).any()):
-        return None
-    return matches.select(["docid1", "docid2"]).take(pa.array(places)).append_column("answer", links["answer"])
+    links = links.filter(pc.is_in(links["answer"], answers.combine_chunks()))
+    matches = _rows(rows, "match_rows").select(["match", "docid1", "docid2"])
+    found = links.join(matches, "match", join_type="inner").sort_by("match")
+    return found if len(found) == len(links) else None
 
 
 AT_FIRST = 100_000
@@ -310,15 +306,12 @@ class NewsReader:
 
     def table_of(self, rows: pa.Table, *, are_withheld: bool) -> AnswerTable:
         """Returns rows of `answers` with the docids behind them and the withheld recipients."""
-        numbers = rows["answer"].to_pylist() if len(rows) <= FEW else None
-        least = pa.compute.min(rows["answer"]).as_py()
-        behind, withheld = (
-            (lookup.answer_matches_sql(numbers), lookup.withheld_from(numbers))
-            if numbers is not None
-            else (lookup.matches_since(least), lookup.withheld_since(least))
-        )
+        which = f"IN ({lookup.number_list(rows['answer'].to_pylist())})"
+        if len(rows) > FEW:
+            which = f">= {pc.min(rows['answer']).as_py()}"
         none = pa.table({name: pa.array([], pa.int64()) for name in ("answer", "qid")})
-        return AnswerTable(rows, self._select(behind), self._select(withheld) if are_withheld else none)
+        withheld = self._select(lookup.withheld_sql(which)) if are_withheld else none
+        return AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
     def _read_members(self, news: News) -> None:
         """Reads the members unless they are too many or their texts too long."""
@@ -584,7 +577,7 @@ class RecentAnswers:
     def numbers(self, name: str, group: int) -> dict[tuple[int, int], int]:
         """Returns the numbers of a name's outputs in a group, in order, by answer and qid."""
         if (numbered := self._group(group)) is not None:
-            return {(one.answer.answer, one.member.qid): one.seq for one in numbered if one.member.name == name}
+            return {(one.answer.answer, one.member.qid): one.seq for one in numbered.of_name(name)}
         rows = self.select(lookup.numbers_in_group(name, group)).to_pylist()
         return {(row["answer"], row["qid"]): row["seq"] for row in rows}
 
@@ -603,9 +596,9 @@ class RecentAnswers:
             for row in later:
                 if (answer := answers.get(row["answer"])) is not None:
                     query = queries[row["qid"]]
-                    id = Identity(query["identity"]).id(answer.choice.encode())
+                    name, identity, texts = query["name"], Identity(query["identity"]), (query["text"],)
                     found[row["answer"], row["qid"]] = StoredOutput(
-                        answer, row["qid"], query["name"], id, query["form"], (query["text"],), row["seq"]
+                        answer, row["qid"], name, identity, query["form"], texts, row["seq"]
                     )
         found |= self._read_earlier([row["seq"] for row in told if row["answer"] < 0])
         keys = ((row["answer"], row["qid"] if row["answer"] >= 0 else row["seq"]) for row in told)
@@ -627,7 +620,7 @@ class RecentAnswers:
             found[-1, seq] = StoredOutput(answer, -1, name, row["id"], None, texts[name], seq, row["xml"])
         return found
 
-    def _group(self, first_seq: int) -> list[Numbered] | None:
+    def _group(self, first_seq: int) -> NumberedGroup | None:
         """The outputs of a group in order. None if they have to be numbered by SQL."""
         with self._lock:
             members, batch = self._members, self._known.batch
@@ -637,7 +630,7 @@ class RecentAnswers:
         rows = self.select(lookup.answers_of_group(first_seq))
         if any(other > batch for other in rows["batch"].to_pylist()):
             return None  # there may be members that are not known yet
-        return number_group_outputs(self._table(rows), first_seq, members) or None
+        return self._table(rows).group(first_seq, members)
 
     # ------------------------------------------------------------ what is remembered
 
@@ -666,10 +659,10 @@ class RecentAnswers:
                 continue
             if (numbered := self._newest.numbered(group, self._members)) is None:
                 return None
-            found += (one for one in reversed(numbered) if after < one.seq <= until)
+            found[:0] = numbered.between(after, until)
             if group <= after + 1:
-                return found[::-1]
-        return found[::-1] if self._newest.is_all else None
+                return found
+        return found if self._newest.is_all else None
 
     def _older_of(self, form: str) -> _Older | None:
         known, first = self._older.get(form), self._newest.first_batch

@@ -1,8 +1,9 @@
-"""Evaluates `RECEIVES`, the condition that decides which member gets which answer, in bulk with NumPy. Also caches the
-answers of the newest batches. Answers stay in columns; only those that are shown become Python objects."""
+"""Finds who receives which of many answers, and caches the answers of the newest batches. Answers stay in columns; only
+those that are shown become Python objects."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from common.arrays import Ints
 from common.bounds import INFINITE
 from common.tools import LruCache
-from mmqjp.queries.model import Identity
+from mmqjp.answers.fan_out import FanOut, by_answer
+from mmqjp.queries.model import GIVEN, Identity, Members
 
 
 class Member(NamedTuple):
@@ -47,7 +49,7 @@ class SomeMembers:
     all: Sequence[Member]
 
     @cached_property
-    def columns(self) -> Mapping[str, Ints]:
+    def columns(self) -> Members:
         return _columns(self.all)
 
 
@@ -81,8 +83,8 @@ class MemberHistory:
         return self._places.get(form, (0, 0))
 
     @cached_property
-    def columns(self) -> Mapping[str, Ints]:
-        """The columns of all members for `receives`, grouped by form."""
+    def columns(self) -> Members:
+        """All members, grouped by form."""
         return _columns([one for some in self._of_form.values() for one in some.all])
 
     @cached_property
@@ -91,23 +93,10 @@ class MemberHistory:
         return dict(zip(self._of_form, zip([0, *ends], ends, strict=False), strict=True))
 
 
-def receives(answers: Mapping[str, Ints], members: Mapping[str, Ints]) -> NDArray[np.bool_]:
-    """Returns which answers of a form go to which of its members, before single outputs are withheld. `answers` has
-    columns of the table `answers`, `members` those of the members, in shapes that broadcast."""
-    batch = answers["batch"]
-    got: NDArray[np.bool_] = (
-        (answers["width"] <= members["widest"])
-        & (members["since"] < answers["appeared"])
-        & (answers["first_qid"] <= members["qid"])
-        & (members["begun"] <= batch)
-        & ((batch < members["ended"]) | ((batch == members["ended"]) & (answers["arrival"] < members["ended_at"])))
-    )
-    return got
-
-
-def _columns(members: Sequence[Member]) -> dict[str, Ints]:
+def _columns(members: Sequence[Member]) -> Members:
     names = ("qid", "widest", "since", "begun", "ended", "ended_at")
-    return {name: np.array([getattr(one, name) for one in members], np.int64) for name in names}
+    columns = (np.array([getattr(one, name) for one in members], np.int64) for name in names)
+    return Members([one.name for one in members], [one.identity for one in members], *columns)
 
 
 READ_AT_ONCE = 20
@@ -116,7 +105,7 @@ READ_AT_ONCE = 20
 JUDGED_AT_ONCE = 500
 """Answers whose recipients are computed together."""
 
-_NUMBERS = ("answer", "t1", "batch", "first_seq", "place", "width", "appeared", "first_qid", "arrival")
+_NUMBERS = ("answer", "t1", "first_seq", "place", *GIVEN)
 
 
 class AnswerRow(NamedTuple):
@@ -147,16 +136,22 @@ OutputRow = tuple[OutputOrder, AnswerRow, Member]
 
 class StoredOutput(NamedTuple):
     """An output in a store. Its number `seq` is -1 if unknown. In earlier formats it has an answer of its own, whose
-    number and whose `qid` are -1, `xml` is its document, and `texts` are those of all queries that it may be of."""
+    number and whose `qid` are -1, `xml` is its document, `identity` its id, and `texts` are those of all queries that
+    it may be of."""
 
     answer: AnswerRow
     qid: int
     name: str
-    id: str
+    identity: Identity | str
     form: str | None
     texts: tuple[str, ...]
     seq: int
     xml: str | None = None
+
+    @property
+    def id(self) -> str:
+        known = self.identity
+        return known if isinstance(known, str) else known.id(self.answer.choice.encode())
 
     @property
     def place(self) -> OutputOrder:
@@ -170,8 +165,7 @@ class StoredOutput(NamedTuple):
 
 def output_of(answer: AnswerRow, member: Member, seq: int = -1) -> StoredOutput:
     number = answer.first_seq if answer.first_seq == answer.last_seq else seq
-    id = member.identity.id(answer.choice.encode())
-    return StoredOutput(answer, member.qid, member.name, id, member.form, (member.text,), number)
+    return StoredOutput(answer, member.qid, member.name, member.identity, member.form, (member.text,), number)
 
 
 class Got(NamedTuple):
@@ -245,13 +239,24 @@ class AnswerTable:
         found: list[int] = np.unique(self._columns["first_seq"]).tolist()
         return found
 
-    def group(self, first_seq: int) -> dict[str, Ints]:
-        """Returns the row indexes of a group's answers, by form."""
+    def group(self, first_seq: int, members: MemberHistory) -> NumberedGroup | None:
+        """Returns the outputs of a group. None if they are not all here, or too many."""
         begin, end = np.searchsorted(self._columns["first_seq"], (first_seq, first_seq + 1)).tolist()
-        found: dict[str, list[int]] = {}
-        for place, form in enumerate(self._rows["form"][begin:end].to_pylist(), begin):
-            found.setdefault(form, []).append(place)
-        return {form: np.array(places, np.int64) for form, places in found.items()}
+        if begin == end:
+            return None
+        rows = self._rows.slice(begin, end - begin)
+        forms = {form: members.of_form(form) for form in rows["form"].to_pylist()}
+        if sum(len(forms[form].all) for form in rows["form"].to_pylist()) > MOST_RECIPIENTS:
+            return None
+        of_form = {form: some.columns for form, some in forms.items()}
+        numbers, withheld = self._columns["answer"][begin:end], self._withheld["answer"]
+        low, high = np.searchsorted(withheld, (numbers.min(), numbers.max() + 1)).tolist()
+        some = pa.table({name: self._withheld[name][low:high] for name in ("answer", "qid")})
+        chunks = FanOut(rows, of_form, by_answer(some)).chunks()
+        answers, recipients = np.concatenate([np.zeros((2, 0), np.int64), *(chunk.pairs for chunk in chunks)], axis=1)
+        if len(answers) != self.at([begin])[0].last_seq - first_seq + 1:
+            return None
+        return NumberedGroup(first_seq, self.at(range(begin, end)), list(forms.values()), answers, recipients)
 
     def at(self, places: Iterable[int]) -> list[AnswerRow]:
         wanted = list(places)
@@ -262,11 +267,11 @@ class AnswerTable:
 
     def recipients(self, places: Ints, members: SomeMembers) -> NDArray[np.bool_]:
         """Returns a matrix of answers, given by row index, and members: who receives what."""
-        got = receives({name: column[places, None] for name, column in self._columns.items()}, members.columns)
+        got = members.columns.get(slice(None), *(self._columns[name][places, None] for name in GIVEN))
         if len(self._withheld["answer"]):  # most stores have none
             for row, number in zip(got, self._columns["answer"][places].tolist(), strict=True):
                 begin, end = np.searchsorted(self._withheld["answer"], (number, number + 1))
-                row &= ~np.isin(members.columns["qid"], self._withheld["qid"][begin:end])
+                row &= ~np.isin(members.columns.qids, self._withheld["qid"][begin:end])
         return got
 
     def got_after(self, batch: int, members: MemberHistory, most: int) -> Got | None:
@@ -281,13 +286,12 @@ class AnswerTable:
         # A row for each member of the form of each answer.
         places = np.repeat(np.arange(begin, len(self)), counts)
         those = np.arange(len(places)) + np.repeat(begins[codes[begin:]] - (until - counts), counts)
-        of = {name: column[those] for name, column in members.columns.items()}
-        got = receives({name: column[places] for name, column in self._columns.items()}, of)
+        got, qids = members.columns.get(those, *(self._columns[name][places] for name in GIVEN)), members.columns.qids
         if len(self._withheld["answer"]):
             withheld = set(zip(self._withheld["answer"].tolist(), self._withheld["qid"].tolist(), strict=True))
-            pairs = zip(self._columns["answer"][places].tolist(), of["qid"].tolist(), strict=True)
+            pairs = zip(self._columns["answer"][places].tolist(), qids[those].tolist(), strict=True)
             got &= np.fromiter((pair not in withheld for pair in pairs), np.bool_, len(places))
-        return Got(len(self) - begin, of["qid"][got], self._columns["t1"][places[got]])
+        return Got(len(self) - begin, qids[those[got]], self._columns["t1"][places[got]])
 
     def newest(
         self, members: SomeMembers, before: OutputOrder | None, before_batch: int | None = None
@@ -355,10 +359,10 @@ MAX_CACHED_ANSWERS = 100_000
 TOGETHER = 1_000
 """Batches are merged until they have this number of answers."""
 
-MOST_RECIPIENTS = 20_000
-"""Larger groups of outputs are not numbered here."""
+MOST_RECIPIENTS = 100_000
+"""Groups with more pairs of an answer and a member are not numbered here."""
 
-MOST_NUMBERED = 50_000
+MOST_NUMBERED = 1_000_000
 """Maximum number of outputs in groups cached with their numbers."""
 
 
@@ -374,13 +378,51 @@ class Numbered(NamedTuple):
     member: Member
 
 
+class NumberedGroup:
+    """The outputs of a group, in order: `answers` and `recipients` have indexes of its rows, and of the members of its
+    `forms`, one form after the other."""
+
+    def __init__(
+        self, first_seq: int, rows: Sequence[AnswerRow], forms: Sequence[SomeMembers], answers: Ints, recipients: Ints
+    ) -> None:
+        self.first_seq, self._rows, self._forms = first_seq, rows, forms
+        self._answers, self._recipients = answers, recipients
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def __iter__(self) -> Iterator[Numbered]:
+        return self.at(range(len(self)))
+
+    def between(self, after: int, until: int) -> Iterator[Numbered]:
+        first = max(after + 1 - self.first_seq, 0)
+        return self.at(range(first, min(until + 1 - self.first_seq, len(self))))
+
+    def of_name(self, name: str) -> Iterator[Numbered]:
+        begin, found = 0, np.zeros(len(self), np.bool_)
+        for some in self._forms:
+            low, high = bisect_left(some.columns.names, name), bisect_right(some.columns.names, name)
+            found |= (self._recipients >= begin + low) & (self._recipients < begin + high)
+            begin += len(some.all)
+        return self.at(np.flatnonzero(found).tolist())
+
+    def at(self, places: Iterable[int]) -> Iterator[Numbered]:
+        for place in places:
+            number = int(self._recipients[place])
+            for some in self._forms:
+                if number < len(some.all):
+                    yield Numbered(self.first_seq + place, self._rows[self._answers[place]], some.all[number])
+                    break
+                number -= len(some.all)
+
+
 class NewestAnswers:
     """All answers of a store's newest batches. A group is the answers with one `first_seq`, all of one batch. Not
     thread-safe."""
 
     def __init__(self) -> None:
         self._tables: list[AnswerTable] = []
-        self._numbered = LruCache[int, list[Numbered]](MOST_NUMBERED, len)
+        self._numbered = LruCache[int, NumberedGroup](MOST_NUMBERED, len)
         self._count = 0
         self.is_all = False
 
@@ -416,16 +458,14 @@ class NewestAnswers:
         for table in reversed(self._tables):
             yield from table.newest(members, before)
 
-    def numbered(self, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
-        """Returns the outputs of a group with their numbers, in order. None if not cached or too large."""
+    def numbered(self, first_seq: int, members: MemberHistory) -> NumberedGroup | None:
+        """Returns the outputs of a group with their numbers. None if not cached or too large."""
         if (known := self._numbered.get(first_seq)) is not None:
             return known
         table = next((one for one in reversed(self._tables) if one.first_seq <= first_seq), None)
-        found = [] if table is None else number_group_outputs(table, first_seq, members)
-        if not found or len(found) != found[0].answer.last_seq - first_seq + 1:
-            return None
-        self._numbered.put(first_seq, found)
-        return found
+        if table is not None and (known := table.group(first_seq, members)) is not None:
+            self._numbered.put(first_seq, known)
+        return known
 
     def got_after(self, batch: int, members: MemberHistory) -> Got | None:
         """Returns the recipients of all later batches. None if some are not cached, or too many."""
@@ -459,17 +499,3 @@ class NewestAnswers:
     def clear(self) -> None:
         self._tables, self._count, self.is_all = [], 0, False
         self.forget_numbers()
-
-
-def number_group_outputs(table: AnswerTable, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
-    """Numbers the outputs of a group whose answers are all in a table. None if too many."""
-    got: list[tuple[Member, AnswerRow]] = []
-    for form, places in table.group(first_seq).items():
-        some = members.of_form(form)
-        if len(got) + len(places) * len(some.all) > MOST_RECIPIENTS:
-            return None
-        answers = table.at(places.tolist())
-        rows, columns = np.nonzero(table.recipients(places, some))
-        got += ((some.all[member], answers[row]) for row, member in zip(rows.tolist(), columns.tolist(), strict=True))
-    got.sort(key=lambda one: (one[0].name, one[1].place, one[0].qid))
-    return [Numbered(first_seq + place, answer, member) for place, (member, answer) in enumerate(got)]

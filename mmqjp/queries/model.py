@@ -104,6 +104,10 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+GIVEN = ("width", "appeared", "first_qid", "batch", "arrival")
+"""The columns of `answers` that decide which members get an answer, as `Members.get` takes them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Members:
     """Members of one form by name and qid, as parallel columns.
@@ -138,8 +142,8 @@ class Members:
         batch: Ints | int,
         arrival: Ints | int,
     ) -> NDArray[np.bool_]:
-        """Returns a mask of members that get answers. `of` has positions of members; the rest are columns of `answers`,
-        parallel or scalar."""
+        """Returns a mask of members that get answers, as `RECEIVES` does in SQL. `of` has positions of members; the
+        rest are columns of `answers`, in shapes that broadcast."""
         found: NDArray[np.bool_] = (self.windows[of] >= width) & (self.sinces[of] < appeared)
         found &= (self.qids[of] >= first_qid) & (self.begun[of] <= batch)
         ended = self.ended[of]
@@ -331,6 +335,14 @@ class Subscription:
         self.paused, self.begun = None, batch
         low = self.gaps.pop()[0]
         self.gaps.append((-1 if self.waits else low, docid))
+
+    def replay(self, pauses: Iterable[tuple[int, str | None]], batch: int) -> None:
+        """Repeats stored pauses, and resumptions, whose reason is None, each after a document."""
+        for docid, reason in pauses:
+            if reason is None:
+                self.resume(docid, batch)
+            else:
+                self.pause(docid, reason)
 
     @property
     def key(self) -> tuple[str | None, str]:

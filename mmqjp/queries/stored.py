@@ -188,11 +188,7 @@ class StoredQueries:
             query = events[text] if is_event_form(form or "") else compiled(text)
             begun = self._begun.get(qid, FROM_THE_START)
             subscription = Subscription(qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
-            for docid, reason in pauses.get(qid, ()):
-                if reason is None:
-                    subscription.resume(docid, begun)
-                else:
-                    subscription.pause(docid, reason)
+            subscription.replay(pauses.get(qid, ()), begun)
             yield subscription
 
     @staticmethod

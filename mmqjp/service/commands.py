@@ -35,7 +35,7 @@ from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.positions import SinkControl, SinkOfFile, SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets
 from mmqjp.sinks.sink import JobEvent, Message, ReadOutputs, Receiver, Sink
-from mmqjp.state.choice import InUse, ReadLock, is_held
+from mmqjp.state.choice import InUse, holder_of, is_held
 from mmqjp.syndication.atom import setting_of
 from mmqjp.tables.schema import CommitMetadata
 
@@ -124,10 +124,10 @@ class SinkCommands:
         self._changes: Mapping[str, _SinkChange] = {
             "sinks-add": self._add,
             "sinks-set": self._set,
-            "sinks-pause": self._pause,
-            "sinks-resume": self._resume,
+            "sinks-pause": _of_sink(sinks.pause),
+            "sinks-resume": _of_sink(sinks.resume),
             "sinks-replay": self._replay,
-            "sinks-remove": self._remove,
+            "sinks-remove": _of_sink(sinks.remove),
             "sinks-reload": self._reload,
         }
 
@@ -178,14 +178,6 @@ class SinkCommands:
         self._secrets.check(named_secrets(definition.options))
         return definition
 
-    def _pause(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        self._sinks.pause(name := _sink_argument(arguments, "name"), answers(name))
-        return name
-
-    def _resume(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        self._sinks.resume(name := _sink_argument(arguments, "name"), answers(name))
-        return name
-
     def _test(self, arguments: Mapping[str, Any]) -> object:
         self._sinks.test(name := _sink_argument(arguments, "name"))
         return name
@@ -209,15 +201,21 @@ class SinkCommands:
         )
         return name
 
-    def _remove(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        self._sinks.remove(name := _sink_argument(arguments, "name"), answers(name))
-        return name
-
     def _reload(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
         tables = self._read_tables()
         self._sinks.reload(tables.sinks.values(), answers(names := sorted(tables.sinks)))
         self._secrets.renew(tables.secrets)
         return names
+
+
+def _of_sink(change: Callable[[str, Mapping[str, str]], None]) -> _SinkChange:
+    """Returns a command that changes a sink given by its name, and returns that."""
+
+    def run(arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+        change(name := _sink_argument(arguments, "name"), answers(name))
+        return name
+
+    return run
 
 
 def read_live(state: Path, name: str, table: Mapping[str, Any]) -> SinkDefinition:
@@ -329,24 +327,17 @@ def _logged(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _subscribe(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-    text, add, backfill = (
-        _command_argument(arguments, "text"),
-        bool(arguments.get("add")),
-        bool(arguments.get("backfill")),
-    )
-    engine.subscribe(text, add=add, backfill=backfill, metadata_for=metadata_for)
+    add, backfill = bool(arguments.get("add")), bool(arguments.get("backfill"))
+    engine.subscribe(_command_argument(arguments, "text"), add=add, backfill=backfill, metadata_for=metadata_for)
 
 
-def _unsubscribe(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-    engine.unsubscribe(_command_argument(arguments, "name"), metadata_for=metadata_for)
+def _of_name(method: str) -> _Change:
+    """Returns a command that changes the queries of a name by a method of the engine."""
 
+    def run(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
+        getattr(engine, method)(_command_argument(arguments, "name"), metadata_for=metadata_for)
 
-def _pause(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-    engine.pause(_command_argument(arguments, "name"), metadata_for=metadata_for)
-
-
-def _resume(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-    engine.resume(_command_argument(arguments, "name"), metadata_for=metadata_for)
+    return run
 
 
 def _command_argument(arguments: Mapping[str, Any], name: str) -> str:
@@ -364,9 +355,9 @@ def _revoke_feed_link(engine: Session, arguments: Mapping[str, Any], metadata_fo
 
 CHANGES: Mapping[str, _Change] = {
     "subscribe": _subscribe,
-    "unsubscribe": _unsubscribe,
-    "pause": _pause,
-    "resume": _resume,
+    "unsubscribe": _of_name("unsubscribe"),
+    "pause": _of_name("pause"),
+    "resume": _of_name("resume"),
     "revoke-feed-link": _revoke_feed_link,
 }
 """Commands that change the store. Each returns the names of the queries concerned."""
@@ -560,11 +551,7 @@ class Client:
         return True
 
     def _no_answer(self, do: str) -> NoAnswer:
-        try:
-            ReadLock(self.state).release()
-            holder = f"the store in {self.state} is free now"
-        except InUse as error:
-            holder = str(error)
+        holder = holder_of(self.state) or f"the store in {self.state} is free now"
         later = "ask again later" if do in IDLE else "the command is kept and will run as soon as possible"
         return NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")
 

@@ -9,13 +9,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from common.files import make_inside, make_state
 from common.files import write_whole as _write
+from common.tools import JsonRecord
 from feeds.documents import Now, now_us
 from mmqjp.engine import Session
 from mmqjp.explain.explanation import CostInfo, explanation_of
@@ -32,7 +33,7 @@ NOTHING_KEPT = "a back-test tells what the queries cost over the documents that 
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(JsonRecord):
     """How the queries of a name run: the first MOST_QUERIES of `queries`. `text` is the output of `mmqjp explain`
     without estimates; `svg` is an SVG element with their join graphs."""
 
@@ -40,13 +41,6 @@ class Explained:
     queries: int
     text: str
     svg: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> Explained:
-        return Explained(**found)
 
 
 def explained_text(text: str) -> list[Explained]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from common.tools import JsonRecord
 from mmqjp.answers.kernels import WaitingCounts
 from mmqjp.engine import Session
 from mmqjp.sinks.positions import SinkState
@@ -29,7 +30,7 @@ class StreamStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Status(JsonRecord):
     """The status of a store. Counts are of stored rows; times are microseconds since 1970.
 
     `ties` counts, for the MOST_LISTED queries with the most, pairs of documents that FOLLOWED BY excludes only because
@@ -56,9 +57,6 @@ class Status:
     events: WaitingCounts | None = None
     waiting: dict[str, int] = field(default_factory=dict)
     rebuilt: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Literal, Protocol
 
 from common.errors import InputError
+from common.tools import JsonRecord
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.sinks.definition import DAY, MINUTE, SinkDefinition, Start, Tries
@@ -42,7 +43,7 @@ class SinkExists(InputError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SinkState:
+class SinkState(JsonRecord):
     """The state of a sink. Times are microseconds since 1970.
 
     `state` is "running"; "waiting" for the next attempt at `next`, as the receiver is down or refuses a message, after
@@ -65,9 +66,6 @@ class SinkState:
     failed: int
     given_up: int
     in_file: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class SinkControl(Protocol):

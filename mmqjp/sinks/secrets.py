@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from common.errors import InputError, InvalidValue
-from common.files import make_inside, make_state, sync_directory, with_home
+from common.files import make_inside, make_secret_file, make_state, with_home
 from mmqjp.syndication.atom import SECRETS
 from xscl.text import duration_us
 
@@ -321,15 +321,8 @@ def make_secret(state: Path, name: str) -> str:
     make_state(state)
     directory = make_inside(state, SECRETS)
     directory.chmod(0o700)  # also of a shared state
-    try:
-        handle = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        raise SecretError(f"the secret {name} exists; remove {directory / name} to make it anew") from None
-    with os.fdopen(handle, "w") as file:
-        file.write(value + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(directory)
+    if not make_secret_file(directory / name, f"{value}\n".encode()):
+        raise SecretError(f"the secret {name} exists; remove {directory / name} to make it anew")
     return value
 
 

@@ -214,12 +214,17 @@ class ReadLock:
             os.close(self._handle)
 
 
-def is_held(directory: Path) -> bool:
+def holder_of(directory: Path) -> str | None:
+    """Says who writes a state directory; None if nobody does."""
     try:
         ReadLock(directory).release()
-    except InUse:
-        return True
-    return False
+    except InUse as error:
+        return str(error)
+    return None
+
+
+def is_held(directory: Path) -> bool:
+    return holder_of(directory) is not None
 
 
 def _self(now: int) -> dict[str, object]:

@@ -28,6 +28,7 @@ import duckdb
 import pyarrow as pa
 
 from common import child
+from common.arrays import packed, unpacked
 from join_stage.store.duckdb import DuckDBQuestion, DuckDBStore, seclude, set_up
 from join_stage.store.protocol import (
     SPARK_MANIFESTS,
@@ -396,8 +397,7 @@ def _received(pipe: socket.socket, size: int) -> bytes:
 def _unpacked(rows: bytes, bounds: Bounds) -> pa.Table:
     """Raises QuestionRefused for rows that are damaged, or past the bounds."""
     try:
-        with pa.ipc.open_stream(pa.py_buffer(rows)) as found:
-            table: pa.Table = found.read_all()
+        table = unpacked(rows)
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise QuestionRefused(f"the answer cannot be read: {str(error)[:TEXT]}") from None
@@ -567,7 +567,7 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
                 said["opened"] = True
             assert store is not None
             bounds = Bounds(asked["rows"], asked["size"])
-            rows = _packed(store.question(asked["sql"], bounds).answer())
+            rows = packed(store.question(asked["sql"], bounds).answer())
         except QuestionRefused as error:
             said |= {"error": "refused", "message": str(error)[:TEXT]}
         except MemoryError:
@@ -600,13 +600,6 @@ def _is_well(store: _HeldStore | _ParquetStore) -> bool:
     except Exception:  # whatever it is, the next question would meet it, too
         return False
     return True
-
-
-def _packed(table: pa.Table) -> memoryview:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return memoryview(sink.getvalue())
 
 
 if __name__ == "__main__":

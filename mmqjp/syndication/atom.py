@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -20,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from common.files import make_inside
+from common.files import make_inside, make_secret_file
 from feeds.documents import EPOCH
 from join_stage.store.protocol import StoreError
 from mmqjp.present.item import IN_UTC, ShownItem, ShownMatch, fact_text, reason_facts, source, truncate, values
@@ -249,25 +247,11 @@ def load_feed_links(state: Path) -> Links:
     """Returns the links of a state, creating the secret if missing. Raises StoreError, OSError."""
     path = make_inside(state, SECRETS) / SECRET_FILE
     if not path.exists():
-        _make(path)
+        make_secret_file(path, secrets.token_bytes(BYTES))  # or another process was faster: its secret counts
     secret = path.read_bytes()
     if len(secret) != BYTES:
         raise StoreError(f"{path} holds no secret of links: remove the file, and a new one is made; links will change")
     return Links(secret)
-
-
-def _make(path: Path) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was faster: its secret counts
-            os.link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def setting_of(name: str) -> str:

@@ -15,7 +15,7 @@ from feeds.readers import Offset
 from join_stage.protocol import Cost
 from join_stage.store.protocol import StoreError, TableStore, whole_batch
 from mmqjp.tables import schema
-from mmqjp.tables.schema import CommitMetadata
+from mmqjp.tables.schema import ARRIVAL, CommitMetadata, TableRows
 
 SCHEMA_VERSION = 10
 """The format of a store.
@@ -54,7 +54,7 @@ class Ledger:
 
     def __init__(self, store: TableStore, now: Now = now_us) -> None:
         """Raises StoreError if the store has a newer format."""
-        self._store, self._now = store, now
+        self._store, self._rows, self._now = store, TableRows(store), now
         self.version = version = int(self.setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
             raise StoreError(
@@ -96,11 +96,13 @@ class Ledger:
 
     def arrivals(self) -> pa.Table:
         """Returns `docid` and `arrival` of all stored documents, by docid."""
-        return schema.arrivals(self._store)
+        return self._store.select(f"SELECT docid, {ARRIVAL} AS arrival FROM documents ORDER BY docid")
 
     def docid_of_arrival(self, arrival: int) -> int | None:
         """Returns the first stored external docid at or after an arrival, or None."""
-        return schema.first_docid_from(self._store, arrival)
+        sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {ARRIVAL} >= {arrival}"
+        (docid,) = self._store.select(sql)["docid"].to_pylist()
+        return None if docid is None else int(docid)
 
     # ------------------------------------------------------------ metadata
 
@@ -110,22 +112,29 @@ class Ledger:
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
         """Writes the batch's row unless it is empty. `taken_at` is in microseconds."""
         self.committed_at = self._now()
-        schema.save_batch(self._store, self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)
+        if documents or dead_letters or outputs:
+            row = (self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)
+            self._rows.append("batches", [row])
 
     def save_metadata(self, metadata: CommitMetadata) -> None:
         schema.save_offsets(self._store, metadata.offsets, self.batch)
         schema.save_settings(self._store, metadata.settings, self.batch)
-        schema.save_answers(self._store, metadata.answers, self._now(), self.batch)
+        now = self._now()
+        self._rows.append("commands", [(id, answer, now, self.batch) for id, answer in metadata.answers.items()])
         schema.save_deliveries(self._store, metadata.gaps, metadata.undelivered)
 
     def answer_to(self, command: str) -> str | None:
-        return schema.answer_to(self._store, command)
+        asked = pa.table({"id": [command]})
+        found = self._store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
+        return next((row["answer"] for row in found.to_pylist()), None)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         return schema.offsets(self._store)
 
     def setting(self, key: str) -> str | None:
-        return schema.setting(self._store, key)
+        found = self._store.read("settings", ["value", "batch"], key).sort_by("batch")
+        value: str | None = found["value"][-1].as_py() if len(found) else None
+        return value
 
     def settings(self, prefix: str) -> dict[str, str]:
         return schema.read_settings(self._store, prefix)
@@ -150,7 +159,7 @@ class Ledger:
         return kept["plan"], costs
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
-        return schema.dead_letters(self._store)
+        return self._rows.select("SELECT * FROM dead_letters")
 
     def save_settings(self, values: Mapping[str, str]) -> None:
         schema.save_settings(self._store, values, self.batch)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from common.tools import in_batches
 from join_stage.store.protocol import QuestionRefused
-from mmqjp.tables.schema import RECEIVES
+from mmqjp.tables.schema import RECIPIENTS, SEQ
 
 SelectFn = Callable[[str], pa.Table]
 """Runs a query over a store's tables, as `mmqjp.engine.Session.question` does, or another process."""
@@ -24,14 +24,6 @@ LARGE = 1 << 20
 
 AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
 """Maximum number of documents, and of characters of ids, per query."""
-
-RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
-LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
-"""Who gets which answer. The condition that follows keeps the windows of the view `recipients` from being computed over
-all answers."""
-
-SEQ = "a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq"
-"""The number of an output, if the condition selects whole groups."""
 
 ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"
 """SQL expression for an output's id."""
@@ -484,10 +476,10 @@ def _rows(numbers: Iterable[int]) -> str:
     return f"SELECT v.number FROM (VALUES {listed}) AS v(number)"
 
 
-def answer_matches_sql(numbers: Iterable[int]) -> str:
-    """SQL for the matches behind answers: `answer`, `docid1`, `docid2`."""
+def answer_matches_sql(which: str) -> str:
+    """SQL for the matches behind answers, selected by a condition on their number: `answer`, `docid1`, `docid2`."""
     return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
-WHERE l.answer IN ({number_list(numbers)}) ORDER BY m.match"""
+WHERE l.answer {which} ORDER BY m.match"""
 
 
 def earlier_outputs(numbers: Iterable[int]) -> str:
@@ -587,16 +579,6 @@ def new_documents_sql(after: int, until: int) -> str:
     return f"SELECT * FROM documents WHERE docid > {after} AND docid <= {until} AND length(xml) <= {LONGEST_XML}"
 
 
-def withheld_from(numbers: Iterable[int]) -> str:
-    return f"SELECT answer, qid FROM withheld WHERE answer IN ({number_list(numbers)})"
-
-
-def withheld_since(answer: int) -> str:
-    """SQL for the same from an answer on."""
-    return f"SELECT answer, qid FROM withheld WHERE answer >= {answer}"
-
-
-def matches_since(answer: int) -> str:
-    """SQL for the matches behind answers from one on: `answer`, `docid1`, `docid2`."""
-    return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
-WHERE l.answer >= {answer} ORDER BY m.match"""
+def withheld_sql(which: str) -> str:
+    """SQL for who is withheld from answers, selected by a condition on their number: `answer`, `qid`."""
+    return f"SELECT answer, qid FROM withheld WHERE answer {which}"

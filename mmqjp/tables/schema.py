@@ -1,8 +1,8 @@
-"""Schema and access functions of a store's tables beside the join state. Tables are append-only, each row written by
-one batch; for offsets and settings the row of the highest batch is current. They hold batches, commands, dead letters,
-offsets, settings, queries, events and snapshots, documents, matches and answers, undelivered outputs, ONCE PER keys,
-and quota usage. A match is a pair of documents on a row of R_T; an answer is what all queries of a form get for one
-choice of documents and nodes; both are stored once, and views expand them to outputs."""
+"""Schema and access functions of a store's tables beside the join state and the ledger. Tables are append-only, each
+row written by one batch; for offsets and settings the row of the highest batch is current. They hold batches, commands,
+dead letters, offsets, settings, queries, events and snapshots, documents, matches and answers, undelivered outputs,
+ONCE PER keys, and quota usage. A match is a pair of documents on a row of R_T; an answer is what all queries of a form
+get for one choice of documents and nodes; both are stored once, and views expand them to outputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.arrays import packed, unpacked
 from common.bounds import INFINITE
 from feeds.readers import Offset
 from join_stage.store.protocol import NumberedViews, StoreSchema, TableStore
@@ -76,34 +77,12 @@ COMMIT_TABLES = {
 }
 
 
-def save_batch(
-    store: TableStore, batch: int, taken_at: int, committed_at: int, documents: int, dead_letters: int, outputs: int
-) -> None:
-    """Writes a batch's row unless it is empty. Times are in microseconds."""
-    if documents or dead_letters or outputs:
-        TableRows(store).append("batches", [(batch, taken_at, committed_at, documents, dead_letters, outputs)])
-
-
 COMMAND_TABLES = {"commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT)}
-
-
-def answer_to(store: TableStore, command: str) -> str | None:
-    asked = pa.table({"id": [command]})
-    found = store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
-    return next((row["answer"] for row in found.to_pylist()), None)
-
-
-def save_answers(store: TableStore, answers: Mapping[str, str], now: int, batch: int) -> None:
-    TableRows(store).append("commands", [(id, answer, now, batch) for id, answer in answers.items()])
 
 
 DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary(), noted_at=INT)
 
 DEAD_LETTER_TABLES = {"dead_letters": DEAD_LETTERS}
-
-
-def dead_letters(store: TableStore) -> Iterator[dict[str, Any]]:
-    return TableRows(store).select("SELECT * FROM dead_letters")
 
 
 # `mark` is the fingerprint of the file, which identifies it after it was renamed.
@@ -149,12 +128,6 @@ LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
 }
 """Views that only Spark can run. `costs` has, per closed run, each template's cost in the last batch that matched
 it."""
-
-
-def setting(store: TableStore, key: str) -> str | None:
-    found = store.read("settings", ["value", "batch"], key).sort_by("batch")
-    value: str | None = found["value"][-1].as_py() if len(found) else None
-    return value
 
 
 def read_settings(store: TableStore, prefix: str) -> dict[str, str]:
@@ -268,7 +241,7 @@ def events_from(store: TableStore, time: int) -> pa.Table:
 def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, horizon: int) -> None:
     """Replaces earlier snapshots by one at a horizon, and drops the events before it."""
     store.drop_before("pattern_state", "batch", batch)
-    rows = [(batch, name, _written(part)) for name, part in parts.items()]
+    rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
     columns = list(zip(*rows, strict=True))
     store.append(
         "pattern_state", pa.table([pa.array(column) for column in columns], names=SNAPSHOTS.names).cast(SNAPSHOTS)
@@ -280,16 +253,7 @@ def snapshot(store: TableStore) -> dict[str, pa.Table]:
     """Returns the latest snapshot's parts by name; empty if none."""
     rows = store.read("pattern_state", SNAPSHOTS.names)
     latest = max(rows["batch"].to_pylist(), default=0)
-    return {
-        row["name"]: pa.ipc.open_stream(row["state"]).read_all() for row in rows.to_pylist() if row["batch"] == latest
-    }
-
-
-def _written(part: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, part.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(part)
-    return bytes(sink.getvalue())
+    return {row["name"]: unpacked(row["state"]) for row in rows.to_pylist() if row["batch"] == latest}
 
 
 # `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
@@ -328,7 +292,7 @@ FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external
 BEFORE_ARRIVALS = 1 << 40
 """Offset that orders documents from stores without arrivals before all others, by docid."""
 
-_ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
+ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
 
 
 class HasDocuments(Protocol):
@@ -406,17 +370,6 @@ def latest_document_times(store: TableStore) -> dict[str, int]:
     return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
 
 
-def arrivals(store: TableStore) -> pa.Table:
-    return store.select(f"SELECT docid, {_ARRIVAL} AS arrival FROM documents ORDER BY docid")
-
-
-def first_docid_from(store: TableStore, arrival: int) -> int | None:
-    """Returns the first external docid at or after an arrival, or None."""
-    sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {_ARRIVAL} >= {arrival}"
-    (docid,) = store.select(sql)["docid"].to_pylist()
-    return None if docid is None else int(docid)
-
-
 def keep_ids(store: TableStore, before: int) -> None:
     sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
     store.append("dropped_ids", store.select(sql))
@@ -463,12 +416,17 @@ AND a.first_qid <= m.qid AND m.begun <= a.batch
 AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))"""
 """SQL condition for member `m` to get answer `a`, apart from `withheld`."""
 
+RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
+"""SQL for who gets which answer. A condition that follows keeps the windows of the view `recipients` from being
+computed over all answers."""
+
+SEQ = "a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq"
+"""The number of an output, if whole groups are selected."""
+
 ANSWER_VIEWS = {
     # Who gets which answer, and the number of the output that it is.
-    "recipients": f"""SELECT a.answer, m.qid, m.name AS query, m.identity,
-a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
-FROM answers a JOIN members m ON {RECEIVES}
-LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL""",
+    "recipients": f"SELECT a.answer, m.qid, m.name AS query, m.identity, {SEQ} {RECIPIENTS}",
     # `seq` numbers outputs in the order in which they are committed. `id` is the same on every engine.
     "outputs": """SELECT r.query, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || r.query || a.tail END AS xml, a.batch, r.seq,

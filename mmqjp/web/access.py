@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import os
 import re
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -19,7 +17,7 @@ from threading import Lock
 from urllib.parse import quote, urlsplit
 
 from common.errors import OperationalError
-from common.files import make_inside
+from common.files import make_inside, make_secret_file
 from common.tools import LruCache
 from join_stage.store.protocol import StoreError
 from mmqjp.syndication.atom import SECRETS
@@ -59,15 +57,7 @@ def token_of(state: Path) -> str:
     """Returns the token of a state, creating it if missing. Raises StoreError, OSError."""
     path = make_inside(state, SECRETS) / TOKEN
     if not path.exists():
-        draft = path.with_name(f".{TOKEN}.{os.getpid()}.{secrets.token_hex(4)}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(secrets.token_urlsafe(BYTES) + "\n")
-            with suppress(FileExistsError):  # another process was faster: its token counts
-                os.link(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        make_secret_file(path, f"{secrets.token_urlsafe(BYTES)}\n".encode())  # or another process was faster
     token = path.read_text("utf-8", "replace").strip()
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
         raise StoreError(f"{path} holds no token: remove the file, and a new one is made")

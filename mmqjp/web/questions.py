@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.arrays import packed, unpacked
 from common.errors import OperationalError
 from join_stage.store.protocol import Committed, QuestionRefused, StoreError
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
@@ -38,7 +39,9 @@ LARGEST = MAX_BYTES + (16 << 20)
 
 _HEAD = struct.Struct("<QI")
 
-_ERRORS: dict[str, type[Exception]] = {"refused": QuestionRefused, "slow": TooSlow, "store": StoreError}
+_ERRORS: dict[str, type[Exception]] = {
+    "refused": QuestionRefused, "busy": Busy, "slow": TooSlow, "store": StoreError,
+}  # fmt: skip
 
 
 class StoreProcessGone(OperationalError, ConnectionError):
@@ -108,26 +111,20 @@ class QuestionServer:
         if found is None or found.rows is None:
             self._send(_message(number, {"mark": None if found is None else found.mark, "sizes": None}))
             return
-        packed = {name: _packed(rows) for name, rows in found.rows.items()}
-        sizes = {name: len(rows) for name, rows in packed.items()}
-        self._send(_message(number, {"mark": found.mark, "sizes": sizes}, b"".join(packed.values())))
+        parts = {name: packed(rows) for name, rows in found.rows.items()}
+        sizes = {name: len(rows) for name, rows in parts.items()}
+        self._send(_message(number, {"mark": found.mark, "sizes": sizes}, b"".join(parts.values())))
 
     def _answer(self, number: int, question: dict[str, Any]) -> None:
         rows: bytes | memoryview = b""
         try:
             if self._reader is None:
                 raise StoreError("the store is read from its files")
-            found = self._reader.select(**question)
+            rows = packed(self._reader.select(**question))
             said: dict[str, Any] = {}
-            rows = _packed(found)
-        except QuestionRefused as error:
-            said = {"error": "refused", "message": str(error)}
-        except Busy:
-            said = {"error": "busy", "message": ""}
-        except TooSlow as error:
-            said = {"error": "slow", "message": str(error)}
         except Exception as error:  # whoever asked must learn of any error, and the service goes on
-            said = {"error": "store", "message": str(error).strip() or type(error).__name__}
+            kind = next((kind for kind, known in _ERRORS.items() if isinstance(error, known)), "store")
+            said = {"error": kind, "message": str(error).strip() or type(error).__name__}
         self._send(_message(number, said, rows))
 
     def _send(self, message: bytes) -> None:
@@ -150,11 +147,9 @@ class PipeReader:
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         question = {"sql": sql, "limit": limit, "seconds": seconds, "own": own}
         said, rows = self._ask(question, 2 * seconds + GRACE)
-        if (kind := said.get("error")) == "busy":
-            raise Busy
-        if kind is not None:
+        if (kind := said.get("error")) is not None:
             raise _ERRORS[kind](said["message"])
-        return _unpacked(rows)
+        return unpacked(rows)
 
     def version(self) -> object:
         """Returns the number of the next batch, as of LOOK seconds ago."""
@@ -165,7 +160,7 @@ class PipeReader:
         if said["mark"] is None or said["sizes"] is None:
             return None if said["mark"] is None else Committed(said["mark"], None)
         parts = pairwise(accumulate(said["sizes"].values(), initial=0))
-        told = {name: _unpacked(rows[begin:end]) for name, (begin, end) in zip(said["sizes"], parts, strict=True)}
+        told = {name: unpacked(rows[begin:end]) for name, (begin, end) in zip(said["sizes"], parts, strict=True)}
         return Committed(said["mark"], told)
 
     def refresh(self) -> None:
@@ -215,16 +210,3 @@ class PipeReader:
             left, self._waiting = list(self._waiting.values()), {}
         for future in left:
             future.set_exception(StoreProcessGone())
-
-
-def _unpacked(rows: memoryview) -> pa.Table:
-    with pa.ipc.open_stream(pa.py_buffer(rows)) as found:
-        table: pa.Table = found.read_all()
-        return table
-
-
-def _packed(table: pa.Table) -> memoryview:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return memoryview(sink.getvalue())

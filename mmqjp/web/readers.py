@@ -1,5 +1,5 @@
 """How the page reads a store: in the process that holds it, from Spark's files, or through the spool. Limits concurrent
-slow requests, interrupts questions at their deadlines by one shared thread, caches values per version and replies for a
+slow requests, interrupts questions at their deadlines, caches values per version and replies for a
 moment, and serves the previous version until new data is loaded (stale-while-revalidate)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from threading import BoundedSemaphore, Condition, Lock, Thread, local
+from threading import BoundedSemaphore, Condition, Event, Lock, Thread, local
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -36,56 +36,8 @@ from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicCloc
 from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from mmqjp.tables.schema import SCHEMA
 
-IDLE = 30.0
-"""Seconds without a question after which the thread ends."""
-
 AGAIN = 0.5
 """Seconds until a question is interrupted again, as it may have begun another statement."""
-
-
-class Deadlines:
-    """The running questions. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._changed, self._deadlines = Condition(), dict[Question, float]()
-        self._watcher: Thread | None = None
-        self._wakes_at = 0.0
-
-    def add(self, question: Question, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        with self._changed:
-            self._deadlines[question] = deadline
-            if self._watcher is None:
-                self._wakes_at = deadline
-                self._watcher = Thread(target=self._watch, name="mmqjp deadlines", daemon=True)
-                self._watcher.start()
-            elif deadline < self._wakes_at:
-                self._changed.notify()
-
-    def remove(self, question: Question) -> None:
-        with self._changed:
-            self._deadlines.pop(question, None)
-
-    def interrupt(self) -> bool:
-        with self._changed:
-            running = list(self._deadlines)
-        for question in running:
-            question.interrupt()
-        return bool(running)
-
-    def _watch(self) -> None:
-        with self._changed:
-            idle_since = time.monotonic()
-            while (now := time.monotonic()) < idle_since + IDLE:
-                for question, deadline in self._deadlines.items():
-                    if now >= deadline:
-                        question.interrupt()
-                        self._deadlines[question] = now + AGAIN
-                if self._deadlines:
-                    idle_since = now
-                self._wakes_at = min(self._deadlines.values(), default=now + IDLE)
-                self._changed.wait(self._wakes_at - now)
-            self._watcher = None
 
 
 SendCommand = Callable[[str, Mapping[str, Any]], Any]
@@ -138,7 +90,7 @@ class RunningQuestions:
 
     def __init__(self, most: int = RUNNING) -> None:
         self._slots, self._asked = BoundedSemaphore(most), BoundedSemaphore()
-        self._deadlines = Deadlines()
+        self._lock, self._running = Lock(), set[Question]()
 
     def answer(self, question: Callable[[], Question], seconds: float, *, asked: bool = False) -> pa.Table:
         """Runs a question. Raises TooSlow, and Busy if no slot is free in time. Questions people `asked` have their own
@@ -147,19 +99,35 @@ class RunningQuestions:
         if not slots.acquire(timeout=seconds):
             raise Busy
         try:
-            begun = question()
-            self._deadlines.add(begun, seconds)
+            begun, is_over = question(), Event()
+            with self._lock:
+                self._running.add(begun)
+            Thread(target=_interrupt, args=(begun, seconds, is_over), name="mmqjp deadline", daemon=True).start()
             try:
                 return begun.answer()
             except QuestionInterrupted:
                 raise TooSlow(f"the question took more than {seconds:g} s, or the engine needs the memory") from None
             finally:
-                self._deadlines.remove(begun)
+                is_over.set()
+                with self._lock:
+                    self._running.discard(begun)
         finally:
             slots.release()
 
     def interrupt(self) -> bool:
-        return self._deadlines.interrupt()
+        """Interrupts all questions. Returns whether there were any."""
+        with self._lock:
+            running = list(self._running)
+        for question in running:
+            question.interrupt()
+        return bool(running)
+
+
+def _interrupt(question: Question, seconds: float, is_over: Event) -> None:
+    """Interrupts a question that is not over in time."""
+    while not is_over.wait(seconds):
+        question.interrupt()
+        seconds = AGAIN
 
 
 class CursorReader:

@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.errors import MmqjpError, OperationalError
-from common.tools import LruCache
+from common.tools import JsonRecord, LruCache
 from mmqjp.engine import Session
 from mmqjp.process import end_without_freeing, gc_frozen, printable_line
 from mmqjp.service.commands import Client
@@ -230,7 +230,7 @@ ONCE = " (this link logs in once; later, the token in secrets/token of the state
 
 
 @dataclass(frozen=True, slots=True)
-class PageOptions:
+class PageOptions(JsonRecord):
     """How the page is served: state, host, public URL ("" for none), with or without a token, whether a browser is
     opened, and the log format."""
 
@@ -240,13 +240,6 @@ class PageOptions:
     no_token: bool = False
     opens: bool = False
     log_form: str = "text"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> PageOptions:
-        return PageOptions(**found)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.resources import files
-from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
@@ -114,61 +113,25 @@ def _read_assets() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in found if file.name.rpartition(".")[2] in TYPES}
 
 
-def cursor(value: int, name: str) -> str:
-    """Returns a list cursor for a number and a name.
+def cursor(*values: int | str) -> str:
+    """Returns a list cursor.
 
-    >>> decode_cursor(cursor(-3, "a'b")), decode_cursor(None)
+    >>> decode_cursor(cursor(-3, "a'b"), int, str), decode_cursor(None, int)
     ((-3, "a'b"), None)
     """
-    return _text([value, name])
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
 
 
-def decode_cursor(text: str | None) -> tuple[int, str] | None:
-    """Returns the number and the name of a cursor; None for None. Raises InvalidValue."""
+def decode_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """Returns the values of a cursor, of these kinds; None for None. Raises InvalidValue."""
     if not text:
         return None
-    match _decode_json(text):
-        case [int(value), str(name)] if _fits(value):
-            return value, name
-    raise _unknown(text)
-
-
-def places_text(places: tuple[int, int, int]) -> str:
-    """Returns a cursor for three numbers.
-
-    >>> decode_places(places_text((3, 0, 7)))
-    (3, 0, 7)
-    """
-    return _text(places)
-
-
-def decode_places(text: str | None) -> tuple[int, int, int] | None:
-    """Returns the three numbers of a cursor; None for None. Raises InvalidValue."""
-    if not text:
-        return None
-    match _decode_json(text):
-        case [int(first), int(second), int(third)] if all(map(_fits, (first, second, third))):
-            return first, second, third
-    raise _unknown(text)
-
-
-def _text(value: object) -> str:
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
-
-
-def _decode_json(text: str) -> object:
-    try:
-        return json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
-    except (binascii.Error, ValueError, RecursionError):
-        raise _unknown(text) from None
-
-
-def _fits(value: int) -> bool:
-    return not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
-
-
-def _unknown(text: str) -> InvalidValue:
-    return InvalidValue(f"after={text[:80]!r} is not the next of a list")
+    with suppress(binascii.Error, ValueError, RecursionError):
+        found = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+        is_known = isinstance(found, list) and list(map(type, found)) == list(kinds)
+        if is_known and all(isinstance(one, str) or -(1 << 63) <= one < 1 << 63 for one in found):
+            return tuple(found)
+    raise InvalidValue(f"after={text[:80]!r} is not the next of a list")
 
 
 MOST_LISTENERS, MOST_QUEUED = 100, 100
@@ -436,22 +399,7 @@ def with_query(path: str, **fields: object) -> str:
 
 
 MOST = 1_000
-"""Maximum number of pending texts; the oldest are evicted."""
-
-
-class FlashMessages:
-    def __init__(self) -> None:
-        self._texts = LruCache[str, str](MOST)
-
-    def keep(self, text: str) -> str:
-        """Stores a text and returns its unguessable key."""
-        key = secrets.token_urlsafe(9)
-        self._texts.put(key, text)
-        return key
-
-    def take(self, key: str) -> str:
-        """Removes and returns a text; "" if there is none."""
-        return self._texts.pop(key) or ""
+"""Maximum number of one-time messages that nobody has seen yet; the oldest are evicted."""
 
 
 MOST_ROWS, SECONDS = 100_000, 10.0
@@ -543,10 +491,6 @@ class Site:
         return TtlCache()
 
     @cached_property
-    def kept_for_good(self) -> TtlCache:
-        return TtlCache(seconds=inf)
-
-    @cached_property
     def _recently(self) -> RecentlyTold:
         return RecentlyTold(self.ask)
 
@@ -574,8 +518,8 @@ class Site:
         return Hub(self.matches)
 
     @cached_property
-    def _told(self) -> FlashMessages:
-        return FlashMessages()
+    def _told(self) -> LruCache[str, str]:
+        return LruCache(MOST)
 
     @cached_property
     def _templates(self) -> Environment:
@@ -589,14 +533,16 @@ class Site:
 
     def render(self, request: Request, template: str, status: int = 200, **context: object) -> HTMLResponse:
         """Returns a page: a template that extends `layout.html`, with its context and one-time `message`."""
-        message = self._told.take(request.query_params.get(TOLD, ""))
+        message = self._told.pop(request.query_params.get(TOLD, "")) or ""
         known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
         text = self._templates.get_template(template).render(known | context)
         return HTMLResponse(text, status, {"Cache-Control": "no-store"} if message else None)
 
     def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
         """Returns the response to a form: a redirection to a page that shows a message once."""
-        return RedirectResponse(with_query(path, **{TOLD: self._told.keep(message)}) + fragment, 303)
+        key = secrets.token_urlsafe(9)  # nobody guesses it
+        self._told.put(key, message)
+        return RedirectResponse(with_query(path, **{TOLD: key}) + fragment, 303)
 
     def piece(self, template: str, **context: object) -> str:
         return self._templates.get_template(template).render(context)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from mmqjp.service.status import Status, StreamStatus
+from mmqjp.service.status import Status
 from mmqjp.web.access import COOKIE_SECONDS, TooManyAttempts
 from mmqjp.web.site import Link, Site
 
@@ -54,11 +54,9 @@ class EngineView:
 
 def engine_view(site: Site) -> EngineView:
     """Raises what asking and reading raise."""
-    found = site.look("status", {})
-    streams = tuple(StreamStatus(**one) for one in found["streams"])
-    status = Status(**found | {"streams": streams, "ties_at_least": tuple(found["ties_at_least"])})
+    status = Status.from_dict(site.look("status", {}))
     counters = site.look("counters", {})
-    latest = [stream.latest for stream in streams if stream.latest is not None]
+    latest = [stream.latest for stream in status.streams if stream.latest is not None]
     recent = site.look_up(
         f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS
     ).to_pylist()

@@ -20,7 +20,6 @@ from common.arrays import Ints
 from common.errors import MmqjpError
 from mmqjp.explain.pictures import join_graph, sharing_picture
 from mmqjp.explain.plan import MOST_NAMES, SharedTemplate, Sharing
-from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import NewestPage
 from mmqjp.present.query_lookup import NOTHING, EventsRead, editable, event_streams, events_read
 from mmqjp.queries.changes import UnknownQuery
@@ -29,7 +28,7 @@ from mmqjp.queries.model import generated_name_number
 from mmqjp.service.commands import SHARING
 from mmqjp.syndication.atom import feed_path
 from mmqjp.tables import lookup
-from mmqjp.web.site import Link, Site, cursor, decode_cursor, decode_places, places_text, segment
+from mmqjp.web.site import Link, Site, cursor, decode_cursor, segment
 from mmqjp.web.tallies import NEVER, QueryTally
 from xscl.syntax import NO_EVENTS
 
@@ -89,7 +88,7 @@ def query_page(
     places = np.flatnonzero(mask)
     found = len(places)
     places = places[np.lexsort((places, keys[places]))]
-    if (begin := decode_cursor(after)) is not None:
+    if (begin := decode_cursor(after, int, str)) is not None:
         rank = bisect_right(tally.names, begin[1])
         later = (keys[places] > begin[0]) | ((keys[places] == begin[0]) & (places >= rank))
         places = places[later]
@@ -266,15 +265,6 @@ class QueryPart:
     days: tuple[Day, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MatchPage:
-    """Matches of a name, newest first, and the cursor of the next page."""
-
-    matches: tuple[ShownMatch, ...]
-    groups: tuple[int, ...]
-    next: str | None
-
-
 def place_in(tally: QueryTally, name: str) -> int:
     """Returns the index of a name in the tally. Raises UnknownQuery."""
     place = bisect_left(tally.names, name)
@@ -296,16 +286,14 @@ def query_part(site: Site, name: str) -> QueryPart:
     return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days))
 
 
-def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
+def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> NewestPage:
     """Returns the newest matches of a registered name from a cursor on. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
     drops = site.matches.forget_what_was_dropped()
     version = drops, tally.registered, int(tally.total[place_in(tally, name)])
-    before = decode_places(after)
+    before = decode_cursor(after, int, int, int)
     make = partial(site.matches.newest, name, before, most, numbered=numbered)
-    found: NewestPage = site.kept.get(("matches", name, before, most, numbered), version, make)
-    groups = tuple(first for first, _, _ in found.places)
-    return MatchPage(found.matches, groups, None if found.next is None else places_text(found.next))
+    return site.kept.get(("matches", name, before, most, numbered), version, make)
 
 
 def atom_feed_url(site: Site, name: str) -> str:
@@ -418,7 +406,8 @@ def query_router(site: Site) -> APIRouter:
             found=found,
             graphs=[Markup(graph(one.text, name)) for one in found.texts],  # escaped by what draws it
             can_be_replaced=can_be_replaced(name, (one.text for one in found.texts)),
-            page=match_page(site, name, after),
+            page=(matches := match_page(site, name, after)),
+            next=matches.next and cursor(*matches.next),
             feed=atom_feed_url(site, name),
             days=[(one.day, one.matches) for one in found.days],
             after=after,
@@ -433,7 +422,7 @@ def query_router(site: Site) -> APIRouter:
         name: str, after: _OutputsAfter = None, limit: Annotated[int, Query(ge=1, le=MOST_OUTPUTS)] = OUTPUTS
     ) -> OutputPage:
         found = match_page(site, name, after, limit, numbered=True)
-        return OutputPage([match.to_dict() for match in found.matches], found.next)
+        return OutputPage([match.to_dict() for match in found.matches], found.next and cursor(*found.next))
 
     return routes
 

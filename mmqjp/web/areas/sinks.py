@@ -10,6 +10,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
+from common.tools import from_json
 from mmqjp.service.commands import SINKS, add_sink, set_sink, try_sink
 from mmqjp.sinks.positions import SinkState
 from mmqjp.web.readers import SendCommand
@@ -55,30 +56,19 @@ class SinkView:
     sink: SinkRow
     file: str | None
     definition: Mapping[str, Any]
-    undelivered: Sequence[Undelivered]
-    gaps: Sequence[MissedOutputs]
+    undelivered: tuple[Undelivered, ...]
+    gaps: tuple[MissedOutputs, ...]
 
 
 def sink_rows(ask: SendCommand) -> list[SinkRow]:
     """Raises what asking raises."""
-    return [_row(one) for one in ask(SINKS, {})]
+    return list(map(SinkRow.from_dict, ask(SINKS, {})))
 
 
 def sink_view(ask: SendCommand, name: str) -> SinkView:
     """Raises CommandError if there is no such sink."""
     found = ask(SINKS, {"name": name})
-    missed = ask("sinks-failed", {"name": name})
-    return SinkView(
-        _row(found),
-        found["file"],
-        found["definition"],
-        [Undelivered(**one) for one in missed["undelivered"]],
-        [MissedOutputs(**one) for one in missed["gaps"]],
-    )
-
-
-def _row(found: Mapping[str, Any]) -> SinkRow:
-    return SinkRow(**{name: found[name] for name in SinkRow.__dataclass_fields__})
+    return from_json(SinkView, found | {"sink": found} | ask("sinks-failed", {"name": name}))
 
 
 LINKS = (Link("/sinks", "Sinks", 40),)

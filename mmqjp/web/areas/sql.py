@@ -68,7 +68,7 @@ def answer(site: Site, sql: str) -> SqlResult:
 
 
 def tables(site: Site) -> list[Table]:
-    return site.kept_for_good.get("tables", None, lambda: [_table(site, name) for name in SCHEMA.documented])
+    return site.kept.get("tables", None, lambda: [_table(site, name) for name in SCHEMA.documented])
 
 
 def _table(site: Site, name: str) -> Table:
