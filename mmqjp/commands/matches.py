@@ -117,7 +117,7 @@ def matches(
         start = wanted.start(store.select)
         found = store.matches(wanted, start)
         total = wanted.count(store.select) if chosen in FOR_PEOPLE else 0
-        show_matches(found, chosen, output, clock, total=total, texts=_texts(store, name))
+        show_matches(found, chosen, output, clock, total=total, texts=registered_texts(store, name))
 
 
 class MatchSource(Protocol):
@@ -159,7 +159,7 @@ def store_of(asked: Client) -> Iterator[MatchSource]:
         yield ServedStore(asked) if engine is None else OpenedStore(engine)
 
 
-def _texts(store: MatchSource, name: str | None) -> dict[str, list[str]]:
+def registered_texts(store: MatchSource, name: str | None) -> dict[str, list[str]]:
     """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
     condition = "" if name is None else f" AND name = '{name}'"
     rows = store.select(

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from feeds.documents import Document
 from mmqjp.commands import formats
-from mmqjp.commands.matches import ServedStore, time_since
+from mmqjp.commands.matches import ServedStore, registered_texts, time_since
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchFilter
 from mmqjp.service.commands import MATCHES, Client, run_command
@@ -311,7 +311,7 @@ def test_a_service_hands_over_the_same_matches_in_pages(story, looked_through, m
         for options, wanted in asked.items():
             found = [match.to_dict() for match in store.matches(wanted, wanted.start(store.select))]
             assert json.loads(json.dumps(found)) == expected[options], options
-        assert store.texts("q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
+        assert registered_texts(store, "q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
         for arguments in ({}, {"after": "0"}, {"after": 0, "name": 1}, {"after": 0, "since": "x"}):
             error = run_command(engine, Command("1", MATCHES, arguments)).error
             assert error is not None and "a page of matches is asked for by" in error

@@ -137,7 +137,7 @@ def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
         found = store_status(engine, sinks.list())
         metrics.update(found)
         metrics.update(found)
-        shown = {sink["name"]: (sink["state"], sink["behind"], sink["reason"]) for sink in found.to_dict()["sinks"]}  # type: ignore[attr-defined]  # a list
+        shown = {sink["name"]: (sink["state"], sink["behind"], sink["reason"]) for sink in found.to_dict()["sinks"]}
         assert shown == {"good": ("running", 0, ""), "bad": ("waiting", 3, "HTTP 503")}
         text = generate_latest(metrics.registry).decode()
         for line in (

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from common import child
+from common.arrays import packed
 from feeds.documents import Document
 from join_stage.store.protocol import Bounds, Question, QuestionInterrupted, QuestionRefused, StoreError
 from mmqjp.engine import Session
@@ -239,7 +240,7 @@ def can_leave_files() -> bool:
 
 def test_answers_are_data(engine: Session):
     table = pa.table({"a": ["x"] * 50})
-    whole = bytes(sql_worker._packed(table))
+    whole = bytes(packed(table))
     assert sql_worker._unpacked(whole, BOUNDS) == table
     for cut in (
         b"",
