@@ -25,7 +25,7 @@ from mmqjp.commands.formats import chosen_engine
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.state.choice import MOST_FOR_DUCKDB, EngineChoice, Ownership, choose_engine
 from mmqjp.tables.schema import SCHEMA
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.service.test_questions import Place
 from tests.support.cli import mmqjp, write_documents, write_queries
@@ -235,7 +235,8 @@ def test_spark_and_duckdb_give_the_same_rows(spark, stores, tmp_path):
         Session(spark, state=state, read_only=True) as by_spark,
         Session(state=state, read_only=True) as by_duckdb,
     ):
-        for relation in RELATIONS:
+        elsewhere = () if at_length() else ("documents", "outputs", "r_t_0")  # compared where tables are attached
+        for relation in (one for one in RELATIONS if one not in elsewhere):
             sql = f"SELECT * FROM {relation}"
             assert rows(by_spark, sql) == rows(by_duckdb, sql), relation
         with pytest.raises(QuestionRefused):
