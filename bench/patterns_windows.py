@@ -37,10 +37,7 @@ MILLISECOND = kit.SECOND // 1000
 
 DRUGS = ("c", "d", "p", "r", "b", "h")
 ONCO_KINDS = (*DRUGS, *(f"x{number}" for number in range(34)))
-PROTOCOL = (
-    *(("c", 0), ("d", 0), ("p", 1), ("p", 2), ("p", 3)),
-    *(("r", 1), ("r", 3), ("b", 8), ("h", 8), ("b", 15)),
-)
+PROTOCOL = (*(("c", 0), ("d", 0), ("p", 1), ("p", 2), ("p", 3)), *(("r", 1), ("r", 3), ("b", 8), ("h", 8), ("b", 15)))
 """The events of a cycle, with their days."""
 CYCLES, CYCLE_DAYS, PATIENTS_PER_YEAR, OTHERS_PER_CYCLE = 6, 21, 160, 25
 TRADED = 500  # the number of symbols

@@ -78,12 +78,7 @@ _ZONES = {
 }
 """Minutes ahead of UTC. Of names with several meanings, those of RFC 822, else the one that feeds mean."""
 
-_PLACES = {
-    "et": "America/New_York",
-    "ct": "America/Chicago",
-    "mt": "America/Denver",
-    "pt": "America/Los_Angeles",
-}
+_PLACES = {"et": "America/New_York", "ct": "America/Chicago", "mt": "America/Denver", "pt": "America/Los_Angeles"}
 
 _LATER = {"a": False, "p": True, "오전": False, "오후": True, "午前": False, "午後": True, "上午": False, "下午": True}
 """Whether marks of a clock of 12 hours mean the second half of the day."""

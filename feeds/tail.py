@@ -637,11 +637,7 @@ class Turns:
         return bool(held) and not held.isdisjoint({_key(waiting), (waiting.source, waiting.file)})
 
     def _take_turn(
-        self,
-        waiting: WaitingFile,
-        items: Iterator[ReadItem[InputItem]],
-        blocked: BlockedFeeds,
-        told: _OnUnreadable,
+        self, waiting: WaitingFile, items: Iterator[ReadItem[InputItem]], blocked: BlockedFeeds, told: _OnUnreadable
     ) -> Iterator[ReadItem[InputItem]]:
         begun = self._clock()
         while True:

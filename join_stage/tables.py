@@ -63,13 +63,7 @@ class OnlyRead:
 
 
 R_BIN_FLAT = pa.schema(
-    [
-        ("docid", pa.int64()),
-        ("var1", pa.int32()),
-        ("var2", pa.int32()),
-        ("node1", pa.int64()),
-        ("node2", pa.int64()),
-    ]
+    [("docid", pa.int64()), ("var1", pa.int32()), ("var2", pa.int32()), ("node1", pa.int64()), ("node2", pa.int64())]
 )
 """R_bin with a row for each edge."""
 
@@ -102,11 +96,7 @@ BOUND_STORE = StoreSchema(BOUND_STATE | _BESIDE, {"r_bin": _R_BIN})
 
 NOTHING_ELSE = StoreSchema()
 
-_KEYS = {
-    "r_bin": ("docid", "var1", "var2", "node1", "node2"),
-    "r_doc": ("docid", "node"),
-    "r_docts": ("docid",),
-}
+_KEYS = {"r_bin": ("docid", "var1", "var2", "node1", "node2"), "r_doc": ("docid", "node"), "r_docts": ("docid",)}
 """The key columns of the tables of the join state."""
 
 DOCUMENTS = "SELECT count(*) AS n FROM r_docts"

@@ -24,16 +24,7 @@ from pattern_stage.definition import AlgebraOp as Defined
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import StaticIndex
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
-from pattern_stage.operators import (
-    NO_LIMITS,
-    Bounded,
-    Excess,
-    Limited,
-    Meter,
-    PatternOp,
-    RowLimits,
-    Sees,
-)
+from pattern_stage.operators import NO_LIMITS, Bounded, Excess, Limited, Meter, PatternOp, RowLimits, Sees
 from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching

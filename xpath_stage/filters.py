@@ -28,16 +28,7 @@ from xpath_stage.masks import Bits, MaskIndex, bit_mask, bits
 from xscl.algebra.regex import PatternLimit
 from xscl.algebra.regex_syntax import PatternError
 from xscl.algebra.trees import EXTENSION_PREFIX, PatternNode, Test, node_texts
-from xscl.algebra.values import (
-    DERIVED,
-    ORDER,
-    CompareOp,
-    NodeKind,
-    ends_with,
-    matches_regex,
-    number_text,
-    xpath_number,
-)
+from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, ends_with, matches_regex, number_text, xpath_number
 from xscl.algebra.words import near
 
 Failures = dict[str, Exception]

@@ -167,7 +167,7 @@ def spread_past(session: SparkSession) -> int:
 
 _SETTINGS = {
     # Past this size, Spark partitions a batch by a number of documents, whatever their sizes and the number of cores.
-    "spark.sql.execution.arrow.localRelationThreshold": "256m",
+    "spark.sql.execution.arrow.localRelationThreshold": "256m"
 }
 
 

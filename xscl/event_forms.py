@@ -382,8 +382,7 @@ def _with_filter(condition: EventCondition, right: Stream) -> tuple[EventConditi
     if any(isinstance(leaf, Duration) for leaf in leaves(right.condition)):
         return condition, right  # DUR is that of the right event there
     moved = map_leaves(
-        right.condition,
-        lambda leaf: Attribute("right", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf,
+        right.condition, lambda leaf: Attribute("right", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf
     )
     both = all_of(condition, moved)
     return (both, right.source) if count_dnf_clauses(both) <= MAX_CLAUSES else (condition, right)

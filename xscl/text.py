@@ -509,8 +509,7 @@ _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
 _OPERATOR_START = re.compile(r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next)\s*\{", re.IGNORECASE)
 """The beginning of an event query: an operator without a string, path, binding or constructor before it."""
 _BARE = re.compile(
-    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$",
-    re.IGNORECASE,
+    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$", re.IGNORECASE
 )
 """Matches every statement that reads a bare name."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -38,14 +38,7 @@ from join_stage.store.spark.manifests import CheckedSnapshot, DataFile
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews, local_frame
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.session import loss, telling_loss
-from join_stage.tables import (
-    FLAT_STORE,
-    NOTHING_ELSE,
-    STATE,
-    OnlyRead,
-    drop_runs_manifest,
-    runs_manifest,
-)
+from join_stage.tables import FLAT_STORE, NOTHING_ELSE, STATE, OnlyRead, drop_runs_manifest, runs_manifest
 from join_stage.views import CACHE_BYTES
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses

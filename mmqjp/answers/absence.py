@@ -599,13 +599,7 @@ class AbsenceOperator(Operator):
         yield from self._queries.answer_alone(plan.part, account, share, context, match, inputs, alone)
 
     def _decide_tuples(
-        self,
-        plan: LeftPlan,
-        match: Match,
-        inputs: Inputs,
-        partners: Partners,
-        context: StepContext,
-        steps: Steps,
+        self, plan: LeftPlan, match: Match, inputs: Inputs, partners: Partners, context: StepContext, steps: Steps
     ) -> Iterator[Expanded]:
         stream, record = plan.owner, inputs[0]
         assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"

@@ -23,12 +23,7 @@ from common.arrays import Ints
 from common.tools import in_batches
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.output import Answer, Body, Output, json_texts, node_orders, output_order, read_nodes, sorted_outputs
-from mmqjp.queries.model import (
-    GIVEN,
-    Identity,
-    Members,
-    concatenated,
-)
+from mmqjp.queries.model import GIVEN, Identity, Members, concatenated
 from mmqjp.tables import schema
 from mmqjp.tables.schema import ANSWER_TABLES
 

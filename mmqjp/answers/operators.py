@@ -400,13 +400,7 @@ class Backfill:
     also enter the store's join state, so that later documents match them.
     """
 
-    def __init__(
-        self,
-        owners: Collection[Owner],
-        registry: Registry,
-        state: JoinState,
-        records: Records,
-    ) -> None:
+    def __init__(self, owners: Collection[Owner], registry: Registry, state: JoinState, records: Records) -> None:
         self._registry, self._state, self._records = registry, state, records
         self._own_stage1, self._own_join = XPathStage(), SignatureJoin()
         targets = [target for owner in owners for target in owner.targets]

@@ -439,12 +439,7 @@ class QueryOperator(Operator):
         )
 
     def _answer(
-        self,
-        answering: _Answering,
-        context: StepContext,
-        row: int,
-        inputs: Inputs,
-        binding: JointBinding,
+        self, answering: _Answering, context: StepContext, row: int, inputs: Inputs, binding: JointBinding
     ) -> bool:
         """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if it exceeds every
         member's quota."""

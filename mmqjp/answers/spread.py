@@ -31,14 +31,7 @@ from join_stage.spark.engine import SparkEngine
 from join_stage.spark.tasks import SpreadMatches, as_stream
 from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
 from join_stage.store.spark.session import telling_loss
-from mmqjp.answers.fan_out import (
-    FanOut,
-    FileSegment,
-    RangeFiles,
-    answer_rows,
-    by_answer,
-    count_recipients,
-)
+from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, by_answer, count_recipients
 from mmqjp.answers.operators import Expansion, StepContext
 from mmqjp.answers.output import Answer
 from mmqjp.answers.query_operators import MATCH_CHUNK, MatchReader, QueryOperator

@@ -197,10 +197,7 @@ class TrialRequest:
 
 
 def try_script(
-    request: TrialRequest,
-    batches: Iterator[pa.RecordBatch],
-    clock: Callable[[], float],
-    memory: Callable[[], int],
+    request: TrialRequest, batches: Iterator[pa.RecordBatch], clock: Callable[[], float], memory: Callable[[], int]
 ) -> Iterator[Backtest]:
     """Runs a script over batches of DOCUMENTS. Yields progress reports; the last is complete.
 
@@ -480,12 +477,7 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
             if query.active:
                 publishers[query] = None
                 read(set(registry.events.reads(query)) if query.is_events else _read_by_text(query.text))
-    return PreparedScript(
-        text,
-        tuple(_texts(publishers, definitions)),
-        frozenset(outside),
-        _novelty(script, registry),
-    )
+    return PreparedScript(text, tuple(_texts(publishers, definitions)), frozenset(outside), _novelty(script, registry))
 
 
 def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -438,14 +438,7 @@ def given_or_configured(context: click.Context, parameter: click.Parameter, valu
 @with_options(FetchOptions, "options")
 @feed_memory_option
 @debug_option
-def fetch(
-    lists: tuple[str, ...],
-    out: Path,
-    warc: bool,
-    state: Path | None,
-    once: bool,
-    options: FetchOptions,
-) -> None:
+def fetch(lists: tuple[str, ...], out: Path, warc: bool, state: Path | None, once: bool, options: FetchOptions) -> None:
     """Fetch the feeds that are due, and store each new version.
 
     \b

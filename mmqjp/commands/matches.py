@@ -43,16 +43,7 @@ from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.engine import Session
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
-from mmqjp.present.item import (
-    MatchFilter,
-    ShownMatch,
-    TimeFormat,
-    WhyNot,
-    cell,
-    cell_text,
-    format_rows,
-    unique_keys,
-)
+from mmqjp.present.item import MatchFilter, ShownMatch, TimeFormat, WhyNot, cell, cell_text, format_rows, unique_keys
 from mmqjp.present.newest import OutputPresenter
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.terminal import (

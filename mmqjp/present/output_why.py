@@ -58,13 +58,7 @@ from mmqjp.explain.terms import (
     format_window,
 )
 from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
-from mmqjp.present.query_lookup import (
-    AT_ONCE,
-    CHARACTERS_AT_ONCE,
-    KnownEvents,
-    affordable,
-    known_event_queries,
-)
+from mmqjp.present.query_lookup import AT_ONCE, CHARACTERS_AT_ONCE, KnownEvents, affordable, known_event_queries
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.queries.compile import is_bare, is_event_form, read_by
 from mmqjp.queries.model import Subscription
@@ -329,11 +323,7 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
 
 
 def _told_by(
-    known: KnownEvents,
-    events: EventSources,
-    work: StepBudget,
-    output: Output,
-    sources: Sequence[DocumentRef],
+    known: KnownEvents, events: EventSources, work: StepBudget, output: Output, sources: Sequence[DocumentRef]
 ) -> tuple[Filling, Reason] | None:
     if isinstance(known.stream, Pattern | NearPattern):
         wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources))

@@ -291,12 +291,7 @@ class NewsReader:
             known = known._replace(docid=arrived["docid"])
         there = rows["answers"] - new["n"], rows["documents"] - arrived["n"]
         is_dropped = there != (before.answers, before.documents) or known.earlier < before.earlier
-        news = News(
-            known,
-            is_dropped,
-            is_first=is_first or is_dropped or new["n"] > MOST_NEW,
-            are_many=are_many,
-        )
+        news = News(known, is_dropped, is_first=is_first or is_dropped or new["n"] > MOST_NEW, are_many=are_many)
         if known.registered != before.registered:
             self._read_members(news)
         if not news.are_many:

@@ -238,13 +238,7 @@ class LookedAt:
 
 
 def outputs_found(
-    name: str,
-    ids: Sequence[str],
-    text: str,
-    items: tuple[ShownItem, ...],
-    *,
-    exact: bool = False,
-    others: bool = False,
+    name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...], *, exact: bool = False, others: bool = False
 ) -> WhyNot:
     """`exact`: `ids` are all outputs, not just MOST_LISTED and one more; `others`: they are of other documents, too."""
     more = "more than " if len(ids) > MOST_LISTED and not exact else ""

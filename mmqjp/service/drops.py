@@ -285,14 +285,7 @@ class Rereading:
     Of `waiting` files, `unchanged` were skipped and `read` were read.
     """
 
-    def __init__(
-        self,
-        engine: Session,
-        tails: Sequence[Tail],
-        history: History,
-        reading: str,
-        batch_size: int,
-    ) -> None:
+    def __init__(self, engine: Session, tails: Sequence[Tail], history: History, reading: str, batch_size: int) -> None:
         self._engine, self._tails, self._history = engine, tails, history
         self._prefix, self._batch_size = HISTORY + reading, batch_size
         self._kept = engine.offsets()

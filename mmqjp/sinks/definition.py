@@ -252,14 +252,7 @@ def _split_address(url: str) -> SplitResult | None:
 
 
 KINDS: Mapping[str, Callable[[OptionTable, Path], Options]] = MappingProxyType(
-    {
-        "webhook": _webhook,
-        "mail": _mail,
-        "command": _command,
-        "jsonl": _jsonl,
-        "parquet": _parquet,
-        "atom": _atom,
-    }
+    {"webhook": _webhook, "mail": _mail, "command": _command, "jsonl": _jsonl, "parquet": _parquet, "atom": _atom}
 )
 """Reads the options of each kind. Paths are relative to the given directory."""
 

@@ -213,13 +213,7 @@ documents."""
 
 class Eviction:
     def __init__(
-        self,
-        store: JoinEngine,
-        ledger: Ledger,
-        registry: Registry,
-        watermarks: Watermarks,
-        state: JoinState,
-        now: Now,
+        self, store: JoinEngine, ledger: Ledger, registry: Registry, watermarks: Watermarks, state: JoinState, now: Now
     ) -> None:
         self._store, self._ledger, self._registry, self._watermarks = store, ledger, registry, watermarks
         self._state, self._now = state, now

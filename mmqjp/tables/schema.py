@@ -73,7 +73,7 @@ UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_lett
 
 # When a batch was received and committed, and how many rows it added. Batches of metadata alone have no row.
 COMMIT_TABLES = {
-    "batches": schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT),
+    "batches": schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT)
 }
 
 

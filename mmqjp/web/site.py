@@ -44,15 +44,7 @@ from mmqjp.service.sql_question import BACKTEST
 from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
-from mmqjp.web.readers import (
-    Busy,
-    ConcurrencyLimit,
-    RecentlyTold,
-    SendCommand,
-    StoreReader,
-    TooSlow,
-    TtlCache,
-)
+from mmqjp.web.readers import Busy, ConcurrencyLimit, RecentlyTold, SendCommand, StoreReader, TooSlow, TtlCache
 from mmqjp.web.tallies import Tallies
 from xscl.problems import XsclErrors
 

@@ -505,9 +505,7 @@ class PatternProgram:
         for variable, parts in gathered.items():
             every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)
             register = Register(
-                "every" if every else "each",
-                self.positive.index(variable),
-                parts=tuple(part for _, part in parts),
+                "every" if every else "each", self.positive.index(variable), parts=tuple(part for _, part in parts)
             )
             at.update({key: (len(sets), place_) for place_, (key, _) in enumerate(parts)})
             sets.append(register)

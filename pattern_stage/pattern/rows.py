@@ -23,15 +23,7 @@ from pattern_stage.index import StaticIndex
 from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, finite_or_nan, single_events
-from xscl.algebra.events import (
-    AllOf,
-    EventCondition,
-    Kind,
-    Parameter,
-    Schema,
-    Value,
-    leaves,
-)
+from xscl.algebra.events import AllOf, EventCondition, Kind, Parameter, Schema, Value, leaves
 
 _SCALAR_CLASSES = 16
 """Up to this number, sets of rows are united one by one."""

@@ -15,14 +15,7 @@ from pattern_stage.columns import Flow, no_flow
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
 from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
-from pattern_stage.pattern.found import (
-    Bundle,
-    BundleMatches,
-    Conditions,
-    Ending,
-    LateKills,
-    ResultBuilder,
-)
+from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, LateKills, ResultBuilder
 from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.masks import EVERY, Draft, EventTuple, Trail, top_of
 from pattern_stage.pattern.match import KeyState, MatchCandidate, Roles

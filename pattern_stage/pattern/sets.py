@@ -46,13 +46,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
     groups (phase 1 of match windows)."""
 
     def __init__(
-        self,
-        definitions: Sequence[Pattern],
-        rows: Rows,
-        texts: Texts,
-        lineage: Lineage,
-        index: MakeIndex,
-        meter: Meter,
+        self, definitions: Sequence[Pattern], rows: Rows, texts: Texts, lineage: Lineage, index: MakeIndex, meter: Meter
     ) -> None:
         self._pattern = pattern = definitions[0]
         super().__init__(pattern, rows, texts, lineage, meter)

@@ -14,12 +14,7 @@ import pytest
 from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import JoinScope, TemplateTable
 from templates.catalog import Catalog, Placement, TemplateRow
-from templates.graph import (
-    conjunctive_query,
-    executable_query,
-    executable_views_query,
-    views_query,
-)
+from templates.graph import conjunctive_query, executable_query, executable_views_query, views_query
 from templates.witness import Witnesses
 from tests.generate.joins import as_table
 from tests.generate.shapes import templates

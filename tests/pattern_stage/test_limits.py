@@ -299,10 +299,7 @@ EXPLOSIONS: dict[str, tuple[str, list[tuple[int, float]]]] = {
     "what waits for ever": ("FROM E NEXT{$1.x < $2.x} E", [(time, -time) for time in range(3_000)]),
     "one run for each subset": (ANY.format("E+ a[], E b", RISES), [(time, 2.0**time) for time in range(60)]),
     "one match for each subset": (ANY.format("E+ a[], E b", ALL), ONES),
-    "ways from each event to all before": (
-        ANY.format("E+ a[], E b, E+ c[]", ALL),
-        [(time, 1) for time in range(100)],
-    ),
+    "ways from each event to all before": (ANY.format("E+ a[], E b, E+ c[]", ALL), [(time, 1) for time in range(100)]),
     "many events at once": (
         ANY.format("E+ a[], E b", RISES),
         [(time, 2.0**time) for time in range(12)] + [(13, 2.0**13)] * 100,

@@ -9,11 +9,7 @@ from typing import Any
 
 from mmqjp.explain.automaton import Filler
 from mmqjp.explain.reasons import Reason
-from mmqjp.explain.retrace.search import (
-    GivenEvents,
-    Partial,
-    search_of,
-)
+from mmqjp.explain.retrace.search import GivenEvents, Partial, search_of
 from mmqjp.explain.retrace.values import (
     Covering,
     Derived,
@@ -34,16 +30,7 @@ from mmqjp.explain.retrace.values import (
 )
 from mmqjp.explain.terms import Operand, ShownCondition
 from xpath_stage.binder import Take
-from xscl.algebra.events import (
-    Aggregate,
-    EventCondition,
-    Filter,
-    Fold,
-    NearPattern,
-    Next,
-    Pattern,
-    Stream,
-)
+from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
 
 MAX_SHOWN_EVENTS = 5
 """Maximum number of events shown of a run or group."""

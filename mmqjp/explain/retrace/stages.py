@@ -13,14 +13,7 @@ from itertools import product
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
-from mmqjp.explain.retrace.search import (
-    GivenEvents,
-    LetterSearch,
-    PatternSearch,
-    RunSearch,
-    SequenceSearch,
-    search_of,
-)
+from mmqjp.explain.retrace.search import GivenEvents, LetterSearch, PatternSearch, RunSearch, SequenceSearch, search_of
 from mmqjp.explain.retrace.values import (
     Covering,
     Derived,

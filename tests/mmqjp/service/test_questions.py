@@ -467,10 +467,7 @@ def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_wai
             return []
 
     events = Events()
-    with (
-        Session("duckdb", state=place.state) as engine,
-        ended(asking(place, engine, events)) as questions,
-    ):
+    with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, events)) as questions:
         place.spool.withdraw(place.ask(QUERY, sql=ENDLESS))
         questions.step()
         assert not questions._running
