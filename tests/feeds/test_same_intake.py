@@ -22,6 +22,7 @@ from mmqjp.spark.source import (
     PlanPartition,
     SourcePath,
     decode_items,
+    split_unreadable,
     uncommitted,
 )
 from tests.generate.seeds import seeds
@@ -130,7 +131,8 @@ def by_spark(
     while (end := reader.latestOffset(start, ReadAllAvailable())) != start:
         shares = reader.partitions(start, end)
         made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
-        rows = pa.Table.from_batches(made, ROWS).sort_by("place")
+        rows, failed = split_unreadable(pa.Table.from_batches(made, ROWS).sort_by("place"))
+        assert not failed
         text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
         rows = rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))
         for count in (len(rows) // 3, len(rows)) if again else (len(rows),):
