@@ -196,4 +196,4 @@ def _room(columns: Columns, size: int = 16) -> Columns:
         return result
 
     values = tuple(longer(column) for column in columns.values)
-    return Columns(longer(columns.t0), longer(columns.t1), values, longer(columns.parts))  # type: ignore[arg-type]  # Ints
+    return Columns(longer(columns.t0), longer(columns.t1), values, longer(columns.parts))  # type: ignore[arg-type]  # they stay Ints

@@ -108,7 +108,7 @@ class PatternOp(ABC):
         """Returns the state: texts as strings, parts as event numbers, rows as numbered now."""
         return _NOTHING
 
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:  # noqa: B027  # without state, there is nothing
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:  # noqa: B027  # some operators have no state
         """Restores a state, perhaps of another process, of an m-op with the same definitions."""
 
 

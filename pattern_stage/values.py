@@ -336,7 +336,7 @@ def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts
     def computed(pairs: Pairs) -> Column:
         with np.errstate(all="ignore"):
             found = evaluate(pairs)
-        return _whole(found, len(pairs)).astype(dtype, copy=np.shape(found) != (len(pairs),))  # type: ignore[no-any-return]  # a column
+        return _whole(found, len(pairs)).astype(dtype, copy=np.shape(found) != (len(pairs),))  # type: ignore[no-any-return]  # NumPy has no type here
 
     return computed
 
@@ -369,7 +369,7 @@ class Writer:
         self._parameter, self._arguments = parameter, arguments
 
     def compiled(self, arguments: str, body: str) -> Callable[..., Any]:
-        return eval(_code(f"lambda {arguments}: {body}"), self._names)  # type: ignore[no-any-return]  # a lambda
+        return eval(_code(f"lambda {arguments}: {body}"), self._names)  # type: ignore[no-any-return]  # eval has none
 
     def condition(self, condition: EventCondition, place: _CodeOf) -> str:
         """Returns a condition as Python."""

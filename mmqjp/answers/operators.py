@@ -258,10 +258,10 @@ class Operator(ABC):
         """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
         return {}
 
-    def save(self) -> None:  # noqa: B027  # for those that keep anything
+    def save(self) -> None:  # noqa: B027  # some operators have no state
         """Called before commit; writes the state to restore."""
 
-    def finish_batch(self, *, committed: bool) -> None:  # noqa: B027  # the same
+    def finish_batch(self, *, committed: bool) -> None:  # noqa: B027  # some have none
         """Called after commit or rollback; a rollback restores the previous state."""
 
 

@@ -1,7 +1,7 @@
 """The evidence of a query: evaluates its normal form over given documents, block by block and join by join. Each row
 keeps the rows that it was made of, and each stage what passes it: the counts of a query over many documents, the first
 thing in the way of some, and the reason of an output are read from that. It shares the algebra with the engine, but
-none of its indexes. Of the disjuncts of a predicate, the one that gets furthest is told."""
+none of its indexes. Of the disjuncts of a predicate, it reports the one that gets furthest."""
 
 from __future__ import annotations
 
@@ -511,7 +511,7 @@ class JoinEvidence:
                 except OutOfSteps:
                     return True
 
-            yield _Test("mirror", (5, 0), lambda: op, is_told_so, _is_told_otherwise)
+            yield _Test("mirror", (5, 0), lambda: op, is_told_so, _is_mirrored)
 
     @property
     def _alternatives(self) -> tuple[Conjunct, ...]:
@@ -587,11 +587,11 @@ class _Equality:
 
     def nearest_pairs(self) -> Iterator[RowPair]:
         for near in self._near:
-            having = (
+            lefts, rights = (
                 list(islice((row for row in rows if _value(row, term, self._take) == value), MOST_NEAR))
                 for rows, term, value in zip(self._rows, self._terms, near, strict=True)
             )
-            yield from islice(filter(_are_different, product(*having)), MOST_NEAR)  # type: ignore[arg-type]  # of two
+            yield from islice(filter(_are_different, product(lefts, rights)), MOST_NEAR)
 
     def _unequal(self) -> _Told:
         left, right = self._left, self._right
@@ -675,8 +675,8 @@ def _same_document(pairs: Sequence[RowPair]) -> _Told:
     return "both sides are the same document, and a join is of two different ones", ""
 
 
-def _is_told_otherwise(pairs: Sequence[RowPair]) -> _Told:
-    return "it holds both ways, and is told once: the other way round", ""
+def _is_mirrored(pairs: Sequence[RowPair]) -> _Told:
+    return "it holds in both orders and gives one output, in the other order", ""
 
 
 def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:

@@ -75,8 +75,8 @@ def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | 
 
 
 def placements(query: ReadableQuery, documents: Sequence[Record]) -> Iterator[tuple[Record | None, ...]]:
-    """Yields what may stand in the blocks of a query: the documents in each order in those whose documents an output
-    has; or, if they are so many, in the given order in all blocks of an absence, with a partner."""
+    """Yields the assignments of documents to the blocks of a query: in any order to the blocks that have a document in
+    an output. As many documents as there are blocks with a partner of an absence stay in the given order."""
     blocks = len(query.blocks)
     if query.told < len(documents) == blocks:
         yield tuple(documents)
@@ -109,7 +109,7 @@ def verdicts_of(
         return [_of_partners(query, readable, placed, partners, "these documents are partners")]
     if partners is not None and found.failed is not None and found.failed.kind == "alone":
         count = len({row.docids for row in partners.rows})
-        many = f"{count:,} partners are kept, of which this one is the nearest" if count > 1 else "this is a partner"
+        many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
         return [_of_partners(query, readable, placed, partners, many)]
     by_documents: dict[tuple[int, ...], list[EvidenceRow]] = {}
     for row in found.rows:

@@ -246,7 +246,7 @@ def _longest(stream: Statement) -> int | None:
     """The maximum duration of a stream's events; None if unbounded."""
     match stream:
         case Pattern(within=within) | NearPattern(within=within):
-            return None if within is None else 2 * within  # what is too far away is told, too
+            return None if within is None else 2 * within  # events that are too far apart are shown, too
         case Events() | Aggregate():
             return 0
         case Selection(source=source) | Filter(source=source):

@@ -28,7 +28,7 @@ def command(*arguments: object) -> None:
 
 
 def in_terminal(name: str, *arguments: object) -> None:
-    """The command line in a session of its own, of which a terminal is standard input."""
+    """The command line in a session of its own, with a terminal as its standard input."""
     os.setsid()
     os.dup2(os.open(name, os.O_RDWR), 0)
     command(*arguments)

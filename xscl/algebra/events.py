@@ -158,8 +158,8 @@ def operands(node: EventCondition | Value) -> tuple[EventCondition | Value, ...]
 
 
 def map_parts(node: _Node, change: Callable[[Any], Any]) -> _Node:
-    """A condition or value with its outermost parts replaced of which `change` does not return None. Trees may be
-    nearly as deep as the stack, so that this takes one call for each level."""
+    """A condition or value whose outermost parts are replaced by what `change` returns, unless that is None. Makes one
+    call a level, because trees may be nearly as deep as the stack."""
     made: Any = change(node)
     if made is None:
         match node:

@@ -116,7 +116,7 @@ class _Telling:
     def _tell_sequence(
         self, by: Next | Fold, first: Event, rest: Sequence[Event], steps: Sequence[Mapping[str, Plain]], operator: str
     ) -> None:
-        """Tells the last step of a run, of which NEXT has one."""
+        """Describes the last step of a run; that of NEXT is its only one."""
         name = f"{type(by).__name__.upper()} {stream_text(by.right)}"
         self.tell(first, operator)
         if isinstance(by, Next):

@@ -193,7 +193,8 @@ class SequenceSearch(ABC):
         return None
 
     def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
-        """Returns why an event that fits is not next: another one comes before."""
+        """Returns why an event that fits is not next: another one, the `barrier`, comes before. For those that have a
+        barrier."""
         raise NotImplementedError
 
     def refuses(self, partial: Partial, one: Event) -> Refusal | None:
@@ -394,7 +395,7 @@ class SequenceSearch(ABC):
     def is_alike(self, one: Event, first: Event) -> bool:
         return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self.keys)
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ failures
 
     def _fails(self, rank: Rank, refusal: Refusal) -> None:
         if self.best is None or rank > self.rank:
@@ -404,7 +405,7 @@ class SequenceSearch(ABC):
         self._reached[id(first)] = max(far, self._reached.get(id(first), far))
 
     def _tell_early(self, partial: Partial, missing: frozenset[int], to: int) -> None:
-        """Tells which events of the documents come too early for a partial result, unless they may be further ahead in
+        """Notes which events of the documents come too early for a partial result and cannot stand further ahead in
         it."""
         for place in range(to, len(self.events)):
             latest = self.latest(partial, place)
@@ -868,5 +869,6 @@ def _t1(event: Event) -> int:
 def search_of(
     pattern: Pattern | NearPattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take
 ) -> PatternSearch | LetterSearch:
-    kind = LetterSearch if isinstance(pattern, NearPattern) else PatternSearch
-    return kind(pattern, given, covers, docs, take)  # type: ignore[arg-type]  # each takes its own
+    if isinstance(pattern, NearPattern):
+        return LetterSearch(pattern, given, covers, docs, take)
+    return PatternSearch(pattern, given, covers, docs, take)

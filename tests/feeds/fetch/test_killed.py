@@ -143,12 +143,12 @@ class Fetched:
         directory.mkdir()
 
     def moments(self, rng: Random) -> list[Kill]:
-        """When processes are killed: in the long run at each seam for both versions, otherwise at those of the fetch
-        for one of them. `tests/mmqjp/service/test_killed.py` kills at the others."""
+        """When processes are killed: in the long run at each seam for both versions, otherwise for one of them, and
+        not where `tests/mmqjp/service/test_killed.py` kills."""
         later = bool(self.runs)
         found = [
             (f"{('before', 'after')[(n + later) % 2]} {seam}", rng.randrange(3) + 1 if seam in self.seams else 1)
-            for n, seam in enumerate((*self.seams, *self.joining * at_length()))
+            for n, seam in enumerate((*self.seams, *(self.joining if at_length() else self.joining[-1:])))
             if at_length() or n // 2 % 2 == later
         ]
         return rng.sample(found, len(found))
