@@ -372,7 +372,8 @@ class Patterns:
     def _start(self) -> int:
         """Returns the time from which there is anything to find: the horizon, or later if every form is newer."""
         horizon, forms = self._time.horizon, self._statements.forms.values()
-        if any(form.since < horizon for form in forms):  # mostly the first one, so that this takes no time
+        seen = max(horizon, BEGINNING + 1)  # a backfilled form is not newer, even if nothing has moved the horizon
+        if any(form.since < seen for form in forms):  # mostly the first one, so that this takes no time
             return horizon
         return min((form.since + 1 for form in forms), default=horizon)
 

@@ -253,7 +253,11 @@ class RunningForms:
         gone = []
         changed = dict.fromkeys([*changed, *self.exceeded])
         for form_id in changed:
-            if (form_id not in forms or form_id in self.exceeded) and form_id in self._numbers:
+            if form_id not in self._numbers:
+                continue
+            form = forms.get(form_id)
+            # What waits is not for statements that are all new: what they read may be defined or published otherwise.
+            if form is None or form.oldest > self._known[form_id].newest or form_id in self.exceeded:
                 gone.append(number := self._numbers.pop(form_id))
                 del self._form_ids[number], self._known[form_id]
                 self._order.remove(form_id)

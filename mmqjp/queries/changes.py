@@ -472,7 +472,9 @@ class QueryChanges:
                 self._stored.definitions.save(definitions.added, definitions.removed, self._now())
                 note()
                 self._mark_removed(gone)
-                within(fresh)
+                if within is not no_action:
+                    with self._registry.without_readers(without):
+                        within(fresh)
         except BaseException:
             for subscription in added:
                 self._registry.remove(subscription.qid)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -42,12 +42,14 @@ class Publisher(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class EventForm:
     """Event statements that differ in name only and run as one. `since` is the least of their `since`; `publishers` are
-    those that publish."""
+    those that publish; `oldest` and `newest` are the least and the greatest qid of those that run."""
 
     id: str
     stream: Statement
     since: int
     publishers: tuple[Publisher, ...] = ()
+    oldest: int = -1
+    newest: int = -1
 
 
 class EventRegistry:
@@ -256,7 +258,8 @@ class EventStatements:
                     for query in members
                     if query.publishes
                 )
-                new = EventForm(id, form.stream, since, tuple(publishers))
+                qids = [query.qid for query in members]
+                new = EventForm(id, form.stream, since, tuple(publishers), min(qids), max(qids))
                 if new != known:
                     self.running.put(new)
             del self._changed[id]
@@ -271,6 +274,10 @@ class EventStatements:
 
     def reads(self, query: Subscription) -> tuple[str, ...]:
         return () if cannot_be_read(query) else self._forms[query.form_id].reads
+
+    def documents(self, query: Subscription) -> tuple[str, ...]:
+        """Returns the document streams behind a query's events."""
+        return () if cannot_be_read(query) else self._forms[query.form_id].documents
 
     def stream_of(self, form_id: str) -> Statement:
         """Raises StoreError if this version cannot read the statement."""
@@ -432,6 +439,22 @@ class Registry:
             for subscription in sorted(read, key=attrgetter("name", "qid")):
                 self._read.setdefault(subscription.form_id, []).append(subscription)
         return self._read.get(form_id, [])
+
+    @contextmanager
+    def without_readers(self, gone: Collection[Subscription]) -> Iterator[None]:
+        """Leaves what only these queries read unread for a while."""
+        inner = {stream for query in gone for stream in self.inner_joins(query)}
+        owners: list[Owner] = [
+            *gone,
+            *(one for one in inner if all(query in gone for query in self.readers(one.stream))),
+        ]
+        read = Counter(stream for owner in owners for target in owner.targets for stream in target.streams)
+        read.update(stream for query in gone if query.is_events for stream in self.events.documents(query))
+        before, self._readers, self._read = self._readers, self._readers - read, None
+        try:
+            yield
+        finally:
+            self._readers, self._read = before, None
 
     def hidden(self, stream: str) -> HiddenStream:
         return self._hidden[stream]

@@ -195,6 +195,8 @@ class EventStanding:
     lives: list[tuple[int, int]] = field(default_factory=list)
     before: dict[str, Events] = field(default_factory=dict)
     """What a backfill finds of other statements, by name."""
+    backfilled: int = BEGINNING
+    """The time up to which it is that instead of what they told."""
     given: set[Event] = field(default_factory=set)
 
     @property
@@ -214,7 +216,7 @@ class EventStanding:
         self.paused = at
 
     def resume(self, at: int) -> None:
-        self.begun, self.paused = at, None
+        self.begun, self.paused, self.backfilled = at, None, BEGINNING
         self.before.clear()
         self.given.clear()
 
@@ -319,7 +321,8 @@ class EventModel:
             if name in one.defined:
                 found[name] = self._of_documents(name, one.defined[name])
             else:
-                found[name] = one.before.get(name, frozenset()) | frozenset(self._log.get(name, ()))
+                later = frozenset(made for made in self._log.get(name, ()) if made.t1 >= one.backfilled)
+                found[name] = one.before.get(name, frozenset()) | later
         return found
 
     def _again(self, name: str, new: Collection[EventStanding]) -> Events:
@@ -340,6 +343,7 @@ class EventModel:
         """What a statement tells now; those that are `new` have a backfill, and others tell nothing in it."""
         if one in new:
             one.before = {name: self._again(name, new) for name in streams_read(one.statement) - one.defined.keys()}
+            one.backfilled = self.horizon
         found = [
             made
             for made in self._results(one, self._given(one), (one.begun, NEVER))

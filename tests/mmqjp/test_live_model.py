@@ -77,6 +77,9 @@ DERIVED = "SELECT v, w FROM S/a[./x->v] JOIN {{{0}(v) = {0}(w), INF}} T/a[./x->w
 SILENT_FOR_3 = "S/a->x NOT FOLLOWED BY {x = y, 3} S/b->y PUBLISH P"
 FIRST_OF_ALL = "S/a->x NOT PRECEDED BY {x = y, INF} S/b->y"
 EVENT_A = "DEFINE EVENT A FROM S//a->r (k := r/x)"
+EVENT_B = "DEFINE EVENT B FROM S//*->r (k := r/y)"
+OF_B = "DEFINE EVENT B FROM S//b->r (k := r/x)"
+READS_E = 'FROM FILTER{k != "v"} E NEXT{$1.k = $2.k} B'
 
 
 def events(*seconds: int) -> Iterator[Batch]:
@@ -88,7 +91,7 @@ def events(*seconds: int) -> Iterator[Batch]:
 def pattern(components: str, text: str, publish: str) -> str:
     variable = "n" if "~" in components else "a"
     return (
-        f"{EVENT_A}; DEFINE EVENT B FROM S//b->r (k := r/x); PATTERN SEQ({components}) "
+        f"{EVENT_A}; {OF_B}; PATTERN SEQ({components}) "
         f'WHERE {{{variable}.k = "{text}"}} WITHIN 7 s RETURN a.k AS p, b.k AS q PUBLISH {publish}'
     )
 
@@ -231,6 +234,48 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe("S/* PUBLISH P; P/match->m PUBLISH R", backfill=True),
         Unsubscribe("P"),
         Subscribe("S/a PUBLISH P", backfill=True),
+    ],
+    "what is defined otherwise, with a backfill": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True),
+        *events(0, 4),
+        Subscribe(f"{EVENT_A.replace('r/x', 'r/y')}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True),
+        *events(8, 12),
+    ],
+    "what is published otherwise, with a backfill": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P", backfill=True),
+        *events(0, 4),
+        Subscribe(f'{EVENT_A}; {OF_B}; FROM FILTER{{k = "u"}} B PUBLISH E; {READS_E} PUBLISH P', backfill=True),
+        Batch((doc("b8", 8, "<b><x>u</x></b>"),)),
+        *events(12),
+    ],
+    "a backfill before any time is over, and another statement": [
+        Reopen(settle=SETTLE),
+        Subscribe(pattern("~(B n), A a, A b", "u", "M").replace("S//b", "T//b"), backfill=True),
+        Batch((doc("d1", 0, "<a><x>u</x></a>"), doc("d2", 4, "<a><x>u</x></a>"))),
+        Subscribe(pattern("~(B n), A a, A b", "u", "N").replace("S//b", "T//b")),
+        Batch((doc("d3", 9, "<c/>", "T"), doc("d4", 10, "<a><x>v</x></a>"))),
+    ],
+    **{
+        f"a backfill publishes nothing for a reader that goes: {publisher}": [
+            Reopen(settle=SETTLE),
+            Subscribe(f"{reader} PUBLISH R"),
+            *events(0, 4),
+            Subscribe(f"{publisher}; S/b PUBLISH R", backfill=True),
+        ]
+        for publisher, reader in {
+            "S//a PUBLISH P": "P/match->m",
+            "S//a->m PUBLISH P": "S/a->r1[./x->v1] JOIN {v1 = v2, 9} (P/match->r2[./m->v2] JOIN {v2 = v3, 9} S/b->v3)",
+            f"{EVENT_A}; FROM A PUBLISH E": "E/match->m",
+        }.items()
+    },
+    "a join has the name of an event statement that was there": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; {EVENT_B}; FROM AGGREGATE{{count() AS n BY k OVER 5 s}} A", backfill=True),
+        Unsubscribe("q1"),
+        Subscribe("S/a->r1[./x->v1] FOLLOWED BY {v1 = v2, 8 s} S//a->r2[./y->v2] PUBLISH q1"),
+        Batch((doc("d1", 0, "<a><x>u</x></a>"), doc("d2", 1, "<a><y>u</y></a>"))),
     ],
     "who reads absences sees what is published while it is there": [
         Reopen(lateness=2 * SECOND),
