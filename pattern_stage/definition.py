@@ -22,15 +22,11 @@ from xscl.algebra.events import (
     Filter,
     Fold,
     Kind,
-    Letter,
-    Letters,
     NearPattern,
     Next,
     OfItem,
-    OneOf,
     Parameter,
     Pattern,
-    Repeated,
     Schema,
     Select,
     Statement,
@@ -38,7 +34,7 @@ from xscl.algebra.events import (
     Union,
     Value,
     WhereConjunct,
-    Word,
+    map_events,
     map_leaves,
     sources_of,
     window_of,
@@ -57,10 +53,7 @@ def pattern_template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> Any
         return Events(numbers[events.stream], events.schema)
 
     within = None if pattern.within is None else 0
-    if isinstance(pattern, NearPattern):
-        return replace(pattern, letters=_over(pattern.letters, source), within=within)
-    variables = tuple(replace(one, source=source(one.source)) for one in pattern.variables)
-    return with_leaves(replace(pattern, variables=variables, within=within), leaf)
+    return with_leaves(replace(map_events(pattern, source), within=within), leaf)
 
 
 def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
@@ -112,16 +105,6 @@ def needs_order(statement: Statement) -> bool:
     if isinstance(statement, NearPattern):
         return statement.apart or statement.budget is not None
     return isinstance(statement, Pattern) and (statement.apart or statement.maximal)
-
-
-def _over(letters: Letters, source: Callable[[Events], Events]) -> Letters:
-    match letters:
-        case Letter():
-            return replace(letters, source=source(letters.source))
-        case Repeated():
-            return replace(letters, part=_over(letters.part, source))
-        case Word() | OneOf():
-            return replace(letters, parts=tuple(_over(part, source) for part in letters.parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,15 +346,17 @@ class RunningForms:
         self.exceeded[form_id] = min(self.exceeded.get(form_id, excess), excess)
 
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
-        read = self._order.names()
+        read = self._order.names_of()
         for one in results:
             form = self._known[one.form_id]
             for publisher in form.publishers:
-                if publisher.stream in read:
+                if names := read.get(publisher.stream):
                     began = self.lineage.ends(one.events.parts[:, 0])
                     places = (began > publisher.since) & (one.events.t1 <= publisher.until)
                     events = replace(one.events, values=one.events.values[: len(form.stream.schema)]).take(places)
-                    published.setdefault(publisher.stream, []).append(self._composed(publisher, form.stream, events))
+                    made = self._composed(publisher, form.stream, events)
+                    for name in names:
+                        published.setdefault(name, []).append(made)
 
     def _composed(self, publisher: Publisher, statement: Statement, events: Columns) -> Columns:
         """Returns results as events. A PATTERN's matches of the same events with equal values are one event."""

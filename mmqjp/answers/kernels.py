@@ -16,7 +16,7 @@ import numpy as np
 from common.arrays import Ints
 from mmqjp.documents.record import Records
 from mmqjp.queries.compile import read_by
-from mmqjp.queries.registry import EventForm
+from mmqjp.queries.registry import EventForm, published_name
 from pattern_stage.columns import Column, Columns, joined
 from pattern_stage.lineage import COMPOSED, TOGETHER, DocumentIds, EventOrigin, Lineage
 from pattern_stage.values import Texts
@@ -67,6 +67,13 @@ class FormOrder:
     def names(self) -> set[str]:
         return set().union(*(shape.reads for shape in self._shapes))
 
+    def names_of(self) -> dict[str, list[str]]:
+        """Returns the names under which forms read what is published, by the published name."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.names()):
+            found.setdefault(published_name(name), []).append(name)
+        return found
+
     def schema(self, name: str) -> Schema:
         return self._schemas[name]
 
@@ -81,7 +88,7 @@ class FormOrder:
         return [name for name in sorted(self.names().difference(fed)) if self._is_complete(name, fed, placements)]
 
     def _is_complete(self, name: str, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> bool:
-        streams = self._behind([placements[name].stream]) if name in placements else {name}
+        streams = self._behind([placements[name].stream]) if name in placements else {published_name(name)}
         return all(shape.reads.issubset(fed) for stream in streams for shape in self._makers(stream))
 
     def _makers(self, stream: str) -> list[_Shape]:

@@ -28,6 +28,7 @@ from mmqjp.queries.registry import (
     Registry,
     cannot_be_read,
     cycle_of,
+    published_name,
     since_of,
 )
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
@@ -411,6 +412,9 @@ class QueryChanges:
                 highest = free_number(max(position, highest + 1), published)
             name = query.publish or f"q{highest}"
             qid = self._stored.next_qid + len(fresh)
+            if isinstance(query, EventQuery) and since is not None:
+                read = {one.name for one in names_read(query.stream)} - {one.name for one in script.definitions}
+                form_id = self._registry.events.apart(form_id, read, qid)
             fresh.append(
                 Subscription(
                     qid,
@@ -516,7 +520,7 @@ def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[
         _add(forms, query.form_id, query, registry, BEGINNING, END)
     of_new, fresh = frozenset(forms), frozenset(query.qid for query in new)
     known: set[str] = set()
-    while waiting := {name for form in forms.values() for name in read_by(form.stream)} - known:
+    while waiting := {published_name(name) for form in forms.values() for name in read_by(form.stream)} - known:
         for name in sorted(waiting):
             for query in registry.named(name):
                 if query.is_events and query.publishes and not query.removed and query.qid not in fresh:
@@ -542,4 +546,4 @@ def _add(forms: dict[str, EventForm], id: str, query: Subscription, registry: Re
     publishers = known.publishers if known else ()
     if query.publishes:
         publishers += (Publisher(query.name, query.new_identity().text, since, until),)
-    forms[id] = EventForm(id, registry.events.stream_of(query.form_id), since, publishers)
+    forms[id] = EventForm(id, registry.events.source_of(query.form_id), since, publishers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from mmqjp.queries.model import ByKey, CompactSet, HiddenStream, Owner, Sources,
 from templates.catalog import Catalog, Change, TemplateRow
 from templates.events import EventPlacement
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import EventPattern, Schema, Statement
+from xscl.algebra.events import EventPattern, Events, Schema, Statement, map_events
 from xscl.algebra.joins import NEGATED, Conjunct, Hidden, JoinOp
 from xscl.algebra.trees import is_hidden
 from xscl.syntax import EventStreams
@@ -101,7 +101,8 @@ class EventRegistry:
         self.changed[form_id] = None
 
 
-_RESUMED = "@"
+_RESUMED, _APART = "@", "+"
+"""Separate the id of a form from a time of resumption, and a statement's form from what it reads apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,11 @@ class RegisteredDefinition:
 
 @dataclass(slots=True)
 class _Form:
-    """`queries` are all of the form's event queries, including paused ones; `resumed` are members with past pauses."""
+    """`queries` are all of the form's event queries, including paused ones; `resumed` are members with past pauses.
+    The kernel runs `source`: the statement, with names of its own for what it reads apart."""
 
     stream: Statement
+    source: Statement
     reads: tuple[str, ...]
     documents: tuple[str, ...]
     minds_since: bool
@@ -139,6 +142,8 @@ class EventStatements:
         self._changed: dict[str, None] = {}
         self._readers: Counter[str] = Counter()
         self._published: dict[str, tuple[Schema, int]] = {}
+        self._read_apart: dict[str, int] = {}
+        """By published name, the qid of the first query with a backfill since its publishers changed."""
 
     # ------------------------------------------------------------ definitions
 
@@ -187,7 +192,8 @@ class EventStatements:
             stream: Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
             reads = tuple(read_by(stream))
             streams = dict.fromkeys(self.definitions[name].pattern.stream for name in reads if name in self.definitions)
-            form = _Form(stream, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
+            source = self._source(stream, query.form_id)
+            form = _Form(stream, source, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
             self._forms[query.form_id] = form
         form.queries.add(query)
         for name in form.reads:
@@ -195,6 +201,7 @@ class EventStatements:
         if query.publishes:
             schema, count = self._published.get(query.name, (form.stream.schema, 0))
             self._published[query.name] = schema, count + 1
+            self._changed_publishers(query.name)
         self.join(query)
         return form.documents
 
@@ -213,7 +220,36 @@ class EventStatements:
             schema, count = self._published.pop(query.name)
             if count > 1:
                 self._published[query.name] = schema, count - 1
+            self._changed_publishers(query.name)
         return form.documents
+
+    # ------------------------------------------------------------ what backfills read apart
+
+    def apart(self, form_id: str, names: Iterable[str], qid: int) -> str:
+        """Returns the form id of a new query with a backfill. What it reads of the present publishers is not what
+        others have read of those before, so it shares partial matches only with backfills since they last changed."""
+        published = [name for name in names if name not in self.definitions]
+        if not published:
+            return form_id
+        return f"{form_id}{_APART}{max(self._read_apart.setdefault(name, qid) for name in published)}"
+
+    def _changed_publishers(self, name: str) -> None:
+        waiting = [name]
+        while waiting:
+            name = waiting.pop()
+            self._read_apart.pop(name, None)
+            waiting += {query.name for query in self.readers(name) if query.publishes}
+
+    def _source(self, stream: Statement, form_id: str) -> Statement:
+        _, apart, first = form_id.partition(_APART)
+        if not apart:
+            return stream
+
+        def source(events: Events) -> Events:
+            known = events.stream in self.definitions
+            return events if known else replace(events, stream=f"{events.stream}{_APART}{first}")
+
+        return map_events(stream, source)
 
     def join(self, query: Owner) -> None:
         """Makes an event query a running member of its form. Ignores other plan nodes, and unreadable queries."""
@@ -259,7 +295,7 @@ class EventStatements:
                     if query.publishes
                 )
                 qids = [query.qid for query in members]
-                new = EventForm(id, form.stream, since, tuple(publishers), min(qids), max(qids))
+                new = EventForm(id, form.source, since, tuple(publishers), min(qids), max(qids))
                 if new != known:
                     self.running.put(new)
             del self._changed[id]
@@ -281,9 +317,16 @@ class EventStatements:
 
     def stream_of(self, form_id: str) -> Statement:
         """Raises StoreError if this version cannot read the statement."""
+        return self._form(form_id).stream
+
+    def source_of(self, form_id: str) -> Statement:
+        """Returns the statement as kernels run it. Raises StoreError if this version cannot read it."""
+        return self._form(form_id).source
+
+    def _form(self, form_id: str) -> _Form:
         if form_id not in self._forms:
             raise StoreError(f"{CANNOT_READ} the event query")
-        return self._forms[form_id].stream
+        return self._forms[form_id]
 
     def members(self, running_id: str) -> list[Subscription]:
         return list(self._members.get(running_id, ()))
@@ -323,6 +366,11 @@ def since_of(query: Subscription) -> int:
 
 def running_form_id(running_id: str) -> str:
     return running_id.partition(_RESUMED)[0]
+
+
+def published_name(name: str) -> str:
+    """Returns the name under which others publish what a form reads, perhaps apart."""
+    return name.partition(_APART)[0]
 
 
 class Registry:

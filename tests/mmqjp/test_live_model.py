@@ -79,6 +79,7 @@ FIRST_OF_ALL = "S/a->x NOT PRECEDED BY {x = y, INF} S/b->y"
 EVENT_A = "DEFINE EVENT A FROM S//a->r (k := r/x)"
 EVENT_B = "DEFINE EVENT B FROM S//*->r (k := r/y)"
 OF_B = "DEFINE EVENT B FROM S//b->r (k := r/x)"
+COUNTS_E = 'FROM AGGREGATE{count() AS n OVER 5 s} FILTER{k != ""} E'
 READS_E = 'FROM FILTER{k != "v"} E NEXT{$1.k = $2.k} B'
 
 
@@ -249,6 +250,17 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe(f'{EVENT_A}; {OF_B}; FROM FILTER{{k = "u"}} B PUBLISH E; {READS_E} PUBLISH P', backfill=True),
         Batch((doc("b8", 8, "<b><x>u</x></b>"),)),
         *events(12),
+    ],
+    "what is published otherwise, with a backfill beside statements that stay": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P; {COUNTS_E}", backfill=True),
+        *events(0, 4),
+        Batch((doc("b6", 6, "<b><x>u</x></b>"),)),
+        Subscribe(f"{EVENT_A}; {OF_B}; FROM A UNION B PUBLISH E; {READS_E} PUBLISH Q; {COUNTS_E}", backfill=True),
+        *events(9),
+        Reopen(settle=SETTLE),
+        Batch((doc("b10", 10, "<b><x>u</x></b>"),)),
+        *events(12, 18),
     ],
     "a backfill before any time is over, and another statement": [
         Reopen(settle=SETTLE),

@@ -9,7 +9,7 @@ are ordinary conditions with each name an Attribute of `left`. See docs/patterns
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from common.tools import quick
@@ -632,6 +632,39 @@ def letters_of(letters: Letters) -> tuple[Letter, ...]:
             return letters_of(part)
         case Word(parts=parts) | OneOf(parts=parts):
             return tuple(letter for part in parts for letter in letters_of(part))
+
+
+_Statement = TypeVar("_Statement", bound="Statement")
+
+
+def _map_letters(letters: Letters, change: Callable[[Events], Events]) -> Letters:
+    match letters:
+        case Letter():
+            return replace(letters, source=change(letters.source))
+        case Repeated():
+            return replace(letters, part=_map_letters(letters.part, change))
+        case Word() | OneOf():
+            return replace(letters, parts=tuple([_map_letters(part, change) for part in letters.parts]))
+
+
+def map_events(statement: _Statement, change: Callable[[Events], Events]) -> _Statement:
+    """A statement that reads other events.
+
+    >>> map_events(Union(Events("A", ()), Events("B", ())), lambda one: Events(one.stream.lower(), ()))
+    Union(left=Events(stream='a', schema=()), right=Events(stream='b', schema=()))
+    """
+    made: Any
+    match statement:
+        case Events():
+            made = change(statement)
+        case Pattern(variables=variables):
+            made = replace(statement, variables=tuple([replace(one, source=change(one.source)) for one in variables]))
+        case NearPattern(letters=letters):
+            made = replace(statement, letters=_map_letters(letters, change))
+        case _:
+            sources = [map_events(one, change) for one in sources_of(statement)]
+            made = with_parts(statement, sources, window_of(statement), lambda value: value, lambda one: one)
+    return made  # type: ignore[no-any-return]  # each case makes a statement of the same class
 
 
 def shortest(letters: Letters) -> int:
