@@ -403,14 +403,14 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Once the last plan is done, delays retries of its unreadable files."""
         for file, (before, end) in self._planned.items() if is_done else ():
             now = positions.get(file)
-            if now != before:
+            if now == before:
+                self._delays.setdefault(file, RetryDelay()).failed()
+                self._waiting.clear()  # files that wait for it are listed again
+            else:
                 self._delays.pop(file, None)
-                if now is not None and now.position != end == ALL_READ:  # cut, or unreadable in the middle
-                    self._waiting.clear()
-                    break
-                continue
-            self._delays.setdefault(file, RetryDelay()).failed()
-            self._waiting.clear()  # files that wait for it are listed again
+            if end == ALL_READ and (now is None or now.position != end):
+                self._waiting.clear()  # unreadable or cut: perhaps nothing after it was read
+                break
         self._planned.clear()
 
     def _list(self, positions: Positions) -> list[WaitingFile]:

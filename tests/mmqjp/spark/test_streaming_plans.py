@@ -206,6 +206,28 @@ def test_a_file_of_more_than_it_looked_is_read_to_its_end_before_those_behind_it
     assert list(map(len, steps)) == [7, 7, 10, 0]
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_large_version_of_a_feed_that_waits_for_an_earlier_one_holds_up_no_other_files(
+    tmp_path, monkeypatch, available_now
+):
+    monkeypatch.setattr(source, "LARGE", 2_000)
+    monkeypatch.setattr("feeds.splits._weight", lambda waiting: 100)
+    driver = Driver(tmp_path)
+    driver.source = source.FileSource((source.SourcePath(driver.drops, "item"),))
+    driver.restart()
+    items = "".join(f"<item><guid>{n}</guid><title>{n} {'v' * 300}</title></item>" for n in range(20))
+    for second in (1, 2):
+        feed = driver.drops / f"{second}.xml"
+        feed.write_text(f"<rss><channel>{items}</channel></rss>")
+        sidecar = {"url": "https://f.example/", "fetched_at": f"1970-01-01T00:00:0{second}Z"}
+        feed.with_suffix(".json").write_text(json.dumps(sidecar))
+    (driver.drops / "3.jsonl").write_text("".join(map(line, "xyz")))
+    if available_now:
+        driver.reader.prepareForTriggerAvailableNow()
+    with shut(driver.drops / "1.xml"):
+        assert [driver.step(), driver.step(), driver.step()] == [[], [*"xyz"], []]
+
+
 def test_shares_of_a_plan(tmp_path):
     def split(weight: int) -> Split:
         return Split("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
