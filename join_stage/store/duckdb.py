@@ -391,7 +391,7 @@ def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str], *, makes_r
             raise QuestionRefused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
     elif part.get("class") == "FUNCTION":
         if (name := part["function_name"].lower()) in REFUSED_FUNCTIONS:
-            raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
+            raise QuestionRefused(f"the function {part['function_name']} is not answered: it does more than compute")
         if name in UNBOUNDED_FUNCTIONS and not makes_rows:
             raise QuestionRefused(f"the function {name} is not answered: its values may be of any size")
     elif part.get("class") == "COLUMN_REF" and len(part["column_names"]) > MOST_NAMES:

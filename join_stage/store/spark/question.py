@@ -232,7 +232,7 @@ def _judge(part: Mapping[str, Any], schema: StoreSchema, made: set[str]) -> None
     elif name == "UnresolvedTableValuedFunction":
         _judge_function(_inner(part["name"]), TABLE_FUNCTIONS)
         if _inner(part["name"]).lower() == "range" and len(part["functionArgs"]) > _RANGE:
-            raise QuestionRefused("range takes a start, an end and a step: in how many parts it is made is not said")
+            raise QuestionRefused("range takes a start, an end and a step, and no number of partitions")
     elif name == "UnresolvedGenerator":
         _judge_function(part["name"]["funcName"], TABLE_FUNCTIONS)
 
@@ -240,7 +240,7 @@ def _judge(part: Mapping[str, Any], schema: StoreSchema, made: set[str]) -> None
 def _judge_function(name: str, allowed: frozenset[str]) -> None:
     if name.lower() not in allowed:
         raise QuestionRefused(
-            f"the function {name!r:.80} is not answered: only what computes is, and makes little of little"
+            f"the function {name!r:.80} is not answered: only functions that compute values of limited size are"
         )
 
 
@@ -251,12 +251,12 @@ def judge_analysed(plan: Any) -> None:
             continue
         name = _name(part)
         if name in _REACHING or ("objects." in part["class"] and name.startswith(("Invoke", "NewInstance"))):
-            raise QuestionRefused(f"{name} is not answered: it tells of more than the tables")
+            raise QuestionRefused(f"{name} is not answered: it reads more than the tables")
         is_plan = not part["class"].startswith(_EXPRESSIONS) and "dataType" not in part
         if is_plan and not part.get("num-children") and "isStreaming" in part and name not in _SOURCES:
-            raise QuestionRefused(f"{name} is not answered: it is no table of ours")
+            raise QuestionRefused(f"{name} is not answered: it is not a table of this store")
         if part.get("catalogTable") is not None:
-            raise QuestionRefused("a table of the catalog is not answered: it is not ours")
+            raise QuestionRefused("a table of Spark's catalog is not answered: it is not of this store")
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
