@@ -1,6 +1,6 @@
-"""Protocols of the kernels that run event statements, and what surrounds them: evaluation order, naming, results. The
-order says which event names are complete once others are. Parts of an event have names that are the same in every store
-and process: documents with nodes, or digests of published events. Results are grouped by form."""
+"""What surrounds the kernels that run event statements: evaluation order, naming, results. The order says which event
+names are complete once others are. Parts of an event have names that are the same in every store and process: documents
+with nodes, or digests of published events. Results are grouped by form."""
 
 from __future__ import annotations
 
