@@ -2,7 +2,7 @@
 register holds a value of one variable's events that later conditions need: set with the first event, updated with each
 further one, dropped after the last read. Runs are tested event by event, where arrays of one would cost more than the
 test, so expressions are compiled to Python once per template, over V, the registers, and E, the event's values, with
-the NULL rules of `predicates`: numbers are floats, NaN for NULL; texts are codes. Rows with equal constants are tested
+the NULL rules of `values`: numbers are floats, NaN for NULL; texts are codes. Rows with equal constants are tested
 once."""
 
 from __future__ import annotations
