@@ -854,10 +854,7 @@ class Evidence:
         left, partners, lefts = self._input(side, wanted, first), Disjuncts(), list[_Branched]()
         for absent in whole.absent if self._fixed is None else ():
             right = self._input(absent.right, absent.variables(), first + blocks_of(side))
-            conjunct, span = (
-                Conjunct(side, absent.right, absent.joins, absent.residual),
-                self._span(first, side, absent.right),
-            )
+            conjunct = Conjunct(side, absent.right, absent.joins, absent.residual)
             inputs: tuple[_Input, _Input] = _Branched(self.query, absent), right
             if whole.op == "NOT PRECEDED BY":
                 turned = tuple((other, one) for one, other in absent.joins)

@@ -98,10 +98,10 @@ class PathHints:
         values: Counter[str] = Counter()
         for tree in self._trees:
             try:
-                texts = {tree.string_value(*node) for node in self._nodes(path, tree)}
+                texts = dict.fromkeys(tree.string_value(*node) for node in self._nodes(path, tree))
             except TooLong:
                 continue
-            values.update({apply_functions(text, functions) for text in texts})
+            values.update(list(dict.fromkeys(apply_functions(text, functions) for text in texts)))
         if not values:
             return ""
         shown = ", ".join(f'"{_short(value)}" ({_in(count)})' for value, count in values.most_common(3))
@@ -109,7 +109,8 @@ class PathHints:
 
 
 class _Names:
-    """The names in and below some elements of a document; `numbers` None: those of the document itself."""
+    """The names in and below some elements of a document, each once, in order; `numbers` None: those of the document
+    itself."""
 
     def __init__(self, tree: ParsedDocument, numbers: list[int] | None, *, deep: bool) -> None:
         everything: Sequence[int] = range(len(tree.elements))
@@ -124,10 +125,10 @@ class _Names:
             parents = set(numbers)
             children = below if deep else [n for n in below if tree.parent[n] in parents]
             owners = sorted({*numbers, *below}) if deep else numbers
-        self.elements = {str(tree.elements[n].tag) for n in children}
-        self.deeper = {str(tree.elements[n].tag) for n in below}
-        self.attributes = {str(name) for n in owners for name in tree.elements[n].attrib}
-        self.deeper_attributes = {str(name) for n in below for name in tree.elements[n].attrib}
+        self.elements = list(dict.fromkeys(str(tree.elements[n].tag) for n in children))
+        self.deeper = list(dict.fromkeys(str(tree.elements[n].tag) for n in below))
+        self.attributes = list(dict.fromkeys(str(name) for n in owners for name in tree.elements[n].attrib))
+        self.deeper_attributes = list(dict.fromkeys(str(name) for n in below for name in tree.elements[n].attrib))
 
 
 def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tuple[str, ...]]]:

@@ -101,6 +101,7 @@ def test_a_note_says_which_part_found_nothing_and_what_may_be_meant(tmp_path, do
 
 
 PAIRS = "S//a->x JOIN {x = y, INF} S//b->y"
+NINE = f"<a>{''.join(f'<{name}>{name}</{name}>' for name in 'nmkjihgfe')}</a>"
 VALUES = ("<i><a>a  AI</a></i>", "<i><a>x\n AI</a></i>")
 
 
@@ -117,6 +118,8 @@ VALUES = ("<i><a>a  AI</a></i>", "<i><a>x\n AI</a></i>")
          'the values are "A AI" (in 1), "X AI" (in 1)'),
         ('S//i[./a = "a ai"]', VALUES, 'the values are "a  AI" (in 1), "x\\n AI" (in 1)'),
         ("S//i[string-length(./a) > 9]", VALUES, 'the values are "5" (in 2)'),
+        ("S/a[./z]", (NINE,), "there are n, m, k, j, i, h, g, f and others"),
+        ('S/a[./* = "x"]', (NINE,), 'the values are "n" (in 1), "m" (in 1), "k" (in 1) and others'),
         (PAIRS, ("<a>https://x.example/1</a>", "<b>https://x.example/2</b>"), None),  # equal hosts are no hint
     ],
 )  # fmt: skip
