@@ -466,10 +466,10 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     text, items, count = known[0].query.text, record_items(records), len(records)
     fitting = [one for one in known if any(True for _ in placements(one.readable, records))]
     if not fitting:
-        most = max(len(one.readable.blocks) for one in known)
-        return WhyNot(
-            name, "blocks", f"{count} documents are named, and the query reads {most}", text=text, items=items
-        )
+        told, most = max((one.readable.told, len(one.readable.blocks)) for one in known)
+        which = f": {told} in an output, {most - told} in a partner" if told < most else ""
+        what = f"{count} documents are named, and the query reads {most}{which}"
+        return WhyNot(name, "blocks", what, text=text, items=items)
     whole = [one for one in fitting if count in (one.readable.told, len(one.readable.blocks))]
     tries = [
         (one, places) for one in (whole or fitting)[:MOST_QUERIES_TRIED] for places in placements(one.readable, records)

@@ -394,7 +394,7 @@ def engine():
         ("fresh", "bc", "order", "", "bc"),
         ("alone", "d", "partner", "this is a partner", "dc"),
         ("silent", "e", "document", "no kept document", ""),
-        ("silent", "abc", "blocks", "3 documents are named", "abc"),
+        ("silent", "abc", "blocks", "the query reads 2: 1 in an output, 1 in a partner", "abc"),
         ("then", "a", "query", "inside of a longer query", ""),
     ],
 )
