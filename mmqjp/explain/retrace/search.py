@@ -45,7 +45,7 @@ from mmqjp.explain.retrace.values import (
     stream_text,
 )
 from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
-from pattern_stage.clauses import common_equalities, split_condition
+from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.pattern.program import LetterAutomaton, Vector
 from xpath_stage.binder import Take
@@ -174,6 +174,10 @@ class SequenceSearch(ABC):
     @abstractmethod
     def component(self, at: int) -> str:
         """Returns the text of a place."""
+
+    def source(self, at: int) -> str:
+        """Returns the text of what a place takes."""
+        return self.component(at)
 
     @abstractmethod
     def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
@@ -371,8 +375,9 @@ class SequenceSearch(ABC):
             refusal = self.blocked(partial, one, by)
         refusal = refusal or self.refuses(partial, one)
         if refusal is not None:
-            if not refusal.near and not self.covers(one):
-                refusal = replace(refusal, near=(one,))
+            if not refusal.near:
+                ends = (partial.first, one) if partial.bound else (one,)
+                refusal = replace(refusal, near=tuple([other for other in ends if not self.covers(other)]))
             self._fails(self._rank(partial, one, to, refusal.test), refusal)
             if partial.bound:
                 self._comes(partial.first, (to, refusal.test))
@@ -419,9 +424,9 @@ class SequenceSearch(ABC):
 
     def _tell_none(self, partial: Partial, to: int) -> None:
         if (latest := self.latest(partial, to)) is not None:
-            component = self.component(to)
             rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
-            self._fails(rank, Refusal(ORDER, "order", component, bound(none_text, component, latest)))
+            what = bound(none_text, self.source(to), latest)
+            self._fails(rank, Refusal(ORDER, "order", self.component(to), what))
 
     def _unequal(self, one: Event, first: Event) -> str:
         key = next(key for key in self.keys if one.values[key] is None or one.values[key] != first.values[key])
@@ -487,7 +492,10 @@ class RunSearch(SequenceSearch):
         self.conditions_part = " AND ".join(text for _, text in self._chooses)
 
     def component(self, at: int) -> str:
-        return self.part if at else stream_text(self._stream.left)
+        return self.part if at else self.source(at)
+
+    def source(self, at: int) -> str:
+        return stream_text(self._stream.right if at else self._stream.left)
 
     def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
         yield "order", f"before {stream_text(self._stream.right)}", (1, EQUAL)
@@ -542,10 +550,11 @@ class RunSearch(SequenceSearch):
     def _failing(
         self, kind: StageKind, asked: tuple[EventCondition, str], partial: Partial, one: Event
     ) -> Refusal | None:
-        scope = self._scope(partial, one)
+        scope, parts = self._scope(partial, one), referenced_parts(asked[0])
         if condition_holds(asked[0], scope):
             return None
-        return Refusal(FIRST_CONDITION, kind, asked[1], bound(false_text, asked[0], self._stream, scope, one))
+        whose = one if "right" in parts else partial.first if parts == {"left"} else None
+        return Refusal(FIRST_CONDITION, kind, asked[1], bound(false_text, asked[0], self._stream, scope, whose))
 
     def barrier(self, partial: Partial, to: int) -> Event | None:
         return self.first_taken(partial, to)

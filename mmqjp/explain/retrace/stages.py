@@ -81,7 +81,7 @@ class DocumentEvents:
         return {one.name: PreparedNode(one.path) for one in self.definition.pattern.attributes if one.path is not None}
 
     def of(self, record: Record, take: Take = uncounted) -> list[Event]:
-        """Returns the events of a document. Raises TooLong if there are more than MOST_EVENTS."""
+        """Returns the events of a document. Raises TooLong if there are more than MAX_DOCUMENT_EVENTS."""
         pattern = self.definition.pattern
         if record.stream != pattern.stream:
             return []

@@ -446,6 +446,33 @@ def test_an_event_that_must_not_come_and_one_that_does_not():
     assert found.kind == "waiting"
 
 
+@pytest.mark.parametrize(
+    ("query", "place", "kind", "message", "near"),
+    [
+        (
+            'Price NEXT{$1.shop = "z"} Price',
+            1,
+            "condition",
+            '$1.shop is "a", of Price (product "x", shop "a", price 5)',
+            [0],
+        ),
+        ("Price NEXT{$1.price < $2.price} Price", 1, "condition", "$1.price is 5, $2.price is 4, of Price (", [0]),
+        (
+            "FILTER{price < 5} Price NEXT Price",
+            1,
+            "order",
+            'no Price begins after the end of Price (product "x", shop "b", price 4)',
+            [],
+        ),
+    ],
+)
+def test_whose_value_is_in_the_way_of_an_operator(query, place, kind, message, near):
+    arriving = offers(("x", "a", 5), ("x", "b", 4))
+    (found,) = asked(f"{PRICE}FROM {query} PUBLISH q", "q", arriving, [place])
+    assert (found.kind, found.message.startswith(message)) == (kind, True), found
+    assert [item.id for one in found.nearest for item in one.items] == [arriving[number].id for number in near]
+
+
 def test_letters_that_are_missing_and_matches_that_overlap():
     definitions = (f"DEFINE EVENT {name} FROM S/{name.lower()}->x (k := x/k); " for name in "ABC")
     text = "".join(definitions) + "PATTERN SEQ(A, B, C) ERRORS <= 1 WITHIN 1 h NON OVERLAPPING PUBLISH near"
