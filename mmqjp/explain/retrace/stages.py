@@ -155,6 +155,10 @@ MOST_SPLIT = 3
 """Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""
 
 
+SEVERAL = 0, -1
+"""The rank of several documents in the place of one event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The result for a stream: its `events`, and the `stages`, the last of them empty if there is no event.
@@ -242,7 +246,7 @@ class Evaluator:
             return Trace(events, (stage,), len(docs) if events else 0, (0, 0))
         if len(docs) > 1:
             what = f"{len(docs)} documents are named for {name}, which is one event"
-            return Trace([], (FunnelStage("event", name, 0, "events").told(what),), 0, (0, -1))
+            return Trace([], (FunnelStage("event", name, 0, "events").told(what),), 0, SEVERAL)
         stages = tuple(self._why_none(name, docs[0]) if self._why_none is not None else ())
         is_there = bool(stages) and stages[-1].kind in ("late", "unseen")
         return Trace([], stages, int(is_there), (0, len(stages)), (), () if is_there else docs)
@@ -351,9 +355,12 @@ class Evaluator:
             *passed, last = search.counted()
             last = replace(last, found=len(found)) if found else last
             return Trace(found, (*stages, *passed, last), len(docs), (height, 0), starts=search.starts)
-        is_whole = search is not None and search.rank[0] == len(docs)
-        if failed := [] if is_whole else [one for one in map(_way, ways) if not one.events]:
-            return furthest_trace(failed)
+        if search is None or search.rank[0] < len(docs):
+            tried = list(map(_way, ways))
+            if any(one.events for one in tried):
+                tried = [one for one in tried if not one.events and one.rank != SEVERAL]
+            if tried:
+                return furthest_trace(tried)
         assert search is not None, "else an input has no events"
         near = () if search.best is None else search.best.near
         return Trace([], (*stages, *search.failed()), len(docs), (height, *search.rank), near)

@@ -446,29 +446,21 @@ def test_an_event_that_must_not_come_and_one_that_does_not():
     assert found.kind == "waiting"
 
 
+RUN = "(SELECT product, shop, price, 0 AS n FROM Price) FOLD{$1.product = $2.product, , $.n + 1 AS n} Price"
+
+
 @pytest.mark.parametrize(
-    ("query", "place", "kind", "message", "near"),
+    ("query", "places", "kind", "message", "near"),
     [
-        (
-            'Price NEXT{$1.shop = "z"} Price',
-            1,
-            "condition",
-            '$1.shop is "a", of Price (product "x", shop "a", price 5)',
-            [0],
-        ),
-        ("Price NEXT{$1.price < $2.price} Price", 1, "condition", "$1.price is 5, $2.price is 4, of Price (", [0]),
-        (
-            "FILTER{price < 5} Price NEXT Price",
-            1,
-            "order",
-            'no Price begins after the end of Price (product "x", shop "b", price 4)',
-            [],
-        ),
+        ('Price NEXT{$1.shop = "z"} Price', [1], "condition", '$1.shop is "a", of Price (product "x", shop "a", ', [0]),
+        ("Price NEXT{$1.price < $2.price} Price", [1], "condition", "$1.price is 5, $2.price is 4, of Price (", [0]),
+        ("FILTER{price < 5} Price NEXT Price", [1], "order", 'no Price begins after the end of Price (product "x"', []),
+        (RUN, [1, 2, 3], "condition", "$1.product is ", []),
     ],
 )
-def test_whose_value_is_in_the_way_of_an_operator(query, place, kind, message, near):
-    arriving = offers(("x", "a", 5), ("x", "b", 4))
-    (found,) = asked(f"{PRICE}FROM {query} PUBLISH q", "q", arriving, [place])
+def test_whose_value_is_in_the_way_of_an_operator(query, places, kind, message, near):
+    arriving = offers(("x", "a", 5), ("x", "b", 4), ("y", "a", 3), ("z", "a", 2))[: 1 + places[-1]]
+    (found,) = asked(f"{PRICE}FROM {query} PUBLISH q", "q", arriving, places)
     assert (found.kind, found.message.startswith(message)) == (kind, True), found
     assert [item.id for one in found.nearest for item in one.items] == [arriving[number].id for number in near]
 
