@@ -607,8 +607,8 @@ class _Equality:
         for name, values, others in ((one, left, right), (other, right, left)):
             if len(values) <= MOST_NEAR < len(others):
                 return f"no other document has {name} {_shown(values)} among {len(others):,} values", ""
-        counts = f"{len(left):,} values of {one} on the left and {len(right):,} of {other} on the right"
-        return near or (f"no two documents share one of {counts}", "")
+        counts = f"{len(left):,} of {one} on the left, {len(right):,} of {other} on the right"
+        return near or (f"no two documents share a value: {counts}", "")
 
 
 def _shown(values: DocumentsByText) -> str:

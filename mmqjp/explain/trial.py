@@ -190,5 +190,6 @@ def _problems(trial: QueryTrial) -> Iterator[Problem]:
     for stage in trial.stages:
         if not stage.found:
             shown = stage.shown()
-            message = shown.message if stage.block else f"{shown.part}: {shown.message}"
+            is_named = stage.block or shown.message.startswith(shown.part)
+            message = shown.message if is_named else f"{shown.part}: {shown.message}"
             yield Problem(message, stage.span, shown.hint)

@@ -72,6 +72,8 @@ HINT = 'the values are "Ada" (in 1), "Bob" (in 1)'
 
 BACKWARDS = "S//blog[./author->x] FOLLOWED BY {x = y, INF} S//book[./author->y]"
 SHORT = "S//book[./author->x] FOLLOWED BY {x = y, 1 h} S//blog[./author->y]"
+FALSE = "S//book[./author->x] JOIN {x = y AND x != y, INF} S//blog[./author->y]"
+UNLIKE = 'S//blog[./author->x] JOIN {x = substring-after(z, "A"), INF} S//book->z'
 NOTES = [
     ("S//book[./autor]", "/autor", BEFORE.format("./autor", "//book"), "did you mean author (in 2)?"),
     ("S//book[./@author]", "/@author", BEFORE.format("./@author", "//book"),
@@ -85,6 +87,9 @@ NOTES = [
     ("news//book", "news//book", "there is no document of stream news", "there are documents of S (4)"),
     (BACKWARDS, BACKWARDS, "FOLLOWED BY: the right one begins 2 d before the left one ends", "JOIN takes either order"),
     (SHORT, SHORT, "1 h: the nearest are 2 d apart, and the window is 1 h", None),
+    (FALSE, FALSE, 'x != y is false: x is "Ada", y is "Ada"', None),
+    (UNLIKE, UNLIKE, 'x = substring-after(z, "A"): no two documents share a value: 2 of author on the left, '
+     "2 of book on the right", None),
 ]  # fmt: skip
 
 
