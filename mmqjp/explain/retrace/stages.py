@@ -309,14 +309,14 @@ class Evaluator:
             yield [self._of(stream.left, mine), *(self._of(stream.right, some) for some in each)]
 
     def _pattern(self, pattern: Pattern | NearPattern) -> Trace:
-        docs, is_near = self._documents, isinstance(pattern, NearPattern)
+        docs = self._documents
         variables = () if isinstance(pattern, NearPattern) else pattern.variables
-        names = list(dict.fromkeys(one.source.stream for one in variables if not one.negated)) or sorted(
-            pattern.streams
-        )
+        taking = dict.fromkeys(one.source.stream for one in variables if not one.negated)
+        names = list(taking) or sorted(pattern.streams)
         sources = [self._events(name, ()) for name in names]
-        if is_near:
+        if isinstance(pattern, NearPattern):
             sources = [one for one in sources if one.events] or sources[:1]
+        stages = tuple(stage for one in sources for stage in one.stages)
         search: PatternSearch | LetterSearch | None = None
         if _failed(sources) is None:
             search = search_of(pattern, self._given, self._covering.of, docs, self._take)
@@ -327,15 +327,12 @@ class Evaluator:
                 match, last = search.chosen(search.match(partial))
                 events = [one for some in match.values() for one in some]
                 if last is None or {number for one in events for number in self._covering.of(one)}.issuperset(docs):
-                    return Trace(
-                        events, tuple(stage for one in sources for stage in one.stages), len(docs), match=match
-                    )
+                    return Trace(events, stages, len(docs), match=match)
                 better = better or last
             if better is not None:
                 what = f"a match with {event_text(better)} is earlier or has more events"
                 stage = FunnelStage("maximal", "EARLIEST MAXIMAL", 0, "events").told(what)
-                stages = (*(stage for one in sources for stage in one.stages), stage)
-                return Trace([], stages, len(docs), (0, len(docs), 1 << 20), (better,))
+                return Trace([], (*stages, stage), len(docs), (0, len(docs), 1 << 20), (better,))
         way = [furthest_trace(self._events(name, (number,)) for name in names) for number in docs]
         return self._answer(search, 0, sources, docs, [], [[*way, *sources]])
 
