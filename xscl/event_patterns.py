@@ -130,7 +130,7 @@ class PatternResolver(Resolver):
         if variable is None:
             return None
         if variable.negated and scope.operator != "WHERE":
-            self.problem(f"{name} is negated", found.span, f"a match has no {name}; {scope.operator} tells of one")
+            self.problem(f"{name} is negated", found.span, f"a match has no {name}; {scope.operator} reads its events")
         elif not variable.many and found.place:
             hint = f"write {name}.{found.name or 'x'}; several are {name}[], of a component A+ {name}[]"
             self.problem(f"{name} is one event", found.span, hint)

@@ -265,7 +265,7 @@ def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNo
 
 def dropped(shown: WhyNot) -> WhyNot:
     what = "they match, but the output was dropped, or the query was paused before it"
-    return replace(shown, kind="dropped", message=what, hint="mmqjp subscribe --backfill answers what is kept")
+    return replace(shown, kind="dropped", message=what, hint="mmqjp subscribe --backfill answers the kept documents")
 
 
 def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> tuple[Near, ...]:
