@@ -729,8 +729,7 @@ class Batches:
         return names, count, self._set_paused(pauses)
 
     def _save_pauses(self, pauses: Iterable[Pause]) -> None:
-        for pause in pauses:
-            self._components.changes.save_pauses([pause.query.qid], pause.docid, pause.reason, pause.arrival)
+        self._components.changes.save_pauses([(one.query.qid, one.docid, one.reason, one.arrival) for one in pauses])
 
     def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
         for pause in pauses:

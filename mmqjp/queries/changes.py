@@ -265,10 +265,9 @@ class QueryChanges:
                 registry.deactivate(subscription)
         self._highest_number = max(map(generated_name_number, stored.take_names()), default=0)
 
-    def save_pauses(self, qids: Sequence[int], docid: int, reason: str | None, arrival: int = NO_ARRIVAL) -> None:
-        """Writes, within a batch, that queries are paused after a document, or resumed if `reason` is None. Paused
-        queries still get this batch's answers for arrivals before `arrival`."""
-        self._stored.save_pauses(qids, docid, reason, self._now(), self._ledger.batch, arrival)
+    def save_pauses(self, pauses: Sequence[tuple[int, int, str | None, int]]) -> None:
+        """Writes pauses, within a batch, as `StoredQueries.save_pauses` does."""
+        self._stored.save_pauses(pauses, self._now(), self._ledger.batch)
 
     def subscribe(
         self,
@@ -356,8 +355,7 @@ class QueryChanges:
         with whole_batch(self._store):
             if None in reasons.values():
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
-            for query, reason in reasons.items():
-                self.save_pauses([query.qid], last[query.is_events], reason)
+            self.save_pauses([(query.qid, last[query.is_events], why, NO_ARRIVAL) for query, why in reasons.items()])
             self._ledger.save_metadata(metadata_for(names))
         for query, reason in reasons.items():
             at = last[query.is_events]

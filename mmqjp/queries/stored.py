@@ -272,13 +272,11 @@ class StoredQueries:
         self._rows.append("removed_queries", [(s.qid, now) for s in gone])
         self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.paused is None])
 
-    def save_pauses(
-        self, qids: Sequence[int], docid: int, reason: str | None, now: int, batch: int, arrival: int = NO_ARRIVAL
-    ) -> None:
-        """Writes, in a batch, that queries are paused after a document, or resumed if `reason` is None. Paused queries
-        still get this batch's answers for arrivals before `arrival`."""
-        self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid in qids])
-        self._rows.append("memberships", [(qid, batch, int(reason is None), arrival) for qid in qids])
+    def save_pauses(self, pauses: Sequence[tuple[int, int, str | None, int]], now: int, batch: int) -> None:
+        """Writes, in a batch, that queries are paused after a document for a reason, or resumed if it is None. Each has
+        its qid, docid, reason, and the arrival before which a paused query still gets this batch's answers."""
+        self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid, docid, reason, _ in pauses])
+        self._rows.append("memberships", [(qid, batch, int(reason is None), until) for qid, _, reason, until in pauses])
 
     def _save_placements(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
         def rows(owner: Owner, window: int | None) -> _Rows:

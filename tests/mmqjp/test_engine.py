@@ -7,6 +7,7 @@ from join_stage.store.protocol import StoreError
 from mmqjp.engine import Session
 from mmqjp.queries.compile import Compiler
 from mmqjp.shown_engine import Engine
+from mmqjp.tables.schema import TableRows
 from templates.catalog import Catalog
 from tests.oracle.cases import docs
 from tests.oracle.evaluation import evaluate
@@ -313,3 +314,15 @@ def test_an_unknown_name_is_told_with_one_that_is_close(command):
             getattr(engine, command)("same_stroy")
         with pytest.raises(KeyError, match=r"no query is named 'zzz'$"):
             getattr(engine, command)("zzz")
+
+
+@pytest.mark.parametrize("change", ["pause", "resume"])
+def test_the_queries_of_a_name_are_paused_and_resumed_in_one_step(change, monkeypatch):
+    with Engine("duckdb", quiet=True) as engine:
+        engine.subscribe("; ".join(f"S/a{n} PUBLISH q" for n in range(50)))
+        if change == "resume":
+            engine.pause("q")
+        written, append = [], TableRows.append
+        monkeypatch.setattr(TableRows, "append", lambda *args: written.append(args[1:]) or append(*args))
+        getattr(engine, change)("q")
+        assert [(table, len(rows)) for table, rows in written if rows] == [("pauses", 50), ("memberships", 50)]
