@@ -92,7 +92,7 @@ class NewestMatches:
         found = self._kept.found(keys)
         new = {key: one for key, one in zip(keys, outputs, strict=True) if key not in found}
         for key, match in zip(new, shown_matches(self.recent, list(new.values())), strict=True):
-            found[key] = match
+            found[key] = match = replace(match, output=replace(match.output, xml=""))  # which may be long
             if all(item.is_kept for item in match.items):
                 self._kept.put(key, match)
         bodies = self.recent.bodies({one.answer.answer for one in outputs if one.xml is None}) if whole else {}
