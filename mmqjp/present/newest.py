@@ -63,15 +63,15 @@ class NewestMatches:
             numbers = {key: seq for group in groups for key, seq in self.recent.numbers(name, group).items()}
             shown = [one._replace(seq=numbers.get(one.key[:2], one.seq)) for one in shown]
         places = tuple(one.place for one in shown)
-        return NewestPage(
-            self._matches(shown, whole=numbered), places, places[-1] if places and len(told) > most else None
-        )
+        bodies = self.recent.bodies(_later(shown)) if numbered else {}
+        return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(told) > most else None)
 
     def between(self, after: int, until: int, name: str | None = None, *, whole: bool = True) -> tuple[ShownMatch, ...]:
         """Returns the outputs, of all names or one, numbered `after` < seq <= `until`, in order, with their XML if
         `whole`."""
         self.forget_what_was_dropped()
-        return self._matches(self.recent.between(after, until, name), whole=whole)
+        found = self.recent.between(after, until, name)
+        return self._matches(found, self.recent.bodies(_later(found), whole=True) if whole else {})
 
     def version(self) -> object:
         return self.recent.version()
@@ -87,7 +87,7 @@ class NewestMatches:
             self._drops = drops
         return drops
 
-    def _matches(self, outputs: Sequence[StoredOutput], *, whole: bool) -> tuple[ShownMatch, ...]:
+    def _matches(self, outputs: Sequence[StoredOutput], bodies: Mapping[int, Body]) -> tuple[ShownMatch, ...]:
         keys = [_shared(one) for one in outputs]
         found = self._kept.found(keys)
         new = {key: one for key, one in zip(keys, outputs, strict=True) if key not in found}
@@ -95,8 +95,12 @@ class NewestMatches:
             found[key] = match = replace(match, output=replace(match.output, xml=""))  # which may be long
             if all(item.is_kept for item in match.items):
                 self._kept.put(key, match)
-        bodies = self.recent.bodies({one.answer.answer for one in outputs if one.xml is None}) if whole else {}
         return tuple(_of_output(found[key], one, bodies) for key, one in zip(keys, outputs, strict=True))
+
+
+def _later(outputs: Iterable[StoredOutput]) -> set[int]:
+    """The numbers of answers that are not of earlier formats."""
+    return {one.answer.answer for one in outputs if one.xml is None}
 
 
 def _shared(one: StoredOutput) -> tuple[int, int]:
@@ -123,8 +127,7 @@ def shown_matches(
     recent: RecentAnswers, outputs: Sequence[StoredOutput], *, reasons: bool = True
 ) -> Iterator[ShownMatch]:
     """Yields outputs as matches, whose XML was read only where it has values."""
-    selecting = {one.answer.answer for one in outputs if any(selects_values(text, one.form) for text in one.texts)}
-    bodies = recent.bodies(selecting - {-1})
+    bodies = recent.bodies(_later(one for one in outputs if any(selects_values(text, one.form) for text in one.texts)))
     told = []
     for one in outputs:
         answer = one.answer

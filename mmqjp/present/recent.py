@@ -43,7 +43,7 @@ from mmqjp.present.recipients import (
 from mmqjp.queries.model import Identity
 from mmqjp.tables import lookup
 from mmqjp.tables import schema as answer_tables
-from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid, first_row
+from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
 
 AT_ONCE = 1_000
 """Rows are evicted in blocks of this size."""
@@ -527,13 +527,15 @@ class RecentAnswers:
         self._look()
         return self._known.seq
 
-    def bodies(self, answers: Iterable[int]) -> dict[int, Body]:
-        """Returns the XML of answers, without long ones."""
+    def bodies(self, answers: Iterable[int], *, whole: bool = False) -> dict[int, Body]:
+        """Returns the XML of answers, that of long ones only if asked for the `whole`."""
         wanted = set(answers)
         with self._lock:
             found = self._texts.rows(wanted)
         if missing := wanted - found.keys():
             found |= {row["answer"]: row for row in self.select(lookup.texts_of(missing)).to_pylist()}
+        for answer in wanted - found.keys() if whole else ():  # one by one: they may be too large together
+            found |= {answer: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
     def outputs_after(self, batch: int) -> NewOutputs | None:
@@ -559,15 +561,12 @@ class RecentAnswers:
         if found is None:
             return None
         seq, answer, member = found
-        with self._lock:
-            text, members = self._texts.rows([answer.answer]).get(answer.answer), self._members
-        if text is None:
-            text = first_row(self.select(lookup.texts_of([answer.answer], INFINITE)))
-        if text is None or members is None:
+        body, members = self.bodies([answer.answer], whole=True).get(answer.answer), self._members
+        if body is None or members is None:
             return None
         texts = sorted({one.text for one in members.named(member.name) if one.form == answer.form})[:MOST_QUERIES]
         told = {"id": id, "seq": seq, "qid": member.qid, "query": member.name, "texts": texts}
-        return answer._asdict() | told | {"xml": Body(text["head"], text["tail"]).xml(member.name)}
+        return answer._asdict() | told | {"xml": body.xml(member.name)}
 
     def numbers(self, name: str, group: int) -> dict[tuple[int, int], int]:
         """Returns the numbers of a name's outputs in a group, in order, by answer and qid."""

@@ -132,7 +132,8 @@ def test_the_page_shows_the_newest_first(engine):
 def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
     with Session("duckdb", now=lambda: NOW, state=tmp_path / "duckdb") as engine:
         engine.subscribe(QUERIES)
-        engine.process([Document("d1", "<book><author>Ada</author></book>", time=NOW)])
+        long = f"<book><author>Ada</author>{'<p>text</p>' * 20_000}</book>"
+        engine.process([Document("d1", long, time=NOW)])
         authors = ["Ada", "Nobody", "Ada", "Bob", "Nobody"]
         engine.process([blog(number, author) for number, author in enumerate(authors, 1)])
         stored = site_of(engine).matches
