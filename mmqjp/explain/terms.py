@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from typing import Literal, TypeVar
 
 from common.bounds import INFINITE
@@ -283,7 +283,8 @@ def lacking(
             parts.append(f" preceded it{within}")
         case _:
             parts.append(f" came{within}{_until(over_at(op, window or 0, t0, t1))}")
-    return ShownCondition(tuple(filter(None, parts)))
+    runs = (run if kind is Operand else ["".join(map(str, run))] for kind, run in groupby(filter(None, parts), type))
+    return ShownCondition(tuple(chain.from_iterable(runs)))
 
 
 def _until(time: int) -> str:

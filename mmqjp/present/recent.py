@@ -535,7 +535,7 @@ class RecentAnswers:
         if missing := wanted - found.keys():
             found |= {row["answer"]: row for row in self.select(lookup.texts_of(missing)).to_pylist()}
         for answer in wanted - found.keys() if whole else ():  # one by one: they may be too large together
-            found |= {answer: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
+            found |= {row["answer"]: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
     def outputs_after(self, batch: int) -> NewOutputs | None:

@@ -2,6 +2,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -357,6 +358,8 @@ def because(engine: Session, query: str) -> dict[str, list[str]]:
             said = why_output(select_of(engine), output.id)
             assert OutputWhy.from_dict(json.loads(json.dumps(said.to_dict()))) == said
             found[output.documents[0]] = list(map(fact_text, reason_facts(said.match)))
+            for condition in said.match.to_dict()["why"]["conditions"]:  # texts are in one part up to the next node
+                assert (str, str) not in pairwise(map(type, condition["parts"]))
     return found
 
 
