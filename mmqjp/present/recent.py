@@ -648,9 +648,7 @@ class RecentAnswers:
         if self._known.earlier or self._members is None or until > self._known.seq:
             return None
         found: list[Numbered] = []
-        for group in self._newest.groups():
-            if group > until:
-                continue
+        for group in self._newest.groups(until):
             if (numbered := self._newest.numbered(group, self._members)) is None:
                 return None
             found[:0] = numbered.between(after, until)

@@ -487,10 +487,11 @@ class NewestAnswers:
             np.concatenate([got.t1s for got in found] or none),
         )
 
-    def groups(self) -> Iterator[int]:
-        """Yields the `first_seq` of each cached group, newest first."""
+    def groups(self, until: int) -> Iterator[int]:
+        """Yields the `first_seq` of each cached group up to a number, newest first."""
         for table in reversed(self._tables):
-            yield from reversed(table.groups())
+            if table.first_seq <= until:
+                yield from (group for group in reversed(table.groups()) if group <= until)
 
     def forget_numbers(self) -> None:
         """Drops cached numbers; call after membership changes."""
