@@ -43,6 +43,7 @@ from mmqjp.service.commands import Client
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
+from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
 from mmqjp.web.readers import Busy, ConcurrencyLimit, RecentlyTold, SendCommand, StoreReader, TooSlow, TtlCache
 from mmqjp.web.tallies import Tallies
@@ -436,6 +437,11 @@ class Site:
     def select(self, sql: str, limit: int = MOST_ROWS, seconds: float = SECONDS) -> pa.Table:
         """Returns the rows of SQL of our own."""
         return self.reader.select(sql, limit, seconds, own=True)
+
+    @cached_property
+    def columns(self) -> dict[str, Sequence[str]]:
+        """The columns of the tables and views that people may ask for."""
+        return {name: self.select(f"SELECT * FROM {name} LIMIT 0").column_names for name in SCHEMA.documented}
 
     @cached_property
     def slow(self) -> ConcurrencyLimit:

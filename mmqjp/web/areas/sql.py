@@ -17,7 +17,6 @@ from join_stage.store.protocol import LONGEST, QuestionRefused
 from mmqjp.present.item import IN_UTC, TimeFormat, cell, cell_text, format_rows, unique_keys
 from mmqjp.present.terminal import write_csv_rows, write_json_array
 from mmqjp.service.log import column_values
-from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.site import Link, Site, status_of
 
 MOST_ROWS, SECONDS = 1_000, 5.0
@@ -68,11 +67,7 @@ def answer(site: Site, sql: str) -> SqlResult:
 
 
 def tables(site: Site) -> list[Table]:
-    return site.kept.get("tables", None, lambda: [_table(site, name) for name in SCHEMA.documented])
-
-
-def _table(site: Site, name: str) -> Table:
-    return Table(name, site.select(f"SELECT * FROM {name} LIMIT 0", 1, SECONDS).column_names)
+    return [Table(name, columns) for name, columns in site.columns.items()]
 
 
 LINKS = (Link("/sql", "SQL", 70),)
