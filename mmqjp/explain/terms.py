@@ -283,8 +283,9 @@ def lacking(
             parts.append(f" preceded it{within}")
         case _:
             parts.append(f" came{within}{_until(over_at(op, window or 0, t0, t1))}")
-    runs = (run if kind is Operand else ["".join(map(str, run))] for kind, run in groupby(filter(None, parts), type))
-    return ShownCondition(tuple(chain.from_iterable(runs)))
+    runs = groupby(parts, lambda part: isinstance(part, str))
+    merged: Iterator[Iterable[str | Operand]] = (["".join(map(str, run))] if is_text else run for is_text, run in runs)
+    return ShownCondition(tuple(chain.from_iterable(merged)))
 
 
 def _until(time: int) -> str:
