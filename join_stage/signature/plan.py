@@ -98,9 +98,9 @@ class SignaturePlan:
         self._join.drop_rows(rows)
 
     def answer(self, batch: Batch) -> Matches:
+        self._note()  # before it loads: a batch that is rolled back may have run without some rows
         if not self._loaded:
             self._load(batch.first_docid if batch.older else 0)
-        self._note()
         docids = batch.witnesses.r_docts["docid"]
         if len(docids):
             self._end = pc.max(docids).as_py() + 1
@@ -135,9 +135,9 @@ class SignaturePlan:
         if not whole:
             self.forget()
         elif len(docids := witnesses.r_docts["docid"]):
+            self._note()
             if not self._loaded:
                 self._load(self._state.end())
-            self._note()
             self._join.load(witnesses)
             self._end = max(self._end, pc.max(docids).as_py() + 1)
             self._write_all = True  # a restart would look for them among the documents that the runs do not have

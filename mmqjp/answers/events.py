@@ -492,13 +492,16 @@ class Patterns:
     # ------------------------------------------------------------ backfill
 
     def begin_backfill(
-        self, forms: Mapping[str, EventForm], told: Collection[str], greatest: Mapping[str, int]
+        self, forms: Mapping[str, EventForm], told: Collection[str], first_new: int, greatest: Mapping[str, int]
     ) -> None:
-        """Prepares the backfill of new forms, `told`, and of those that they depend on. Until `backfill`, it collects
-        the events of published documents."""
+        """Prepares the backfill of new forms, `told`, and of those that they depend on. Queries from `first_new` on are
+        new. Until `backfill`, it collects the events of published documents."""
         self._follow_forms()
-        if self._time.horizon == BEGINNING:
-            self._time.horizon = self._first_horizon(greatest, self._outside())
+        # What waits in the buffer is for others, if there are any: then all go on together once time moves.
+        if self._time.horizon == BEGINNING and all(
+            form.oldest >= first_new for form in self._statements.forms.values()
+        ):
+            self._pass_over(self._first_horizon(greatest, self._outside()))
         self.follow()
         lineage = Lineage(0, self._ids)
         own = RunningForms(self._make_kernel, lineage, self._records, self._made_of, self.running.texts, self._limits)

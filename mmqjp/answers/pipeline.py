@@ -216,13 +216,13 @@ class Pipeline:
         `fresh` drops published documents that the store has; `greatest` returns external streams' greatest times.
         Raises QuotaExceeded if other queries exceed their quotas.
         """
+        first_new = min(query.qid for query in subscriptions)
         if events := [query for query in subscriptions if query.is_events]:
-            self.patterns.begin_backfill(*forms_to_backfill(events, self._registry), greatest())
+            self.patterns.begin_backfill(*forms_to_backfill(events, self._registry), first_new, greatest())
         hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
         owners: set[Owner] = {*subscriptions, *hidden}
         known = set(known_tuples(self._store, {stream.stream for stream in hidden}))
         # Stored documents are counted apart. Only new queries start from that count.
-        first_new = min(query.qid for query in subscriptions)
         accounts = Accounts(self._registry, self._quota, cutoffs, EarlierUsage(), self._usage.block, first_new)
         last = self._ledger.next_docid - 1
         self._arrivals = Arrivals(self._ledger.arrivals)

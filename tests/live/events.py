@@ -281,8 +281,8 @@ class EventModel:
         """Passes over the time before all statements."""
         self.horizon = self._start()
 
-    def begin_backfill(self) -> None:
-        if self.horizon == BEGINNING:
+    def begin_backfill(self, new: Collection[object]) -> None:
+        if self.horizon == BEGINNING and all(one in new for one in self._active()):
             self.horizon = self._first_horizon(self.streams(self._active()))
         self.follow()
 

@@ -171,7 +171,7 @@ class LiveModel:
         self.events.definitions |= {one.name: one for one in script.definitions}
         self._inner.forget()
         if change.backfill and any(isinstance(one, EventStanding) for one in fresh):
-            self.events.begin_backfill()
+            self.events.begin_backfill(fresh)
         return Expected(self._settle(fresh if change.backfill else None) if change.backfill else [], names=names)
 
     def _first_seen(self, script: Script) -> int:

@@ -270,6 +270,17 @@ WRONG: dict[str, list[Operation]] = {
         Batch((doc("d3", 9, "<c/>", "T"), doc("d4", 10, "<a><x>v</x></a>"))),
     ],
     **{
+        f"a backfill while a stream is silent, {how}": [
+            Reopen(settle=SETTLE),
+            Subscribe(pattern("SET(A a, B b)", "u", "M").replace("S//b", "T//a")),
+            Batch((doc("d1", 0, "<a><x>u</x></a>"), doc("d2", 5, "<a><x>u</x></a>"))),
+            Subscribe(pattern("A a, A b, ~(B n)", "v", publish).replace("S//b", "T//a"), backfill=True),
+            Batch((doc("d3", 12, "<c/>"), doc("d4", 11, "<a><x>u</x></a>", "T"))),
+            Batch((doc("d5", 22, "<c/>"), doc("d6", 21, "<a/>", "T"))),
+        ]
+        for how, publish in {"in another's place": "M", "beside another": "N"}.items()
+    },
+    **{
         f"a backfill publishes nothing for a reader that goes: {publisher}": [
             Reopen(settle=SETTLE),
             Subscribe(f"{reader} PUBLISH R"),
@@ -308,6 +319,22 @@ WRONG: dict[str, list[Operation]] = {
         Reopen(),
         Batch((doc("d3", 2, "<a><y>1</y></a>"),)),
     ],
+    **{
+        f"the first batch of a process fails: {text}": [
+            Reopen(),
+            Subscribe(text),
+            Batch((doc("d1", 0, "<a><x>v</x></a>"),)),
+            Reopen(),
+            Broken(Batch((doc("d2", 1, "<a><x>q</x></a>", "T"),)), call=1, after=False, dies=False),
+            Batch((doc("d3", 2, "<b><x>v</x></b>"), doc("d4", 3, "<a><x>v</x></a>"))),
+            Batch((doc("d5", 20, "<a><x>v</x></a>"),)),
+        ]
+        for text in (
+            "S/a->r[./x->v] JOIN {v = w, 8} S/b->r1[./x->w]",
+            "S/a->r[./x->v] JOIN {v = w, 8} S/*->r1[./x->w] PUBLISH P ONCE PER (v) WITHIN 8",
+            "S/a->r[./x->v] FOLLOWED BY {v = w, 8} (S/b->r1[./x->w] JOIN {w = u, 8} S/a->r2[./x->u])",
+        )
+    },
     "a refused script uses up no number": [
         Reopen(),
         Subscribe("Q/match PUBLISH P"),
