@@ -35,9 +35,9 @@ from join_stage.protocol import (
     has_many_values,
     value_pairs_statement,
 )
-from join_stage.signature.plan import SignaturePlan, StoredState
+from join_stage.signature.plan import SignaturePlan
 from join_stage.store.duckdb import DuckDBStore, columns_of, telling_damage, temporary_views, translate_write_errors
-from join_stage.store.protocol import RUNS, StoreError, StoreSchema, TableStore
+from join_stage.store.protocol import RUNS, StoreError, StoreSchema
 from join_stage.tables import (
     BOUND_STATE,
     BOUND_STORE,
@@ -120,10 +120,7 @@ class DuckDBBasicPlan(SQLPlan):
 
 
 class DuckDBSignaturePlan(SignaturePlan):
-    """The plan `signature` on DuckDB; runs are stored in `directory`, if given."""
-
-    def __init__(self, store: TableStore, directory: Path | None) -> None:
-        super().__init__(_GroupedState(store), directory)
+    """The plan `signature` on DuckDB."""
 
     def join(self, batch: Batch) -> Matches:
         return self.answer(batch)
@@ -131,12 +128,10 @@ class DuckDBSignaturePlan(SignaturePlan):
     def evicted(self, docids: str, before: int) -> None:
         self.evict(before)
 
-
-class _GroupedState(StoredState):
-    def groups(self) -> pa.Table:
+    def _groups(self) -> pa.Table:
         return self._store.read("groups", R_GROUP.names)
 
-    def between(self, first: int, end: int) -> Witnesses:
+    def _between(self, first: int, end: int) -> Witnesses:
         some = (f"SELECT * FROM {name} WHERE docid >= {first} AND docid < {end}" for name in BOUND_STATE)
         bound, r_doc, r_docts = map(self._store.select, some)
         return Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from join_stage.store.duckdb import (
     telling_damage,
 )
 from join_stage.store.protocol import DUCKDB_FILE, UNBOUNDED, Bounds, Outdated, StoreError, StoreSchema, check_not_lost
-from join_stage.store.spark.manifests import CheckedSnapshot
+from join_stage.store.spark.manifests import FileTables
 from join_stage.tables import BOUND_STORE, FLAT_STORE, OnlyRead
 
 _WORD = re.compile(r"\w+")
@@ -62,7 +62,7 @@ class _Question(DuckDBQuestion):
 
 
 @telling_damage
-class DuckDBFilesReader(OnlyRead, DuckDBTables):
+class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
     """A read-only `JoinEngine` over Parquet files, as of the last batch when it was opened; others may write the store.
     Tables are views over their files. A relation is created when a statement first names it, because DuckDB reads all
     files below it."""
@@ -75,8 +75,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
     ) -> None:
         """Raises StoreError if there is no store. `schema` declares the tables beside the join state; `limit` changes
         the settings."""
-        self.schema = FLAT_STORE | schema
-        self._files = CheckedSnapshot(self.schema, directory)
+        super().__init__(FLAT_STORE | schema, directory)
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
         self._numbered: dict[str, str] | None = None
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
@@ -89,7 +88,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
             run(f"SET temp_directory = {_text(self._spilled.name)}")
             limit(self._connection)
             run("SET parquet_metadata_cache = true")  # files never change
-            paths = [path for table in self.schema.tables for path in self._files.unchecked_paths(table)]
+            paths = [path for table in self.schema.tables for path in self.unchecked_paths(table)]
             run(f"SET allowed_paths = {_texts((*paths, *map(_literal, paths)))}")
             seclude(self._connection)
             run(
@@ -101,22 +100,13 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
             raise
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        with self._files.reading(self._prepare(sql), _ERRORS):
+        with self.reading(self._prepare(sql), _ERRORS):
             return super().select(sql, views)
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         tables = self._prepare(sql)
-        reading = partial(self._files.reading, tables, _ERRORS)
+        reading = partial(self.reading, tables, _ERRORS)
         return _Question(self._asked, self.schema, sql, bounds, reading, own=own)
-
-    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        return self._files.columns(table, columns, key)
-
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        return self._files.find(table, column, numbers)
-
-    def highest(self, table: str, column: str) -> int:
-        return self._files.highest(table, column)
 
     def _prepare(self, sql: str) -> frozenset[str]:
         """Creates the relations that a statement names, and checks the files that it reads. Returns their tables."""
@@ -124,10 +114,14 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         if words & _LISTING:
             words |= self.schema.relations | self._numbered_views().keys()
         tables = frozenset[str]().union(*map(self._tables_below, self._named_in(sql, words)))
-        self._files.check(tables)
+        self._check(tables)
         for name in words:
             self._make(name)
         return tables
+
+    def _check(self, tables: Iterable[str]) -> None:
+        for table in tables:
+            self.paths(table)
 
     def _named_in(self, sql: str, words: set[str]) -> set[str]:
         named = tables_in(self._connection, sql)
@@ -150,7 +144,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         try:
             self._connection.execute(f"CREATE VIEW {name} AS {statement}")
         except duckdb.Error:
-            self._files.check([name] if name in self.schema.tables else ())  # it tells why
+            self._check([name] if name in self.schema.tables else ())  # it tells why
             raise
         self._made.add(name)
 
@@ -163,7 +157,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         """Selects a table; columns that files lack are null."""
         fields = list(self.schema.tables[name])
         typed = ", ".join(f"CAST(NULL AS {TYPES[field.type]}) AS {field.name}" for field in fields)
-        if not (paths := self._files.unchecked_paths(name)):
+        if not (paths := self.unchecked_paths(name)):
             return f"SELECT {typed} WHERE false"
         files = f"read_parquet({_texts(map(_literal, paths))}, union_by_name = true, hive_partitioning = false)"
         columns = ", ".join(field.name for field in fields)
@@ -174,9 +168,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         if numbered is None or (name is not None and not numbered.has(name)):
             return {}
         if self._numbered is None:
-            self._numbered = numbered.of_rows(
-                self.read(numbered.table, [numbered.numbers, numbered.argument]), FIRST_INDEX
-            )
+            self._numbered = self.numbered_views(FIRST_INDEX)
         return self._numbered
 
     def close(self) -> None:

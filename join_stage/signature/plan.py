@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,63 +34,29 @@ def telling_no_room() -> Iterator[None]:
         raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
-class StoredState(ABC):
-    """The stored join state, from which postings are built."""
-
-    def __init__(self, store: TableStore) -> None:
-        self._store = store
-
-    @abstractmethod
-    def groups(self) -> pa.Table:
-        """The groups of edges, as rows of R_GROUP."""
-
-    @abstractmethod
-    def between(self, first: int, end: int) -> Witnesses:
-        """The witnesses of documents with `first` <= docid < `end`. `r_group` need only have what `groups` lacks."""
-
-    def end(self) -> int:
-        """The docid after the greatest of the join state."""
-        return self._store.highest("r_docts", "docid") + 1
-
-    def manifest(self) -> str | None:
-        """The manifest saved last."""
-        return runs_manifest(self._store)
-
-    def save_manifest(self, manifest: str) -> None:
-        """Stores the names of the runs on disk with the running batch."""
-        save_runs_manifest(self._store, manifest)
-
-    def texts(self, docids: pa.Array) -> pa.Table:
-        """The rows of R_doc of some documents."""
-        return self._store.find("r_doc", "docid", docids)
-
-    def latest_texts(self, most: int) -> list[str]:
-        """At most `most` word-joined texts, the latest ones, as in R_doc."""
-        return latest_texts(self._store, most)
-
-    def word_order(self) -> list[int] | None:
-        """The order saved by `save_word_order`."""
-        return word_order(self._store)
-
-    def save_word_order(self, frequent: list[int]) -> None:
-        """Stores the words that come last in the key order of texts."""
-        save_word_order(self._store, frequent)
-
-
-class SignaturePlan:
-    """Joins with postings, which derive from the stored tables. Runs are stored in `directory`; without one, all
-    postings are in memory. `merger` defaults to this process."""
+class SignaturePlan(ABC):
+    """Joins with postings, which derive from the join state in the tables of `store`. Runs are stored in `directory`;
+    without one, all postings are in memory. `merger` defaults to this process."""
 
     in_sql: ClassVar[bool] = False
 
-    def __init__(self, state: StoredState, directory: Path | None, merger: Merger | None = None) -> None:
-        self._state, self._near = state, NearTexts(state.texts)
+    def __init__(self, store: TableStore, directory: Path | None, merger: Merger | None = None) -> None:
+        self._store, self._near = store, NearTexts(lambda docids: store.find("r_doc", "docid", docids))
         self._join = SignatureJoin(None if directory is None else StoredRuns(directory, merger), self._near)
         self._loaded = False
         self._before: Savepoint | None = None
         self._end = 0
         """One past the greatest docid with postings."""
         self._was_loaded = self._write_all = False
+
+    @abstractmethod
+    def _groups(self) -> pa.Table:
+        """The groups of edges of the join state, as rows of R_GROUP."""
+
+    @abstractmethod
+    def _between(self, first: int, end: int) -> Witnesses:
+        """The stored witnesses of documents with `first` <= docid < `end`. `r_group` need only have what `_groups`
+        lacks."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self._join.put_rows(template.shape, rows)
@@ -113,10 +80,10 @@ class SignaturePlan:
         """Opens the runs on disk, and builds the postings of the other documents before docid `end`. Requires all rows
         of R_T: they determine the postings."""
         try:
-            self._near.begin(self._state.word_order())
-            first = self._join.restart(self._state.groups(), self._state.manifest())
+            self._near.begin(word_order(self._store))
+            first = self._join.restart(self._groups(), runs_manifest(self._store))
             for start in range(first, end, READ_DOCUMENTS):
-                self._join.load(self._state.between(start, min(start + READ_DOCUMENTS, end)))
+                self._join.load(self._between(start, min(start + READ_DOCUMENTS, end)))
                 self._settle(min(start + READ_DOCUMENTS, end))
         except BaseException:
             self._join.close()
@@ -127,8 +94,8 @@ class SignaturePlan:
         self._note()  # also if they are not loaded: this batch may do it, and be rolled back
         if self._loaded:
             self._join.evict(before)
-        elif (manifest := self._state.manifest()) is not None:
-            self._state.save_manifest(evicted(manifest, before))
+        elif (manifest := runs_manifest(self._store)) is not None:
+            save_runs_manifest(self._store, evicted(manifest, before))
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         """Adds witnesses before they enter the join state; unless `whole`, postings are rebuilt for the next batch."""
@@ -137,7 +104,7 @@ class SignaturePlan:
         elif len(docids := witnesses.r_docts["docid"]):
             self._note()
             if not self._loaded:
-                self._load(self._state.end())
+                self._load(self._store.highest("r_docts", "docid") + 1)
             self._join.load(witnesses)
             self._end = max(self._end, pc.max(docids).as_py() + 1)
             self._write_all = True  # a restart would look for them among the documents that the runs do not have
@@ -147,7 +114,7 @@ class SignaturePlan:
         self._note()
         self._loaded = False
         if (manifest := self._join.forget()) is not None:
-            self._state.save_manifest(manifest)  # at once: this batch may load them
+            save_runs_manifest(self._store, manifest)  # at once: this batch may load them
 
     def regrouped(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         if self._loaded:
@@ -159,8 +126,8 @@ class SignaturePlan:
             self._before, self._was_loaded = self._join.mark(), self._loaded
 
     def settle(self) -> None:
-        if self._loaded and (frequent := self._near.learnt(self._state.latest_texts)) is not None:
-            self._state.save_word_order(frequent)
+        if self._loaded and (frequent := self._near.learnt(partial(latest_texts, self._store))) is not None:
+            save_word_order(self._store, frequent)
             self.forget()  # all keys change
         if self._loaded:
             try:
@@ -173,7 +140,7 @@ class SignaturePlan:
         with telling_no_room():
             manifest = self._join.settle(end - 1, wholly=wholly)
         if manifest is not None:
-            self._state.save_manifest(manifest)
+            save_runs_manifest(self._store, manifest)
 
     def committed(self) -> None:
         self._before, self._write_all = None, False

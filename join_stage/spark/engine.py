@@ -5,7 +5,7 @@ as of the last batch."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,11 +30,11 @@ from join_stage.protocol import (
     UnknownPlan,
     has_many_values,
 )
-from join_stage.signature.plan import SignaturePlan, StoredState, telling_no_room
+from join_stage.signature.plan import SignaturePlan, telling_no_room
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
-from join_stage.store.protocol import RUNS, UNBOUNDED, Bounds, StoreError, StoreSchema, TableStore
-from join_stage.store.spark.manifests import CheckedSnapshot, DataFile
+from join_stage.store.protocol import RUNS, UNBOUNDED, Bounds, StoreError, StoreSchema
+from join_stage.store.spark.manifests import FileTables
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews, local_frame
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.session import loss, telling_loss
@@ -48,17 +48,21 @@ _EDGE = 1 << 30
 
 
 class SparkSignaturePlan(SignaturePlan):
-    """The plan `signature` over the engine's tables, whose files `files` reads; runs are in `directory`. Executors join
-    large batches unless the store is temporary, since outputs may be read after it is gone."""
+    """The plan `signature` over the engine's tables. Executors join large batches unless the store is temporary, since
+    outputs may be read after it is gone."""
 
-    def __init__(self, store: TableStore, files: ParquetStore, directory: Path, context: SparkContext) -> None:
+    _store: SparkEngine
+
+    def __init__(self, store: SparkEngine, directory: Path) -> None:
         # With one core of this machine, a batch would have to wait for a merge.
-        merger = SparkMerger(context) if not files.is_temporary and context.defaultParallelism > 1 else None
+        context = store.context
+        merger = SparkMerger(context) if not store.is_temporary and context.defaultParallelism > 1 else None
         if merger is not None:
-            files.merge_elsewhere = partial(merge_on_executor, context)
-        super().__init__(_FlatState(store, files), directory, merger)
-        self._files = files
-        self._spread = None if files.is_temporary else Spread(context, self._join.rows, self._join.costs)
+            store.merge_elsewhere = partial(merge_on_executor, context)
+        super().__init__(store, directory, merger)
+        self._spread = None if store.is_temporary else Spread(context, self._join.rows, self._join.costs)
+        self._numbers: dict[int, int] = {}
+        """Stable numbers of edges as groups, by both variables packed into one number."""
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
         return self.answer(batch)
@@ -70,12 +74,15 @@ class SparkSignaturePlan(SignaturePlan):
         with telling_no_room():
             written = self._join.write(batch, scope, self._end - 1)
         docids = sorted(docids.to_pylist())
-        texts = self._texts() if has_many_values(batch) else ()
+        texts = self._store.write_out("r_doc") if has_many_values(batch) else ()
         return self._spread.matches(docids, written.run, written.others, written.filtered, scope, texts)
 
-    def _texts(self) -> Sequence[str]:
-        self._files.write_out("r_doc")
-        return self._files.paths_to_look_up("r_doc")
+    def _groups(self) -> pa.Table:
+        return self._store.read("groups")
+
+    def _between(self, first: int, end: int) -> Witnesses:
+        r_bin, r_doc, r_docts = (self._store.read_between(name, "docid", first, end) for name in STATE)
+        return edge_by_edge(r_bin, r_doc, r_docts, self._numbers)
 
     def close(self) -> None:
         super().close()
@@ -84,21 +91,6 @@ class SparkSignaturePlan(SignaturePlan):
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
         self.evict(before)
-
-
-class _FlatState(StoredState):
-    def __init__(self, store: TableStore, files: ParquetStore) -> None:
-        super().__init__(store)
-        self._files = files
-        self._numbers: dict[int, int] = {}
-        """Stable numbers of edges as groups, by both variables packed into one number."""
-
-    def groups(self) -> pa.Table:
-        return self._files.read("groups")
-
-    def between(self, first: int, end: int) -> Witnesses:
-        r_bin, r_doc, r_docts = (self._files.read_between(name, "docid", first, end) for name in STATE)
-        return edge_by_edge(r_bin, r_doc, r_docts, self._numbers)
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:
@@ -136,7 +128,7 @@ SCRATCH = "scratch"
 
 
 @telling_loss
-class SparkEngine:
+class SparkEngine(ParquetStore):
     """A `JoinEngine` on Spark, in a temporary directory without a `directory`. It creates its own session from the
     given one, with its own views and settings. `schema` declares the tables beside the join state; `plan`, one of
     PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError if the store cannot
@@ -151,33 +143,31 @@ class SparkEngine:
         schema: StoreSchema = NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self.schema = FLAT_STORE | schema
-        self._store = ParquetStore(self.schema, directory)
+        super().__init__(FLAT_STORE | schema, directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():
                 self._session.conf.set(key, value)
-            self._views = TableViews(self._session, self._store)
+            self._views = TableViews(self._session, self)
             self._plan = self._make_plan(plan, cache_bytes)
             self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
         except BaseException:
-            self._store.close()
+            super().close()
             raise
 
     def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
         """Raises UnknownPlan."""
-        cache = self._store.directory / VIEW_CACHE
-        for left in (cache, self._store.directory / SCRATCH):  # by a killed run
+        cache = self.directory / VIEW_CACHE
+        for left in (cache, self.directory / SCRATCH):  # by a killed run
             shutil.rmtree(left, ignore_errors=True)
         if name in PLANS and name != "signature" and runs_manifest(self) is None:
-            shutil.rmtree(self._store.directory / RUNS, ignore_errors=True)
+            shutil.rmtree(self.directory / RUNS, ignore_errors=True)
         if name == "basic":
             return SparkBasicPlan(self._session, self._views)
         if name == "views":
             return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
         if name == "signature":
-            runs = make_inside(self._store.directory, RUNS)
-            return SparkSignaturePlan(self, self._store, runs, self.context)
+            return SparkSignaturePlan(self, make_inside(self.directory, RUNS))
         raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
@@ -195,16 +185,13 @@ class SparkEngine:
 
     def commit(self) -> None:
         self._plan.settle()
-        self._store.commit()
+        super().commit()
         self._plan.committed()
 
     def rollback(self) -> None:
-        self._store.rollback()
+        super().rollback()
         self._plan.rolled_back(whole=True)
         self._word_sets.forget()
-
-    def append(self, table: str, rows: pa.Table) -> None:
-        self._store.append(table, rows)
 
     # ------------------------------------------------------------ what executors write
 
@@ -217,30 +204,15 @@ class SparkEngine:
         """Number of tasks that run at the same time."""
         return self.context.defaultParallelism
 
-    def write_out(self, table: str) -> list[str]:
-        """Writes the running batch's rows of a table to a file. Returns the paths of all its files, for `find_rows`."""
-        self._store.write_out(table)
-        return self._store.paths_to_look_up(table)
-
-    def prefix_for_others(self, tables: Iterable[str]) -> str:
-        """The file name prefix for executors that write these tables in the running batch."""
-        return self._store.prefix_for_others(tables)
-
     def emptied_scratch(self) -> Path:
         """The folder for files of the batch that belong to no table, emptied."""
-        shutil.rmtree(self._store.directory / SCRATCH, ignore_errors=True)
-        return make_inside(self._store.directory, SCRATCH)
-
-    def folder(self, table: str) -> Path:
-        return self._store.folder(table)
-
-    def adopt(self, table: str, file: DataFile) -> None:
-        self._store.adopt(table, file)
+        shutil.rmtree(self.directory / SCRATCH, ignore_errors=True)
+        return make_inside(self.directory, SCRATCH)
 
     # ------------------------------------------------------------ the rest of a batch
 
     def evict(self, before: int) -> None:
-        self._plan.evicted(self._store.evict(before), before)
+        self._plan.evicted(self.drop_dated(before), before)
         self._forget_runs()
 
     def _forget_runs(self) -> None:
@@ -250,19 +222,16 @@ class SparkEngine:
 
     def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
         """Drops all groups: the join state has a row per edge."""
-        self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
+        self.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
         self._plan.regrouped((), edges)
         return ()
 
     def drop_derived(self, node: int) -> None:
         for table, columns in (("r_bin", ("node1", "node2")), ("r_doc", ("node",))):
             for column in columns:
-                self._store.drop_unless(table, column, lambda ids: pc.less(ids, node))
+                self.drop_unless(table, column, lambda ids: pc.less(ids, node))
         self._plan.forget()
         self._forget_runs()
-
-    def drop_before(self, table: str, column: str, bound: int) -> None:
-        self._store.drop_before(table, column, bound)
 
     def follow(self, tables: Collection[str]) -> None:
         """Returns None: the store cannot follow tables."""
@@ -281,8 +250,8 @@ class SparkEngine:
         try:
             self._plan.close()
         finally:
-            shutil.rmtree(self._store.directory / SCRATCH, ignore_errors=True)
-            self._store.close()
+            shutil.rmtree(self.directory / SCRATCH, ignore_errors=True)
+            super().close()
 
     # ------------------------------------------------------------ queries and joins
 
@@ -297,21 +266,11 @@ class SparkEngine:
                 self._session.catalog.dropTempView(name)
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
-        return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
-
-    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        return self._store.read(table, pa.schema([self.schema.tables[table].field(name) for name in columns]), key)
-
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        return self._store.find(table, column, numbers)
-
-    def highest(self, table: str, column: str) -> int:
-        found = self._store.highest(table, column)
-        return -1 if found is None else found
+        return SparkQuestion(self._session, self.snapshot(), sql, bounds)
 
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
-        self._store.append("groups", batch.r_group)
-        older = self._store.has_rows("r_docts")
+        self.append("groups", batch.r_group)
+        older = self.has_rows("r_docts")
         before = {name: self._views.frame(name) for name in STATE} if older and self._plan.in_sql else {}
         given = batch
         if self._plan.in_sql and has_many_values(batch):
@@ -319,7 +278,7 @@ class SparkEngine:
             if before:
                 before["r_doc"] = self._session.sql(keyed_statement("{values}", IN_SPARK), values=before["r_doc"])
         for name, rows in self._state_rows(batch).items():
-            self._store.append(name, rows)
+            self.append(name, rows)
             if self._plan.in_sql:
                 self._view(f"{name}_w", given.r_doc if name == "r_doc" else rows)
         found = self._plan.join(Batch(given, first_docid, older, scope), before)
@@ -328,20 +287,20 @@ class SparkEngine:
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
         self._plan.extend(witnesses, whole=whole)
         self._forget_runs()
-        self._store.append("groups", witnesses.r_group)
+        self.append("groups", witnesses.r_group)
         for name, rows in self._state_rows(witnesses).items():
-            self._store.append(name, rows)
+            self.append(name, rows)
         docids = pa.concat_tables(
             [rows.select(["docid"]) for rows in (witnesses.r_bin, witnesses.r_doc, witnesses.r_docts)]
         )
         if len(docids):
             sql = "SELECT min(t.t0) AS first, max(t.t0) AS last FROM r_docts t JOIN e ON t.docid = e.docid"
             (times,) = self.select(sql, {"e": docids}).to_pylist()
-            self._store.cover(times["first"], times["last"])
+            self.cover(times["first"], times["last"])
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The rows of the batch in the join state; r_bin has a row for each edge of each group."""
-        groups, times = self._store.read("groups"), batch.r_docts
+        groups, times = self.read("groups"), batch.r_docts
         return {
             "r_bin": batch.r_bin.join(groups, "grp", join_type="inner").select(STATE["r_bin"].names),
             "r_doc": batch.r_doc,
@@ -352,15 +311,14 @@ class SparkEngine:
         local_frame(self._session, rows).createOrReplaceTempView(name)
 
 
-class SparkReader(OnlyRead):
+class SparkReader(OnlyRead, FileTables):
     """A read-only `JoinEngine`; others may write the store."""
 
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
         """Raises StoreError if there is no store. `schema` declares the tables beside the join state."""
-        self.schema = FLAT_STORE | schema
-        self._files = CheckedSnapshot(self.schema, directory)
+        super().__init__(FLAT_STORE | schema, directory)
         self._session = session.newSession()
-        self._views = TableViews(self._session, self._files)
+        self._views = TableViews(self._session, self)
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         self._views.refresh(sql)
@@ -369,15 +327,6 @@ class SparkReader(OnlyRead):
         return self._session.sql(sql).toArrow()
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
-        return SparkQuestion(self._session, self._files, sql, bounds)
-
-    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        return self._files.columns(table, columns, key)
-
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        return self._files.find(table, column, numbers)
-
-    def highest(self, table: str, column: str) -> int:
-        return self._files.highest(table, column)
+        return SparkQuestion(self._session, self, sql, bounds)
 
     def close(self) -> None: ...

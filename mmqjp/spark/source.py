@@ -47,7 +47,7 @@ from feeds.tail import BlockedFeeds, ReadItem, Tail, WaitingFile, waiting_files
 from join_stage.store.protocol import StoreSchema
 from join_stage.store.spark.attach import DATABASE
 from join_stage.store.spark.attach import attach_store as _attach
-from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
+from join_stage.store.spark.manifests import Files, FileTables
 from join_stage.store.spark.parquet_store import spark_columns
 from join_stage.store.spark.session import use_own_python
 from join_stage.tables import FLAT_STORE
@@ -515,17 +515,15 @@ class StoredPositions:
 
     def __init__(self, state: Path) -> None:
         self._state = state.absolute()
-        self._files: tuple[DataFile, ...] = ()
+        self._files: Files = {}
         self._positions: Positions = {}
 
     def __call__(self) -> Positions:
-        files = newest_files(self._state, StoreSchema({"offsets": OFFSETS}))["offsets"]
-        if files != self._files:
-            schema = OFFSETS
-            tables = [read_checked(self._state / "offsets" / file.name, file, schema) for file in files]
-            rows = pa.concat_tables([schema.empty_table(), *tables]).sort_by("batch").to_pylist()
+        tables = FileTables(StoreSchema({"offsets": OFFSETS}), self._state)
+        if tables.files != self._files:
+            rows = tables.read("offsets").sort_by("batch").to_pylist()
             self._positions = by_file(Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows)
-            self._files = files
+            self._files = tables.files
         return self._positions
 
 

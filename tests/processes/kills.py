@@ -10,7 +10,7 @@ from common import files
 from feeds.fetch.archive import DropArchive, WarcArchive
 from feeds.fetch.state import FetchStore
 from join_stage.duckdb import DuckDBEngine
-from join_stage.signature.plan import StoredState
+from join_stage.signature import plan
 from join_stage.store.duckdb import CommitMark, DuckDBStore
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
@@ -30,7 +30,7 @@ _CALLS: dict[Any, str] = {
     DuckDBEngine: "begin append join extend evict commit close",
     DuckDBStore: "commit",
     CommitMark: "note",
-    StoredState: "save_word_order",
+    plan: "save_word_order",
     Session: "process ensure",
     Service: "_process _commit_settings",
     Spool: "answer",

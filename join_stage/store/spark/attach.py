@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from join_stage.store.protocol import StoreError, StoreSchema
-from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
+from join_stage.store.spark.manifests import DataFile, FileTables, check_whole, newest_files, read_rows
 from join_stage.store.spark.parquet_store import FIRST_INDEX, spark_columns
 
 DATABASE = "mmqjp"
@@ -43,7 +43,8 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            yield from read_checked(partition.path, partition.file, self._schema).to_batches()
+            check_whole(partition.path, partition.file)
+            yield from read_rows(partition.path, self._schema).to_batches()
 
 
 def table_source(directory: Path, table: str, store: StoreSchema, database: str = DATABASE) -> type[DataSource]:
@@ -72,7 +73,7 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
     """Makes a database show the tables and views of a store, in this session. Raises StoreError if the directory holds
     no store, or the database has its own table of one of these names."""
     directory = directory.absolute()
-    views = {**schema.views, **_numbered_views(schema, directory)}
+    views = {**schema.views, **FileTables(schema, directory).numbered_views(FIRST_INDEX)}
     before = session.catalog.currentDatabase()
     session.sql(f"CREATE DATABASE IF NOT EXISTS {database}{_location(session)}")
     session.sql(f"USE {database}")
@@ -114,15 +115,6 @@ def _quiet_registration(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         log4j.core.config.Configurator.setLevel(name, level)
-
-
-def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
-    numbered, files = schema.numbered, newest_files(directory, schema)
-    if numbered is None:
-        return {}
-    table, rows = numbered.table, schema.tables[numbered.table]
-    tables = [read_checked(directory / table / file.name, file, rows) for file in files[table]]
-    return numbered.of_rows(pa.concat_tables([rows.empty_table(), *tables]), FIRST_INDEX)
 
 
 def _is_table(session: SparkSession, name: str) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -131,12 +131,6 @@ def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa
     rows = file.read(names) if key is None else pq.read_table(path, columns=names, filters=[("key", "=", key)])
     columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
     return pa.table(columns, schema=schema)
-
-
-def read_checked(path: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
-    """All rows of a file. Raises StoreError if it is not as written."""
-    check_whole(path, file)
-    return read_rows(path, schema)
 
 
 def highest_number(path: Path | str, column: str) -> int | None:
@@ -309,67 +303,44 @@ def _bounds(path: str, column: str) -> tuple[Ints, Ints]:
     return low, high
 
 
-class FileTables(Protocol):
-    """Tables whose rows are in files, except for those of the running batch."""
+class FileTables:
+    """The tables of a store after a batch, by default the last one. Methods raise StoreError if a file is missing or
+    not as written."""
 
-    schema: StoreSchema
+    def __init__(self, schema: StoreSchema, directory: Path, files: Files | None = None) -> None:
+        """Raises StoreError if the directory holds no store."""
+        self.schema, self.directory = schema, directory.absolute()
+        self.files = newest_files(directory, schema) if files is None else files
+        self._whole, self._footers = set[str](), set[str]()
+        """The paths of files with checked content, and with checked footer."""
 
-    files: Files
-    """The files of each table."""
-
-    def paths(self, table: str) -> list[str]: ...
-
-    def parts(self, table: str) -> tuple[pa.Table, ...]: ...
-
-    def fresh(self, table: str) -> pa.Table: ...
-
-    def read(self, table: str) -> pa.Table: ...
-
-
-class Snapshot:
-    """The files of a store after a batch. They outlive their successor for a while."""
-
-    def __init__(self, schema: StoreSchema, directory: Path, files: Files) -> None:
-        self.schema, self._directory, self.files = schema, directory.absolute(), files
-
-    def paths(self, table: str) -> list[str]:
-        folder = self._directory / self.schema.folder(table)
-        return [str(folder / file.name) for file in self.files[table]]
+    def folder(self, table: str) -> Path:
+        return self.directory / self.schema.folder(table)
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
+        """The rows of a table that are not in files yet: those of a running batch."""
         return ()
 
     def fresh(self, table: str) -> pa.Table:
-        """No rows: all are in files."""
-        return self.schema.tables[table].empty_table()
+        return pa.concat_tables([self.schema.tables[table].empty_table(), *self.parts(table)])
 
-    def read(self, table: str) -> pa.Table:
-        rows = (read_rows(path, self.schema.tables[table]) for path in self.paths(table))
-        return pa.concat_tables([self.fresh(table), *rows])
-
-
-class CheckedSnapshot(Snapshot):
-    """Tables as of the last batch at construction. Methods raise StoreError if a file is missing or not as written."""
-
-    def __init__(self, schema: StoreSchema, directory: Path) -> None:
-        """Raises StoreError if the directory holds no store."""
-        super().__init__(schema, directory, newest_files(directory, schema))
-        self._whole, self._footers = set[str](), set[str]()
+    def path(self, table: str, file: DataFile, check: Callable[[Path, DataFile], object] = check_whole) -> str:
+        """The path of a file, which is checked the first time, and exists."""
+        path, done = self.folder(table) / file.name, self._whole if check is check_whole else self._footers
+        look_at(path, file, None if (name := str(path)) in self._whole or name in done else check)
+        done.add(name)
+        return name
 
     def paths(self, table: str) -> list[str]:
-        """The paths of the files of a table, each checked as a whole the first time."""
-        self.check([table])
-        return self.unchecked_paths(table)
+        return [self.path(table, file) for file in self.files[table]]
 
     def unchecked_paths(self, table: str) -> list[str]:
-        return super().paths(table)
+        folder = self.folder(table)
+        return [str(folder / file.name) for file in self.files[table]]
 
-    def check(self, tables: Iterable[str]) -> None:
-        """Checks the files of tables: content once, existence each time."""
-        for table in tables:
-            for file, path in self._files_of(table):
-                look_at(Path(path), file, None if path in self._whole else check_whole)
-                self._whole.add(path)
+    def paths_to_look_up(self, table: str) -> list[str]:
+        """The paths of the files of a table with their footers checked, for `find_rows`, which checks what it reads."""
+        return [self.path(table, file, check_footer) for file in self.files[table]]
 
     @contextmanager
     def reading(self, tables: Iterable[str], errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
@@ -378,41 +349,56 @@ class CheckedSnapshot(Snapshot):
             yield
         except errors:
             for table in tables:
-                for file, path in self._files_of(table):
-                    look_at(Path(path), file, None)
+                for file in self.files[table]:
+                    look_at(self.folder(table) / file.name, file, None)
             raise
 
-    def columns(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        """Columns of a table; with `key`, only rows with this value in that column."""
-        schema, paths = pa.schema([self.schema.tables[table].field(name) for name in columns]), self.paths(table)
+    def read(self, table: str, columns: Sequence[str] | None = None, key: str | None = None) -> pa.Table:
+        """A table, or some of its columns; with `key`, only rows with this value in that column."""
+        schema, paths, fresh = self.schema.tables[table], self.paths(table), self.fresh(table)
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        if key is not None:
+            fresh = fresh.filter(pc.equal(fresh["key"], key))
         with self.reading([table]):
-            return pa.concat_tables([schema.empty_table(), *(read_rows(path, schema, key) for path in paths)])
+            return pa.concat_tables([*(read_rows(path, schema, key) for path in paths), fresh.select(schema.names)])
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        """The rows with one of these numbers in a column. Checks what it reads."""
-        schema, paths = self.schema.tables[table], self._with_footers(table)
+        """The rows with one of these numbers in a column; reads only row groups that may have them."""
+        paths, fresh = self.paths_to_look_up(table), self.fresh(table)
         with self.reading([table]):
-            return pa.concat_tables([schema.empty_table(), *find_rows(paths, schema, column, numbers)])
+            kept = find_rows(paths, self.schema.tables[table], column, numbers)
+            return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
 
     def highest(self, table: str, column: str) -> int:
         """The greatest number in a column, -1 if there is none; reads only footers."""
-        found = (highest_number(path, column) for path in self._with_footers(table))
+        paths = self.paths_to_look_up(table)
         with self.reading([table]):
-            return max((number for number in found if number is not None), default=-1)
+            found = [pc.max(self.fresh(table)[column]).as_py(), *(highest_number(path, column) for path in paths)]
+        return max((number for number in found if number is not None), default=-1)
 
-    def _with_footers(self, table: str) -> list[str]:
-        """The paths of the existing files of a table. The footer of each is checked the first time."""
-        for file, path in self._files_of(table):
-            is_known = path in self._whole or path in self._footers
-            look_at(Path(path), file, None if is_known else check_footer)
-            self._footers.add(path)
+    def numbered_views(self, first_index: int) -> dict[str, str]:
+        """The SELECTs of the numbered views, by name."""
+        numbered = self.schema.numbered
+        return {} if numbered is None else numbered.of_rows(self.read(numbered.table), first_index)
+
+
+class Snapshot(FileTables):
+    """The tables of a store that this process writes, after a batch. They outlive their successor for a while."""
+
+    def paths(self, table: str) -> list[str]:
         return self.unchecked_paths(table)
 
-    def _files_of(self, table: str) -> Iterable[tuple[DataFile, str]]:
-        return zip(self.files[table], self.unchecked_paths(table), strict=True)
+
+_OUTLIVED = (
+    "{} has gone: the store has changed for longer than it keeps old files; ask again, and if it stays, take an older "
+    "copy of the store"
+)
 
 
-def look_at(path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None) -> None:
+def look_at(
+    path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None, gone: str = _OUTLIVED
+) -> None:
     """Raises StoreError if a file is missing, has another size, or fails the check."""
     try:
         if path.stat().st_size != file.size:
@@ -420,9 +406,6 @@ def look_at(path: Path, file: DataFile, check: Callable[[Path, DataFile], object
         if check is not None:
             check(path, file)
     except FileNotFoundError:
-        raise StoreError(
-            f"{path} has gone: the store has changed for longer than it keeps old files; ask again, and if it "
-            "stays, take an older copy of the store"
-        ) from None
+        raise StoreError(gone.format(path)) from None
     except OSError as error:
         raise StoreError(f"cannot read the store: {path}: {error.strerror or error}") from error

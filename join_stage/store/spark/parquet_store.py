@@ -39,12 +39,8 @@ from join_stage.store.spark.manifests import (
     Manifest,
     Merging,
     Snapshot,
-    check_footer,
     check_newest,
-    check_whole,
-    damaged,
-    find_rows,
-    highest_number,
+    look_at,
     merge_files,
     read_manifest,
     read_rows,
@@ -119,11 +115,14 @@ GRACE = 600 * 1_000_000
 """Microseconds for which superseded files stay: a query planned before may run that long."""
 
 
+_GONE = "the store is damaged: {} is gone; take an older copy of the store"
+
+
 def _size(files: Iterable[DataFile]) -> int:
     return sum(file.size for file in files)
 
 
-class ParquetStore:
+class ParquetStore(FileTables):
     """Tables in a directory, or a temporary one that `close` removes. Appended rows stay in memory until `commit`. The
     process must own the directory (see `mmqjp.state.choice`): files without a manifest are removed. `now` is the clock,
     in microseconds. Raises StoreError if the store cannot be opened."""
@@ -131,18 +130,16 @@ class ParquetStore:
     def __init__(
         self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000
     ) -> None:
-        self.schema, self._tables = schema, schema.tables
-        self._now = now
+        self._tables, self._now = schema.tables, now
         self._superseded = Superseded(GRACE if directory else 0)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
             directory = Path(self._temporary.name)
-        self.directory = directory.absolute()
+        # The files of each table as the running batch sees them.
+        super().__init__(schema, directory, dict.fromkeys(self._tables, ()))
         self._buffers: dict[str, list[pa.Table]] = {}
         self._covered: list[int] = []
-        self._checked, self._footers = set[tuple[str, str]](), set[tuple[str, str]]()
-        """Files with checked digest, and with checked footer, by table and name."""
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise OtherEngine(directory, "duckdb")
@@ -157,16 +154,14 @@ class ParquetStore:
         kept = {batch: read_manifest(self._manifest(batch), schema) for batch in sorted(self._batches())}
         self._batch = max(kept, default=0)
         check_newest(self.directory, self._batch, last_commit(self.directory))
-        self._committed = kept[self._batch].files if kept else dict.fromkeys(self._tables, ())
-        self.files: Files = self._committed
-        """The files of each table as the running batch sees them."""
+        self._committed = self.files = kept[self._batch].files if kept else self.files
         self.merge_elsewhere: Callable[[Merging], DataFile] = merge_files
         """Merges files that are not small."""
         self._drafts = Drafts()
         for name in self._tables:
             make_inside(self.directory, schema.folder(name))
             for file in self.files[name]:
-                self._find(self._place(name, file.name), file)
+                look_at(self.folder(name) / file.name, file, None, _GONE)
         for older, newer in pairwise(kept):
             self._supersede(older, kept[older].files, kept[newer])
         self._remove_unnamed(manifest.files for manifest in kept.values())
@@ -180,45 +175,27 @@ class ParquetStore:
         if len(rows):
             self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
 
-    def write_out(self, table: str) -> None:
-        """Writes the appended rows of a table to a file, so that others can read it before commit."""
+    def write_out(self, table: str) -> list[str]:
+        """Writes the appended rows of a table to a file, so that others can read it before commit. Returns the paths of
+        all its files, for `find_rows`."""
         self.files = {**self.files, table: self.files[table] + self._written(table, self._batch + 1)}
         self._buffers.pop(table, None)
+        return self.paths_to_look_up(table)
 
     def prefix_for_others(self, tables: Iterable[str]) -> str:
         """The file name prefix for others who write these tables in the running batch; unadopted files are removed."""
         return self._drafts.prefix(map(self.folder, tables), self._batch + 1)
 
-    def folder(self, table: str) -> Path:
-        return self.directory / self.schema.folder(table)
-
     def adopt(self, table: str, file: DataFile) -> None:
         """Adds a file that another process wrote to a table."""
-        self._checked.add((table, file.name))
+        self._whole.add(str(self.folder(table) / file.name))
         self.files = {**self.files, table: (*self.files[table], file)}
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
-        """The rows of a table that are not in files yet, by `append`."""
         return tuple(self._buffers.get(table, ()))
 
     def has_rows(self, table: str) -> bool:
         return bool(self.files[table]) or table in self._buffers
-
-    def fresh(self, table: str) -> pa.Table:
-        return pa.concat_tables([self._tables[table].empty_table(), *self.parts(table)])
-
-    def paths(self, table: str) -> list[str]:
-        """The paths of the files of a table. Raises StoreError if one is not as written."""
-        return [str(self._path(table, file)) for file in self.files[table]]
-
-    def read(self, table: str, schema: pa.Schema | None = None, key: str | None = None) -> pa.Table:
-        """A table with the running batch; optionally the columns of a schema, or the rows with a `key`."""
-        schema = self._tables[table] if schema is None else schema
-        kept = (read_rows(path, schema, key) for path in self.paths(table))
-        fresh = self.fresh(table)
-        if key is not None:
-            fresh = fresh.filter(pc.equal(fresh["key"], key))
-        return pa.concat_tables([*kept, fresh.select(schema.names)])
 
     def read_between(self, table: str, column: str, first: int, end: int) -> pa.Table:
         """The rows with `first` <= number < `end`, with the running batch; reads only row groups that may have them."""
@@ -227,50 +204,6 @@ class ParquetStore:
         kept = (pq.read_table(path, columns=schema.names, filters=within) for path in self.paths(table))
         fresh = self.fresh(table).filter(within)
         return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in kept), fresh])
-
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        """The rows with one of these numbers, with the running batch; reads only row groups that may have them."""
-        schema, fresh = self._tables[table], self.fresh(table)
-        kept = find_rows(self.paths_to_look_up(table), schema, column, numbers)
-        return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
-
-    def highest(self, table: str, column: str) -> int | None:
-        """The greatest number in a column, None if there is none; reads only footers."""
-        found = [pc.max(self.fresh(table)[column]).as_py()]
-        for file in self.files[table]:
-            found.append(highest_number(self._path_with_footer(table, file), column))
-        return max((number for number in found if number is not None), default=None)
-
-    def _place(self, table: str, name: str) -> Path:
-        return self.folder(table) / name
-
-    def _path(self, table: str, file: DataFile) -> Path:
-        path = self._place(table, file.name)
-        if (table, file.name) not in self._checked:
-            check_whole(path, file)
-            self._checked.add((table, file.name))
-        return path
-
-    def paths_to_look_up(self, table: str) -> list[str]:
-        """The paths of the files of a table, for `find_rows`, which checks what it reads. Raises StoreError if a footer
-        is not as written."""
-        return [str(self._path_with_footer(table, file)) for file in self.files[table]]
-
-    def _path_with_footer(self, table: str, file: DataFile) -> Path:
-        path = self._place(table, file.name)
-        if (table, file.name) not in self._checked and (table, file.name) not in self._footers:
-            check_footer(path, file)
-            self._footers.add((table, file.name))
-        return path
-
-    def _find(self, path: Path, file: DataFile) -> None:
-        """Raises StoreError if a file is missing or has another size."""
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            raise StoreError(f"the store is damaged: {path} is gone; take an older copy of the store") from None
-        if size != file.size:
-            raise damaged(path)
 
     def snapshot(self) -> Snapshot:
         """The files after the last committed batch."""
@@ -281,11 +214,11 @@ class ParquetStore:
         `last`, in microseconds."""
         self._covered += first, last
 
-    def evict(self, before: int) -> dict[str, list[Path]]:
+    def drop_dated(self, before: int) -> dict[str, list[Path]]:
         """Drops the files of dated tables whose documents all begin before a time, and returns them by table."""
         dated = self.schema.dated.tables if self.schema.dated else ()
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
-        gone = {n: [self._place(n, f.name) for f in self.files[n] if f not in kept[n]] for n in dated}
+        gone = {n: [self.folder(n) / f.name for f in self.files[n] if f not in kept[n]] for n in dated}
         self.files = {**self.files, **kept}
         return gone
 
@@ -297,14 +230,14 @@ class ParquetStore:
         """Drops rows whose number fails a test, but not null ones; files with remaining rows are rewritten."""
         kept: list[DataFile] = []
         for file in self.files[table]:
-            only = pa.schema([self._tables[table].field(column)])
-            numbers = read_rows(self._path(table, file), only)[column]
+            path = self.path(table, file)
+            numbers = read_rows(path, pa.schema([self._tables[table].field(column)]))[column]
             stays = pc.fill_null(test(numbers), True)
             count = pc.sum(stays).as_py() or 0
             if count == file.rows:
                 kept.append(file)
             elif count:
-                rows = read_rows(self._path(table, file), self._tables[table]).filter(stays)
+                rows = read_rows(path, self._tables[table]).filter(stays)
                 kept.append(self._write(table, self._batch + 1, [rows], file.level, file.first, file.last))
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
@@ -331,8 +264,8 @@ class ParquetStore:
             self._batch = batch
             self._buffers.clear()
             self._covered.clear()
-            there = {(name, file.name) for name in self._tables for file in files[name]}
-            self._checked &= there
+            there = {path for name in self._tables for path in self.unchecked_paths(name)}
+            self._whole &= there
             self._footers &= there
             self._remove_drafts()
             with suppress(OSError):  # the batch is committed; what cannot be removed now is removed later
@@ -356,13 +289,13 @@ class ParquetStore:
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
             if len(members) >= MERGE:
-                inputs = tuple(self._path(table, f) for f in members)
+                inputs = tuple(self.path(table, f) for f in members)
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
                 path = self._drafts.new(self.folder(table), batch)
                 merging = Merging(path, inputs, self._tables[table], level + 1, first, last)
                 merged = self.merge_elsewhere(merging) if _size(members) > MERGED_HERE else merge_files(merging)
-                self._checked.add((table, path.name))
+                self._whole.add(str(path))
                 rest = tuple(f for f in files if f not in members)
                 return self._merged(table, batch, (merged, *rest))
         return files
@@ -372,20 +305,20 @@ class ParquetStore:
     ) -> DataFile:
         path = self._drafts.new(self.folder(table), batch)
         file = write_data_file(path, parts, self._tables[table], level, first, last)
-        self._checked.add((table, path.name))
+        self._whole.add(str(path))
         return file
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
-        gone = [self._place(name, f.name) for name in self._tables for f in set(older[name]) - set(newer.files[name])]
+        gone = [self.folder(name) / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])]
         self._superseded.add(newer.written_at, [*gone, self._manifest(batch)])  # which names them
 
     def _remove_drafts(self) -> None:
-        self._drafts.end({self._place(name, file.name) for name in self._tables for file in self._committed[name]})
+        self._drafts.end({self.folder(name) / file.name for name in self._tables for file in self._committed[name]})
 
     def _remove_unnamed(self, kept: Iterable[Files]) -> None:
         named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
         for name in self._tables:
-            for path in (self.directory / self.schema.folder(name)).iterdir():
+            for path in self.folder(name).iterdir():
                 if (name, path.name) not in named:
                     path.unlink()
         manifests = self.directory / SPARK_MANIFESTS
@@ -472,8 +405,8 @@ class TableViews:
     def _derived(self, words: set[str]) -> dict[str, str]:
         schema = self._store.schema
         found = {name: statement for name, statement in schema.views.items() if name in words}
-        if (numbered := schema.numbered) is not None and any(map(numbered.has, words)):
-            made = numbered.of_rows(self._store.read(numbered.table), FIRST_INDEX)
+        if schema.numbered is not None and any(map(schema.numbered.has, words)):
+            made = self._store.numbered_views(FIRST_INDEX)
             found |= {name: made[name] for name in words & made.keys()}
         return found
 

@@ -30,7 +30,7 @@ from join_stage.store.protocol import (
     json_objects,
     short_enough,
 )
-from join_stage.store.spark.manifests import Snapshot
+from join_stage.store.spark.manifests import FileTables
 from join_stage.store.spark.parquet_store import TableViews
 
 _FUNCTIONS_NAMES = """
@@ -134,7 +134,7 @@ _TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions"
 
 
 class SparkQuestion:
-    def __init__(self, session: SparkSession, files: Snapshot, sql: str, bounds: Bounds) -> None:
+    def __init__(self, session: SparkSession, files: FileTables, sql: str, bounds: Bounds) -> None:
         self._session, self._files, self._sql, self._bounds = session, files, sql, bounds
         self._tag = f"mmqjp-{uuid4().hex}"
         self._cut = False

@@ -159,7 +159,7 @@ def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: P
             add_documents(store, *starts)
         for end in (store.rollback, store.commit):
             assert store.read("r_docts")["t0"].to_pylist() == [5, 9, 7, 20, 30]
-            store.evict(10)
+            store.drop_dated(10)
             assert store.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
             end()
     with closing(parquet_store(tmp_path)) as again:
@@ -170,9 +170,9 @@ def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: P
             add_documents(again, start)
         (file,) = again.files["r_docts"]
         assert file.first == 7 and file.last is not None
-        again.evict(file.last)
+        again.drop_dated(file.last)
         assert again.has_rows("r_docts")
-        again.evict(file.last + 1)
+        again.drop_dated(file.last + 1)
         assert not again.has_rows("r_docts")
 
 

@@ -149,7 +149,7 @@ def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path):
     for number in range(40):
         store.append("settings", table_row("settings", number))
         store.commit()
-    assert len(store._checked) == len(store.files["settings"]) < 40
+    assert len(store._whole) == len(store.files["settings"]) < 40
     store.close()
 
 
@@ -296,7 +296,7 @@ def test_a_killed_run_is_taken_up_again(at, calls, tmp_path):
         assert_told(engine, life, SIZE + 1)
 
 
-LEARNT = "StoredState.save_word_order"
+LEARNT = "plan.save_word_order"
 """Called within the engine's commit, before that of the store."""
 
 
