@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.arrays import Ints
+from common.executors import Shipped
 from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses
 from xpath_stage.documents import (
@@ -36,7 +36,7 @@ from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast, SparkContext
+    from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
 FOUND = """r_bin ARRAY<STRUCT<grp: BIGINT, node1: BIGINT, node2: BIGINT>>,
@@ -50,7 +50,7 @@ TEXTS = "text STRING, unread BINARY"
 """Columns added on demand: the document as read, or the bytes of an unreadable one."""
 
 PatternsVersion = tuple[str, int]
-"""The id of a stage, and the number of its broadcast."""
+"""The id of a stage, and the number of changes of its patterns."""
 
 PatternUpdate = tuple[Change, Limits]
 """All registered patterns, and the limits."""
@@ -191,32 +191,48 @@ class SparkStage(XPathStage):
         for key, value in _SETTINGS.items():
             self._session.conf.set(key, value)
         self._spread = spread
-        self._registered = _Registered(session.sparkContext, limits)
+        self._shipped, self._limits = Shipped[PatternUpdate](session.sparkContext), limits
+        self._id, self._changes = uuid4().hex, 0
+        self._steps: dict[int, SharedStep] = {}
+        self._edges: set[StepEdge] = set()
+        self._values: set[int] = set()
         self.spread_documents = 0
 
     @property
     def broadcasts(self) -> int:
-        return self._registered.version
+        return self._shipped.count
 
     def add(self, change: Change) -> None:
         super().add(change)
-        self._registered.add(change)
+        self._steps.update((step.id, step) for step in change.steps)
+        self._edges.update(change.edges)
+        self._values.update(change.values)
+        self._note(change)
 
     def remove(self, change: Change) -> None:
         super().remove(change)
-        self._registered.remove(change)
+        for step in change.steps:
+            del self._steps[step.id]
+        self._edges.difference_update(change.edges)
+        self._values.difference_update(change.values)
+        self._note(change)
+
+    def _note(self, change: Change) -> None:
+        self._changes += bool(change.steps or change.edges or change.values)
+
+    def _registered(self) -> PatternUpdate:
+        # Steps are registered after the steps above them.
+        return Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values)), self._limits
 
     def counters(self) -> dict[str, int]:
         return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self.broadcasts}
 
     def close(self) -> None:
-        with suppress(ConnectionError):  # Spark has ended, and what was broadcast with it
-            self._registered.drop()
+        self._shipped.drop()
 
     def read(self, documents: DataFrame) -> pa.Table:
         """Adds FOUND and TEXTS to rows (stream STRING, xml BINARY, others). Rows without `xml` are not documents."""
-        broadcast = self._registered.broadcast()
-        found = _mapped(documents, *broadcast, trusted=False, texts=True, max_nodes=self._max_nodes).toArrow()
+        found = self._mapped(documents, trusted=False, texts=True, max_nodes=self._max_nodes).toArrow()
         self.spread_documents += len(found) - found["text"].null_count
         return found
 
@@ -226,10 +242,22 @@ class SparkStage(XPathStage):
             return super().evaluate(batch)
         self.spread_documents += len(batch)
         frame = self._session.createDataFrame(_table(batch))
-        found = _mapped(frame, *self._registered.broadcast(), trusted=True).toArrow()
+        found = self._mapped(frame, trusted=True).toArrow()
         if pc.any(found["failed"]).as_py():
             return super().evaluate(batch)
         return self.witnesses(found, collect_edge_groups(found))
+
+    def _mapped(
+        self, documents: DataFrame, *, trusted: bool, texts: bool = False, max_nodes: int | None = None
+    ) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        version = self._id, self._changes
+        patterns = self._shipped.of(version, self._registered)
+        found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
+        assert isinstance(found, StructType)
+        columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])
+        return documents.mapInArrow(partial(evaluate_batches, version, patterns, trusted, texts, max_nodes), columns)
 
     def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> Witnesses:
         """Witness relations of rows, with this process's groups. `groups`: see `collect_edge_groups`."""
@@ -253,23 +281,6 @@ def collect_edge_groups(rows: pa.Table) -> dict[int, set[StepEdge]]:
     return found
 
 
-def _mapped(
-    documents: DataFrame,
-    version: PatternsVersion,
-    patterns: Broadcast[PatternUpdate],
-    *,
-    trusted: bool,
-    texts: bool = False,
-    max_nodes: int | None = None,
-) -> DataFrame:
-    from pyspark.sql.types import StructType
-
-    found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
-    assert isinstance(found, StructType)
-    columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])
-    return documents.mapInArrow(partial(evaluate_batches, version, patterns, trusted, texts, max_nodes), columns)
-
-
 def _table(documents: list[Arriving]) -> pa.Table:
     """Documents as rows. A serialised tree is read as the same tree."""
     docids, streams, starts, ends, trees = zip(*documents, strict=True)
@@ -284,46 +295,3 @@ def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:
         columns = [*(batch[name].take(places) for name in names), *rows.flatten()]
         tables.append(pa.table(columns, [*names, *(field.name for field in rows.type)]))
     return pa.concat_tables(tables)
-
-
-class _Registered:
-    """The registered patterns, and their broadcast, which is created on demand after a change."""
-
-    def __init__(self, context: SparkContext, limits: Limits) -> None:
-        self._context, self._stage, self._limits = context, uuid4().hex, limits
-        self._steps: dict[int, SharedStep] = {}
-        self._edges: set[StepEdge] = set()
-        self._values: set[int] = set()
-        self._broadcast: Broadcast[PatternUpdate] | None = None
-        self.version = 0
-
-    def add(self, change: Change) -> None:
-        self._steps.update((step.id, step) for step in change.steps)
-        self._edges.update(change.edges)
-        self._values.update(change.values)
-        self._changed(change)
-
-    def remove(self, change: Change) -> None:
-        for step in change.steps:
-            del self._steps[step.id]
-        self._edges.difference_update(change.edges)
-        self._values.difference_update(change.values)
-        self._changed(change)
-
-    def broadcast(self) -> tuple[PatternsVersion, Broadcast[PatternUpdate]]:
-        if self._broadcast is None:
-            self.version += 1
-            # Steps are registered after the steps above them.
-            change = Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values))
-            self._broadcast = self._context.broadcast((change, self._limits))
-        return (self._stage, self.version), self._broadcast
-
-    def drop(self) -> None:
-        # The broadcasts of a stopped context are gone, and their numbers may be in use again.
-        if self._broadcast is not None and self._context._active_spark_context is self._context:
-            self._broadcast.destroy()
-        self._broadcast = None
-
-    def _changed(self, change: Change) -> None:
-        if change.steps or change.edges or change.values:
-            self.drop()

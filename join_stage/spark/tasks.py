@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from pyspark import RDD, Broadcast, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
 from common.arrays import Ints
+from common.executors import Shipped, run_tasks, with_shipped
 from common.files import sync_directory
 from join_stage.arrays import bisect_ranges, group_starts
 from join_stage.near import WordSets
@@ -348,8 +350,8 @@ class SpreadMatches:
         )
         if self._filtered:
             located = located.union(self._context.parallelize(self._filtered, 1))
-        shuffled = located.partitionBy(len(self._told.slices), _same)
-        return shuffled.mapPartitionsWithIndex(partial(_answered, self._told, self._rows, answer))
+        shuffled = located.partitionBy(len(self._told.slices), index)
+        return shuffled.mapPartitionsWithIndex(with_shipped(_answered, self._rows, self._told, answer))
 
     def note(self, costs: Iterable[Cost]) -> None:
         """Adds the costs of reading matches."""
@@ -377,14 +379,10 @@ class SpreadMatches:
             found.unpersist()
 
 
-def _same(number: int) -> int:
-    return number
-
-
 def _answered(
-    told: SpreadBatch, rows: Broadcast[RowIndex], answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
+    rows: RowIndex, told: SpreadBatch, answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
 ) -> Iterator[T]:
-    return answer(number, pair(told, rows.value, number, shuffled))
+    return answer(number, pair(told, rows, number, shuffled))
 
 
 def _count(_: int, matches: FactorisedMatches) -> Iterator[int]:
@@ -409,7 +407,7 @@ class SparkMerger:
         self._context.addJobTag(_tag(path))
         try:
             if not is_stopped():
-                self._context.parallelize([path], 1).mapPartitions(partial(_merge, inputs)).collect()
+                run_tasks(self._context, partial(_merge, inputs), [path])
         except _FAILURES as error:
             _remove_drafts(path)
             if isinstance(found := loss(error), DamagedRun):
@@ -426,24 +424,27 @@ def _tag(path: Path) -> str:
     return f"merge {path.name}"
 
 
-def _merge(inputs: Sequence[StoredRun], paths: Iterator[Path]) -> Iterator[None]:
+def _merge(inputs: Sequence[StoredRun], path: Path) -> None:
     runs = []
-    for path, low in inputs:
-        file = RunFile(path, PagePool())
+    for one, low in inputs:
+        file = RunFile(one, PagePool())
         runs.append(DiskRun(file, np.zeros(len(file.head.classes), np.int64), low))
-    for path in paths:
-        with _draft_of(path) as draft:
-            for _ in merge_disk_runs(runs, draft):
-                pass
-    return iter(())
+    with _draft_of(path) as draft:
+        for _ in merge_disk_runs(runs, draft):
+            pass
+
+
+def task_attempt() -> int:
+    """A number that other attempts of the running task do not have."""
+    context = TaskContext.get()
+    assert context is not None, "this runs in a task"
+    return context.taskAttemptId()
 
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
     """The path of a file that is renamed to `path` at the end; each attempt of a task has its own."""
-    context = TaskContext.get()
-    assert context is not None, "this runs in a task"
-    draft = path.with_suffix(f".{context.taskAttemptId()}")
+    draft = path.with_suffix(f".{task_attempt()}")
     try:
         yield draft
         if path.exists():  # another attempt was as fast
@@ -465,19 +466,17 @@ def _remove_drafts(path: Path) -> None:
 def merge_on_executor(context: SparkContext, merging: Merging) -> DataFile:
     """Runs `merge_files` on an executor, or here if that fails."""
     try:
-        (found,) = context.parallelize([merging], 1).mapPartitions(_merge_files).collect()
+        (file,) = run_tasks(context, _merge_files, [merging])
+        return file
     except _FAILURES:
         _remove_drafts(merging.path)
         return merge_files(merging)
-    file: DataFile = found
-    return file
 
 
-def _merge_files(given: Iterable[Merging]) -> Iterator[DataFile]:
-    for merging in given:
-        with _draft_of(merging.path) as draft:
-            file = merge_files(merging._replace(path=draft))
-        yield replace(file, name=merging.path.name)
+def _merge_files(merging: Merging) -> DataFile:
+    with _draft_of(merging.path) as draft:
+        file = merge_files(merging._replace(path=draft))
+    return replace(file, name=merging.path.name)
 
 
 LEAST_DOCUMENTS = 2_000
@@ -492,7 +491,7 @@ class Spread:
 
     def __init__(self, context: SparkContext, rows: RowIndex, costs: Costs) -> None:
         self._context, self._rows, self._costs = context, rows, costs
-        self._told: tuple[int, Broadcast[RowIndex]] | None = None
+        self._shipped = Shipped[RowIndex](context)
 
     def takes(self, documents: int, others: Iterable[DiskRun]) -> bool:
         """Whether a batch of this size is joined with runs on disk by tasks."""
@@ -525,17 +524,9 @@ class Spread:
             scope.streams,
             tuple(texts),
         )
-        return SpreadMatches(self._context, told, self._shipped(), list(by_slice(filtered, slices)), self._costs)
-
-    def _shipped(self) -> Broadcast[RowIndex]:
-        if self._told is None or self._told[0] != self._rows.version:
-            self.close()
-            self._told = self._rows.version, self._context.broadcast(self._rows)
-        return self._told[1]
+        shipped = self._shipped.of(self._rows.version, lambda: self._rows)
+        return SpreadMatches(self._context, told, shipped, list(by_slice(filtered, slices)), self._costs)
 
     def close(self) -> None:
         """Has the executors drop the rows."""
-        told, self._told = self._told, None
-        if told is not None:
-            with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them
-                told[1].destroy()
+        self._shipped.drop()

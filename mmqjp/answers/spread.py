@@ -12,23 +12,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
+from operator import attrgetter, index
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import RDD, Broadcast, StorageLevel, TaskContext
+from pyspark import RDD, Broadcast, StorageLevel
 from pyspark.errors import PySparkException
 
 from common.arrays import Ints
+from common.executors import Shipped, with_shipped
 from common.files import open_like_directory
 from join_stage.protocol import RESULT, Cost, Matches
 from join_stage.signature.join import FactorisedMatches
 from join_stage.spark.engine import SparkEngine
-from join_stage.spark.tasks import SpreadMatches, as_stream
+from join_stage.spark.tasks import SpreadMatches, as_stream, task_attempt
 from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
 from join_stage.store.spark.session import telling_loss
 from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, by_answer, count_recipients
@@ -286,7 +288,7 @@ class _MatchRows:
 
 
 def answer_slice(
-    step: SpreadStep, queries: ShippedQueries, number: int, matches: FactorisedMatches
+    queries: ShippedQueries, step: SpreadStep, number: int, matches: FactorisedMatches
 ) -> Iterator[ShuffleRecord]:
     """Answers a slice's matches. Yields the answers by range, and a summary."""
     accounts, log = step.accounts(queries), _MatchRows()
@@ -390,15 +392,10 @@ class WrittenRange(NamedTuple):
 
 
 def write_range(
-    step: SpreadStep,
-    queries: ShippedQueries,
-    writing: Writing,
-    number: int,
-    attempt: int,
-    told: Iterable[ShuffleRecord],
-) -> WrittenRange:
-    """Writes a range's answers and output lines. `attempt` distinguishes task attempts."""
-    start, name = writing.starts[number], f"{writing.prefix}{number}-{attempt}"
+    queries: ShippedQueries, step: SpreadStep, writing: Writing, number: int, told: Iterable[ShuffleRecord]
+) -> Iterator[WrittenRange]:
+    """Writes a range's answers and output lines."""
+    start, name = writing.starts[number], f"{writing.prefix}{number}-{task_attempt()}"
     pickled = dict(one for _, one in told)
     own: tuple[list[Answer], dict[str, Members]] = ([], {})
     if DRIVER in pickled:
@@ -429,7 +426,7 @@ def write_range(
             some = chunk.lines()
             file.write(some.text)
             pieces.append(FileSegment(len(some.text), some.count, some.greatest))
-    return WrittenRange(number, files, lines, pieces)
+    yield WrittenRange(number, files, lines, pieces)
 
 
 def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[list[Answer], list[pa.Table]]:
@@ -471,7 +468,7 @@ class SpreadAnswers:
     def __init__(self, store: SparkEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota) -> None:
         self._store, self._ledger, self._registry, self._records = store, ledger, registry, records
         self._quota = quota
-        self._shipped: tuple[int, Broadcast[ShippedQueries]] | None = None
+        self._shipped = Shipped[ShippedQueries](store.context)
         self._found: _Found | None = None
 
     def answer(
@@ -492,9 +489,11 @@ class SpreadAnswers:
             dict(cutoffs),
             _times(records, self._store.parallelism),
         )
-        shipped = self._queries()
-        told = matches.answered(partial(_answered, step, shipped)).persist(StorageLevel.DISK_ONLY)
-        summaries: list[TaskSummary] = [pickle.loads(one) for _, (_, one) in told.filter(_is_summary).collect()]
+        shipped = self._shipped.of(self._registry.version, self._queries)
+        told = matches.answered(with_shipped(answer_slice, shipped, step)).persist(StorageLevel.DISK_ONLY)
+        summaries: list[TaskSummary] = [
+            pickle.loads(one) for _, (_, one) in told.filter(lambda one: one[0] == SUMMARY).collect()
+        ]
         counts = [Counts() for _ in range(step.ranges)]
         for summary in summaries:
             for all_, one in zip(counts, summary.counts, strict=True):
@@ -512,15 +511,9 @@ class SpreadAnswers:
                 if isinstance(part, LiteralGroup) and part.queries.id == id:
                     yield part
 
-    def _queries(self) -> Broadcast[ShippedQueries]:
-        version = self._registry.version
-        if self._shipped is None or self._shipped[0] != version:
-            if self._shipped is not None:
-                self._shipped[1].destroy()
-            rows = {target.row for owner in self._registry.owners() for target in owner.targets}
-            queries = ShippedQueries(self._registry, rows)
-            self._shipped = version, self._store.context.broadcast(queries)
-        return self._shipped[1]
+    def _queries(self) -> ShippedQueries:
+        rows = {target.row for owner in self._registry.owners() for target in owner.targets}
+        return ShippedQueries(self._registry, rows)
 
     def write(self, own: Sequence[Answer], members: Mapping[str, Members]) -> list[RangeFiles] | None:
         """Numbers and writes the step's answers and outputs, including the driver's `own`. Returns the files of each
@@ -550,17 +543,14 @@ class SpreadAnswers:
             for number, some in enumerate(of_range)
             if some
         ]
-        told = found.told.filter(_is_range)
+        told = found.told.filter(lambda one: one[0] != SUMMARY)
         if ours:
             told = told.union(self._store.context.parallelize(ours, 1))
-        written = (
-            told.partitionBy(step.ranges, _same)
-            .mapPartitionsWithIndex(partial(_write, step, found.queries, writing))
-            .collect()
-        )
+        shuffled = told.partitionBy(step.ranges, index)
+        written = shuffled.mapPartitionsWithIndex(with_shipped(write_range, found.queries, step, writing)).collect()
         self.discard()
         files: list[RangeFiles] = []
-        for _, tables, lines, pieces in sorted(written, key=_number):
+        for _, tables, lines, pieces in sorted(written, key=attrgetter("number")):
             for table, file in tables.items():
                 self._store.adopt(table, file)
             paths = {table: self._store.folder(table) / file.name for table, file in tables.items()}
@@ -584,36 +574,3 @@ def _times(records: Sequence[Record], most: int) -> tuple[int, ...]:
 def _rest(summaries: Iterable[TaskSummary]) -> pa.Table:
     streams = [pa.ipc.open_stream(one.rest).read_all() for one in summaries if one.rest is not None]
     return pa.concat_tables([RESULT.empty_table(), *streams])
-
-
-# ------------------------------------------------------------ on executors
-
-
-def _answered(
-    step: SpreadStep, queries: Broadcast[ShippedQueries], number: int, matches: FactorisedMatches
-) -> Iterator[ShuffleRecord]:
-    return answer_slice(step, queries.value, number, matches)
-
-
-def _write(
-    step: SpreadStep, queries: Broadcast[ShippedQueries], writing: Writing, number: int, told: Iterator[ShuffleRecord]
-) -> Iterator[WrittenRange]:
-    context = TaskContext.get()
-    assert context is not None, "this runs in a task"
-    yield write_range(step, queries.value, writing, number, context.taskAttemptId(), told)
-
-
-def _is_summary(told: ShuffleRecord) -> bool:
-    return told[0] == SUMMARY
-
-
-def _is_range(told: ShuffleRecord) -> bool:
-    return told[0] != SUMMARY
-
-
-def _same(number: int) -> int:
-    return number
-
-
-def _number(written: WrittenRange) -> int:
-    return written.number

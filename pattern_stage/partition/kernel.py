@@ -5,19 +5,16 @@ is in this process, so any worker, here or in a Spark task, can do any part."""
 from __future__ import annotations
 
 import hashlib
-import pickle
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JError
 
 from common.arrays import Ints, distinct
+from common.executors import Shipped, run_tasks, with_shipped
 from pattern_stage.columns import Columns, joined, padded, sorted_flow
 from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms, needs_order
 from pattern_stage.kernel import Kernel, Results, prefix_state
@@ -39,7 +36,7 @@ from xscl.algebra.events import Aggregate, Fold, NearPattern, Next, Pattern, Sch
 from xscl.algebra.events import Statement as AnyStatement
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast, SparkContext
+    from pyspark import SparkContext
 
 KernelState = Mapping[str, pa.Table]
 """The state, as `Kernel.state` returns it."""
@@ -494,27 +491,18 @@ class SparkRunner:
         self._context, self._least = context, least
         self.parts = parts or context.defaultParallelism
         self._here = Worker()
-        self._told: tuple[str, Broadcast[WorkerPlan]] | None = None
+        self._shipped = Shipped[WorkerPlan](context)
 
     def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
         if sum(work.events for work in works) < self._least:
             return [self._here.work(told, work) for work in works]
-        if self._told is None or self._told[0] != told.version:
-            self.close()
-            self._told = told.version, self._context.broadcast(told)
-        pickled = [pickle.dumps(work, pickle.HIGHEST_PROTOCOL) for work in works]
-        tasks = self._context.parallelize(pickled, len(pickled)).map(partial(_work, self._told[1]))
-        return [pickle.loads(done) for done in tasks.collect()]
+        plan = self._shipped.of(told.version, lambda: told)
+        return run_tasks(self._context, with_shipped(_work, plan), works)
 
     def close(self) -> None:
-        told, self._told = self._told, None
-        if told is not None:
-            with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them
-                told[1].destroy()
+        self._shipped.drop()
 
 
-# ------------------------------------------------------------ on executors
-
-
-def _work(told: Broadcast[WorkerPlan], work: bytes) -> bytes:
-    return pickle.dumps(_WORKER.work(told.value, pickle.loads(work)), pickle.HIGHEST_PROTOCOL)
+def _work(told: WorkerPlan, work: PartWork) -> Done:
+    """Runs on executors."""
+    return _WORKER.work(told, work)

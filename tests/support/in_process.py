@@ -96,6 +96,7 @@ class Context:
         self.random = Random(seed)
         self.master = "local[2]"
         self.jobs = 0
+        self._active_spark_context = self
 
     def parallelize(self, rows: Iterable[Any], count: int) -> Rows:
         every = list(rows)
