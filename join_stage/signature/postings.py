@@ -294,7 +294,7 @@ def drop_documents_before(run: PostingRun, time: int) -> PostingRun:
     if stays.all():
         return run
     instances = stays[run.document]
-    return _only(run, instances[run.instance], instances, stays)
+    return only_postings(run, instances[run.instance], instances, stays)
 
 
 def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
@@ -307,12 +307,13 @@ def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
     instances, documents = np.zeros(len(run.top), np.bool_), np.zeros(len(run.docid), np.bool_)
     instances[run.instance[kept[run.group]]] = True
     documents[run.document[instances]] = True
-    return _only(run, kept[run.group], instances, documents)
+    return only_postings(run, kept[run.group], instances, documents)
 
 
-def _only(
+def only_postings(
     run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
 ) -> PostingRun:
+    """Some postings of a run, of which some instances and documents are left, which have all of these postings."""
     counts = np.bincount(run.group[kept], minlength=len(run.value))
     some = counts > 0
     return PostingRun(

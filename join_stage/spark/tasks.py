@@ -28,7 +28,7 @@ from join_stage.near import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import merge_disk_runs
 from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing
-from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary
+from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary, only_postings
 from join_stage.signature.rows import PathClasses, RowIndex, SatisfiedRowsCache, Streams
 from join_stage.signature.runs import (
     BLOCK,
@@ -86,23 +86,9 @@ def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun,
     """The postings of documents with `first` <= docid < `end`, and their groups' indices in the whole run. Instances
     and documents keep their numbers."""
     docids = whole.docid[whole.documents]
-    kept = np.flatnonzero((docids >= first) & (docids < end))
-    groups, start = np.unique(whole.group[kept], return_index=True)
-    part = PostingRun(
-        value=whole.value[groups],
-        path_class=whole.path_class[groups],
-        start=np.append(start, len(kept)),
-        time=whole.time[kept],
-        node=whole.node[kept],
-        inner=whole.inner[kept],
-        instance=whole.instance[kept],
-        top=whole.top,
-        document=whole.document,
-        docid=whole.docid,
-        t0=whole.t0,
-        t1=whole.t1,
-    )
-    return part, groups
+    kept = (docids >= first) & (docids < end)
+    part = only_postings(whole, kept, np.ones(len(whole.top), np.bool_), np.ones(len(whole.docid), np.bool_))
+    return part, np.unique(whole.group[kept])
 
 
 MOST_FILES = 64
