@@ -230,6 +230,11 @@ class Document:
         return text.encode("utf-8", "surrogatepass")
 
 
+def as_bytes(raw: bytes | str) -> bytes:
+    """Input as it is stored, whatever it is."""
+    return raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
+
+
 @dataclass(frozen=True, slots=True)
 class Reject:
     """Input that could not become a document: its place (`id`, `stream`, `time` as far as known) and the reason.

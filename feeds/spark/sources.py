@@ -25,10 +25,11 @@ from lxml import etree
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
+from common.arrays import batch_of_rows, packed, unpacked
 from common.files import make_private_file
 from common.tools import in_batches
 from common.xml import read_prolog, xml_parser
-from feeds.documents import Document, Reject, SourceError, now_us
+from feeds.documents import Document, Reject, SourceError, as_bytes, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.archive import remove_read
 from feeds.fetch.fetcher import Job, Settings, own_agent
@@ -60,13 +61,7 @@ ROWS, BYTES = 1_000, 8 * 1024 * 1024
 
 
 def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
-    return map(_batch, in_batches(items, ROWS, BYTES, size_of))
-
-
-def _batch(items: Iterable[Document | Reject]) -> pa.RecordBatch:
-    columns = zip(*map(_row, items), strict=True)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=SCHEMA)
+    return (batch_of_rows(map(_row, some), SCHEMA) for some in in_batches(items, ROWS, BYTES, size_of))
 
 
 def _row(item: Document | Reject) -> tuple[object, ...]:
@@ -82,8 +77,7 @@ def _row(item: Document | Reject) -> tuple[object, ...]:
 
 
 def _rejected(item: Reject) -> tuple[object, ...]:
-    raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
-    return item.id, item.stream, item.time, item.time, None, item.reason, raw
+    return item.id, item.stream, item.time, item.time, None, item.reason, as_bytes(item.raw)
 
 
 def _text(document: Document) -> str:
@@ -186,12 +180,13 @@ class Inbox:
             self._commit(segment, history)
 
     def _commit(self, items: Sequence[ReadItem[Document | Reject]], history: History) -> None:
-        data = _to_bytes(row_batches(read.item for read in items if read.item is not None))
+        batches = list(row_batches(read.item for read in items if read.item is not None))
         offsets = {(read.offset.source, read.offset.file): read.offset.position for read in items}
         with self._database:
             self._database.execute("BEGIN")
-            if data:
-                self._database.execute("INSERT INTO segments (rows) VALUES (?)", (data,))
+            if batches:
+                rows = packed(pa.Table.from_batches(batches))
+                self._database.execute("INSERT INTO segments (rows) VALUES (?)", (rows,))
             files = [(*key, position) for key, position in offsets.items()]
             self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", files)
             self._database.executemany("INSERT OR REPLACE INTO history VALUES (?, ?)", history.changed().items())
@@ -215,22 +210,6 @@ class Inbox:
         """Removes the offsets of files of a source that are gone. None: the files present are unknown."""
         gone = [(source, file) for file in self.read_files(source) - there] if there is not None else []
         self._database.executemany("DELETE FROM files WHERE source = ? AND file = ?", gone)
-
-
-def _to_bytes(batches: Iterator[pa.RecordBatch]) -> bytes:
-    found = list(batches)
-    if not found:
-        return b""
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, SCHEMA) as writer:
-        for batch in found:
-            writer.write_batch(batch)
-    return bytes(out.getvalue().to_pybytes())
-
-
-def from_bytes(data: bytes) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(data) as reader:
-        yield from reader
 
 
 _T = TypeVar("_T")
@@ -365,7 +344,7 @@ class _LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _Segment):
-            yield from from_bytes(partition.data)
+            yield from unpacked(partition.data).to_batches()
 
     def commit(self, end: dict[str, int]) -> None:
         self._with_inbox(lambda inbox: inbox.drop(end["segment"]))

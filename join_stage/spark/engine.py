@@ -35,7 +35,7 @@ from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
 from join_stage.store.protocol import RUNS, UNBOUNDED, Bounds, StoreError, StoreSchema
 from join_stage.store.spark.manifests import FileTables
-from join_stage.store.spark.parquet_store import ParquetStore, TableViews, local_frame
+from join_stage.store.spark.parquet_store import ParquetStore, TableViews
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.session import loss, telling_loss
 from join_stage.tables import FLAT_STORE, NOTHING_ELSE, STATE, OnlyRead, drop_runs_manifest, runs_manifest
@@ -256,14 +256,7 @@ class SparkEngine(ParquetStore):
     # ------------------------------------------------------------ queries and joins
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        self._views.refresh(sql)
-        for name, table in (views or {}).items():
-            self._view(name, table)
-        try:
-            return self._session.sql(sql).toArrow()
-        finally:
-            for name in views or {}:
-                self._session.catalog.dropTempView(name)
+        return self._views.select(sql, views)
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
         return SparkQuestion(self._session, self.snapshot(), sql, bounds)
@@ -280,7 +273,7 @@ class SparkEngine(ParquetStore):
         for name, rows in self._state_rows(batch).items():
             self.append(name, rows)
             if self._plan.in_sql:
-                self._view(f"{name}_w", given.r_doc if name == "r_doc" else rows)
+                self._views.show(f"{name}_w", given.r_doc if name == "r_doc" else rows)
         found = self._plan.join(Batch(given, first_docid, older, scope), before)
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
@@ -307,9 +300,6 @@ class SparkEngine(ParquetStore):
             "r_docts": times.add_column(1, "timestamp", times["t0"]),
         }
 
-    def _view(self, name: str, rows: pa.Table) -> None:
-        local_frame(self._session, rows).createOrReplaceTempView(name)
-
 
 class SparkReader(OnlyRead, FileTables):
     """A read-only `JoinEngine`; others may write the store."""
@@ -321,10 +311,7 @@ class SparkReader(OnlyRead, FileTables):
         self._views = TableViews(self._session, self)
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        self._views.refresh(sql)
-        for name, table in (views or {}).items():
-            local_frame(self._session, table).createOrReplaceTempView(name)
-        return self._session.sql(sql).toArrow()
+        return self._views.select(sql, views)
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
         return SparkQuestion(self._session, self, sql, bounds)

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
-from common.arrays import Ints
+from common.arrays import Ints, packed, unpacked
 from common.executors import Shipped, run_tasks, with_shipped
 from common.files import sync_directory
 from join_stage.arrays import bisect_ranges, group_starts
@@ -259,7 +259,7 @@ def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuf
         if isinstance(one, Located):
             located.setdefault(one.run, []).append(one)
         else:
-            filtered += pa.ipc.open_stream(one)
+            filtered += unpacked(one).to_batches()
     found = [] if told.batch is None else list(_paired(told, told.batch, meanings, number, located))
     return FactorisedMatches(rows, Costs(), found, filtered, WordSets(told.texts_of))
 
@@ -297,12 +297,7 @@ def by_slice(matches: Iterable[pa.RecordBatch], slices: Sequence[int]) -> Iterat
 
 
 def as_stream(matches: Iterable[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, RESULT) as stream:
-        for batch in matches:
-            stream.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return bytes(packed(pa.Table.from_batches(matches, RESULT)))
 
 
 T = TypeVar("T")
@@ -358,7 +353,7 @@ class SpreadMatches:
         found = self.answered(_as_streams).persist()
         try:
             for stream in found.toLocalIterator():
-                for batch in pa.ipc.open_stream(stream):
+                for batch in unpacked(stream).to_batches():
                     for start in range(0, batch.num_rows, max_chunksize):
                         yield batch.slice(start, max_chunksize)
         finally:

@@ -89,7 +89,7 @@ class SparkBasicPlan(SQLPlan):
                 pa.array(values, pa.int32() if column.startswith("var") else None)
                 for column, values in zip(template.columns, zip(*rows, strict=True), strict=True)
             ]
-            self._view(template.name, pa.table(arrays, names=template.columns))
+            self._views.show(template.name, pa.table(arrays, names=template.columns))
         self._dirty.clear()
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> pa.Table:
@@ -127,7 +127,7 @@ class SparkBasicPlan(SQLPlan):
             self._views.forget(name)
         for name, frame in joined.items():
             frame.createOrReplaceTempView(name)
-        self._view("joined_streams", batch.scope.joined_streams())
+        self._views.show("joined_streams", batch.scope.joined_streams())
         for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
             statement = value_pairs_statement(side, batch.scope.window, many=batch.has_many_values)
             joined[side.pairs] = persisted(session.sql(statement), cached)
@@ -141,9 +141,6 @@ class SparkBasicPlan(SQLPlan):
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None: ...
-
-    def _view(self, name: str, rows: pa.Table) -> None:
-        local_frame(self._session, rows).createOrReplaceTempView(name)
 
 
 def persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:
@@ -343,11 +340,11 @@ class SparkViewsPlan(SparkBasicPlan):
         return found
 
     def _slices(self, batch: Batch, numbers: Mapping[str, tuple[int, bool]]) -> tuple[pa.Table, pa.Table]:
-        self._view("batch_values", _relation({value: number for value, (number, _) in numbers.items()}))
+        self._views.show("batch_values", _relation({value: number for value, (number, _) in numbers.items()}))
         statement = slices_statement("batch_values", "_w")
         missing = {value: number for value, (number, cached) in numbers.items() if not cached}
         if batch.older and missing:
-            self._view("missing_values", _relation(missing))
+            self._views.show("missing_values", _relation(missing))
             statement += "\nUNION ALL\n" + slices_statement("missing_values", "_old")
         rows = self._session.sql(statement).toArrow().cast(SLICE)
         old = pc.less(rows["docid"], batch.first_docid)
@@ -381,8 +378,8 @@ class SparkViewsPlan(SparkBasicPlan):
             joined["r_bin_old"].unionAll(joined["r_bin_w"]) if "r_bin_old" in joined else joined["r_bin_w"]
         )
         self._views.forget("r_bin")
-        self._view("joined_streams", batch.scope.joined_streams())
-        self._view("joined_edges", self._edges.table())
+        self._views.show("joined_streams", batch.scope.joined_streams())
+        self._views.show("joined_edges", self._edges.table())
         for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
             statement = joined_slices_statement(side, batch.scope.window, many=batch.has_many_values)
             joined[side.edges] = persisted(session.sql(statement), cached)

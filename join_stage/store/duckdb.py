@@ -266,6 +266,9 @@ def seclude(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET lock_configuration = true")
 
 
+_WRONG_VALUES = ("Conversion Error", "Invalid Input Error")
+
+
 class RefusedByDuckDB(QuestionRefused, duckdb.Error):
     """A question that DuckDB rejects, in its words: bad SQL, or a value that cannot be computed."""
 
@@ -297,16 +300,13 @@ class DuckDBQuestion:
             raise QuestionRefused(
                 "the question needs more memory than there is: narrow it down, or ask again later"
             ) from None
-        except (duckdb.Error, pa.ArrowException) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
+            # Arrow makes OSErrors of some errors of DuckDB while it reads from it.
+            if isinstance(error, OSError) and not any(kind in str(error) for kind in _WRONG_VALUES):
+                raise
             raise RefusedByDuckDB(str(error)) from error
-        except OSError as error:  # what Arrow makes of some errors while it reads from DuckDB
-            if self._cut:
-                raise QuestionInterrupted("the question was interrupted") from None
-            if "Conversion Error" in str(error) or "Invalid Input Error" in str(error):
-                raise RefusedByDuckDB(str(error)) from error
-            raise
         finally:
             with suppress(duckdb.Error):
                 self._cursor.close()

@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, StorageLevel
 from pyspark.errors import PySparkException
 
-from common.arrays import Ints
+from common.arrays import Ints, unpacked
 from common.executors import Shipped, with_shipped
 from common.files import open_like_directory
 from join_stage.protocol import RESULT, Cost, Matches
@@ -572,5 +572,5 @@ def _times(records: Sequence[Record], most: int) -> tuple[int, ...]:
 
 
 def _rest(summaries: Iterable[TaskSummary]) -> pa.Table:
-    streams = [pa.ipc.open_stream(one.rest).read_all() for one in summaries if one.rest is not None]
+    streams = [unpacked(one.rest) for one in summaries if one.rest is not None]
     return pa.concat_tables([RESULT.empty_table(), *streams])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.arrays import batch_of_rows
 from common.errors import InputError
 from common.tools import from_json, in_batches
 from feeds.documents import Document, Reject
@@ -409,11 +410,7 @@ def read_batches(
                 yield document
 
     for batch in in_batches(wanted(), PAGE_DOCUMENTS, PAGE_CHARACTERS, lambda document: len(document.xml)):
-        rows = ((one.id, one.stream, one.t0, one.t1, one.xml_bytes()) for one in batch)
-        columns = zip(*rows, strict=True)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(columns, DOCUMENTS, strict=True)], schema=DOCUMENTS
-        )
+        yield batch_of_rows(((one.id, one.stream, one.t0, one.t1, one.xml_bytes()) for one in batch), DOCUMENTS)
 
 
 MOST_QUERIES = 1_000

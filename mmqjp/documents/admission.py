@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from common.bounds import EARLIEST, LATEST
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject
+from feeds.documents import Document, Now, Reject, as_bytes
 from feeds.history import size_of
 from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
 from mmqjp.documents.watermarks import Watermarks
@@ -128,11 +128,11 @@ class Admission:
         duplicates, now = 0, self._now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Reject):
-                dead.append((item.id, item.stream, item.time, item.reason, _bytes(item.raw), now))
+                dead.append((item.id, item.stream, item.time, item.reason, as_bytes(item.raw), now))
             elif key in met:
                 duplicates += 1
             elif isinstance(tree := trees[index], DocumentError):
-                dead.append((item.id, item.stream, item.t0, str(tree), _bytes(item.xml), now))
+                dead.append((item.id, item.stream, item.t0, str(tree), as_bytes(item.xml), now))
             else:
                 records.append(_record(item, tree))
                 indexes.append(index)
@@ -215,10 +215,6 @@ def _record(document: Document, tree: ParsedDocument | SerializedDocument) -> Re
     if isinstance(tree, ParsedDocument):
         record.tree = tree  # saves parsing `xml` again
     return record
-
-
-def _bytes(raw: bytes | str) -> bytes:
-    return raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
 
 
 class EvaluatedRows:

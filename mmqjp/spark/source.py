@@ -26,9 +26,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from common.arrays import batch_of_rows
 from common.files import write_whole
 from common.tools import in_batches
-from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, now_us, unix_time_refusal
+from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
 from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
 from feeds.readers import (
@@ -185,7 +186,7 @@ def row_of(
         case Document():
             return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *fingerprints)
         case Reject():
-            raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+            raw = as_bytes(item.raw)
             return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, None, *fingerprints)
         case EndOfFetch():
             return (*where, *[None] * 7, encode_sighting(item), *fingerprints)
@@ -205,16 +206,11 @@ def _cut_row(place: int, split: Split) -> tuple[Any, ...]:
 
 
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
+    return (batch_of_rows(some, ROWS) for some in in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
 
 
 def _size(row: tuple[Any, ...]) -> int:
     return len(row[_XML] or row[_RAW] or b"")
-
-
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
 
 
 def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:

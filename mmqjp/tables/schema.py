@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import packed, unpacked
+from common.arrays import batch_of_rows, packed, unpacked
 from common.bounds import INFINITE
 from feeds.readers import Offset
 from join_stage.store.protocol import NumberedViews, StoreSchema, TableStore
@@ -58,9 +58,7 @@ def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
         named = [dict(zip(schema.names, row, strict=True)) for row in rows]
         found = pa.RecordBatch.from_struct_array(pa.array(named, pa.struct(list(schema))))
         return pa.Table.from_batches([found], schema)
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.table(arrays, schema=schema)
+    return pa.Table.from_batches([batch_of_rows(rows, schema)])
 
 
 ROW_COUNTS = """SELECT 'documents' AS what, kind, stream, count(*) AS rows, sum(length(xml)) AS bytes, max(t1) AS latest
@@ -242,10 +240,7 @@ def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, 
     """Replaces earlier snapshots by one at a horizon, and drops the events before it."""
     store.drop_before("pattern_state", "batch", batch)
     rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
-    columns = list(zip(*rows, strict=True))
-    store.append(
-        "pattern_state", pa.table([pa.array(column) for column in columns], names=SNAPSHOTS.names).cast(SNAPSHOTS)
-    )
+    store.append("pattern_state", rows_table(rows, SNAPSHOTS))
     store.drop_before("events", "t1", horizon)
 
 

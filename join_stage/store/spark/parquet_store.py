@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from itertools import count, groupby, pairwise
 from pathlib import Path
@@ -382,6 +382,21 @@ class TableViews:
         if len(fresh) or not parts:
             parts.append(local_frame(self._session, fresh))
         return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
+
+    def show(self, name: str, rows: pa.Table) -> None:
+        """Makes a view of rows."""
+        local_frame(self._session, rows).createOrReplaceTempView(name)
+
+    def select(self, sql: str, given: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        """Answers a query over the tables, and over `given` ones."""
+        self.refresh(sql)
+        for name, rows in (given or {}).items():
+            self.show(name, rows)
+        try:
+            return self._session.sql(sql).toArrow()
+        finally:
+            for name in given or {}:
+                self._session.catalog.dropTempView(name)
 
     def forget(self, table: str) -> None:
         """Called when the view of a table was replaced; a query that names the table recreates it."""
