@@ -88,7 +88,8 @@ def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun,
     docids = whole.docid[whole.documents]
     kept = (docids >= first) & (docids < end)
     part = only_postings(whole, kept, np.ones(len(whole.top), np.bool_), np.ones(len(whole.docid), np.bool_))
-    return part, np.unique(whole.group[kept])
+    # By the very array of docids, pairs of documents of one batch are known.
+    return replace(part, docid=whole.docid), np.unique(whole.group[kept])
 
 
 MOST_FILES = 64
