@@ -379,8 +379,9 @@ class FileTables:
 
     def numbered_views(self, first_index: int) -> dict[str, str]:
         """The SELECTs of the numbered views, by name."""
-        numbered = self.schema.numbered
-        return {} if numbered is None else numbered.of_rows(self.read(numbered.table), first_index)
+        if (numbered := self.schema.numbered) is None:
+            return {}
+        return numbered.of_rows(self.read(numbered.table, [numbered.numbers, numbered.argument]), first_index)
 
 
 class Snapshot(FileTables):
