@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib.abc import MetaPathFinder
 from threading import Lock
@@ -124,6 +125,12 @@ def quick(cls: type[T]) -> type[T]:
     if hasattr(cls.__repr__, "__wrapped__"):  # made by the module, and not written in the class
         setattr(cls, "__repr__", names["__repr__"])  # noqa: B010  # the same
     return cls
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(cls: type[T]) -> type[T]:
+    """A frozen dataclass with slots that is `quick`."""
+    return quick(dataclass(frozen=True, slots=True)(cls))
 
 
 R = TypeVar("R")

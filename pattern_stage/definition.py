@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from common.tools import quick
+from common.tools import frozen
 from pattern_stage.clauses import Ordered, chain, ordered
 from xscl.algebra.events import (
     Aggregate,
@@ -198,8 +198,7 @@ T = TypeVar("T")
 AlgebraOp = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPattern
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Definition:
     """An operator over schemas, with parameters for constants. It has no window, as rows have one: `within` is None,
     and the OVER of an AGGREGATE 0."""

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from common.bounds import INFINITE
 from common.errors import OperationalError
-from common.tools import quick
+from common.tools import frozen
 from templates.graph import Canonical, Minor, Shape, bindings_of, canonical_row, canonical_shape, join_shape, minor
 from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.joins import Conjunct
@@ -27,8 +27,7 @@ RowKey = tuple[int, tuple[int, ...]]
 """A row as stored: its template, and its variables in the order of the template's nodes."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class TemplateRow:
     """A row of R_T: the variables of a template's nodes, and the largest window of its subscribers, in microseconds.
     `ordered`: all are FOLLOWED BY, so the right document begins when the left one ends, or later."""
@@ -177,8 +176,7 @@ Functions = tuple[str, ...]
 """Names of a chain of functions, in the order of application."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedStep:
     """A shared variable: a step of a definition. `parent` is the step above it, None for a step from the document.
     `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` numbers its
@@ -195,8 +193,7 @@ class SharedStep:
         return self.stream, self.parent, str(self.node)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
 
@@ -221,8 +218,7 @@ class TooManyChains(OperationalError, ValueError):
 _NOTHING = Change()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """A conjunctive query's row and template; `slots[side][i]` is the template's node for node i of that minor."""
 

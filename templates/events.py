@@ -8,9 +8,7 @@ of its own, from its variable's node to a leaf with its functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from common.tools import quick
+from common.tools import frozen
 from templates.catalog import Catalog, Change, StepEdge
 from templates.graph import Minor, definition_of, minor
 from xscl.algebra.events import ATTRIBUTE_END, EventPattern, Kind, Schema
@@ -23,8 +21,7 @@ _SELF = Test("element", "*", "*")
 _Definition = tuple[PatternNode, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlacedNode:
     """A node of K: its edge, and the index of its nearest ancestor in K, -1 at the top, whose edge is (leaf, leaf)."""
 
@@ -32,8 +29,7 @@ class PlacedNode:
     edge: StepEdge
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlacedAttribute:
     """An attribute of node `node` of K (-1: a constant), or of the first that `edge` leads to, by functions `chain`."""
 
@@ -45,8 +41,7 @@ class PlacedAttribute:
     constant: str = ""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventPlacement:
     """A definition in the catalog. `key` has the indexes of the nodes that identify an event, the root first."""
 

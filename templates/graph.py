@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from common.tools import hidden, quick
+from common.tools import frozen, hidden
 from xscl.algebra.joins import Term
 from xscl.algebra.trees import PatternNode, Test, node_texts, unnamed
 
 _SELF = Test("element", "*", "*")
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class MinorNode:
     """A node of K. `parent` is the index of its nearest proper ancestor in K, None at the top. `path` leads to it in
     the side's pattern, child by child. A leaf on the self axis has the path of the node that it stands for."""
@@ -31,8 +30,7 @@ class MinorNode:
     path: tuple[int, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Minor:
     """The minor's nodes in pre-order, and the index of each value-join term's node."""
 
@@ -154,8 +152,7 @@ def _is_rich(node: PatternNode) -> bool:
     return node.var is not None or len(node.children) > 0 or len(node.conditions) > 1
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """A reduced join graph with numbered nodes: the left side first, each side in pre-order. `parents` has each node's
     parent, None at the top of a side. `left` is the number of left nodes. `joins` are pairs (left leaf, right leaf)."""
@@ -193,8 +190,7 @@ def join_shape(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Ter
     return Shape(count, tuple(parents), tuple(sorted(edges)))
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Canonical:
     """`key` is equal for isomorphic graphs, and `position[i]` is the canonical position of node i."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from sys import intern
@@ -11,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from lark import Token, Transformer
 
-from common.tools import quick
+from common.tools import frozen
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import (
     DERIVED,
@@ -100,8 +99,7 @@ _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"}
 _STRING_VALUED = ({"string"} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declaration:
     """`DECLARE NAMESPACE prefix = "uri"`."""
 
@@ -110,30 +108,26 @@ class Declaration:
     span: Span
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Binding:
     var: Token
     span: Span
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Filter:
     condition: Expr
     span: Span
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Published:
     name: str
     once: Once | None
     span: Span
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Clause:
     word: str
     value: Any
@@ -349,8 +343,7 @@ class Builder(_LiteralBuilder):
         return Hole(children[1], "", _span(children[0], children[2]))
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Attribute:
     name: str
     parts: tuple[str | Hole, ...]

@@ -10,11 +10,11 @@ whose last node carries the literal (XPath's existential comparison), and any ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from common.tools import Remembered, quick
+from common.tools import Remembered, frozen
 from xscl.algebra.joins import (
     NEGATED,
     TUPLE_TEST,
@@ -78,8 +78,7 @@ from xscl.check import disjuncts, near_join
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leaf:
     """A block as an input of joins: its number, from 0, and its stream."""
 
@@ -87,8 +86,7 @@ class Leaf:
     stream: str
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinNode:
     """A join of two inputs. `scope` has its predicate's names, and `patterns` those of all blocks so far."""
 

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.tools import quick
+from common.tools import frozen
 from xscl.algebra.events import ArithmeticOp, Schema
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import CompareOp, ElementConstructor, Expr, Number, Span, Step, String, nowhere
@@ -20,8 +20,7 @@ from xscl.algebra.values import CompareOp, ElementConstructor, Expr, Number, Spa
 DEFAULT_STREAM = "S"
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """A tree pattern over one stream. Its root is the node of the last step."""
 
@@ -33,8 +32,7 @@ class Block:
 # ---------------------------------------------------------------- SELECT
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class SelectItem:
     """`operand AS name`. A variable alone is selected under its own name."""
 
@@ -43,16 +41,14 @@ class SelectItem:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class SelectStar:
     """`*`: the block roots and the items of subqueries."""
 
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class SelectItems:
     items: tuple[SelectItem, ...]
     span: Span = nowhere()
@@ -63,8 +59,7 @@ SelectClause = SelectStar | SelectItems | ElementConstructor
 # ---------------------------------------------------------------- FROM
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """In microseconds; None is INF."""
 
@@ -72,8 +67,7 @@ class Window:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Join:
     """`left FOLLOWED BY{pred, window} right`, or JOIN, or JOIN UNORDERED."""
 
@@ -85,8 +79,7 @@ class Join:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubQuery:
     """A query in parentheses with a SELECT, which defines what the outer query sees and under which names."""
 
@@ -98,8 +91,7 @@ class SubQuery:
 Input = Block | Join | SubQuery
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Once:
     """`ONCE PER (keys) WITHIN window`, after the name in PUBLISH. None is for ever. The span begins with the name."""
 
@@ -108,8 +100,7 @@ class Once:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Query:
     """One standing query. `select` is None if missing, which means `*`. With `once` it has a PUBLISH name."""
 
@@ -127,8 +118,7 @@ class Query:
         return id(source), id(self.select), id(self.once)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamName:
     name: str
     span: Span = nowhere()
@@ -138,8 +128,7 @@ Qualifier = Literal["", "$1", "$2", "$"]
 """The qualifier of a reference: of NEXT and FOLD the left event, the right one, or FOLD's latest."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """An attribute: `name`, `$1.name`, `$2.name` or `$.name`."""
 
@@ -152,8 +141,7 @@ ItemIndex = Literal["", "1", "i", "i-1", "LEN", "[]", "..i-1"]
 """Which event of a variable: `v`, `v[1]`, `v[i]`, `v[i-1]`, `v[v.LEN]`; or those of `v[]`, or of `v[..i-1]`."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemReference:
     """In PATTERN, an attribute of a variable's event, such as `v[1].name`; `v.LEN` looks like one. Without a name it is
     the events of `v[]`, or of `v[..i-1]`, as count()'s argument."""
@@ -164,8 +152,7 @@ class ItemReference:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EquivalenceTest:
     """`[x, y]`: all events are equal in these attributes."""
 
@@ -173,15 +160,13 @@ class EquivalenceTest:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimeMeasure:
     name: Literal["DUR", "GAP"]
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Percentage:
     """`80%`: a number of hundredths, as written, without the sign."""
 
@@ -189,16 +174,14 @@ class Percentage:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Null:
     """NULL, which is not allowed as an expression."""
 
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArithmeticExpr:
     op: ArithmeticOp
     left: EventExpr
@@ -206,15 +189,13 @@ class ArithmeticExpr:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Minus:
     arg: EventExpr
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventCall:
     """A function of values, a test of texts, or an aggregate."""
 
@@ -223,8 +204,7 @@ class EventCall:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventCompare:
     op: CompareOp
     left: EventExpr
@@ -232,30 +212,26 @@ class EventCompare:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsNull:
     value: EventExpr
     negated: bool = False
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Both:
     args: tuple[EventExpr, ...]
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Either:
     args: tuple[EventExpr, ...]
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Negated:
     arg: EventExpr
     span: Span = nowhere()
@@ -286,8 +262,7 @@ EventExpr = (
 # ---------------------------------------------------------------- components
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneEvent:
     """`stream variable`, or, `many`, `stream+ variable[]`."""
 
@@ -297,8 +272,7 @@ class OneEvent:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoEvent:
     """`~(component)`."""
 
@@ -306,8 +280,7 @@ class NoEvent:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnyOrder:
     """`SET(components)`."""
 
@@ -315,8 +288,7 @@ class AnyOrder:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class LetterOf:
     """`stream`, or, `needed`, `stream!`: a component of a pattern with ERRORS."""
 
@@ -325,8 +297,7 @@ class LetterOf:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alternatives:
     """`(a, b | c)`: alternative words."""
 
@@ -334,8 +305,7 @@ class Alternatives:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repetition:
     """`part*`, `part+` or `part{least,}`."""
 
@@ -349,8 +319,7 @@ Component = OneEvent | NoEvent | AnyOrder | LetterOf | Alternatives | Repetition
 # ---------------------------------------------------------------- clauses
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedVariable:
     """A variable in parentheses after a strategy: `v`, or, `many`, `v[]`."""
 
@@ -359,8 +328,7 @@ class ListedVariable:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class StrategyName:
     """`skip_till_next_match(a, b[])`: a name, and optional variables."""
 
@@ -369,8 +337,7 @@ class StrategyName:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Errors:
     """`ERRORS <= most BUDGET budget`."""
 
@@ -379,8 +346,7 @@ class Errors:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mode:
     """`EARLIEST MAXIMAL` and `NON OVERLAPPING`; neither is ALL MATCHES."""
 
@@ -389,8 +355,7 @@ class Mode:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sequenced:
     """A PATTERN's body; WITHIN, RETURN and PUBLISH are its query's. The span is that of `PATTERN SEQ(...)`."""
 
@@ -423,8 +388,7 @@ def component_streams(components: tuple[Component, ...]) -> Iterator[StreamName]
 # ---------------------------------------------------------------- definitions
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class DefinedAttribute:
     """`name := operand` or `name IN path`. With `number` the value is a number: the operand is one, or
     `number(operand)` is written. With `each` there is an event for each node of the path, else the first one counts."""
@@ -436,8 +400,7 @@ class DefinedAttribute:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventDefinition:
     """`DEFINE EVENT name FROM block (attributes)`."""
 
@@ -450,8 +413,7 @@ class EventDefinition:
 # ---------------------------------------------------------------- streams
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Named:
     """`expression AS name`. An attribute alone has its own name. A missing name is empty."""
 
@@ -460,22 +422,19 @@ class Named:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllAttributes:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Filtered:
     condition: EventExpr
     source: EventStream
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grouped:
     """`AGGREGATE{items BY by OVER over} source`."""
 
@@ -486,8 +445,7 @@ class Grouped:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class NextStream:
     """`left NEXT{condition} right`. The span is that of NEXT."""
 
@@ -497,8 +455,7 @@ class NextStream:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Iteration:
     """`left FOLD{chooses, continues, sets} right`. The span is that of FOLD."""
 
@@ -510,8 +467,7 @@ class Iteration:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnionStream:
     """`left UNION right`. The span is that of UNION."""
 
@@ -520,8 +476,7 @@ class UnionStream:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inner:
     """A query in parentheses with a SELECT or a WITHIN."""
 
@@ -534,8 +489,7 @@ class Inner:
 EventStream = StreamName | Filtered | Grouped | NextStream | Iteration | UnionStream | Inner
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventQuery:
     """A standing query over events. `select` is None if missing, which means all attributes. In a PATTERN statement,
     `stream` is its body, and `select` its RETURN."""
@@ -571,8 +525,7 @@ def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
 StatementKind = Literal["query", "definition", "event query"]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Script:
     """The queries of a text, and its declared namespaces, as pairs of prefix and URI. It may also have event
     statements: definitions of events, and event queries. Then `order` has the kind of each statement."""

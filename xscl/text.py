@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
@@ -20,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from common.bounds import INFINITE, LONGEST_WINDOW
 from common.errors import InvalidValue
-from common.tools import quick
+from common.tools import frozen
 from xscl.algebra.values import Span
 from xscl.problems import EVENT_ADVICE, Lines, Problem
 
@@ -288,8 +287,7 @@ _OPENER = {")": "(", "]": "[", "}": "{"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatementSpan:
     """A statement's place, without its `;` and surrounding white space and comments, and its first problem."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common import tools
-from common.tools import Remembered, in_batches, quick
+from common.tools import Remembered, frozen, in_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,7 @@ class Slow:
     four: str | None = field(default=None, init=False, repr=False, compare=False)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quick:
     one: int
     two: tuple[Any, ...] = ()
@@ -44,8 +43,7 @@ def test_it_does_what_a_dataclass_does(arguments: tuple[Any, ...]):
 
 
 def test_a_repr_of_its_own_stays():
-    @quick
-    @dataclass(frozen=True, slots=True)
+    @frozen
     class Told:
         one: int = 3
 

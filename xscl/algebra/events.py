@@ -9,10 +9,10 @@ are ordinary conditions with each name an Attribute of `left`. See docs/patterns
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
-from common.tools import quick
+from common.tools import frozen
 from xscl.algebra.trees import PatternNode
 from xscl.algebra.values import CompareOp
 
@@ -30,16 +30,14 @@ ArithmeticOp = Literal["+", "-", "*", "/", "%"]
 # ---------------------------------------------------------------- expressions
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Constant:
     """A string or a number. Windows are numbers of seconds."""
 
     value: str | float
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parameter:
     """A template's placeholder for constants that differ between statements: column `index` of their rows."""
 
@@ -47,28 +45,24 @@ class Parameter:
     kind: Kind
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attribute:
     part: Part
     name: str
     kind: Kind
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Duration:
     """DUR: `t1 - t0` in seconds; in a condition of NEXT or FOLD that of the concatenation."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gap:
     """GAP: the right event's t0 less the t1 of the left's latest event, in seconds. In NEXT and FOLD only."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arithmetic:
     """An operation on two numbers; NULL if a number is, or if its result is not finite."""
 
@@ -77,8 +71,7 @@ class Arithmetic:
     right: Value
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A function of values: a derived value of XSCL, number, string-length, coalesce, concat or abs."""
 
@@ -90,8 +83,7 @@ class Function:
 Value = Constant | Parameter | Attribute | Duration | Gap | Arithmetic | Function
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """`left op right`: strings for = and != of two strings, else numbers. False if one is NULL."""
 
@@ -100,8 +92,7 @@ class Comparison:
     right: Value
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextTest:
     """`contains`, `starts-with`, `ends-with` or `matches`, or its negation. False if an argument is NULL."""
 
@@ -110,8 +101,7 @@ class TextTest:
     negated: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class NullTest:
     value: Value
     negated: bool = False
@@ -120,16 +110,14 @@ class NullTest:
 Atom = Comparison | TextTest | NullTest
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllOf:
     """Holds if all of `args` do, also without any."""
 
     args: tuple[EventCondition, ...] = ()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnyOf:
     """Holds if any of `args` does. There is no NOT: it has been pushed to the atoms."""
 
@@ -206,8 +194,7 @@ def value_kind(value: Value) -> Kind:
 # ---------------------------------------------------------------- operators
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Events:
     """The events of a stream: one that is defined, or that event statements PUBLISH."""
 
@@ -215,8 +202,7 @@ class Events:
     schema: Schema
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Select:
     """New attributes from old ones (π, ρ and α at once)."""
 
@@ -225,8 +211,7 @@ class Select:
     schema: Schema
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Filter:
     source: Stream
     condition: EventCondition
@@ -236,8 +221,7 @@ class Filter:
         return self.source.schema
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Union:
     """The events of both, without duplicates. The schemas are equal."""
 
@@ -249,8 +233,7 @@ class Union:
         return self.left.schema
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Next:
     """`left NEXT{condition} right`: each left event with the first later right events for which the condition holds.
     `within` is the maximum `t1 - t0` of a result in microseconds; None for no bound. `names` has a result's attributes,
@@ -264,8 +247,7 @@ class Next:
     schema: Schema
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fold:
     """`left FOLD{chooses, continues, sets} right`: runs of right events that begin with a left event.
 
@@ -288,8 +270,7 @@ class Fold:
 AggregateName = Literal["count", "sum", "avg", "min", "max", "argmax"]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Aggregated:
     """An aggregate of a group's events: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`."""
 
@@ -297,8 +278,7 @@ class Aggregated:
     args: tuple[Value, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Aggregate:
     """For each group and each t1 of its events: values of the group's events with `t - over < t1 <= t`. Without `over`,
     in microseconds, those with `t1 = t`. `by` names attributes of the source; `items` may do arithmetic on aggregates
@@ -361,8 +341,7 @@ def with_parts(
             return Union(left, right)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventAttribute:
     """An attribute: the value of a node, with functions applied, innermost first. The node is that of the pattern's
     variable `var` or, with `path`, the first that the path leads to from there, whose end has the variable
@@ -380,8 +359,7 @@ ATTRIBUTE_END = "#end"
 """The variable at the end of an attribute's path."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventPattern:
     """A definition of events: one for each distinct choice of nodes of `variables` in a match of the pattern in a
     document. The first variable is the block's root."""
@@ -399,8 +377,7 @@ class EventPattern:
 # ---------------------------------------------------------------- what is looked for
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variable:
     """A component of SEQ: an event, or with `kleene` one or more of them, each before the next. Components are in
     groups, numbered from 0: all events of a group are before those of the next. A group has one variable, or those of a
@@ -417,24 +394,21 @@ ItemPosition = Literal["only", "first", "each", "previous", "last", "every"]
 """Which event of a variable a name means: `v.x`, `v[1].x`, `v[i].x`, `v[i-1].x`, `v[v.LEN].x` or `v[].x`."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class OfItem:
     variable: int
     place: ItemPosition
     name: str
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Length:
     """`v.LEN`: the number of events of a Kleene variable."""
 
     variable: int
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class OfItems:
     """An aggregate of the events of a Kleene variable: of `v[]`, or, `earlier`, of `v[..i-1]`. In its arguments an
     Attribute of `left` is one of such an event."""
@@ -455,8 +429,7 @@ each variable in order, `first`, then `each`, then `complete`. `complete` begins
 event, or at the end of a match."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class WhereConjunct:
     """A conjunct of WHERE, tested with the event that it mentions last: one of `variable` (its place in the pattern),
     in `phase`.
@@ -491,8 +464,7 @@ Strategy = Literal["strict", "partition", "next", "any"]
 match could continue with; or any."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Returned:
     """An item of RETURN with one value, or one per event of variable `each`: then its names say `every` for it."""
 
@@ -507,8 +479,7 @@ EVENTS = "#events"
 time."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pattern:
     """`PATTERN SEQ(...)` without ERRORS.
 
@@ -561,8 +532,7 @@ ERRORS = "errors"
 """The attribute with the number of missing letters."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Letter:
     """An event of a stream. A `needed` one (!) cannot be left out."""
 
@@ -570,20 +540,17 @@ class Letter:
     needed: bool = False
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Word:
     parts: tuple[Letters, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneOf:
     parts: tuple[Letters, ...]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeated:
     """`least` repetitions or more: 0 for `*`, 1 for `+`."""
 
@@ -594,8 +561,7 @@ class Repeated:
 Letters = Letter | Word | OneOf | Repeated
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class NearPattern:
     """`PATTERN SEQ(...) ... ERRORS <= errors`: events that lack at most `errors` letters of a word of `letters`.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from common.tools import quick
+from common.tools import frozen
 from xscl.algebra.trees import PatternNode, Test, hidden_stream, naming, rename_variables
 from xscl.algebra.values import (
     Call,
@@ -44,8 +44,7 @@ TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Term:
     """A variable's string value, with functions applied, innermost first."""
 
@@ -53,8 +52,7 @@ class Term:
     functions: tuple[str, ...] = ()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """One input of a conjunctive query: a tree pattern over a stream. Only needed variables have names. The pattern
     over a hidden stream is that of its tuples."""
@@ -67,8 +65,7 @@ class Side:
         return tuple(self.pattern.variables())
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conjunct:
     """A conjunctive query. A filter has no `right`. Each of `joins` pairs a left term with a right one."""
 
@@ -85,8 +82,7 @@ class Conjunct:
         return tuple(pair for pair in self.joins if many_valued(pair[0].functions) is None)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Branch:
     """A path of a predicate on a variable of an absence's left input: the pattern below the variable's node. It is part
     of what must be absent, and does not restrict the left input itself."""
@@ -95,8 +91,7 @@ class Branch:
     path: PatternNode
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Absent:
     """One disjunct of what must be absent: a match of `right` that has all `joins`, pairs of a left and a right term,
     and satisfies `residual`. `branches` are their paths on the left input."""
@@ -113,8 +108,7 @@ class Absent:
         return used.difference(*(branch.path.variables() for branch in self.branches))
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`. `side`
     is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has the
@@ -137,8 +131,7 @@ class Hidden:
         return hidden_stream(repr(self) + beside)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class SelectEntry:
     """A SELECT item: its key in `nodes`, also its element's name, and its value, or a constant's text."""
 
@@ -146,8 +139,7 @@ class SelectEntry:
     value: Term | str
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class OncePer:
     """ONCE PER: report values of `keys` (operands over variables) once in this many microseconds, or ever (None)."""
 
@@ -155,8 +147,7 @@ class OncePer:
     window: int | None
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class NormalQuery:
     """A query in normal form.
 

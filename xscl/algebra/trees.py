@@ -17,7 +17,7 @@ from operator import is_
 from typing import Any
 
 from common.errors import InvalidValue
-from common.tools import Remembered, quick
+from common.tools import Remembered, frozen, quick
 from xscl.algebra.values import NodeKind, chained
 
 EXTENSION_PREFIX = "mmqjp"
@@ -57,8 +57,7 @@ class Condition:
         return f". = {xpath_literal(self.literal)}" if self.literal is not None else str(self.xpath)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class PatternNode:
     """A node on `axis` from its parent. On the self axis, ".", it may have `functions`, innermost first."""
 

@@ -13,13 +13,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
 from common.dates import iso_utc, parse_timestamp
-from common.tools import quick
+from common.tools import frozen
 from common.urls import canonical_url, url_domain, url_host
 from xscl.algebra.regex import compile_pattern
 from xscl.algebra.words import MANY_WORDS, encode_words, near, words_text
@@ -29,8 +29,7 @@ NodeKind = Literal["element", "attribute"]
 CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """A half-open range of character offsets in a script."""
 
@@ -48,8 +47,7 @@ def nowhere() -> Span:
 # ---------------------------------------------------------------- paths
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class NameTest:
     """A step's test: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name`, `@*:name` or `@*`. `prefix` is None if
     there is none, and "*" for any namespace. `local` is "*" for any name."""
@@ -60,8 +58,7 @@ class NameTest:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """A step of a path: axis, test, filters that must all hold, and the bound variable, if any."""
 
@@ -72,8 +69,7 @@ class Step:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rel:
     """A path from the filtered node. Without steps it is `.`, the node itself."""
 
@@ -85,8 +81,7 @@ class Rel:
 # The same classes serve filters, whose leaves are Rel, and predicates and SELECT, whose leaves are VarPath.
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class VarPath:
     """A variable or, with steps, a path on it: `x1`, `x1/title`."""
 
@@ -95,8 +90,7 @@ class VarPath:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class String:
     """A string literal; `value` is unquoted."""
 
@@ -104,8 +98,7 @@ class String:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number:
     """A number literal, as written."""
 
@@ -113,8 +106,7 @@ class Number:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """A function call: a condition such as `contains(...)`, or a value such as `host(...)`."""
 
@@ -123,8 +115,7 @@ class Call:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compare:
     op: CompareOp
     left: Expr
@@ -132,22 +123,19 @@ class Compare:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class And:
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Or:
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Not:
     arg: Expr
     span: Span = nowhere()
@@ -185,8 +173,7 @@ def map_operands(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
 # ---------------------------------------------------------------- constructors
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hole:
     """`{operand}` in an element constructor. `text` is stripped of braces and blanks."""
 
@@ -195,8 +182,7 @@ class Hole:
     span: Span = nowhere()
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@frozen
 class ElementConstructor:
     """`<name attr="text {hole}">text {hole} <child/></name>`. Names may have a prefix."""
 
