@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
 from sys import intern
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from lark import Token, Transformer
 
@@ -44,14 +44,10 @@ from xscl.syntax import (
     AnyOrder,
     ArithmeticExpr,
     Block,
-    Both,
     Component,
     DefinedAttribute,
-    Either,
     EquivalenceTest,
     Errors,
-    EventCall,
-    EventCompare,
     EventDefinition,
     EventQuery,
     EventStream,
@@ -69,7 +65,6 @@ from xscl.syntax import (
     Minus,
     Mode,
     Named,
-    Negated,
     NextStream,
     NoEvent,
     Null,
@@ -155,7 +150,9 @@ def _name(token: Token) -> str:
     return intern(str(token))
 
 
-class _LiteralBuilder(Transformer[Token, Any]):
+class _ExpressionBuilder(Transformer[Token, Any]):
+    """The callbacks that queries over documents and event statements share."""
+
     def string(self, children: list[Token]) -> String:
         return String(unquoted(children[0]), _span(children[0], children[0]))
 
@@ -165,8 +162,21 @@ class _LiteralBuilder(Transformer[Token, Any]):
     def parentheses(self, children: list[Any]) -> Any:
         return children[1]
 
+    def or_(self, children: list[Any]) -> Or:
+        return Or(_arms(children, Or), _span(children[0], children[-1]))
 
-class Builder(_LiteralBuilder):
+    def and_(self, children: list[Any]) -> And:
+        return And(_arms(children, And), _span(children[0], children[-1]))
+
+    def compare(self, children: list[Any]) -> Compare:
+        left, op, right = children
+        return Compare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
+
+    def call(self, children: list[Any]) -> Call | Not:
+        return Call(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
+
+
+class Builder(_ExpressionBuilder):
     """The parser's callbacks: each receives the children of its rule (tokens and nodes) and returns a node. Raises
     Problem for what the grammar accepts but the language does not."""
 
@@ -266,21 +276,11 @@ class Builder(_LiteralBuilder):
 
     # ------------------------------------------------------------ expressions
 
-    def or_(self, children: list[Any]) -> Or:
-        return Or(_arms(children, Or), _span(children[0], children[-1]))
-
-    def and_(self, children: list[Any]) -> And:
-        return And(_arms(children, And), _span(children[0], children[-1]))
-
     def either(self, children: list[Any]) -> Or:
         return self.or_([_condition(child) for child in children])
 
     def both(self, children: list[Any]) -> And:
         return self.and_([_condition(child) for child in children])
-
-    def compare(self, children: list[Any]) -> Compare:
-        left, op, right = children
-        return Compare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
 
     def call(self, children: list[Any]) -> Call | Not:
         name, args = _name(children[0]), tuple(children[2:-1:2])
@@ -374,10 +374,7 @@ def _condition(expr: Expr) -> Expr:
     return expr
 
 
-_Junction = TypeVar("_Junction", And, Or, Both, Either)
-
-
-def _arms(children: list[Any], kind: type[_Junction]) -> tuple[Any, ...]:
+def _arms(children: list[Any], kind: type[And | Or]) -> tuple[Any, ...]:
     arms: list[Any] = []
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])
@@ -406,7 +403,7 @@ class DefinitionBuilder(Builder):
 _SIDES = ("$", "$1", "$2")
 
 
-class EventBuilder(_LiteralBuilder):
+class EventBuilder(_ExpressionBuilder):
     """The parser's callbacks shared by all event statements, and those of queries: each receives the children of its
     rule (tokens and nodes) and returns a node. Raises Problem for what the grammar accepts but the language does not.
     An operator's span is its keyword, as far as parentheses are around its operands."""
@@ -503,18 +500,8 @@ class EventBuilder(_LiteralBuilder):
 
     # ------------------------------------------------------------ expressions
 
-    def either_(self, children: list[Any]) -> Either:
-        return Either(_arms(children, Either), _span(children[0], children[-1]))
-
-    def both_(self, children: list[Any]) -> Both:
-        return Both(_arms(children, Both), _span(children[0], children[-1]))
-
-    def negated(self, children: list[Any]) -> Negated:
-        return Negated(children[1], _span(children[0], children[1]))
-
-    def compare(self, children: list[Any]) -> EventCompare:
-        left, op, right = children
-        return EventCompare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
+    def negated(self, children: list[Any]) -> Not:
+        return Not(children[1], _span(children[0], children[1]))
 
     def is_null(self, children: list[Any]) -> IsNull:
         return IsNull(children[0], len(children) > 3, _span(children[0], children[-1]))
@@ -525,9 +512,6 @@ class EventBuilder(_LiteralBuilder):
 
     def minus(self, children: list[Any]) -> Minus:
         return Minus(children[1], _span(children[0], children[1]))
-
-    def call(self, children: list[Any]) -> EventCall:
-        return EventCall(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
 
     def bare(self, children: list[Token]) -> Reference:
         return Reference("", _name(children[0]), _span(children[0], children[0]))

@@ -34,7 +34,7 @@ from xscl.algebra.values import (
 )
 from xscl.algebra.words import LEAST, MOST
 from xscl.problems import EVENT_ADVICE, Problem, did_you_mean
-from xscl.syntax import Block, EventCall, EventExpr, Input, Join, Query, SelectItems, SubQuery
+from xscl.syntax import Block, EventExpr, Input, Join, Query, SelectItems, SubQuery
 
 SIGNATURES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(TESTS, (2, 2)),
@@ -160,7 +160,7 @@ def _check_call(call: Call, place: ExprContext) -> Iterator[Problem]:
         yield from check_operand(arg, place)
 
 
-def check_arguments(call: Call | EventCall, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
+def check_arguments(call: Call, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
     """The problems of a call's number of arguments, or else of those that have to be literals."""
     name, args = call.name, call.args
     if not least <= len(args) <= most:

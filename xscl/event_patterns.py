@@ -41,7 +41,7 @@ from xscl.algebra.events import (
     spelled_out,
     value_kind,
 )
-from xscl.algebra.values import Span
+from xscl.algebra.values import And, Call, Span
 from xscl.event_forms import (
     MAX_CLAUSES,
     all_of,
@@ -60,11 +60,9 @@ from xscl.syntax import (
     AllAttributes,
     Alternatives,
     AnyOrder,
-    Both,
     Component,
     EquivalenceTest,
     Errors,
-    EventCall,
     EventExpr,
     EventQuery,
     ItemReference,
@@ -194,7 +192,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ aggregates
 
-    def _of_items(self, call: EventCall, operator: EventClause) -> Value | None:
+    def _of_items(self, call: Call, operator: EventClause) -> Value | None:
         items = list(parts_of_kind(call.args, ItemReference))
         if not items:
             hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
@@ -221,7 +219,7 @@ class PatternResolver(Resolver):
             return None
         return self._aggregated(call, variable, earlier=first.place == "..i-1")
 
-    def _aggregated(self, call: EventCall, variable: Declared, *, earlier: bool) -> Value | None:
+    def _aggregated(self, call: Call, variable: Declared, *, earlier: bool) -> Value | None:
         args: tuple[Value, ...] = ()
         if not (call.name == "count" and len(call.args) == 1 and _is_bare(call.args[0])):
             for one in parts_of_kind(call.args, ItemReference):
@@ -329,7 +327,7 @@ class PatternResolver(Resolver):
         """The attributes in brackets, and the other conditions of WHERE."""
         keys: dict[str, None] = {}
         others: list[EventExpr] = []
-        for expr in where.args if isinstance(where, Both) else () if where is None else (where,):
+        for expr in where.args if isinstance(where, And) else () if where is None else (where,):
             if isinstance(expr, EquivalenceTest):
                 keys.update(dict.fromkeys(name.name for name in expr.names if self._is_key(name, streams)))
             else:

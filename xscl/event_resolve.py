@@ -41,8 +41,13 @@ from xscl.algebra.values import (
     ORDERS,
     TESTS,
     WITH_LITERAL,
+    And,
+    Call,
+    Compare,
     CompareOp,
+    Not,
     Number,
+    Or,
     Span,
     String,
     compare,
@@ -70,11 +75,7 @@ from xscl.problems import LACKS_EVENTS, Problem, did_you_mean
 from xscl.syntax import (
     AllAttributes,
     ArithmeticExpr,
-    Both,
-    Either,
     EquivalenceTest,
-    EventCall,
-    EventCompare,
     EventExpr,
     EventStream,
     Filtered,
@@ -85,7 +86,6 @@ from xscl.syntax import (
     Iteration,
     Minus,
     Named,
-    Negated,
     NextStream,
     Null,
     Percentage,
@@ -119,7 +119,7 @@ class Scope:
     left: Schema
     right: Schema = ()
     changes: frozenset[str] = frozenset()
-    grouped: Callable[[EventCall], Value | None] | None = None
+    grouped: Callable[[Call], Value | None] | None = None
     source: Schema = ()
 
 
@@ -167,11 +167,11 @@ class Expressions:
             case ArithmeticExpr(op=op, left=left, right=right):
                 one, two = self.value(left, scope), self.value(right, scope)
                 return None if one is None or two is None else arithmetic(op, one, two)
-            case EventCall():
+            case Call():
                 return self._call(expr, scope)
             case Null():
                 self.problem("NULL is no value", expr.span, "write x IS NULL, or x IS NOT NULL")
-            case EventCompare() | IsNull() | Both() | Either() | Negated():
+            case Compare() | IsNull() | And() | Or() | Not():
                 hint = "use it as a condition of its own, beside others with AND, OR"
                 self.problem("a condition cannot stand here, where a value is needed", expr.span, hint)
         return None
@@ -244,7 +244,7 @@ class Expressions:
                 hint = "INF is no number: leave the condition out"
         self.problem(message, span, hint)
 
-    def _call(self, call: EventCall, scope: Scope) -> Value | None:
+    def _call(self, call: Call, scope: Scope) -> Value | None:
         name, name_span = call.name, Span(call.span.start, call.span.start + len(call.name))
         if name in AGGREGATES:
             if scope.grouped is not None:
@@ -279,7 +279,7 @@ class Expressions:
         kind = "number" if name in _NUMBERS else next(iter(kinds)) if name == "coalesce" else "string"
         return function_of(name, values, kind)
 
-    def arguments(self, call: EventCall, scope: Scope) -> tuple[Value, ...] | None:
+    def arguments(self, call: Call, scope: Scope) -> tuple[Value, ...] | None:
         values = [self.value(arg, scope) for arg in call.args]
         problems = list(check_arguments(call, *ALL_FUNCTIONS[call.name]))
         self.problems += problems
@@ -291,15 +291,15 @@ class Expressions:
     def condition(self, expr: EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
         """A condition or, `negated`, its negation. None after a problem."""
         match expr:
-            case Both(args=args) | Either(args=args):
+            case And(args=args) | Or(args=args):
                 found = [self.condition(arg, scope, negated=negated) for arg in args]
                 known = [one for one in found if one is not None]
                 if len(known) < len(found):
                     return None
-                return all_of(*known) if isinstance(expr, Both) is not negated else any_of(*known)
-            case Negated(arg=arg):
+                return all_of(*known) if isinstance(expr, And) is not negated else any_of(*known)
+            case Not(arg=arg):
                 return self.condition(arg, scope, negated=not negated)
-            case EventCompare():
+            case Compare():
                 return self.comparison(expr, scope, negated)
             case IsNull(value=inner):
                 value = self.value(inner, scope)
@@ -308,13 +308,13 @@ class Expressions:
                 if isinstance(value, Constant):
                     return ALWAYS if expr.negated is not negated else AnyOf(())
                 return NullTest(value, expr.negated is not negated)
-            case EventCall(name=name) if name in TESTS:
+            case Call(name=name) if name in TESTS:
                 return self._test(expr, scope, negated)
         if self.value(expr, scope) is not None:
             self.problem("this is a value, not a condition", expr.span, "compare it with something: x = y")
         return None
 
-    def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> EventCondition | None:
+    def comparison(self, expr: Compare, scope: Scope, negated: bool) -> EventCondition | None:
         """A comparison or, `negated`, its opposite. None after a problem."""
         if isinstance(expr.left, Null) or isinstance(expr.right, Null):
             self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
@@ -340,7 +340,7 @@ class Expressions:
             return ALWAYS if compare(op, left.value, right.value) else AnyOf(())
         return Comparison(op, left, right)
 
-    def _test(self, call: EventCall, scope: Scope, negated: bool) -> EventCondition | None:
+    def _test(self, call: Call, scope: Scope, negated: bool) -> EventCondition | None:
         values = self.arguments(call, scope)
         if values is None:
             return None
@@ -495,7 +495,7 @@ class Resolver(Expressions):
         groups = tuple((name, kinds[name]) for name in by)
         found: dict[Aggregated, tuple[str, Value]] = {}
 
-        def grouped(call: EventCall) -> Value | None:
+        def grouped(call: Call) -> Value | None:
             values = self.arguments(call, inside)
             if values is None:
                 return None

@@ -31,13 +31,9 @@ from xscl.syntax import (
     AnyOrder,
     ArithmeticExpr,
     Block,
-    Both,
     Component,
     DefinedAttribute,
-    Either,
     EquivalenceTest,
-    EventCall,
-    EventCompare,
     EventDefinition,
     EventExpr,
     EventQuery,
@@ -53,7 +49,6 @@ from xscl.syntax import (
     LetterOf,
     Minus,
     Named,
-    Negated,
     NextStream,
     NoEvent,
     Null,
@@ -78,7 +73,7 @@ from xscl.syntax import (
 )
 from xscl.text import window_text
 
-_STRONG = {Either: 0, Both: 1, Negated: 2, EventCompare: 3, IsNull: 3, Minus: 6}
+_STRONG = {Or: 0, And: 1, Not: 2, Compare: 3, IsNull: 3, Minus: 6}
 """Binding strengths of operators. Others bind strongest; operations have 4 and 5."""
 
 
@@ -228,12 +223,12 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     Null: lambda _: "NULL",
     ArithmeticExpr: _operation,
     Minus: _minus,
-    EventCall: lambda node: f"{node.name}({', '.join(map(_expr, node.args))})",
-    EventCompare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
+    Call: lambda node: f"{node.name}({', '.join(map(_expr, node.args))})",
+    Compare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
     IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' if node.negated else ''}NULL",
-    Both: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),
-    Either: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
-    Negated: lambda node: f"NOT {_at_least(2, node.arg)}",
+    And: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),
+    Or: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
+    Not: lambda node: f"NOT {_at_least(2, node.arg)}",
 }
 
 

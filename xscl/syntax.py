@@ -15,7 +15,7 @@ from typing import Literal
 from common.tools import frozen
 from xscl.algebra.events import ArithmeticOp, Schema
 from xscl.algebra.joins import JoinOp
-from xscl.algebra.values import CompareOp, ElementConstructor, Expr, Number, Span, Step, String, nowhere
+from xscl.algebra.values import ElementConstructor, Expr, Span, Step, nowhere
 
 DEFAULT_STREAM = "S"
 
@@ -196,67 +196,26 @@ class Minus:
 
 
 @frozen
-class EventCall:
-    """A function of values, a test of texts, or an aggregate."""
-
-    name: str
-    args: tuple[EventExpr, ...]
-    span: Span = nowhere()
-
-
-@frozen
-class EventCompare:
-    op: CompareOp
-    left: EventExpr
-    right: EventExpr
-    span: Span = nowhere()
-
-
-@frozen
 class IsNull:
     value: EventExpr
     negated: bool = False
     span: Span = nowhere()
 
 
-@frozen
-class Both:
-    args: tuple[EventExpr, ...]
-    span: Span = nowhere()
-
-
-@frozen
-class Either:
-    args: tuple[EventExpr, ...]
-    span: Span = nowhere()
-
-
-@frozen
-class Negated:
-    arg: EventExpr
-    span: Span = nowhere()
-
-
 EventExpr = (
-    Reference
+    Expr
+    | Reference
     | ItemReference
     | EquivalenceTest
     | TimeMeasure
-    | String
-    | Number
     | Percentage
     | Window
     | Null
     | ArithmeticExpr
     | Minus
-    | EventCall
-    | EventCompare
     | IsNull
-    | Both
-    | Either
-    | Negated
 )
-"""A Window among them is a number of seconds."""
+"""An expression of an event statement. A Window among them is a number of seconds. It has no paths."""
 
 
 # ---------------------------------------------------------------- components

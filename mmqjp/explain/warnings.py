@@ -51,8 +51,6 @@ from xscl.problems import Lines, Problem, XsclError
 from xscl.syntax import (
     DEFAULT_STREAM,
     Block,
-    Both,
-    EventCompare,
     EventDefinition,
     EventExpr,
     EventQuery,
@@ -543,14 +541,14 @@ class _TextRemarks(Resolver):
         super().__init__(schemas, ())
         self.remarks: list[Problem] = []
 
-    def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> EventCondition | None:
+    def comparison(self, expr: Compare, scope: Scope, negated: bool) -> EventCondition | None:
         """Texts count as numbers in all but = and !=, and beside a number."""
         left, right = self.value(expr.left, scope), self.value(expr.right, scope)
         if left is not None and right is not None:
             self._texts(expr, left, right)
         return super().comparison(expr, scope, negated)
 
-    def _texts(self, expr: EventCompare, left: Value, right: Value) -> None:
+    def _texts(self, expr: Compare, left: Value, right: Value) -> None:
         texts = [
             one for one, value in ((expr.left, left), (expr.right, right))
             if value_kind(value) == "string" and not isinstance(value, Constant)
@@ -589,9 +587,9 @@ class _Remarking(_TextRemarks):
         names = {name for name, _ in right}
         clash = any(name in names for name, _ in left)
         before = {f"{name}_1" if clash else name for name, _ in left}
-        for atom in condition.args if isinstance(condition, Both) else (condition,):
+        for atom in condition.args if isinstance(condition, And) else (condition,):
             match atom:
-                case EventCompare(op="=", left=Reference(name=one), right=Reference(name=other)) if {
+                case Compare(op="=", left=Reference(name=one), right=Reference(name=other)) if {
                     one,
                     other,
                 } & before and {one, other} & names:

@@ -30,14 +30,10 @@ from xscl.syntax import (
     AnyOrder,
     ArithmeticExpr,
     Block,
-    Both,
     Component,
     DefinedAttribute,
-    Either,
     EquivalenceTest,
     Errors,
-    EventCall,
-    EventCompare,
     EventDefinition,
     EventExpr,
     EventQuery,
@@ -55,7 +51,6 @@ from xscl.syntax import (
     Minus,
     Mode,
     Named,
-    Negated,
     NextStream,
     NoEvent,
     Null,
@@ -100,7 +95,7 @@ CLAUSES = (
 KEYWORDS = ("from", "by", "AS", "next", "null", "not", "dur", "within")
 """Names behind a dot only."""
 FUNCTIONS = ("count", "sum", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown")
-Junction = TypeVar("Junction", And, Or, Both, Either)
+Junction = TypeVar("Junction", And, Or)
 _SIDES: tuple[Any, ...] = ("$1", "$2", "$")
 _PLACES: tuple[Any, ...] = ("", "1", "i", "i-1", "LEN", "[]", "..i-1")
 
@@ -146,7 +141,7 @@ class EventTrees:
         expr = self.expr(depth)
         if isinstance(expr, Reference | ItemReference) and chance(self.rng, 50):
             return Named(expr, expr.name)
-        return Named(expr, "" if isinstance(expr, EventCall) and chance(self.rng, 20) else self._name())
+        return Named(expr, "" if isinstance(expr, Call) and chance(self.rng, 20) else self._name())
 
     def stream(self, depth: int) -> EventStream:
         rng = self.rng
@@ -211,26 +206,26 @@ class EventTrees:
 
     # ------------------------------------------------------------ expressions
 
-    def expr(self, depth: int) -> EventExpr:
+    def expr(self, depth: int) -> Any:
         rng, less = self.rng, depth - 1
         if depth <= 0 or chance(rng, 15):
             return self._leaf()
         match rng.randrange(8):
             case 0:
-                return _flat(Both, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+                return _flat(And, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(Either, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+                return _flat(Or, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
             case 2:
-                return Negated(self.expr(less))
+                return Not(self.expr(less))
             case 3:
-                return EventCompare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]
+                return Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]
             case 4:
                 return IsNull(self.expr(less), chance(rng, 50))
             case 5:
                 return Minus(self.expr(less))
             case 6:
                 args = tuple(self.expr(less) for _ in range(rng.randrange(4)))
-                return EventCall(rng.choice(FUNCTIONS), args)
+                return Call(rng.choice(FUNCTIONS), args)
         return ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]
 
     def _leaf(self) -> EventExpr:

@@ -78,7 +78,8 @@ class Rel:
 
 
 # ---------------------------------------------------------------- operands and conditions
-# The same classes serve filters, whose leaves are Rel, and predicates and SELECT, whose leaves are VarPath.
+# The same classes serve filters, whose leaves are Rel, predicates and SELECT, whose leaves are VarPath, and event
+# statements, whose other leaves and operations are those of `xscl.syntax.EventExpr`.
 
 
 @frozen
