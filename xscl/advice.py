@@ -1,18 +1,19 @@
-"""Explains syntax errors in the language's terms, with a remedy."""
+"""Explains syntax errors in the language's terms, with a remedy; also spellings of SQL, XQuery or JSONPath."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
 from xscl.event_patterns import STRATEGIES
-from xscl.problems import Lines, Problem
-from xscl.text import KEYWORDS, UNITS_HINT, SyntaxKind, bracket_problem, foreign_mistake, misplaced_word, unit_hint
+from xscl.problems import EVENT_ADVICE, Lines, Problem
+from xscl.text import KEYWORDS, UNITS_HINT, SyntaxKind, bracket_problem, unit_hint
 
 _WORDS = {
     "NAME": "a name",
@@ -73,9 +74,9 @@ _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 class Rule:
     """A common mistake, how to recognise it, and its message.
 
-    `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped. The
-    terminal `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the first
-    group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place.
+    `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped. A
+    terminal of `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the
+    first group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place.
     """
 
     message: str
@@ -111,11 +112,9 @@ _WITHOUT_SIDE = (
 _DOCUMENT_RULES = (
     # Element constructors.
     Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
-    Rule("a single }} in constructor text", "write }}}} for a brace", r"\}", expects="TEXT"),
-    Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="DQUOTED"),
-    Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="SQUOTED"),
-    Rule("< cannot stand in an attribute", "write &lt;", "<", expects="DQUOTED"),
-    Rule("< cannot stand in an attribute", "write &lt;", "<", expects="SQUOTED"),
+    Rule("a single } in constructor text", "write }} for a brace", r"\}", expects="TEXT"),
+    Rule("a single } in an attribute", "write }} for a brace", r"\}", expects="DQUOTED SQUOTED"),
+    Rule("< cannot stand in an attribute", "write &lt;", "<", expects="DQUOTED SQUOTED"),
     Rule("an attribute's value must be quoted", 'write name="value"', expects="DQUOTE"),
     # Spellings of other languages.
     *_SPELLINGS,
@@ -127,7 +126,7 @@ _DOCUMENT_RULES = (
     Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
     Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
     Rule("there is no WHERE",
-         "write conditions as filters, as in S//item[./price > 5], and of events as in FILTER{{price > 5}} Offer",
+         "write conditions as filters, as in S//item[./price > 5], and of events as in FILTER{price > 5} Offer",
          r"(?i:where)\b"),
     Rule("reverse axes are not supported", _OUTER, r"\.\."),
     Rule("reverse axes are not supported", _OUTER, r"\.", r"\.", whole=True),
@@ -173,9 +172,9 @@ _DOCUMENT_RULES = (
     Rule("NOT without an operator", "write NOT FOLLOWED BY, NOT JOIN or NOT PRECEDED BY", expects="PRECEDED"),
     Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
     Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
-    Rule("{0} without a predicate in braces", "write {{x = y, 1 h}} behind it: a condition and a window",
+    Rule("{0} without a predicate in braces", "write {x = y, 1 h} behind it: a condition and a window",
          before=r"(?i:\b(BY|JOIN|UNORDERED))", expects="LBRACE"),
-    Rule("this join has no window", "write a comma and a window before }}, such as , 7 d or , INF", r"\}",
+    Rule("this join has no window", "write a comma and a window before }, such as , 7 d or , INF", r"\}",
          expects="COMMA", without="RPAR"),
     Rule("this join has no window", "write a window behind the comma, such as 7 d or INF", r"\}", expects="INF"),
     Rule("{0} is no window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
@@ -212,7 +211,7 @@ _DOCUMENT_RULES = (
     Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
     Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
     Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
-    Rule("a }} is missing", "write }} before this (for a brace in constructor text, write {{{{)", r"\S",
+    Rule("a } is missing", "write } before this (for a brace in constructor text, write {{)", r"\S",
          expects="RBRACE", without="AND"),
     Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
 )  # fmt: skip
@@ -259,7 +258,7 @@ _QUERY_RULES = (
          "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/|->|@", expects="NEXT"),
     Rule("a path reads documents, and an event query reads events",
          "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/", expects="FILTER"),
-    Rule("there are no brackets here", "write FILTER{{...}} in front of the source", r"\[", expects="NEXT"),
+    Rule("there are no brackets here", "write FILTER{...} in front of the source", r"\[", expects="NEXT"),
     Rule("there are no brackets here", "write $1.x = $2.x", r"\["),
     Rule("an event query has no element constructor",
          "write SELECT x, y AS z: an output has an element for each attribute", "<", "(?i:select)"),
@@ -269,15 +268,15 @@ _QUERY_RULES = (
     Rule("ONCE PER belongs to queries over documents", "remove it", r"(?i:once)\b", expects="$END"),
     Rule("WITHIN stands in front of PUBLISH", "write WITHIN 7 d PUBLISH name", r"(?i:within)\b", r"(?i:publish)\s+\w+"),
     *_EVENT_SPELLINGS,
-    Rule("there is no {0}", "write FILTER{{...}} in front of the source", r"(?i:(where|having)\b)"),
-    Rule("there is no GROUP BY", "write AGGREGATE{{count() AS n BY x OVER 1 d}} in front of the source",
+    Rule("there is no {0}", "write FILTER{...} in front of the source", r"(?i:(where|having)\b)"),
+    Rule("there is no GROUP BY", "write AGGREGATE{count() AS n BY x OVER 1 d} in front of the source",
          r"(?i:group)\b"),
     # References.
     Rule("{0}.{1} is no reference", "write $1.{1} for the left event, $2.{1} for the right one, $.{1} for FOLD's last",
          r"\.\s*(\w*)", r"(\w+)", whole=True),
     Rule("{0} without an attribute", "write a dot and a name behind it, as in {0}.x", before=r"(\$\w*)", expects="DOT"),
     # Parts that are missing, or too many.
-    Rule("FOLD has three parts in its braces", "write FOLD{{which, while, x + 1 AS x}}; each part may be empty",
+    Rule("FOLD has three parts in its braces", "write FOLD{which, while, x + 1 AS x}; each part may be empty",
          r"\}", expects="COMMA", without="RBRACE"),
     Rule("empty braces", "leave them out, or write a condition", r"\}", r"(?i:\bnext)\s*\{"),
     Rule("empty braces", "write a condition", r"\}", r"(?i:\bfilter)\s*\{"),
@@ -350,15 +349,102 @@ _PATTERN_RULES = (
     Rule("HAVING without a condition", "write one, such as a.x > 5, or leave HAVING out", r"\w",
          r"(?i:\bhaving\s+(?:return|all|earliest|non))"),
     # References.
-    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"[\w.+\- ]+\]",
-         expects="CURRENT"),
-    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"\.\.[^\]]*\]",
-         expects="CURRENT"),
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]",
+         r"(?:[\w.+\- ]+|\.\.[^\]]*)\]", expects="CURRENT"),
     Rule("{0}[...] without an attribute", "write {0}[1].x", before=r"(\w+)\[[^\[\]]*\]", expects="DOT", without="AND"),
     *_EVENT_SPELLINGS,
     *_EVENT_PARTS,
 )  # fmt: skip
 
+
+_JOIN = "JOIN {x = y, 1 h}"
+_FILTER = 'S//item[./title = "x"]'
+
+_CLAUSES = {
+    "inner": ("every JOIN is an inner one", f"write {_JOIN}"),
+    **{
+        word: (f"there is no {word.upper()} JOIN: outputs have both sides", f"write {_JOIN}")
+        for word in ("left", "right", "full", "outer")
+    },
+    "cross": ("there is no CROSS JOIN", f"write {_JOIN}"),
+    "natural": ("there is no NATURAL JOIN", f"write {_JOIN}"),
+    "on": ("there is no ON", f"write the condition and a window in braces behind JOIN: {_JOIN}"),
+    "using": ("there is no USING", f"write the condition and a window in braces behind JOIN: {_JOIN}"),
+    "then": ("there is no THEN", "write FOLLOWED BY {x = y, 1 h}"),
+    "within": ("there is no WITHIN here", f"write the window behind the condition of a join: {_JOIN}"),
+    "group": ("there is no GROUP BY", EVENT_ADVICE),
+    "having": ("there is no HAVING", EVENT_ADVICE),
+    "order": ("there is no ORDER BY", "outputs come in the order of time"),
+    "limit": ("there is no LIMIT", "a query stands, and is answered for every document"),
+    "union": ("there is no UNION", "PUBLISH two queries under one name"),
+    "into": ("there is no INTO", "write PUBLISH and a name"),
+    "return": ("there is no RETURN", "write SELECT in front of FROM"),
+    "emit": ("there is no EMIT", "write PUBLISH and a name"),
+}
+"""Foreign words after an input of a query: message and hint."""
+
+_OPERATORS = {
+    "in": ("there is no IN", './lang = "en" or ./lang = "de" says the same'),
+    "is": ("there is no IS", "write ./title for one that is there, and not(./title) for one that is not"),
+    "between": ("there is no BETWEEN", "write ./price >= 1 and ./price <= 2"),
+    **{
+        word: (f"there is no operator {word}", f"write {sign}")
+        for word, sign in (("eq", "="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))
+    },
+    "within": ("there is no WITHIN", "write a comma in front of the window"),
+}
+"""Foreign words between two operands of a condition: message and hint."""
+
+_STARTS = {
+    "for": ("there is no FOR", "write FROM S//item->x"),
+    "let": ("there is no LET", "bind a variable where it is found: S//item[./title->t]"),
+    "create": ("there is no CREATE", "write the query, and PUBLISH and a name behind it"),
+    "insert": ("there is no INSERT", "write the query, and PUBLISH and a name behind it"),
+    "with": ("there is no WITH", "PUBLISH a query, and read its name as a stream"),
+    "pattern": (
+        "a PATTERN begins with SEQ",
+        "write PATTERN SEQ(A a, B b) WITHIN 7 d; in any order: SEQ(SET(A a, B b))",
+    ),
+    "seq": ("SEQ belongs to a PATTERN", "write PATTERN SEQ(A a, B b) WITHIN 7 d"),
+    "set": ("SET belongs to a PATTERN", "write PATTERN SEQ(SET(A a, B b)) WITHIN 7 d"),
+    "subscribe": ("there is no SUBSCRIBE in a query", "write FROM S//item"),
+}
+"""Foreign words at the beginning of a query, which the parser takes for a stream: message and hint."""
+
+
+_HABITS = (
+    Rule("this is JSONPath", f"write {_FILTER}", r"(?=\$(?:\.|\[|$))", r"^\s*"),
+    Rule("conditions of a join are not separated by commas", "write AND; the window alone stands behind a comma",
+         r"(?=[^,{}]*?(?:[=<>]|\b(?:contains|starts-with|ends-with|matches)\s*\())", r",", "INF"),
+    Rule("conditions are not separated by commas", "write and between two conditions", ",", "", "RSQB"),
+    Rule("inputs are not separated by commas", f"write {_JOIN} between two inputs", ",", "", "FOLLOWED"),
+    Rule("a window does not stand behind a semicolon", "write a comma in front of the window", ";", "", "COMMA"),
+    Rule("a filter stands in brackets", f"write {_FILTER}", r"\{", r"[\w*]\s*", "LSQB"),
+    Rule("there is no operator ~", 'write matches(./title, "x")', r"~"),
+    Rule("there is no operator :=", "write =", "=", ":"),
+    Rule("names are written without backquotes", "remove them", "`"),
+    Rule("comments are written otherwise", "write -- for the rest of the line, or (: and :)",
+         r"(?s:(?=[^*]*\*/))", r"/\*"),
+    Rule("not is a function", "write not(./title)", r"[./@\w]", r"(?i:\bnot)\s*", "RSQB"),
+    Rule("a path begins with ./", "write ./{0}", r"(?=([\w\-]+))", r"(?<![.\w])\."),
+    Rule("a function stands in front of what it is applied to", "write {0}(./title, ...)", r"\(",
+         r"\.(contains|matches|starts-with|ends-with|lower-case|upper-case)\s*"),
+    Rule("a function stands in front of what it is applied to", "write lower-case(x) or upper-case(x)", r"\(",
+         r"\.(?:lower|upper|toLowerCase|toUpperCase)\s*"),
+    Rule("the condition of a join stands in braces", f"write {_JOIN} in front of the second input, in place of ON",
+         r"(?=[^{;]*\b(?i:on)\b)", r"(?i:\bjoin)", "LBRACE"),
+    Rule("there are no aggregates of documents", EVENT_ADVICE,
+         r"\*|\w", r"(?i:\b(?:count|sum|max|min|avg))\s*\(\s*(?i:distinct)?"),
+    Rule("a quote ends the string", "write it twice, or use the other kind of quotes",
+         r"(?!(?i:from|select|declare|define|publish)\b)\w", r"""(?:'[^'\n\\]*'|"[^"\n\\]*")"""),
+    Rule("all of a document is selected by its variable", "write {0}", r"\*", r"\b([\w\-]+)\."),
+    Rule("DISTINCT is not needed", "remove it: an output is made once", r"\w", r"(?i:\bselect\s+distinct)\s+"),
+    Rule("PUBLISH takes a name alone", "write PUBLISH {0}", r"(?=(?i:as)\s+([\w\-]+))", r"(?i:\bpublish)\s+"),
+)  # fmt: skip
+
+
+FAR = 200
+"""Maximum number of characters examined before the place."""
 
 _EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "pattern": _PATTERN_RULES}
 
@@ -391,9 +477,9 @@ def explain_syntax_error(
 
 def _known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
     """The problem of the first rule that matches the text `before` and `behind` the place; else None."""
-    before = before[-80:]
+    before = before[-FAR:]
     for rule in rules:
-        if (rule.expects and rule.expects not in expected) or rule.without in expected:
+        if (rule.expects and expected.isdisjoint(rule.expects.split())) or rule.without in expected:
             continue
         after = re.match(rule.behind, behind)
         ahead = re.search(rf"(?:{rule.before})\s*$", before)
@@ -401,9 +487,61 @@ def _known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, exp
             groups = [group for found in (ahead, after) for group in found.groups("")]
             start = at - len(before) + ahead.start() if rule.whole else at
             span = Span(start, max(at + len(after[0].rstrip()), start + 1))
-            hint = unit_hint(groups[0]) if rule.hint == UNITS_HINT else rule.hint.format(*groups)
-            return Problem(rule.message.format(*groups), span, hint)
+            hint = unit_hint(groups[0]) if rule.hint == UNITS_HINT else _filled(rule.hint, groups)
+            return Problem(_filled(rule.message, groups), span, hint)
     return None
+
+
+def _filled(text: str, groups: list[str]) -> str:
+    return re.sub(r"\{([0-9])\}", lambda found: groups[int(found[1])], text)
+
+
+def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+    """The problem of another language's words or signs between the texts `before` and `behind` a place."""
+    before = before[-FAR:]
+    word = _word(behind)
+    told = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
+    if known := told.get(word.lower()):
+        return Problem(known[0], Span(at, at + len(word)), known[1])
+    start = re.search(r"(?:^|;)\s*([A-Za-z]+)\s+[\w$(*]*$", before) if "FOLLOWED" in expected or not expected else None
+    start = start or re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
+    cut = at - len(before)
+    if start and (not cut or start.start()) and (known := _STARTS.get(start[1].lower())):
+        return Problem(known[0], Span(cut + start.start(1), cut + start.end(1)), known[1])
+    if habit := _known_mistake(_HABITS, before, behind, at, expected):
+        return habit
+    possible = [name for name in ("FROM", "FOLLOWED", "JOIN", "PUBLISH", "BY") if name in expected]
+    close = get_close_matches(word.upper(), possible, n=1, cutoff=0.7)
+    if close and word.upper() != close[0]:
+        return Problem(f"there is no {word}", Span(at, at + len(word)), f"did you mean {close[0]}?")
+    return None
+
+
+def _word(behind: str) -> str:
+    found = re.match(r"([A-Za-z]+)(?![\w.\-])", behind)
+    return found[1] if found else ""
+
+
+def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+    """The problem of a misspelt keyword that passed for a stream, or of a variable without an arrow."""
+    word = _word(behind)
+    first = re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
+    close = get_close_matches(first[1].upper(), ("SELECT", "FROM", "DECLARE"), n=1, cutoff=0.7) if first else []
+    if first and close and first[1].upper() not in ("SELECT", "FROM", "DECLARE"):
+        return Problem(f"there is no {first[1]}", Span(first.start(1), first.end(1)), f"did you mean {close[0]}?")
+    if word and "FOLLOWED" in expected:
+        span = Span(at, at + len(word))
+        if _BEGINNING.match(behind):
+            return Problem("a new query begins here", span, "write ; between two queries")
+        hints = [f"to bind a variable, write ->{word} or AS {word}"] if "ARROW" in expected else []
+        if re.search(r"\n\s*$", before):
+            hints.append("to begin a query, write ; before it")
+        return Problem(f"unexpected {word}", span, "; ".join(hints)) if hints else None
+    return None
+
+
+_BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
+"""A query without FROM, whose beginning is no variable's name."""
 
 
 def _where_without_braces(text: str, at: int) -> Problem | None:

@@ -251,26 +251,18 @@ def name_span(query: Query) -> Span:
     return Span(start, start + len(query.publish))
 
 
-def joined_inputs(source: Input) -> list[Block | SubQuery]:
-    found: list[Block | SubQuery] = []
-    waiting = [source]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Join):
-            waiting += one.right, one.left
-        else:
-            found.append(one)
-    return found
-
-
 def blocks(source: Input) -> list[Block]:
     """All blocks, those inside parentheses included, left to right."""
     found: list[Block] = []
-    for leaf in joined_inputs(source):
-        if isinstance(leaf, SubQuery):
-            found += blocks(leaf.source)
-        else:
-            found.append(leaf)
+    waiting = [source]
+    while waiting:
+        match waiting.pop():
+            case Join(left=left, right=right):
+                waiting += right, left
+            case SubQuery(source=inner):
+                waiting.append(inner)
+            case Block() as block:
+                found.append(block)
     return found
 
 

@@ -257,16 +257,20 @@ def and_arms(expr: Expr) -> Iterator[Expr]:
         yield expr
 
 
+def compared_text(expr: Expr) -> tuple[Expr, str] | None:
+    """The other operand, and the text, of an equality with a text."""
+    match expr:
+        case Compare(op="=", left=operand, right=String(value=text)):
+            return operand, text
+        case Compare(op="=", left=String(value=text), right=operand):
+            return operand, text
+    return None
+
+
 def path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:
     """The path that a condition asks for, and the text that it compares it with, if it does nothing else."""
-    match arm:
-        case Rel():
-            return arm, None
-        case Compare(op="=", left=Rel() as path, right=String(value=value)):
-            return path, value
-        case Compare(op="=", left=String(value=value), right=Rel() as path):
-            return path, value
-    return None, None
+    path, text = compared_text(arm) or (arm, None)
+    return (path, text) if isinstance(path, Rel) else (None, None)
 
 
 def expression(term: Term, of: Expr | None = None) -> Expr:
@@ -275,16 +279,6 @@ def expression(term: Term, of: Expr | None = None) -> Expr:
         name, literal = split_function(function)
         expr = Call(name, (expr,) if literal is None else (expr, String(literal)))
     return expr
-
-
-def constant_equality(expr: Expr) -> tuple[str, str] | None:
-    """The variable and the text of a comparison of a variable with a text; else None."""
-    match expr:
-        case Compare(op="=", left=VarPath(var=var), right=String(value=text)):
-            return var, text
-        case Compare(op="=", left=String(value=text), right=VarPath(var=var)):
-            return var, text
-    return None
 
 
 def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
@@ -298,16 +292,9 @@ def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode
 
 def canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> dict[str, str]:
     """Canonical names for an inner join's variables. `absent` is what must be absent."""
-    names: dict[str, str] = {}
-    for conjunct in conjuncts:
-        for side in conjunct.sides():
-            for var in side.variables():
-                names.setdefault(var, f"v{len(names)}")
-    for one in absent:
-        for branch in one.branches:
-            for var in branch.path.variables():
-                names.setdefault(var, f"v{len(names)}")
-    return names
+    found = [var for conjunct in conjuncts for side in conjunct.sides() for var in side.variables()]
+    found += [var for one in absent for branch in one.branches for var in branch.path.variables()]
+    return {var: f"v{number}" for number, var in enumerate(dict.fromkeys(found))}
 
 
 def with_canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> tuple[Conjunct, ...]:
@@ -582,14 +569,14 @@ class _Normalizer:
         for literal in literals:
             expr = self._resolve(literal, tree.scope, attach_path)
             pair = self._value_join(expr, left_blocks)
-            pushed = None if pair else constant_equality(expr)
+            path, text = compared_text(expr) or (None, "")
             if pair:
                 joins[pair] = None
                 for term in pair:
                     if self._block_of[term.var] not in fixed:
                         self._require_value(term, own)
-            elif pushed and (block := self._block_of[pushed[0]]) not in fixed:
-                own[block] = require(own[block], pushed[0], Condition(literal=pushed[1]))
+            elif isinstance(path, VarPath) and (block := self._block_of[path.var]) not in fixed:
+                own[block] = require(own[block], path.var, Condition(literal=text))
             else:
                 residual[expr] = None
         if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):

@@ -327,23 +327,6 @@ class Sequenced:
     span: Span = nowhere()
 
 
-def component_streams(components: tuple[Component, ...]) -> Iterator[StreamName]:
-    waiting: list[Component] = list(reversed(components))
-    while waiting:
-        node = waiting.pop()
-        match node:
-            case OneEvent() | LetterOf():
-                yield node.stream
-            case NoEvent():
-                waiting.append(node.component)
-            case AnyOrder():
-                waiting += reversed(node.components)
-            case Alternatives():
-                waiting += reversed([part for word in node.words for part in word])
-            case Repetition():
-                waiting.append(node.part)
-
-
 # ---------------------------------------------------------------- definitions
 
 
@@ -464,21 +447,24 @@ EventStatement = EventDefinition | EventQuery
 
 
 def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
-    if isinstance(stream, Sequenced):
-        yield from component_streams(stream.components)
-        return
-    waiting = [stream]
+    """The streams that a statement reads, from left to right."""
+    waiting: list[EventStream | Sequenced | Component] = [stream]
     while waiting:
-        node = waiting.pop()
-        match node:
-            case StreamName():
-                yield node
-            case Inner():
-                waiting.append(node.stream)
-            case Filtered() | Grouped():
-                waiting.append(node.source)
-            case _:
+        match waiting.pop():
+            case StreamName() as name:
+                yield name
+            case NextStream() | Iteration() | UnionStream() as node:
                 waiting += node.right, node.left
+            case Filtered() | Grouped() as node:
+                waiting.append(node.source)
+            case Inner() | OneEvent() | LetterOf() as node:
+                waiting.append(node.stream)
+            case Sequenced() | AnyOrder() as node:
+                waiting += reversed(node.components)
+            case Alternatives(words=words):
+                waiting += reversed([part for word in words for part in word])
+            case Repetition(part=part) | NoEvent(component=part):
+                waiting.append(part)
 
 
 StatementKind = Literal["query", "definition", "event query"]

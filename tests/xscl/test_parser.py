@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import DATA
+from xscl.advice import foreign_mistake
 from xscl.algebra.values import Compare, ElementConstructor, Hole, NameTest, Step, VarPath
 from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
 from xscl.syntax import Join, Query
-from xscl.text import foreign_mistake, split_script
+from xscl.text import split_script
 
 
 def query(text: str) -> Query:

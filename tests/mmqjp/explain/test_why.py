@@ -36,7 +36,8 @@ from tests.oracle.values import apply, text_of
 from xpath_stage.binder import uncounted
 from xpath_stage.documents import parse_document
 from xscl.algebra.values import VarPath
-from xscl.check_expressions import blocks, joined_inputs
+from xscl.check_expressions import blocks
+from xscl.event_forms import parts_of_kind
 from xscl.parser import located_queries, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclError
@@ -560,7 +561,7 @@ def check_stages(seed: int, seen: Counter[str]) -> None:
                     assert query.once is not None or answers[key] <= all_outputs
                     continue
                 assert found.message and found.stages[-1].kind == found.kind and not found.stages[-1].found
-                if any(isinstance(leaf, SubQuery) for leaf in joined_inputs(query.source)):
+                if any(parts_of_kind(query.source, SubQuery)):
                     continue
                 own = [one for record in chosen for one in evaluation._stream(record.stream) if one.id == record.id]
                 expected = Stages(evaluation, query).first_failure(own)
