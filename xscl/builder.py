@@ -104,35 +104,18 @@ class Declaration:
 
 
 @frozen
-class _Binding:
-    var: Token
-    span: Span
-
-
-@frozen
-class _Filter:
-    condition: Expr
-    span: Span
-
-
-@frozen
-class _Published:
-    name: str
-    once: Once | None
-    span: Span
-
-
-@frozen
 class _Clause:
+    """What the rule above puts in its place; `word` is a keyword, a name, or empty."""
+
     word: str
     value: Any
     span: Span
 
 
-def _query(source: Input, select: Any, publish: list[_Published], span: Span) -> Query:
+def _query(source: Input, select: Any, publish: list[_Clause], span: Span) -> Query:
     if not publish:
         return Query(source, select, None, span)
-    return Query(source, select, publish[0].name, span, publish[0].once)
+    return Query(source, select, publish[0].word, span, publish[0].value)
 
 
 def _span(first: Any, last: Any) -> Span:
@@ -196,10 +179,10 @@ class Builder(_ExpressionBuilder):
         source, *publish = children[1:] if isinstance(children[0], Token) else children
         return _query(source, None, publish, _span(children[0], children[-1]))
 
-    def publish(self, children: list[Any]) -> _Published:
+    def publish(self, children: list[Any]) -> _Clause:
         name, *once = children[1:]
         span = _span(name, children[-1])
-        return _Published(str(name), Once(once[0].keys, once[0].window, span) if once else None, span)
+        return _Clause(str(name), Once(once[0].keys, once[0].window, span) if once else None, span)
 
     def once(self, children: list[Any]) -> Once:
         window = children[-1] if isinstance(children[-1], Window) else None
@@ -264,11 +247,11 @@ class Builder(_ExpressionBuilder):
         prefix = _name(children[0]) if len(children) == 3 else None
         return NameTest("element", _name(children[-1]), prefix, span)
 
-    def binding(self, children: list[Token]) -> _Binding:
-        return _Binding(children[1], _span(children[0], children[1]))
+    def binding(self, children: list[Token]) -> _Clause:
+        return _Clause("AS", children[1], _span(children[0], children[1]))
 
-    def filter(self, children: list[Any]) -> _Filter:
-        return _Filter(_condition(children[1]), _span(children[0], children[2]))
+    def filter(self, children: list[Any]) -> _Clause:
+        return _Clause("", _condition(children[1]), _span(children[0], children[2]))
 
     def rel(self, children: list[Any]) -> Rel:
         steps = children[1:] if isinstance(children[0], Token) else children
@@ -314,11 +297,11 @@ class Builder(_ExpressionBuilder):
         name, span = children[1], _span(children[0], children[-1])
         attributes: dict[str, tuple[str | Hole, ...]] = {}
         at = 2
-        while isinstance(children[at], _Attribute):
+        while isinstance(children[at], _Clause):
             attribute = children[at]
-            if attribute.name in attributes:
-                raise Problem(f"the attribute {attribute.name} is written twice", attribute.span, "remove one of them")
-            attributes[attribute.name] = attribute.parts
+            if attribute.word in attributes:
+                raise Problem(f"the attribute {attribute.word} is written twice", attribute.span, "remove one of them")
+            attributes[attribute.word] = attribute.value
             at += 1
         content: tuple[Any, ...] = ()
         if children[at].type == "TAG_CLOSE":
@@ -328,8 +311,8 @@ class Builder(_ExpressionBuilder):
                 raise Problem(message, Span(end.start_pos, end.end_pos), f"write </{name}>")
         return ElementConstructor(str(name), tuple(attributes.items()), content, span)
 
-    def attribute(self, children: list[Any]) -> _Attribute:
-        return _Attribute(str(children[0]), tuple(children[3:-1]), _span(children[0], children[-1]))
+    def attribute(self, children: list[Any]) -> _Clause:
+        return _Clause(str(children[0]), tuple(children[3:-1]), _span(children[0], children[-1]))
 
     def qname(self, children: list[Token]) -> Token:
         text = ":".join(children[::2])
@@ -343,28 +326,21 @@ class Builder(_ExpressionBuilder):
         return Hole(children[1], "", _span(children[0], children[2]))
 
 
-@frozen
-class _Attribute:
-    name: str
-    parts: tuple[str | Hole, ...]
-    span: Span
-
-
 def unquoted(literal: str) -> str:
     quote = literal[0]
     return literal[1:-1].replace(quote * 2, quote)
 
 
-def _step(axis: Axis, test: NameTest, suffixes: list[_Binding | _Filter], span: Span) -> Step:
-    bindings = [suffix for suffix in suffixes if isinstance(suffix, _Binding)]
-    filters = tuple(suffix.condition for suffix in suffixes if isinstance(suffix, _Filter))
+def _step(axis: Axis, test: NameTest, suffixes: list[_Clause], span: Span) -> Step:
+    bindings = [suffix for suffix in suffixes if suffix.word]
+    filters = tuple(suffix.value for suffix in suffixes if not suffix.word)
     if not bindings:
         return Step(axis, test, filters, None, span)
     if len(bindings) > 1:
         raise Problem("a step can be bound to one variable only", bindings[1].span, "use the first variable for both")
     if bindings[0] is not suffixes[0] and bindings[0] is not suffixes[-1]:
         raise Problem("this binding stands between two filters", bindings[0].span, "move it before them or behind them")
-    return Step(axis, test, filters, _name(bindings[0].var), span)
+    return Step(axis, test, filters, _name(bindings[0].value), span)
 
 
 def _condition(expr: Expr) -> Expr:

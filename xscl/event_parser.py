@@ -13,7 +13,7 @@ from lark import Lark, UnexpectedInput
 from xscl.advice import explain_syntax_error
 from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
-from xscl.builder import DefinitionBuilder, EventPatternBuilder
+from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
 from xscl.check import query_problems
 from xscl.check_expressions import blocks, name_span
 from xscl.event_forms import RESERVED, event_name_span, unequal
@@ -200,29 +200,24 @@ def parse_event_statement(
     text = script[start:end]
     try:
         if kind == "definition":
-            definition: EventDefinition = _definition_tables().parse(script, start, end)
+            definition: EventDefinition = _tables_of(kind).parse(script, start, end)
             return EventDefinition(definition.name, definition.block, definition.attributes, span)
         known = _trees.query(text) if reuse else None
-        query: EventQuery = known[0] if known else _query_tables(kind).parse(text, 0, len(text))
+        query: EventQuery = known[0] if known else _tables_of(kind).parse(text, 0, len(text))
         found = EventQuery(query.stream, query.select, query.within, query.publish, span)
         if known:
             made_of(found, *known[1:])
         return found
     except Unparsable:
-        pass
+        raise explained(text, start, lines, kind) from None
     except Problem as problem:
         raise problem.moved(0 if kind == "definition" else start) from None
-    try:
-        (_definitions() if kind == "definition" else _queries(kind)).parse(text)
-    except UnexpectedInput as error:
-        raise explain_syntax_error(error, text, start, lines, kind) from None
-    raise AssertionError(f"Lark accepts what its tables reject: {text}")
 
 
 def _in_own_place(text: str) -> EventQuery | None:
     kind: SyntaxKind = "pattern" if _PATTERN.match(text) else "event query"
     try:
-        query: EventQuery = _query_tables(kind).parse(text, 0, len(text))
+        query: EventQuery = _tables_of(kind).parse(text, 0, len(text))
     except (Unparsable, Problem):
         return None
     return query
@@ -242,27 +237,35 @@ _DEFINED = re.compile(r"define\s+event\s+(\w+)", re.IGNORECASE)
 _PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)
 
 
-@cache
-def _queries(kind: SyntaxKind) -> Lark:
-    return _lark("events.lark", "pattern" if kind == "pattern" else "query", EventPatternBuilder())
+_GRAMMARS: dict[SyntaxKind, tuple[str, str, type[Builder | EventPatternBuilder]]] = {
+    "xscl": ("xscl.lark", "statement", Builder),
+    "definition": ("xscl.lark", "definition", DefinitionBuilder),
+    "event query": ("events.lark", "query", EventPatternBuilder),
+    "pattern": ("events.lark", "pattern", EventPatternBuilder),
+}
 
 
 @cache
-def _definitions() -> Lark:
-    return _lark("xscl.lark", "definition", DefinitionBuilder())
+def lark_of(kind: SyntaxKind) -> Lark:
+    file, start, builder = _GRAMMARS[kind]
+    return _lark(file, start, builder())
 
 
 @cache
-def _query_tables(kind: SyntaxKind) -> TableParser:
-    return TableParser(_queries(kind))
+def _tables_of(kind: SyntaxKind) -> TableParser:
+    return TableParser(lark_of(kind))
 
 
-@cache
-def _definition_tables() -> TableParser:
-    return TableParser(_definitions())
+def explained(text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
+    """The syntax error of a statement that the tables reject."""
+    try:
+        lark_of(kind).parse(text)
+    except UnexpectedInput as error:
+        return explain_syntax_error(error, text, start, lines, kind)
+    raise AssertionError(f"Lark accepts what its tables reject: {text}")
 
 
-def _lark(file: str, start: str, builder: EventPatternBuilder | DefinitionBuilder) -> Lark:
+def _lark(file: str, start: str, builder: Builder | EventPatternBuilder) -> Lark:
     hyphenated = "|".join(name for name in ALL_FUNCTIONS if "-" in name)
     grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
     return Lark(grammar, parser="lalr", lexer="contextual", start=start, transformer=builder, maybe_placeholders=False)

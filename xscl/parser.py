@@ -6,17 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import cast
 
-from lark import Lark, UnexpectedInput
-
 from common.tools import track_progress
-from xscl.advice import explain_syntax_error
 from xscl.algebra.values import ElementConstructor, Hole, Span, holes_of
-from xscl.builder import Builder, Declaration
+from xscl.builder import Declaration
 from xscl.check import check_publishing, check_script
-from xscl.event_parser import check_events, name_in, parse_event_statement
+from xscl.event_parser import check_events, explained, lark_of, name_in, parse_event_statement
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import Fill, Skeletons, recipe_of, unpublished
@@ -286,16 +282,8 @@ _FAILED_DECLARATION = re.compile(r"declare\s+namespace\s+([\w.\-]+)", re.IGNOREC
 
 
 @cache
-def _lark() -> Lark:
-    grammar = Path(__file__).with_name("xscl.lark").read_text(encoding="utf-8")
-    return Lark(
-        grammar, parser="lalr", lexer="contextual", start="statement", transformer=Builder(), maybe_placeholders=False
-    )
-
-
-@cache
 def _tables() -> TableParser:
-    return TableParser(_lark(), _finished)
+    return TableParser(lark_of("xscl"), _finished)
 
 
 def _finished(value: object, text: str) -> object:
@@ -308,7 +296,7 @@ def _parse_statement(text: str, start: int, lines: Lines, *, reuse: bool = True)
         # With our builder the result is what the start rule reduces to.
         node: Query | Declaration = _tables().parse(text, 0, len(text), reuse=reuse)
     except Unparsable:
-        raise _explained(text, start, lines) from None
+        raise explained(text, start, lines, "xscl") from None
     except Problem as problem:
         if reuse:  # its place may be one in another filter
             return _parse_statement(text, start, lines, reuse=False)
@@ -325,14 +313,6 @@ def _in_own_place(text: str) -> Query | None:
 
 
 _trees = KnownTrees(_in_own_place)
-
-
-def _explained(statement: str, start: int, lines: Lines) -> Problem:
-    try:
-        _lark().parse(statement)
-    except UnexpectedInput as error:
-        return explain_syntax_error(error, statement, start, lines)
-    raise AssertionError(f"Lark accepts what its tables reject: {statement}")
 
 
 def _check_declarations(declarations: list[Declaration]) -> list[Problem]:

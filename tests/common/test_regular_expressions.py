@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.test_project import PACKAGES
-from xscl import lalr, parser
+from xscl import lalr
+from xscl.event_parser import lark_of
 from xscl.parser import parse_script
 
 SINGLE = {codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN}
@@ -78,7 +79,7 @@ def test_no_possessive_group_can_fail():
 
 
 def test_nor_can_those_that_a_grammar_makes():
-    lark = parser._lark()
+    lark = lark_of("xscl")
     (found,) = pattern_of(lalr._scan(lark.terminals, frozenset({"FROM"}), lark.ignore_tokens))
     assert list(possessive(parsed(found))) and not loses_its_place(found)
 

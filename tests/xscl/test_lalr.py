@@ -16,9 +16,9 @@ from xscl import event_parser, lalr, parser, skeletons
 from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
 from xscl.event_lower import KnownEventTrees, lower_statement
-from xscl.event_parser import _definition_tables, _definitions, _queries, _query_tables, schemas_of
+from xscl.event_parser import _tables_of, lark_of, schemas_of
 from xscl.lalr import TableParser, Unparsable
-from xscl.parser import KnownTrees, _lark, _Parser, _tables, parse_script
+from xscl.parser import KnownTrees, _Parser, _tables, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import Problem, XsclErrors
 from xscl.syntax import EventStreams, Script
@@ -39,7 +39,7 @@ def tree(parser: TableParser | Lark, text: str, *, reuse: bool = False) -> objec
 
 @cache
 def expected(text: str) -> object:
-    return tree(_lark(), text)
+    return tree(lark_of("xscl"), text)
 
 
 def without_hole_texts(tree: object) -> str:
@@ -102,7 +102,7 @@ def test_texts_with_known_parts_are_what_they_are():
 
 def test_parts_are_parsed_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lalr, "MAX_CHUNKS", 9)
-    tables = TableParser(_lark())
+    tables = TableParser(lark_of("xscl"))
     texts = [f"SELECT <a>{{x}}</a> FROM S//{name}->x[b] JOIN {{x = y, 1 h}} S//c->y" for name in "de"]
     one, other = (tables.parse(text, 0, len(text), reuse=True) for text in texts)
     assert one.source.left.steps[0].filters[0] is other.source.left.steps[0].filters[0]
@@ -140,10 +140,12 @@ def test_both_find_the_same_trees_of_event_statements(seed: int):
     rng = Random(seed)
     texts = [statement.text() for statement in world(seed, most=6).statements[:2]]
     texts += [statement.text() for statement in pattern_world(seed).statements[:3]]
-    cases: list[tuple[TableParser, Lark, str]] = [(_definition_tables(), _definitions(), text) for text in DEFINITIONS]
+    cases: list[tuple[TableParser, Lark, str]] = [
+        (_tables_of("definition"), lark_of("definition"), text) for text in DEFINITIONS
+    ]
     for text in texts:
         kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
-        cases.append((_query_tables(kind), _queries(kind), text))
+        cases.append((_tables_of(kind), lark_of(kind), text))
     for ours, theirs, text in cases:
         assert tree(ours, text) == tree(theirs, text) is not None
         for _ in range(10):
