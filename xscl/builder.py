@@ -39,12 +39,10 @@ from xscl.check_expressions import name_span
 from xscl.problems import Problem
 from xscl.syntax import (
     DEFAULT_STREAM,
-    AllAttributes,
     Alternatives,
     AnyOrder,
     ArithmeticExpr,
     Block,
-    Component,
     DefinedAttribute,
     EquivalenceTest,
     Errors,
@@ -141,6 +139,9 @@ class _ExpressionBuilder(Transformer[Token, Any]):
 
     def number(self, children: list[Token]) -> Number:
         return Number(str(children[0]), _span(children[0], children[0]))
+
+    def star(self, children: list[Token]) -> SelectStar:
+        return SelectStar(_span(children[0], children[0]))
 
     def parentheses(self, children: list[Any]) -> Any:
         return children[1]
@@ -279,9 +280,6 @@ class Builder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ SELECT
 
-    def star(self, children: list[Token]) -> SelectStar:
-        return SelectStar(_span(children[0], children[0]))
-
     def items(self, children: list[Any]) -> SelectItems:
         return SelectItems(tuple(children[::2]), _span(children[0], children[-1]))
 
@@ -400,11 +398,10 @@ class EventBuilder(_ExpressionBuilder):
     def publish(self, children: list[Token]) -> _Clause:
         return _Clause("PUBLISH", _name(children[1]), _span(children[1], children[1]))
 
-    def items(self, children: list[Any]) -> tuple[Named | AllAttributes, ...]:
+    def items(self, children: list[Any]) -> tuple[Any, ...]:
         return tuple(children[::2])
 
-    def star(self, children: list[Token]) -> AllAttributes:
-        return AllAttributes(_span(children[0], children[0]))
+    named_list = components = items
 
     def named(self, children: list[Any]) -> Named:
         expr, span = children[0], _span(children[0], children[-1])
@@ -454,9 +451,6 @@ class EventBuilder(_ExpressionBuilder):
 
     def together(self, children: list[Any]) -> UnionStream:
         return UnionStream(children[0], children[2], _span(children[1], children[1]))
-
-    def named_list(self, children: list[Any]) -> tuple[Named, ...]:
-        return tuple(children[::2])
 
     def by(self, children: list[Token]) -> _Clause:
         return _Clause("BY", _references(children[1::2]), _span(children[0], children[-1]))
@@ -541,14 +535,11 @@ class EventPatternBuilder(EventBuilder):
             mode,
             _span(children[0], children[4]),
         )
-        select: tuple[Named | AllAttributes, ...] | None = found.get("RETURN")
+        select: tuple[Named | SelectStar, ...] | None = found.get("RETURN")
         end = clauses[-1].span.end if clauses else body.span.end
         return EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
 
     # ------------------------------------------------------------ components
-
-    def components(self, children: list[Any]) -> tuple[Component, ...]:
-        return tuple(children[::2])
 
     stream_of = EventBuilder.stream_name
 
@@ -610,7 +601,7 @@ class EventPatternBuilder(EventBuilder):
         return _Clause("HAVING", children[1], _span(children[0], children[1]))
 
     def returned(self, children: list[Any]) -> _Clause:
-        items: tuple[Named | AllAttributes, ...] = children[1]
+        items: tuple[Named | SelectStar, ...] = children[1]
         return _Clause("RETURN", items, _span(children[0], items[-1]))
 
     def mode(self, children: list[Token]) -> _Clause:

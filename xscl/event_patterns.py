@@ -57,7 +57,6 @@ from xscl.event_forms import (
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
 from xscl.problems import did_you_mean
 from xscl.syntax import (
-    AllAttributes,
     Alternatives,
     AnyOrder,
     Component,
@@ -72,6 +71,7 @@ from xscl.syntax import (
     OneEvent,
     Reference,
     Repetition,
+    SelectStar,
     Sequenced,
     StrategyName,
 )
@@ -335,11 +335,11 @@ class PatternResolver(Resolver):
         return tuple(keys), others
 
     def _returned(
-        self, select: tuple[Named | AllAttributes, ...], scope: Scope, example: str
+        self, select: tuple[Named | SelectStar, ...], scope: Scope, example: str
     ) -> dict[str, tuple[Value, Span]]:
         found: dict[str, Value] = {}
         for item in select:
-            if isinstance(item, AllAttributes):
+            if isinstance(item, SelectStar):
                 self.problem("there is no * in RETURN", item.span, f"leave RETURN out, or write {example}")
             else:
                 self.add_item(item, scope, found)

@@ -73,7 +73,6 @@ from xscl.event_forms import (
 )
 from xscl.problems import LACKS_EVENTS, Problem, did_you_mean
 from xscl.syntax import (
-    AllAttributes,
     ArithmeticExpr,
     EquivalenceTest,
     EventExpr,
@@ -90,6 +89,7 @@ from xscl.syntax import (
     Null,
     Percentage,
     Reference,
+    SelectStar,
     StreamName,
     TimeMeasure,
     UnionStream,
@@ -367,7 +367,7 @@ class Resolver(Expressions):
         self.inputs = 0
 
     def query(
-        self, select: tuple[Named | AllAttributes, ...] | None, source: EventStream, within: Window | None
+        self, select: tuple[Named | SelectStar, ...] | None, source: EventStream, within: Window | None
     ) -> Stream | None:
         stream = self.stream(source)
         if stream is None:
@@ -516,11 +516,11 @@ class Resolver(Expressions):
 
     # ------------------------------------------------------------ SELECT
 
-    def _select(self, select: tuple[Named | AllAttributes, ...], source: Stream) -> Stream | None:
+    def _select(self, select: tuple[Named | SelectStar, ...], source: Stream) -> Stream | None:
         scope, before = Scope("SELECT", source.schema), len(self.problems)
         items: dict[str, Value] = {}
         for item in select:
-            if isinstance(item, AllAttributes):
+            if isinstance(item, SelectStar):
                 for name, kind in source.schema:
                     if name in items:
                         self.problem(f"* has {name}, too", item.span, "give the other one another name with AS")

@@ -26,7 +26,6 @@ from xscl.algebra.values import (
     is_number,
 )
 from xscl.syntax import (
-    AllAttributes,
     Alternatives,
     AnyOrder,
     ArithmeticExpr,
@@ -91,8 +90,8 @@ def _event_query(query: EventQuery | Inner) -> str:
     return f"{select}FROM {_stream(query.stream)}{within}"
 
 
-def _event_item(item: Named | AllAttributes) -> str:
-    if isinstance(item, AllAttributes):
+def _event_item(item: Named | SelectStar) -> str:
+    if isinstance(item, SelectStar):
         return "*"
     text = _expr(item.expr)
     is_named = isinstance(item.expr, Reference | ItemReference) and item.expr.name == item.name
@@ -133,7 +132,7 @@ def _source(node: EventStream) -> str:
 # ---------------------------------------------------------------- patterns
 
 
-def _pattern(body: Sequenced, select: tuple[Named | AllAttributes, ...] | None, within: Window | None) -> str:
+def _pattern(body: Sequenced, select: tuple[Named | SelectStar, ...] | None, within: Window | None) -> str:
     strategy = "" if body.strategy is None else f" {_strategy(body.strategy)}"
     braces = "" if body.where is None else _expr(body.where)
     errors = body.errors

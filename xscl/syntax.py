@@ -43,7 +43,7 @@ class SelectItem:
 
 @frozen
 class SelectStar:
-    """`*`: the block roots and the items of subqueries."""
+    """`*`: the block roots and the items of subqueries; of events, all attributes."""
 
     span: Span = nowhere()
 
@@ -365,11 +365,6 @@ class Named:
 
 
 @frozen
-class AllAttributes:
-    span: Span = nowhere()
-
-
-@frozen
 class Filtered:
     condition: EventExpr
     source: EventStream
@@ -422,7 +417,7 @@ class UnionStream:
 class Inner:
     """A query in parentheses with a SELECT or a WITHIN."""
 
-    select: tuple[Named | AllAttributes, ...] | None
+    select: tuple[Named | SelectStar, ...] | None
     stream: EventStream
     within: Window | None
     span: Span = nowhere()
@@ -437,7 +432,7 @@ class EventQuery:
     `stream` is its body, and `select` its RETURN."""
 
     stream: EventStream | Sequenced
-    select: tuple[Named | AllAttributes, ...] | None = None
+    select: tuple[Named | SelectStar, ...] | None = None
     within: Window | None = None
     publish: str | None = None
     span: Span = nowhere()

@@ -25,7 +25,6 @@ from xscl.algebra.values import (
     is_number,
 )
 from xscl.syntax import (
-    AllAttributes,
     Alternatives,
     AnyOrder,
     ArithmeticExpr,
@@ -132,10 +131,10 @@ class EventTrees:
 
     # ------------------------------------------------------------ streams
 
-    def _select(self, depth: int) -> tuple[Named | AllAttributes, ...] | None:
+    def _select(self, depth: int) -> tuple[Named | SelectStar, ...] | None:
         if chance(self.rng, 40):
             return None
-        return _several(self.rng, 3, lambda: AllAttributes() if chance(self.rng, 15) else self._named(depth))
+        return _several(self.rng, 3, lambda: SelectStar() if chance(self.rng, 15) else self._named(depth))
 
     def _named(self, depth: int) -> Named:
         expr = self.expr(depth)
