@@ -11,6 +11,7 @@ from typing import Any, cast
 from lark import Token, Transformer
 
 from common.tools import frozen
+from xscl import syntax
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import (
     DERIVED,
@@ -37,53 +38,6 @@ from xscl.algebra.values import (
 )
 from xscl.check_expressions import name_span
 from xscl.problems import Problem
-from xscl.syntax import (
-    DEFAULT_STREAM,
-    Alternatives,
-    AnyOrder,
-    ArithmeticExpr,
-    Block,
-    DefinedAttribute,
-    EquivalenceTest,
-    Errors,
-    EventDefinition,
-    EventQuery,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
-    Input,
-    IsNull,
-    ItemIndex,
-    ItemReference,
-    Iteration,
-    Join,
-    LetterOf,
-    ListedVariable,
-    Minus,
-    Mode,
-    Named,
-    NextStream,
-    NoEvent,
-    Null,
-    Once,
-    OneEvent,
-    Percentage,
-    Qualifier,
-    Query,
-    Reference,
-    Repetition,
-    SelectItem,
-    SelectItems,
-    SelectStar,
-    Sequenced,
-    StrategyName,
-    StreamName,
-    SubQuery,
-    TimeMeasure,
-    UnionStream,
-    Window,
-)
 from xscl.text import UNITS, unescaped, unit_hint, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
@@ -110,10 +64,10 @@ class _Clause:
     span: Span
 
 
-def _query(source: Input, select: Any, publish: list[_Clause], span: Span) -> Query:
+def _query(source: syntax.Input, select: Any, publish: list[_Clause], span: Span) -> syntax.Query:
     if not publish:
-        return Query(source, select, None, span)
-    return Query(source, select, publish[0].word, span, publish[0].value)
+        return syntax.Query(source, select, None, span)
+    return syntax.Query(source, select, publish[0].word, span, publish[0].value)
 
 
 def _span(first: Any, last: Any) -> Span:
@@ -140,8 +94,8 @@ class _ExpressionBuilder(Transformer[Token, Any]):
     def number(self, children: list[Token]) -> Number:
         return Number(str(children[0]), _span(children[0], children[0]))
 
-    def star(self, children: list[Token]) -> SelectStar:
-        return SelectStar(_span(children[0], children[0]))
+    def star(self, children: list[Token]) -> syntax.SelectStar:
+        return syntax.SelectStar(_span(children[0], children[0]))
 
     def parentheses(self, children: list[Any]) -> Any:
         return children[1]
@@ -172,26 +126,26 @@ class Builder(_ExpressionBuilder):
     def prolog(self, children: list[Token]) -> Declaration:
         return Declaration(str(children[2]), unquoted(children[4]), _span(children[0], children[4]))
 
-    def select_query(self, children: list[Any]) -> Query:
+    def select_query(self, children: list[Any]) -> syntax.Query:
         _, select, _, source, *publish = children
         return _query(source, select, publish, _span(children[0], children[-1]))
 
-    def plain_query(self, children: list[Any]) -> Query:
+    def plain_query(self, children: list[Any]) -> syntax.Query:
         source, *publish = children[1:] if isinstance(children[0], Token) else children
         return _query(source, None, publish, _span(children[0], children[-1]))
 
     def publish(self, children: list[Any]) -> _Clause:
         name, *once = children[1:]
         span = _span(name, children[-1])
-        return _Clause(str(name), Once(once[0].keys, once[0].window, span) if once else None, span)
+        return _Clause(str(name), syntax.Once(once[0].keys, once[0].window, span) if once else None, span)
 
-    def once(self, children: list[Any]) -> Once:
-        window = children[-1] if isinstance(children[-1], Window) else None
+    def once(self, children: list[Any]) -> syntax.Once:
+        window = children[-1] if isinstance(children[-1], syntax.Window) else None
         keys = children[3:-3] if window else children[3:-1]
-        return Once(tuple(keys[::2]), window, _span(children[0], children[-1]))
+        return syntax.Once(tuple(keys[::2]), window, _span(children[0], children[-1]))
 
-    def group(self, children: list[Any]) -> Input:
-        query = cast(Query, children[1])
+    def group(self, children: list[Any]) -> syntax.Input:
+        query = cast(syntax.Query, children[1])
         if query.publish is not None:
             raise Problem(
                 "PUBLISH is not allowed inside parentheses",
@@ -203,36 +157,36 @@ class Builder(_ExpressionBuilder):
             raise Problem("an element constructor is not allowed inside parentheses", query.select.span, hint)
         if query.select is None:
             return query.source
-        return SubQuery(query.select, query.source, _span(children[0], children[2]))
+        return syntax.SubQuery(query.select, query.source, _span(children[0], children[2]))
 
-    def join(self, children: list[Any]) -> Join:
+    def join(self, children: list[Any]) -> syntax.Join:
         left, right, window, pred = children[0], children[-1], children[-3], children[-5]
         op = cast(JoinOp, " ".join(word.type for word in children[1:-6]))  # terminals are called as they are written
         if window.us is None and op in ("NOT FOLLOWED BY", "NOT JOIN"):
             hint = "write how long to wait, such as 7 d; only what came before needs no end: NOT PRECEDED BY {.., INF}"
             raise Problem(f"{op} without end would never be decided", window.span, hint)
-        return Join(op, left, right, pred, window, _span(left, right))
+        return syntax.Join(op, left, right, pred, window, _span(left, right))
 
-    def window(self, children: list[Token]) -> Window:
+    def window(self, children: list[Token]) -> syntax.Window:
         span = _span(children[0], children[-1])
         if children[0].type == "INF":
-            return Window(None, span)
+            return syntax.Window(None, span)
         unit = str(children[1]) if len(children) > 1 else "s"
         if unit not in UNITS:
             raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), unit_hint(unit))
         us = window_us(str(children[0]), unit, span)
-        return Window(us, span)
+        return syntax.Window(us, span)
 
     # ------------------------------------------------------------ paths
 
-    def block(self, children: list[Any]) -> Block:
+    def block(self, children: list[Any]) -> syntax.Block:
         first, span = children[0], _span(children[0], children[-1])
         if not isinstance(first, Token):
-            return Block(DEFAULT_STREAM, tuple(children), span)
+            return syntax.Block(syntax.DEFAULT_STREAM, tuple(children), span)
         if len(children) > 1 and isinstance(children[1], Step):
-            return Block(_name(first), tuple(children[1:]), span)
+            return syntax.Block(_name(first), tuple(children[1:]), span)
         var = _name(children[-1]) if len(children) > 1 else None
-        return Block(_name(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
+        return syntax.Block(_name(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
 
     def step(self, children: list[Any]) -> Step:
         return _step(cast(Axis, _name(children[0])), children[1], children[2:], _span(children[0], children[-1]))
@@ -280,16 +234,16 @@ class Builder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ SELECT
 
-    def items(self, children: list[Any]) -> SelectItems:
-        return SelectItems(tuple(children[::2]), _span(children[0], children[-1]))
+    def items(self, children: list[Any]) -> syntax.SelectItems:
+        return syntax.SelectItems(tuple(children[::2]), _span(children[0], children[-1]))
 
-    def item(self, children: list[Any]) -> SelectItem:
+    def item(self, children: list[Any]) -> syntax.SelectItem:
         operand, span = children[0], _span(children[0], children[-1])
         if len(children) > 1:
-            return SelectItem(operand, str(children[2]), span)
+            return syntax.SelectItem(operand, str(children[2]), span)
         if not isinstance(operand, VarPath) or operand.steps:
             raise Problem("this SELECT item needs a name", span, "write AS and a name after it")
-        return SelectItem(operand, operand.var, span)
+        return syntax.SelectItem(operand, operand.var, span)
 
     def element(self, children: list[Any]) -> ElementConstructor:
         name, span = children[1], _span(children[0], children[-1])
@@ -358,20 +312,20 @@ def _arms(children: list[Any], kind: type[And | Or]) -> tuple[Any, ...]:
 class DefinitionBuilder(Builder):
     """The parser's callbacks for definitions, whose blocks and operands are built like those of queries."""
 
-    def definition(self, children: list[Any]) -> EventDefinition:
+    def definition(self, children: list[Any]) -> syntax.EventDefinition:
         _, _, name, _, block, _, *attributes, end = children
         span = Span(children[0].start_pos, end.end_pos)
-        return EventDefinition(str(name), block, tuple(attributes[::2]), span)
+        return syntax.EventDefinition(str(name), block, tuple(attributes[::2]), span)
 
-    def first_of(self, children: list[Any]) -> DefinedAttribute:
+    def first_of(self, children: list[Any]) -> syntax.DefinedAttribute:
         operand = children[2]
         is_numeric = is_number(operand)
         if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
             operand = operand.args[0]
-        return DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
+        return syntax.DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
 
-    def each_of(self, children: list[Any]) -> DefinedAttribute:
-        return DefinedAttribute(str(children[0]), children[2], False, True, _span(children[0], children[2]))
+    def each_of(self, children: list[Any]) -> syntax.DefinedAttribute:
+        return syntax.DefinedAttribute(str(children[0]), children[2], False, True, _span(children[0], children[2]))
 
 
 _SIDES = ("$", "$1", "$2")
@@ -384,11 +338,11 @@ class EventBuilder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ queries
 
-    def selected(self, children: list[Any]) -> EventQuery:
+    def selected(self, children: list[Any]) -> syntax.EventQuery:
         _, items, _, stream, *clauses = children
         return _event_query(items, stream, clauses, _span(children[0], children[-1]))
 
-    def plain(self, children: list[Any]) -> EventQuery:
+    def plain(self, children: list[Any]) -> syntax.EventQuery:
         stream, *clauses = children[1:] if isinstance(children[0], Token) else children
         return _event_query(None, stream, clauses, _span(children[0], children[-1]))
 
@@ -403,42 +357,42 @@ class EventBuilder(_ExpressionBuilder):
 
     named_list = components = items
 
-    def named(self, children: list[Any]) -> Named:
+    def named(self, children: list[Any]) -> syntax.Named:
         expr, span = children[0], _span(children[0], children[-1])
         if len(children) > 1:
-            return Named(expr, _name(children[2]), span)
-        return Named(expr, expr.name if isinstance(expr, Reference | ItemReference) else "", span)
+            return syntax.Named(expr, _name(children[2]), span)
+        return syntax.Named(expr, expr.name if isinstance(expr, syntax.Reference | syntax.ItemReference) else "", span)
 
     # ------------------------------------------------------------ streams
 
-    def stream_name(self, children: list[Token]) -> StreamName:
-        return StreamName(_name(children[0]), _span(children[0], children[0]))
+    def stream_name(self, children: list[Token]) -> syntax.StreamName:
+        return syntax.StreamName(_name(children[0]), _span(children[0], children[0]))
 
-    def group(self, children: list[Any]) -> EventStream:
-        query: EventQuery = children[1]
-        stream: EventStream = query.stream  # type: ignore[assignment]  # no pattern stands in parentheses
+    def group(self, children: list[Any]) -> syntax.EventStream:
+        query: syntax.EventQuery = children[1]
+        stream: syntax.EventStream = query.stream  # type: ignore[assignment]  # no pattern stands in parentheses
         if query.publish is not None:
             span = Span(query.span.end - len(query.publish), query.span.end)
             hint = "PUBLISH the inner query as a statement of its own, and read its name"
             raise Problem("PUBLISH is not allowed inside parentheses", span, hint)
         if query.select is None and query.within is None:
             return stream
-        return Inner(query.select, stream, query.within, _span(children[0], children[2]))
+        return syntax.Inner(query.select, stream, query.within, _span(children[0], children[2]))
 
-    def filtered(self, children: list[Any]) -> Filtered:
-        return Filtered(children[2], children[4], _span(children[0], children[3]))
+    def filtered(self, children: list[Any]) -> syntax.Filtered:
+        return syntax.Filtered(children[2], children[4], _span(children[0], children[3]))
 
-    def grouped(self, children: list[Any]) -> Grouped:
+    def grouped(self, children: list[Any]) -> syntax.Grouped:
         _, _, items, *clauses, _, source = children
-        over = clauses.pop().value if clauses and isinstance(clauses[-1].value, Window) else None
+        over = clauses.pop().value if clauses and isinstance(clauses[-1].value, syntax.Window) else None
         by = clauses[0].value if clauses else ()
-        return Grouped(items, by, over, source, _span(children[0], children[-2]))
+        return syntax.Grouped(items, by, over, source, _span(children[0], children[-2]))
 
-    def sequence(self, children: list[Any]) -> NextStream:
+    def sequence(self, children: list[Any]) -> syntax.NextStream:
         condition = children[3] if len(children) > 3 else None
-        return NextStream(children[0], children[-1], condition, _span(children[1], children[1]))
+        return syntax.NextStream(children[0], children[-1], condition, _span(children[1], children[1]))
 
-    def iteration(self, children: list[Any]) -> Iteration:
+    def iteration(self, children: list[Any]) -> syntax.Iteration:
         left, word, _, *parts, _, right = children
         found: list[Any] = [None]
         for part in parts:
@@ -447,10 +401,10 @@ class EventBuilder(_ExpressionBuilder):
             else:
                 found[-1] = part
         chooses, continues, sets = found
-        return Iteration(left, right, chooses, continues, sets or (), _span(word, word))
+        return syntax.Iteration(left, right, chooses, continues, sets or (), _span(word, word))
 
-    def together(self, children: list[Any]) -> UnionStream:
-        return UnionStream(children[0], children[2], _span(children[1], children[1]))
+    def together(self, children: list[Any]) -> syntax.UnionStream:
+        return syntax.UnionStream(children[0], children[2], _span(children[1], children[1]))
 
     def by(self, children: list[Token]) -> _Clause:
         return _Clause("BY", _references(children[1::2]), _span(children[0], children[-1]))
@@ -458,13 +412,13 @@ class EventBuilder(_ExpressionBuilder):
     def over(self, children: list[Any]) -> _Clause:
         return _Clause("OVER", children[1], _span(children[0], children[1]))
 
-    def window(self, children: list[Token]) -> Window:
+    def window(self, children: list[Token]) -> syntax.Window:
         token = children[0]
         text, span = str(token), _span(token, token)
         if token.type == "INF":
-            return Window(None, span)
+            return syntax.Window(None, span)
         number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
-        return Window(window_us(number, text[len(number) :].strip() or "s", span), span)
+        return syntax.Window(window_us(number, text[len(number) :].strip() or "s", span), span)
 
     duration = window
 
@@ -473,60 +427,60 @@ class EventBuilder(_ExpressionBuilder):
     def negated(self, children: list[Any]) -> Not:
         return Not(children[1], _span(children[0], children[1]))
 
-    def is_null(self, children: list[Any]) -> IsNull:
-        return IsNull(children[0], len(children) > 3, _span(children[0], children[-1]))
+    def is_null(self, children: list[Any]) -> syntax.IsNull:
+        return syntax.IsNull(children[0], len(children) > 3, _span(children[0], children[-1]))
 
-    def operation(self, children: list[Any]) -> ArithmeticExpr:
+    def operation(self, children: list[Any]) -> syntax.ArithmeticExpr:
         left, op, right = children
-        return ArithmeticExpr(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
+        return syntax.ArithmeticExpr(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
 
-    def minus(self, children: list[Any]) -> Minus:
-        return Minus(children[1], _span(children[0], children[1]))
+    def minus(self, children: list[Any]) -> syntax.Minus:
+        return syntax.Minus(children[1], _span(children[0], children[1]))
 
-    def bare(self, children: list[Token]) -> Reference:
-        return Reference("", _name(children[0]), _span(children[0], children[0]))
+    def bare(self, children: list[Token]) -> syntax.Reference:
+        return syntax.Reference("", _name(children[0]), _span(children[0], children[0]))
 
-    def reference(self, children: list[Token]) -> Reference:
+    def reference(self, children: list[Token]) -> syntax.Reference:
         side, span = str(children[0]), _span(children[0], children[0])
         if side not in _SIDES:
             hint = "$1 is the left event, $2 the right one, and $ the latest in FOLD"
             raise Problem(f"there is no {side}", span, hint)
-        return Reference(cast(Qualifier, side), _name(children[2]), _span(children[0], children[2]))
+        return syntax.Reference(cast(syntax.Qualifier, side), _name(children[2]), _span(children[0], children[2]))
 
-    def measure(self, children: list[Token]) -> TimeMeasure:
-        return TimeMeasure("DUR" if children[0].upper() == "DUR" else "GAP", _span(children[0], children[0]))
+    def measure(self, children: list[Token]) -> syntax.TimeMeasure:
+        return syntax.TimeMeasure("DUR" if children[0].upper() == "DUR" else "GAP", _span(children[0], children[0]))
 
-    def percentage(self, children: list[Token]) -> Percentage:
-        return Percentage(str(children[0])[:-1], _span(children[0], children[0]))
+    def percentage(self, children: list[Token]) -> syntax.Percentage:
+        return syntax.Percentage(str(children[0])[:-1], _span(children[0], children[0]))
 
-    def null(self, children: list[Token]) -> Null:
-        return Null(_span(children[0], children[0]))
+    def null(self, children: list[Token]) -> syntax.Null:
+        return syntax.Null(_span(children[0], children[0]))
 
 
-def _event_query(select: Any, stream: EventStream, clauses: list[_Clause], span: Span) -> EventQuery:
-    within = next((clause.value for clause in clauses if isinstance(clause.value, Window)), None)
+def _event_query(select: Any, stream: syntax.EventStream, clauses: list[_Clause], span: Span) -> syntax.EventQuery:
+    within = next((clause.value for clause in clauses if isinstance(clause.value, syntax.Window)), None)
     publish = next((clause.value for clause in clauses if isinstance(clause.value, str)), None)
-    return EventQuery(stream, select, within, publish, span)
+    return syntax.EventQuery(stream, select, within, publish, span)
 
 
 _ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
 """The keywords of a PATTERN's clauses, in order."""
 
 _MOST_DIGITS = 6
-_PLACES: Mapping[str, ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
+_PLACES: Mapping[str, syntax.ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
 
 
 class EventPatternBuilder(EventBuilder):
     """The parser's callbacks for patterns, on top of EventBuilder's."""
 
-    def pattern(self, children: list[Any]) -> EventQuery:
+    def pattern(self, children: list[Any]) -> syntax.EventQuery:
         clauses: list[_Clause] = children[5:]
         _check_order(clauses)
         found: dict[str, Any] = {clause.word: clause.value for clause in clauses}
         strategy, where = found.get("WHERE", (None, None))
         span = next((clause.span for clause in clauses if clause.word in ("EARLIEST", "NON", "ALL")), NOWHERE)
-        mode = Mode("EARLIEST" in found, "NON" in found, span)
-        body = Sequenced(
+        mode = syntax.Mode("EARLIEST" in found, "NON" in found, span)
+        body = syntax.Sequenced(
             tuple(children[3]),
             strategy,
             where,
@@ -535,38 +489,38 @@ class EventPatternBuilder(EventBuilder):
             mode,
             _span(children[0], children[4]),
         )
-        select: tuple[Named | SelectStar, ...] | None = found.get("RETURN")
+        select: tuple[syntax.Named | syntax.SelectStar, ...] | None = found.get("RETURN")
         end = clauses[-1].span.end if clauses else body.span.end
-        return EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
+        return syntax.EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
 
     # ------------------------------------------------------------ components
 
     stream_of = EventBuilder.stream_name
 
-    def one_event(self, children: list[Any]) -> OneEvent:
-        return OneEvent(children[0], _name(children[1]), False, _span(children[0], children[1]))
+    def one_event(self, children: list[Any]) -> syntax.OneEvent:
+        return syntax.OneEvent(children[0], _name(children[1]), False, _span(children[0], children[1]))
 
-    def many_events(self, children: list[Any]) -> OneEvent:
-        return OneEvent(children[0], _name(children[2]), True, _span(children[0], children[4]))
+    def many_events(self, children: list[Any]) -> syntax.OneEvent:
+        return syntax.OneEvent(children[0], _name(children[2]), True, _span(children[0], children[4]))
 
-    def no_event(self, children: list[Any]) -> NoEvent:
-        return NoEvent(children[2], _span(children[0], children[3]))
+    def no_event(self, children: list[Any]) -> syntax.NoEvent:
+        return syntax.NoEvent(children[2], _span(children[0], children[3]))
 
-    def any_order(self, children: list[Any]) -> AnyOrder:
-        return AnyOrder(children[2], _span(children[0], children[3]))
+    def any_order(self, children: list[Any]) -> syntax.AnyOrder:
+        return syntax.AnyOrder(children[2], _span(children[0], children[3]))
 
-    def letter(self, children: list[Any]) -> LetterOf:
-        return LetterOf(children[0], len(children) > 1, _span(children[0], children[-1]))
+    def letter(self, children: list[Any]) -> syntax.LetterOf:
+        return syntax.LetterOf(children[0], len(children) > 1, _span(children[0], children[-1]))
 
-    def repeated_letter(self, children: list[Any]) -> Repetition:
+    def repeated_letter(self, children: list[Any]) -> syntax.Repetition:
         *letter, times = children
-        return Repetition(self.letter(letter), times.value, _span(children[0], times))
+        return syntax.Repetition(self.letter(letter), times.value, _span(children[0], times))
 
-    def alternatives(self, children: list[Any]) -> Alternatives:
-        return Alternatives(tuple(children[1:-1:2]), _span(children[0], children[-1]))
+    def alternatives(self, children: list[Any]) -> syntax.Alternatives:
+        return syntax.Alternatives(tuple(children[1:-1:2]), _span(children[0], children[-1]))
 
-    def repetition(self, children: list[Any]) -> Repetition:
-        return Repetition(children[0], children[1].value, _span(children[0], children[1]))
+    def repetition(self, children: list[Any]) -> syntax.Repetition:
+        return syntax.Repetition(children[0], children[1].value, _span(children[0], children[1]))
 
     def times(self, children: list[Token]) -> _Clause:
         least = _whole(children[1]) if len(children) > 1 else int(children[0] == "+")
@@ -575,18 +529,18 @@ class EventPatternBuilder(EventBuilder):
     # ------------------------------------------------------------ clauses
 
     def where(self, children: list[Any]) -> _Clause:
-        strategy = children[1] if isinstance(children[1], StrategyName) else None
+        strategy = children[1] if isinstance(children[1], syntax.StrategyName) else None
         condition = children[-2] if not isinstance(children[-2], Token) else None
         span = _span(children[0], children[-1])
         if strategy is None and condition is None:
             raise Problem("empty braces", span, "write a condition, or leave WHERE out")
         return _Clause("WHERE", (strategy, condition), span)
 
-    def strategy(self, children: list[Any]) -> StrategyName:
-        return StrategyName(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
+    def strategy(self, children: list[Any]) -> syntax.StrategyName:
+        return syntax.StrategyName(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
 
-    def listed(self, children: list[Token]) -> ListedVariable:
-        return ListedVariable(_name(children[0]), len(children) > 1, _span(children[0], children[-1]))
+    def listed(self, children: list[Token]) -> syntax.ListedVariable:
+        return syntax.ListedVariable(_name(children[0]), len(children) > 1, _span(children[0], children[-1]))
 
     def errors(self, children: list[Token]) -> _Clause:
         if children[1] != "<=":
@@ -595,13 +549,13 @@ class EventPatternBuilder(EventBuilder):
         if budget == 0:
             raise Problem("BUDGET 0 keeps nothing", _span(children[4], children[4]), "write a greater number")
         span = _span(children[0], children[-1])
-        return _Clause("ERRORS", Errors(_whole(children[2]), budget, span), span)
+        return _Clause("ERRORS", syntax.Errors(_whole(children[2]), budget, span), span)
 
     def having(self, children: list[Any]) -> _Clause:
         return _Clause("HAVING", children[1], _span(children[0], children[1]))
 
     def returned(self, children: list[Any]) -> _Clause:
-        items: tuple[Named | SelectStar, ...] = children[1]
+        items: tuple[syntax.Named | syntax.SelectStar, ...] = children[1]
         return _Clause("RETURN", items, _span(children[0], items[-1]))
 
     def mode(self, children: list[Token]) -> _Clause:
@@ -609,30 +563,30 @@ class EventPatternBuilder(EventBuilder):
 
     # ------------------------------------------------------------ expressions
 
-    def item(self, children: list[Any]) -> ItemReference:
+    def item(self, children: list[Any]) -> syntax.ItemReference:
         variable, attribute = children[0], children[-1]
-        place: ItemIndex = ""
+        place: syntax.ItemIndex = ""
         if len(children) > 3:
             place = _place(variable, children[2])
-        return ItemReference(_name(variable), place, _name(attribute), _span(variable, attribute))
+        return syntax.ItemReference(_name(variable), place, _name(attribute), _span(variable, attribute))
 
     def place(self, children: list[Token]) -> Token:
         return children[0]
 
-    def items_of(self, children: list[Token]) -> ItemReference:
-        place: ItemIndex = "..i-1" if children[2].type == "EARLIER" else "[]"
+    def items_of(self, children: list[Token]) -> syntax.ItemReference:
+        place: syntax.ItemIndex = "..i-1" if children[2].type == "EARLIER" else "[]"
         name = _name(children[-1]) if children[-1].type == "ATTRIBUTE" else ""
-        return ItemReference(_name(children[0]), place, name, _span(children[0], children[-1]))
+        return syntax.ItemReference(_name(children[0]), place, name, _span(children[0], children[-1]))
 
-    def alike(self, children: list[Token]) -> EquivalenceTest:
-        return EquivalenceTest(_references(children[1::2]), _span(children[0], children[-1]))
-
-
-def _references(names: list[Token]) -> tuple[Reference, ...]:
-    return tuple(Reference("", _name(token), _span(token, token)) for token in names)
+    def alike(self, children: list[Token]) -> syntax.EquivalenceTest:
+        return syntax.EquivalenceTest(_references(children[1::2]), _span(children[0], children[-1]))
 
 
-def _place(variable: Token, place: Token) -> ItemIndex:
+def _references(names: list[Token]) -> tuple[syntax.Reference, ...]:
+    return tuple(syntax.Reference("", _name(token), _span(token, token)) for token in names)
+
+
+def _place(variable: Token, place: Token) -> syntax.ItemIndex:
     span = _span(place, place)
     if place.type == "NUMBER":
         if place != "1":

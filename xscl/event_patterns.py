@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from xscl import syntax
 from xscl.algebra.events import (
     ALWAYS,
     ERRORS,
@@ -56,25 +57,6 @@ from xscl.event_forms import (
 )
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
 from xscl.problems import did_you_mean
-from xscl.syntax import (
-    Alternatives,
-    AnyOrder,
-    Component,
-    EquivalenceTest,
-    Errors,
-    EventExpr,
-    EventQuery,
-    ItemReference,
-    LetterOf,
-    Named,
-    NoEvent,
-    OneEvent,
-    Reference,
-    Repetition,
-    SelectStar,
-    Sequenced,
-    StrategyName,
-)
 
 _PLACES: dict[str, ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
 
@@ -120,7 +102,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ references
 
-    def item(self, found: ItemReference, scope: Scope) -> Value | None:
+    def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
         name = found.variable
         if scope.operator == "AGGREGATE":  # the arguments of an aggregate, all of one variable
             return self.attribute(found, "left", scope)
@@ -150,7 +132,7 @@ class PatternResolver(Resolver):
             return self._of_item(found, variable, _PLACES[found.place])
         return None
 
-    def _of_item(self, found: ItemReference, variable: Declared, place: ItemPosition) -> Value | None:
+    def _of_item(self, found: syntax.ItemReference, variable: Declared, place: ItemPosition) -> Value | None:
         kinds = dict(variable.schema)
         if found.name in kinds:
             return self.attribute_of(OfItem(variable.number, place, found.name), kinds[found.name])
@@ -165,7 +147,7 @@ class PatternResolver(Resolver):
         self.problem(f"there is no variable {name}", span, hint)
         return None
 
-    def reference(self, found: Reference, scope: Scope) -> Value | None:
+    def reference(self, found: syntax.Reference, scope: Scope) -> Value | None:
         if (ERRORS, "number") in scope.left:
             if not found.side and found.name == ERRORS:
                 return Attribute("left", ERRORS, "number")
@@ -186,14 +168,14 @@ class PatternResolver(Resolver):
             self.problem(f"{found.name} is of no variable", found.span, f"write {name}{place}.{found.name}")
         return None
 
-    def alike(self, found: EquivalenceTest) -> None:
+    def alike(self, found: syntax.EquivalenceTest) -> None:
         hint = "write it beside the other conditions of WHERE, with AND"
         self.problem("[...] is a condition on all events", found.span, hint)
 
     # ------------------------------------------------------------ aggregates
 
     def _of_items(self, call: Call, operator: EventClause) -> Value | None:
-        items = list(parts_of_kind(call.args, ItemReference))
+        items = list(parts_of_kind(call.args, syntax.ItemReference))
         if not items:
             hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
             self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
@@ -222,7 +204,7 @@ class PatternResolver(Resolver):
     def _aggregated(self, call: Call, variable: Declared, *, earlier: bool) -> Value | None:
         args: tuple[Value, ...] = ()
         if not (call.name == "count" and len(call.args) == 1 and _is_bare(call.args[0])):
-            for one in parts_of_kind(call.args, ItemReference):
+            for one in parts_of_kind(call.args, syntax.ItemReference):
                 if not one.name:
                     self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
                     return None
@@ -236,7 +218,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ nearly matching
 
-    def near(self, query: EventQuery, body: Sequenced, errors: Errors) -> NearPattern | None:
+    def near(self, query: syntax.EventQuery, body: syntax.Sequenced, errors: syntax.Errors) -> NearPattern | None:
         letters = self._word(body.components)
         streams = {} if letters is None else {one.source.stream: one.source.schema for one in letters_of(letters)}
         keys, others = self._keys(body.where, streams)
@@ -265,14 +247,14 @@ class PatternResolver(Resolver):
         items = None if query.select is None else tuple((name, value) for name, (value, _) in returned.items())
         return NearPattern(letters, errors.most, errors.budget, keys, within, body.mode.apart, items, schema)
 
-    def _window(self, query: EventQuery, body: Sequenced) -> int | None:
+    def _window(self, query: syntax.EventQuery, body: syntax.Sequenced) -> int | None:
         if query.within is None:
             hint = "write WITHIN and a window behind the conditions, such as WITHIN 7 d"
             self.problem("a pattern needs a window", body.span, hint)
             return None
         return query.within.us
 
-    def _is_key(self, name: Reference, streams: Mapping[str, Schema]) -> bool:
+    def _is_key(self, name: syntax.Reference, streams: Mapping[str, Schema]) -> bool:
         """Whether all events have an attribute, of one kind."""
         kinds: dict[str, str] = {}
         for stream, schema in streams.items():
@@ -291,7 +273,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ letters
 
-    def _word(self, components: tuple[Component, ...]) -> Letters | None:
+    def _word(self, components: tuple[syntax.Component, ...]) -> Letters | None:
         parts = [self._letters(component) for component in components]
         known = tuple(part for part in parts if part is not None)
         if len(known) < len(parts):
@@ -302,18 +284,18 @@ class PatternResolver(Resolver):
             return None
         return word
 
-    def _letters(self, node: Component) -> Letters | None:
+    def _letters(self, node: syntax.Component) -> Letters | None:
         match node:
-            case LetterOf(stream=stream, needed=needed):
+            case syntax.LetterOf(stream=stream, needed=needed):
                 source = self.named(stream)
                 return None if source is None else Letter(source, needed)
-            case Alternatives(words=words):
+            case syntax.Alternatives(words=words):
                 found = [self._word(word) for word in words]
                 known = tuple(word for word in found if word is not None)
                 if len(known) < len(found):
                     return None
                 return known[0] if len(known) == 1 else OneOf(known)
-            case Repetition(part=part, least=least):
+            case syntax.Repetition(part=part, least=least):
                 if least > MAX_LETTERS:
                     self.problem(f"more than {MAX_LETTERS} letters", node.span, "repeat it less often")
                     return None
@@ -323,32 +305,34 @@ class PatternResolver(Resolver):
         self.problem("this is no letter", node.span, hint)
         return None
 
-    def _keys(self, where: EventExpr | None, streams: Mapping[str, Schema]) -> tuple[tuple[str, ...], list[EventExpr]]:
+    def _keys(
+        self, where: syntax.EventExpr | None, streams: Mapping[str, Schema]
+    ) -> tuple[tuple[str, ...], list[syntax.EventExpr]]:
         """The attributes in brackets, and the other conditions of WHERE."""
         keys: dict[str, None] = {}
-        others: list[EventExpr] = []
+        others: list[syntax.EventExpr] = []
         for expr in where.args if isinstance(where, And) else () if where is None else (where,):
-            if isinstance(expr, EquivalenceTest):
+            if isinstance(expr, syntax.EquivalenceTest):
                 keys.update(dict.fromkeys(name.name for name in expr.names if self._is_key(name, streams)))
             else:
                 others.append(expr)
         return tuple(keys), others
 
     def _returned(
-        self, select: tuple[Named | SelectStar, ...], scope: Scope, example: str
+        self, select: tuple[syntax.Named | syntax.SelectStar, ...], scope: Scope, example: str
     ) -> dict[str, tuple[Value, Span]]:
         found: dict[str, Value] = {}
         for item in select:
-            if isinstance(item, SelectStar):
+            if isinstance(item, syntax.SelectStar):
                 self.problem("there is no * in RETURN", item.span, f"leave RETURN out, or write {example}")
             else:
                 self.add_item(item, scope, found)
-        spans = {item.name: item.span for item in select if isinstance(item, Named)}
+        spans = {item.name: item.span for item in select if isinstance(item, syntax.Named)}
         return {name: (value, spans[name]) for name, value in found.items()}
 
     # ------------------------------------------------------------ patterns
 
-    def pattern(self, query: EventQuery, body: Sequenced) -> Pattern | NearPattern | None:
+    def pattern(self, query: syntax.EventQuery, body: syntax.Sequenced) -> Pattern | NearPattern | None:
         if body.errors is not None:
             return self.near(query, body, body.errors)
         variables = self._variables(body)
@@ -379,22 +363,22 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ components
 
-    def _variables(self, body: Sequenced) -> tuple[Variable, ...] | None:
+    def _variables(self, body: syntax.Sequenced) -> tuple[Variable, ...] | None:
         found: list[Variable] = []
         group = 0
         for component in body.components:
             match component:
-                case NoEvent(component=inner, span=span):
+                case syntax.NoEvent(component=inner, span=span):
                     if found and found[-1].negated:
                         hint = "write one of them, or a component between the two"
                         self.problem("two negated components are neighbours", span, hint)
-                    if isinstance(inner, OneEvent) and inner.many:
+                    if isinstance(inner, syntax.OneEvent) and inner.many:
                         hint = f"write ~({inner.stream.name} {inner.variable}): one event is enough to be there"
                         self.problem("a negated component is of one event", inner.span, hint)
                     else:
                         self._add(inner, group, found, negated=True)
                     continue
-                case AnyOrder(components=members):
+                case syntax.AnyOrder(components=members):
                     for member in members:
                         self._add(member, group, found)
                 case _:
@@ -407,9 +391,9 @@ class PatternResolver(Resolver):
             self.problem(f"more than {MAX_COMPONENTS} components", body.span, "PUBLISH a part, and read that stream")
         return None if self.problems else tuple(found)
 
-    def _add(self, node: Component, group: int, found: list[Variable], *, negated: bool = False) -> None:
-        if not isinstance(node, OneEvent):
-            if isinstance(node, NoEvent | AnyOrder):
+    def _add(self, node: syntax.Component, group: int, found: list[Variable], *, negated: bool = False) -> None:
+        if not isinstance(node, syntax.OneEvent):
+            if isinstance(node, syntax.NoEvent | syntax.AnyOrder):
                 inside = "~(...)" if negated else "SET"
                 hint = f"{inside} takes streams with their variables, such as Post p"
                 self.problem(f"this cannot be in {inside}", node.span, hint)
@@ -429,7 +413,7 @@ class PatternResolver(Resolver):
     # ------------------------------------------------------------ WHERE
 
     def _where(
-        self, body: Sequenced, variables: tuple[Variable, ...]
+        self, body: syntax.Sequenced, variables: tuple[Variable, ...]
     ) -> tuple[tuple[str, ...], tuple[WhereConjunct, ...], tuple[WhereConjunct, ...]]:
         found: list[EventCondition] = []
         where = body.where
@@ -449,7 +433,7 @@ class PatternResolver(Resolver):
         kills = [one for one in conjuncts if one.variable in negated]
         return keys, sort_conjuncts(tests), sort_conjuncts(kills)
 
-    def _is_testable(self, condition: EventCondition, expr: EventExpr, variables: tuple[Variable, ...]) -> bool:
+    def _is_testable(self, condition: EventCondition, expr: syntax.EventExpr, variables: tuple[Variable, ...]) -> bool:
         """Whether a condition mentions at most one negated variable, and no `v[]` beside `v[i]`."""
         referents = mentioned(condition, self.named_as)
         negated = {one.variable for one in referents if variables[one.variable].negated}
@@ -467,8 +451,8 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ strategies
 
-    def _strategy(self, body: Sequenced, variables: tuple[Variable, ...], keys: tuple[str, ...]) -> Strategy:
-        has_sets = any(isinstance(component, AnyOrder) for component in body.components)
+    def _strategy(self, body: syntax.Sequenced, variables: tuple[Variable, ...], keys: tuple[str, ...]) -> Strategy:
+        has_sets = any(isinstance(component, syntax.AnyOrder) for component in body.components)
         free = "SET" if has_sets else "EARLIEST MAXIMAL" if body.mode.maximal else ""
         if body.strategy is None:
             many = next((one for one in variables if one.kleene), None)
@@ -492,7 +476,7 @@ class PatternResolver(Resolver):
             self.problem(f"{node.name} needs [attribute] in its braces", node.span, hint)
         return strategy
 
-    def _check_listed(self, node: StrategyName) -> None:
+    def _check_listed(self, node: syntax.StrategyName) -> None:
         for listed in node.variables:
             variable = self.variable(listed.name, listed.span)
             if variable is None:
@@ -511,7 +495,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ HAVING, RETURN
 
-    def _having(self, expr: EventExpr | None) -> tuple[EventCondition, Names]:
+    def _having(self, expr: syntax.EventExpr | None) -> tuple[EventCondition, Names]:
         condition = self.tested(expr, self.scope("HAVING"))
         return (ALWAYS, ()) if condition is None else renamed_condition(condition, self.named_as)
 
@@ -523,5 +507,5 @@ class PatternResolver(Resolver):
         return min(every, default=None)
 
 
-def _is_bare(expr: EventExpr) -> bool:
-    return isinstance(expr, ItemReference) and not expr.name
+def _is_bare(expr: syntax.EventExpr) -> bool:
+    return isinstance(expr, syntax.ItemReference) and not expr.name

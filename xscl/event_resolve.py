@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from xscl import syntax
 from xscl.algebra.events import (
     ALWAYS,
     Aggregate,
@@ -72,29 +73,6 @@ from xscl.event_forms import (
     xpath_string,
 )
 from xscl.problems import LACKS_EVENTS, Problem, did_you_mean
-from xscl.syntax import (
-    ArithmeticExpr,
-    EquivalenceTest,
-    EventExpr,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
-    IsNull,
-    ItemReference,
-    Iteration,
-    Minus,
-    Named,
-    NextStream,
-    Null,
-    Percentage,
-    Reference,
-    SelectStar,
-    StreamName,
-    TimeMeasure,
-    UnionStream,
-    Window,
-)
 
 EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
 
@@ -134,67 +112,67 @@ class Expressions:
 
     # ------------------------------------------------------------ values
 
-    def value(self, expr: EventExpr, scope: Scope) -> Value | None:
+    def value(self, expr: syntax.EventExpr, scope: Scope) -> Value | None:
         """None after a problem, like all methods that resolve a part."""
         match expr:
-            case Reference():
+            case syntax.Reference():
                 return self.reference(expr, scope)
-            case ItemReference():
+            case syntax.ItemReference():
                 return self.item(expr, scope)
-            case EquivalenceTest():
+            case syntax.EquivalenceTest():
                 self.alike(expr)
             case String(value=text):
                 return Constant(text)
-            case Number(text=text) | Percentage(text=text):
+            case Number(text=text) | syntax.Percentage(text=text):
                 return self._number(text, expr)
-            case Window(us=us):
+            case syntax.Window(us=us):
                 if us is not None:
                     return Constant(us / 1e6)
                 self.problem("INF is no number", expr.span, "leave the condition out")
-            case TimeMeasure(name=name) if scope.operator in ("WHERE", "HAVING", "RETURN"):
+            case syntax.TimeMeasure(name=name) if scope.operator in ("WHERE", "HAVING", "RETURN"):
                 hint = "WITHIN bounds how long a match takes; a reader of what is PUBLISHed has DUR"
                 self.problem(f"{name} does not belong in a pattern", expr.span, hint)
-            case TimeMeasure(name="DUR"):
+            case syntax.TimeMeasure(name="DUR"):
                 return Duration()
-            case TimeMeasure():
+            case syntax.TimeMeasure():
                 if scope.operator in ("NEXT", "FOLD"):
                     return Gap()
                 hint = "write it in the braces of NEXT or FOLD; DUR is how long an event takes"
                 self.problem("GAP belongs in NEXT or FOLD", expr.span, hint)
-            case Minus(arg=arg):
+            case syntax.Minus(arg=arg):
                 value = self.value(arg, scope)
                 return None if value is None else arithmetic("-", Constant(0.0), value)
-            case ArithmeticExpr(op=op, left=left, right=right):
+            case syntax.ArithmeticExpr(op=op, left=left, right=right):
                 one, two = self.value(left, scope), self.value(right, scope)
                 return None if one is None or two is None else arithmetic(op, one, two)
             case Call():
                 return self._call(expr, scope)
-            case Null():
+            case syntax.Null():
                 self.problem("NULL is no value", expr.span, "write x IS NULL, or x IS NOT NULL")
-            case Compare() | IsNull() | And() | Or() | Not():
+            case Compare() | syntax.IsNull() | And() | Or() | Not():
                 hint = "use it as a condition of its own, beside others with AND, OR"
                 self.problem("a condition cannot stand here, where a value is needed", expr.span, hint)
         return None
 
-    def _number(self, text: str, expr: Number | Percentage) -> Value | None:
+    def _number(self, text: str, expr: Number | syntax.Percentage) -> Value | None:
         number = float(text) if len(text) < MOST_DIGITS else math.inf
         if not math.isfinite(number):
             self.problem("this number is too long", expr.span, "write fewer digits")
             return None
-        return Constant(float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, Percentage) else number)
+        return Constant(float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, syntax.Percentage) else number)
 
-    def item(self, found: ItemReference, scope: Scope) -> Value | None:
+    def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
         name = found.name
         sides = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
         hint = sides if scope.operator in ("NEXT", "FOLD") else f"write {name} alone: {scope.operator} reads one source"
         self.problem(f"{found.variable}.{name} is no reference", found.span, hint)
         return None
 
-    def alike(self, found: EquivalenceTest) -> None:
+    def alike(self, found: syntax.EquivalenceTest) -> None:
         start = found.span.start
         self.problem("there are no brackets here", Span(start, start + 1), "write $1.x = $2.x")
 
-    def reference(self, found: Reference, scope: Scope) -> Value | None:
+    def reference(self, found: syntax.Reference, scope: Scope) -> Value | None:
         name, operator = found.name, scope.operator
         if operator not in ("NEXT", "FOLD"):
             if found.side:
@@ -222,7 +200,7 @@ class Expressions:
             self.unknown(name, {**left, **right}, found.span, scope)
         return None
 
-    def attribute(self, found: Reference | ItemReference, part: Part, scope: Scope) -> Value | None:
+    def attribute(self, found: syntax.Reference | syntax.ItemReference, part: Part, scope: Scope) -> Value | None:
         schema = dict(scope.right if part == "right" else scope.left)
         if found.name in schema:
             return Attribute(part, found.name, schema[found.name])
@@ -288,7 +266,7 @@ class Expressions:
 
     # ------------------------------------------------------------ conditions
 
-    def condition(self, expr: EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
+    def condition(self, expr: syntax.EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
         """A condition or, `negated`, its negation. None after a problem."""
         match expr:
             case And(args=args) | Or(args=args):
@@ -301,7 +279,7 @@ class Expressions:
                 return self.condition(arg, scope, negated=not negated)
             case Compare():
                 return self.comparison(expr, scope, negated)
-            case IsNull(value=inner):
+            case syntax.IsNull(value=inner):
                 value = self.value(inner, scope)
                 if value is None:
                     return None
@@ -316,7 +294,7 @@ class Expressions:
 
     def comparison(self, expr: Compare, scope: Scope, negated: bool) -> EventCondition | None:
         """A comparison or, `negated`, its opposite. None after a problem."""
-        if isinstance(expr.left, Null) or isinstance(expr.right, Null):
+        if isinstance(expr.left, syntax.Null) or isinstance(expr.right, syntax.Null):
             self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
             return None
         left, right = self.value(expr.left, scope), self.value(expr.right, scope)
@@ -367,7 +345,10 @@ class Resolver(Expressions):
         self.inputs = 0
 
     def query(
-        self, select: tuple[Named | SelectStar, ...] | None, source: EventStream, within: Window | None
+        self,
+        select: tuple[syntax.Named | syntax.SelectStar, ...] | None,
+        source: syntax.EventStream,
+        within: syntax.Window | None,
     ) -> Stream | None:
         stream = self.stream(source)
         if stream is None:
@@ -378,28 +359,28 @@ class Resolver(Expressions):
 
     # ------------------------------------------------------------ streams
 
-    def stream(self, node: EventStream) -> Stream | None:
+    def stream(self, node: syntax.EventStream) -> Stream | None:
         match node:
-            case StreamName():
+            case syntax.StreamName():
                 return self.named(node)
-            case Inner():
+            case syntax.Inner():
                 return self.query(node.select, node.stream, node.within)
-            case Filtered():
+            case syntax.Filtered():
                 return self.filter(node)
-            case Grouped():
+            case syntax.Grouped():
                 return self._aggregate(node)
         left, right = self.stream(node.left), self.stream(node.right)
         if left is None or right is None:
             return None
         match node:
-            case NextStream():
+            case syntax.NextStream():
                 return self._next(node, left, right)
-            case Iteration():
+            case syntax.Iteration():
                 return self._fold(node, left, right)
-            case UnionStream():
+            case syntax.UnionStream():
                 return self._union(node, left, right)
 
-    def named(self, node: StreamName) -> Events | None:
+    def named(self, node: syntax.StreamName) -> Events | None:
         self.inputs += 1
         name = node.name
         if name in self._schemas:
@@ -415,14 +396,14 @@ class Resolver(Expressions):
         self.problem(message, node.span, hint)
         return None
 
-    def filter(self, node: Filtered) -> Stream | None:
+    def filter(self, node: syntax.Filtered) -> Stream | None:
         source = self.stream(node.source)
         if source is None:
             return None
         condition = self.tested(node.condition, Scope("FILTER", source.schema))
         return None if condition is None else filter_of(source, condition)
 
-    def _next(self, node: NextStream, left: Stream, right: Stream) -> Stream | None:
+    def _next(self, node: syntax.NextStream, left: Stream, right: Stream) -> Stream | None:
         condition = self.tested(node.condition, Scope("NEXT", left.schema, right.schema))
         clash = {name for name, _ in left.schema} & {name for name, _ in right.schema}
         names: list[tuple[Part, str]] = [("left", name) for name, _ in left.schema]
@@ -432,7 +413,7 @@ class Resolver(Expressions):
             return None
         return next_of(left, right, condition, tuple(names), schema)
 
-    def _fold(self, node: Iteration, left: Stream, right: Stream) -> Stream | None:
+    def _fold(self, node: syntax.Iteration, left: Stream, right: Stream) -> Stream | None:
         first, latest = dict(left.schema), dict(right.schema)
         missing = [name for name in latest if name not in first]
         if missing:
@@ -454,7 +435,7 @@ class Resolver(Expressions):
             return None
         return fold_of(left, right, chooses, continues, sets, tuple(names), schema)
 
-    def _sets(self, node: Iteration, scope: Scope, first: Mapping[str, str]) -> tuple[tuple[str, Value], ...]:
+    def _sets(self, node: syntax.Iteration, scope: Scope, first: Mapping[str, str]) -> tuple[tuple[str, Value], ...]:
         found: dict[str, Value] = {}
         for item in node.sets:
             if not self.has_new_name(item, found):
@@ -470,13 +451,13 @@ class Resolver(Expressions):
                 found[item.name] = value
         return tuple(found.items())
 
-    def _union(self, node: UnionStream, left: Stream, right: Stream) -> Stream | None:
+    def _union(self, node: syntax.UnionStream, left: Stream, right: Stream) -> Stream | None:
         if problem := unequal(left.schema, right.schema):
             self.problem(f"UNION of unequal attributes: {problem}", node.span, "SELECT the same ones on both sides")
             return None
         return Union(left, reorder_attributes(right, left.schema))
 
-    def _aggregate(self, node: Grouped) -> Stream | None:
+    def _aggregate(self, node: syntax.Grouped) -> Stream | None:
         source = self.stream(node.source)
         if source is None:
             return None
@@ -516,11 +497,11 @@ class Resolver(Expressions):
 
     # ------------------------------------------------------------ SELECT
 
-    def _select(self, select: tuple[Named | SelectStar, ...], source: Stream) -> Stream | None:
+    def _select(self, select: tuple[syntax.Named | syntax.SelectStar, ...], source: Stream) -> Stream | None:
         scope, before = Scope("SELECT", source.schema), len(self.problems)
         items: dict[str, Value] = {}
         for item in select:
-            if isinstance(item, SelectStar):
+            if isinstance(item, syntax.SelectStar):
                 for name, kind in source.schema:
                     if name in items:
                         self.problem(f"* has {name}, too", item.span, "give the other one another name with AS")
@@ -532,12 +513,12 @@ class Resolver(Expressions):
             return None
         return select_of(source, tuple(items.items()), schema)
 
-    def add_item(self, item: Named, scope: Scope, found: dict[str, Value]) -> None:
+    def add_item(self, item: syntax.Named, scope: Scope, found: dict[str, Value]) -> None:
         value = self.value(item.expr, scope)
         if self.has_new_name(item, found) and value is not None:
             found[item.name] = value
 
-    def has_new_name(self, item: Named, taken: Mapping[str, object]) -> bool:
+    def has_new_name(self, item: syntax.Named, taken: Mapping[str, object]) -> bool:
         """Whether an item's name is unique; else adds a problem."""
         if not item.name:
             self.problem("this value needs a name", item.span, "write AS and a name behind it")
@@ -550,7 +531,7 @@ class Resolver(Expressions):
 
     # ------------------------------------------------------------ conditions and schemas
 
-    def tested(self, expr: EventExpr | None, scope: Scope) -> EventCondition | None:
+    def tested(self, expr: syntax.EventExpr | None, scope: Scope) -> EventCondition | None:
         """A condition that is not too large; a missing one holds."""
         if expr is None:
             return ALWAYS

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.errors import InvalidValue
 from common.tools import Remembered
+from xscl import syntax
 from xscl.algebra.values import (
     And,
     Call,
@@ -25,114 +26,75 @@ from xscl.algebra.values import (
     VarPath,
     is_number,
 )
-from xscl.syntax import (
-    Alternatives,
-    AnyOrder,
-    ArithmeticExpr,
-    Block,
-    Component,
-    DefinedAttribute,
-    EquivalenceTest,
-    EventDefinition,
-    EventExpr,
-    EventQuery,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
-    Input,
-    IsNull,
-    ItemReference,
-    Iteration,
-    Join,
-    LetterOf,
-    Minus,
-    Named,
-    NextStream,
-    NoEvent,
-    Null,
-    Once,
-    OneEvent,
-    Percentage,
-    Query,
-    Reference,
-    Repetition,
-    Script,
-    SelectClause,
-    SelectItem,
-    SelectItems,
-    SelectStar,
-    Sequenced,
-    StrategyName,
-    StreamName,
-    SubQuery,
-    TimeMeasure,
-    UnionStream,
-    Window,
-)
 from xscl.text import window_text
 
-_STRONG = {Or: 0, And: 1, Not: 2, Compare: 3, IsNull: 3, Minus: 6}
+_STRONG = {Or: 0, And: 1, Not: 2, Compare: 3, syntax.IsNull: 3, syntax.Minus: 6}
 """Binding strengths of operators. Others bind strongest; operations have 4 and 5."""
 
 
-def event_query_text(query: EventQuery) -> str:
+def event_query_text(query: syntax.EventQuery) -> str:
     """An event query on one line. Raises InvalidValue if a string has a line break, which no string literal can."""
     publish = "" if query.publish is None else f" PUBLISH {query.publish}"
     return _event_query(query) + publish
 
 
-def _event_query(query: EventQuery | Inner) -> str:
-    if isinstance(query.stream, Sequenced):
+def _event_query(query: syntax.EventQuery | syntax.Inner) -> str:
+    if isinstance(query.stream, syntax.Sequenced):
         return _pattern(query.stream, query.select, query.within)
     select = "" if query.select is None else f"SELECT {', '.join(map(_event_item, query.select))} "
     within = "" if query.within is None else f" WITHIN {window_text(query.within.us)}"
     return f"{select}FROM {_stream(query.stream)}{within}"
 
 
-def _event_item(item: Named | SelectStar) -> str:
-    if isinstance(item, SelectStar):
+def _event_item(item: syntax.Named | syntax.SelectStar) -> str:
+    if isinstance(item, syntax.SelectStar):
         return "*"
     text = _expr(item.expr)
-    is_named = isinstance(item.expr, Reference | ItemReference) and item.expr.name == item.name
+    is_named = isinstance(item.expr, syntax.Reference | syntax.ItemReference) and item.expr.name == item.name
     return text if is_named or not item.name else f"{text} AS {item.name}"
 
 
 # ---------------------------------------------------------------- streams
 
 
-def _stream(node: EventStream) -> str:
+def _stream(node: syntax.EventStream) -> str:
     match node:
-        case StreamName(name=name):
+        case syntax.StreamName(name=name):
             return name
-        case Inner():
+        case syntax.Inner():
             return f"({_event_query(node)})"
-        case Filtered(condition=condition, source=source):
+        case syntax.Filtered(condition=condition, source=source):
             return f"FILTER{{{_expr(condition)}}} {_source(source)}"
-        case Grouped(items=items, by=by, over=over, source=source):
+        case syntax.Grouped(items=items, by=by, over=over, source=source):
             parts = [", ".join(map(_event_item, items))]
             parts += [f"BY {', '.join(one.name for one in by)}"] if by else []
             parts += [f"OVER {window_text(over.us)}"] if over else []
             return f"AGGREGATE{{{' '.join(parts)}}} {_source(source)}"
-        case NextStream(left=left, right=right, condition=condition):
+        case syntax.NextStream(left=left, right=right, condition=condition):
             braces = "" if condition is None else f"{{{_expr(condition)}}}"
             return f"{_stream(left)} NEXT{braces} {_source(right)}"
-        case Iteration(left=left, right=right, chooses=chooses, continues=continues, sets=sets):
+        case syntax.Iteration(left=left, right=right, chooses=chooses, continues=continues, sets=sets):
             ways = [("" if one is None else _expr(one)) for one in (chooses, continues)]
             braces = ", ".join([*ways, ", ".join(map(_event_item, sets))]).rstrip(" ")
             return f"{_stream(left)} FOLD{{{braces}}} {_source(right)}"
-        case UnionStream(left=left, right=right):
+        case syntax.UnionStream(left=left, right=right):
             return f"{_stream(left)} UNION {_source(right)}"
 
 
-def _source(node: EventStream) -> str:
-    return f"({_stream(node)})" if isinstance(node, NextStream | Iteration | UnionStream) else _stream(node)
+def _source(node: syntax.EventStream) -> str:
+    return (
+        f"({_stream(node)})"
+        if isinstance(node, syntax.NextStream | syntax.Iteration | syntax.UnionStream)
+        else _stream(node)
+    )
 
 
 # ---------------------------------------------------------------- patterns
 
 
-def _pattern(body: Sequenced, select: tuple[Named | SelectStar, ...] | None, within: Window | None) -> str:
+def _pattern(
+    body: syntax.Sequenced, select: tuple[syntax.Named | syntax.SelectStar, ...] | None, within: syntax.Window | None
+) -> str:
     strategy = "" if body.strategy is None else f" {_strategy(body.strategy)}"
     braces = "" if body.where is None else _expr(body.where)
     errors = body.errors
@@ -148,83 +110,83 @@ def _pattern(body: Sequenced, select: tuple[Named | SelectStar, ...] | None, wit
     return " ".join(parts)
 
 
-def _strategy(node: StrategyName) -> str:
+def _strategy(node: syntax.StrategyName) -> str:
     listed = ", ".join(f"{one.name}[]" if one.many else one.name for one in node.variables)
     return f"{node.name}({listed})" if listed else node.name
 
 
-def _word(components: tuple[Component, ...]) -> str:
+def _word(components: tuple[syntax.Component, ...]) -> str:
     return ", ".join(map(_component, components))
 
 
-def _component(node: Component) -> str:
+def _component(node: syntax.Component) -> str:
     match node:
-        case OneEvent(stream=stream, variable=variable, many=many):
+        case syntax.OneEvent(stream=stream, variable=variable, many=many):
             return f"{stream.name}+ {variable}[]" if many else f"{stream.name} {variable}"
-        case NoEvent(component=inner):
+        case syntax.NoEvent(component=inner):
             return f"~({_component(inner)})"
-        case AnyOrder(components=components):
+        case syntax.AnyOrder(components=components):
             return f"SET({_word(components)})"
-        case LetterOf(stream=stream, needed=needed):
+        case syntax.LetterOf(stream=stream, needed=needed):
             return f"{stream.name}!" if needed else stream.name
-        case Alternatives(words=words):
+        case syntax.Alternatives(words=words):
             return f"({' | '.join(map(_word, words))})"
-        case Repetition(part=part, least=least):
+        case syntax.Repetition(part=part, least=least):
             return _component(part) + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
 
 
 # ---------------------------------------------------------------- expressions
 
 
-def _expr(node: EventExpr) -> str:
+def _expr(node: syntax.EventExpr) -> str:
     return _EVENT_PRINTERS[type(node)](node)
 
 
-def _strength(node: EventExpr) -> int:
-    if isinstance(node, ArithmeticExpr):
+def _strength(node: syntax.EventExpr) -> int:
+    if isinstance(node, syntax.ArithmeticExpr):
         return 4 if node.op in "+-" else 5
     return _STRONG.get(type(node), 7)
 
 
-def _at_least(strength: int, node: EventExpr) -> str:
+def _at_least(strength: int, node: syntax.EventExpr) -> str:
     text = _expr(node)
     return text if _strength(node) >= strength else f"({text})"
 
 
-def _operation(node: ArithmeticExpr) -> str:
+def _operation(node: syntax.ArithmeticExpr) -> str:
     own = _strength(node)
     return f"{_at_least(own, node.left)} {node.op} {_at_least(own + 1, node.right)}"
 
 
-def _minus(node: Minus) -> str:
+def _minus(node: syntax.Minus) -> str:
     arg = _at_least(6, node.arg)
     return f"- {arg}" if arg.startswith("-") else f"-{arg}"  # -- begins a comment
 
 
-def _reference(node: Reference) -> str:
+def _reference(node: syntax.Reference) -> str:
     return f"{node.side}.{node.name}" if node.side else node.name
 
 
-def _event_of(node: ItemReference) -> str:
+def _event_of(node: syntax.ItemReference) -> str:
     place = {"": "", "LEN": f"[{node.variable}.LEN]", "[]": "[]"}.get(node.place, f"[{node.place}]")
     return f"{node.variable}{place}.{node.name}" if node.name else f"{node.variable}{place}"
 
 
 _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
-    Reference: _reference,
-    ItemReference: _event_of,
-    EquivalenceTest: lambda node: f"[{', '.join(one.name for one in node.names)}]",
-    TimeMeasure: lambda node: node.name,
+    syntax.Reference: _reference,
+    syntax.ItemReference: _event_of,
+    syntax.EquivalenceTest: lambda node: f"[{', '.join(one.name for one in node.names)}]",
+    syntax.TimeMeasure: lambda node: node.name,
     String: lambda node: _string(node.value),
     Number: lambda node: node.text,
-    Percentage: lambda node: f"{node.text}%",
-    Window: lambda node: window_text(node.us),
-    Null: lambda _: "NULL",
-    ArithmeticExpr: _operation,
-    Minus: _minus,
+    syntax.Percentage: lambda node: f"{node.text}%",
+    syntax.Window: lambda node: window_text(node.us),
+    syntax.Null: lambda _: "NULL",
+    syntax.ArithmeticExpr: _operation,
+    syntax.Minus: _minus,
     Call: lambda node: f"{node.name}({', '.join(map(_expr, node.args))})",
     Compare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
-    IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' if node.negated else ''}NULL",
+    syntax.IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' if node.negated else ''}NULL",
     And: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),
     Or: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
     Not: lambda node: f"NOT {_at_least(2, node.arg)}",
@@ -232,16 +194,16 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
 
 
 _Node = (
-    Script
-    | Query
-    | EventDefinition
-    | DefinedAttribute
-    | EventQuery
-    | Once
-    | SelectClause
-    | SelectItem
-    | Input
-    | Window
+    syntax.Script
+    | syntax.Query
+    | syntax.EventDefinition
+    | syntax.DefinedAttribute
+    | syntax.EventQuery
+    | syntax.Once
+    | syntax.SelectClause
+    | syntax.SelectItem
+    | syntax.Input
+    | syntax.Window
     | Expr
     | Step
     | NameTest
@@ -262,42 +224,42 @@ def to_xscl(node: _Node) -> str:
     return _PRINTERS[type(node)](node)
 
 
-def around_window(script: Script) -> tuple[str, ...]:
+def around_window(script: syntax.Script) -> tuple[str, ...]:
     """The text of a script of one query: in two parts if it is a join, around its window."""
     (query,) = script.queries
-    if query.publish is not None or not isinstance(query.source, Join):
+    if query.publish is not None or not isinstance(query.source, syntax.Join):
         return (to_xscl(script),)
     return _beginning(script) + _selected(query) + _before_window(query.source), _behind_window(query.source)
 
 
-def _beginning(script: Script) -> str:
+def _beginning(script: syntax.Script) -> str:
     return "".join(f"DECLARE NAMESPACE {prefix} = {_string(uri)}; " for prefix, uri in script.namespaces)
 
 
-def _script(script: Script) -> str:
+def _script(script: syntax.Script) -> str:
     statements = script.statements
     if not statements:
         return _beginning(script).removesuffix("; ")
     return _beginning(script) + "; ".join(map(to_xscl, statements))
 
 
-def _selected(query: Query) -> str:
+def _selected(query: syntax.Query) -> str:
     return "FROM " if query.select is None else f"SELECT {to_xscl(query.select)} FROM "
 
 
-def _query(query: Query) -> str:
+def _query(query: syntax.Query) -> str:
     publish = "" if query.publish is None else f" PUBLISH {query.publish}"
     if query.once is not None:
         publish += f" {_once(query.once)}"
     return f"{_selected(query)}{to_xscl(query.source)}{publish}"
 
 
-def _definition(definition: EventDefinition) -> str:
+def _definition(definition: syntax.EventDefinition) -> str:
     attributes = ", ".join(map(_attribute, definition.attributes))
     return f"DEFINE EVENT {definition.name} FROM {to_xscl(definition.block)} ({attributes})"
 
 
-def _attribute(attribute: DefinedAttribute) -> str:
+def _attribute(attribute: syntax.DefinedAttribute) -> str:
     operand = to_xscl(attribute.operand)
     stays = is_number(attribute.operand) and not operand.startswith("number(")  # the parser takes one number() off
     if attribute.number and not stays:
@@ -305,27 +267,27 @@ def _attribute(attribute: DefinedAttribute) -> str:
     return f"{attribute.name} {'IN' if attribute.each else ':='} {operand}"
 
 
-def _once(once: Once) -> str:
+def _once(once: syntax.Once) -> str:
     within = "" if once.window is None else f" WITHIN {_window(once.window)}"
     return f"ONCE PER ({', '.join(map(to_xscl, once.keys))}){within}"
 
 
-def _item(item: SelectItem) -> str:
+def _item(item: syntax.SelectItem) -> str:
     operand = to_xscl(item.operand)
     return operand if operand == item.name else f"{operand} AS {item.name}"
 
 
-def _join(join: Join) -> str:
+def _join(join: syntax.Join) -> str:
     return _before_window(join) + _window(join.window) + _behind_window(join)
 
 
-def _before_window(join: Join) -> str:
+def _before_window(join: syntax.Join) -> str:
     return f"{to_xscl(join.left)} {join.op} {{{to_xscl(join.pred)}, "
 
 
-def _behind_window(join: Join) -> str:
+def _behind_window(join: syntax.Join) -> str:
     right = to_xscl(join.right)
-    return f"}} ({right})" if isinstance(join.right, Join) else f"}} {right}"
+    return f"}} ({right})" if isinstance(join.right, syntax.Join) else f"}} {right}"
 
 
 def _steps(steps: tuple[Step, ...]) -> str:
@@ -359,7 +321,7 @@ def _string(value: str) -> str:
     return '"' + value.replace('"', '""') + '"'
 
 
-def _window(window: Window) -> str:
+def _window(window: syntax.Window) -> str:
     return window_text(window.us)
 
 
@@ -380,21 +342,21 @@ def _text(text: str, *, quoted: bool = False) -> str:
 
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {
-    Script: _script,
-    Query: _query,
-    EventDefinition: _definition,
-    DefinedAttribute: _attribute,
-    EventQuery: event_query_text,
-    Once: _once,
-    SelectStar: lambda _: "*",
-    SelectItems: lambda node: ", ".join(map(_item, node.items)),
-    SelectItem: _item,
+    syntax.Script: _script,
+    syntax.Query: _query,
+    syntax.EventDefinition: _definition,
+    syntax.DefinedAttribute: _attribute,
+    syntax.EventQuery: event_query_text,
+    syntax.Once: _once,
+    syntax.SelectStar: lambda _: "*",
+    syntax.SelectItems: lambda node: ", ".join(map(_item, node.items)),
+    syntax.SelectItem: _item,
     ElementConstructor: _element,
     Hole: lambda node: f"{{{to_xscl(node.operand)}}}",
-    Block: lambda node: node.stream + _steps(node.steps),
-    SubQuery: lambda node: f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})",
-    Join: _join,
-    Window: _window,
+    syntax.Block: lambda node: node.stream + _steps(node.steps),
+    syntax.SubQuery: lambda node: f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})",
+    syntax.Join: _join,
+    syntax.Window: _window,
     Step: _step,
     NameTest: _test,
     Rel: lambda node: "." + _steps(node.steps),

@@ -17,6 +17,7 @@ from feeds.feed import EntryForm
 from feeds.items import ATTRIBUTES, FIELDS
 from xpath_stage.binder import DOCUMENT, Node, PreparedNode, each_below
 from xpath_stage.documents import ParsedDocument, parse_document
+from xscl import syntax
 from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value, value_kind
 from xscl.algebra.trees import PatternNode, Test
 from xscl.algebra.values import (
@@ -48,31 +49,6 @@ from xscl.lower import and_arms
 from xscl.parser import located_queries
 from xscl.printer import to_xscl
 from xscl.problems import Lines, Problem, XsclError
-from xscl.syntax import (
-    DEFAULT_STREAM,
-    Block,
-    EventDefinition,
-    EventExpr,
-    EventQuery,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
-    Input,
-    Iteration,
-    Join,
-    NextStream,
-    Query,
-    Reference,
-    Script,
-    SelectItem,
-    SelectItems,
-    Sequenced,
-    SubQuery,
-    UnionStream,
-    Window,
-    names_read,
-)
 
 _CASES = ("lower-case", "upper-case")
 _PARTS = {"contains": "has {} in it", "starts-with": "begins with {}", "ends-with": "ends with {}"}
@@ -80,7 +56,7 @@ _TEXTS = (*_CASES, "normalize-space", "canonical-url", "host")
 """Functions that return a text and leave their own results unchanged."""
 
 
-def condition_warnings(query: Query) -> Iterator[Problem]:
+def condition_warnings(query: syntax.Query) -> Iterator[Problem]:
     for condition in _conditions(query.source):
         for expr in _walk(condition):
             yield from _impossible(expr)
@@ -88,16 +64,16 @@ def condition_warnings(query: Query) -> Iterator[Problem]:
         yield from _variables_in_filters(block)
 
 
-def _conditions(source: Input) -> Iterator[Expr]:
+def _conditions(source: syntax.Input) -> Iterator[Expr]:
     match source:
-        case Block():
+        case syntax.Block():
             for step in source.steps:
                 yield from step.filters
-        case Join():
+        case syntax.Join():
             yield from _conditions(source.left)
             yield from _conditions(source.right)
             yield source.pred
-        case SubQuery():
+        case syntax.SubQuery():
             yield from _conditions(source.source)
 
 
@@ -145,7 +121,7 @@ class _Bound(NamedTuple):
     owner: Step | None
 
 
-def _variables_in_filters(block: Block) -> Iterator[Problem]:
+def _variables_in_filters(block: syntax.Block) -> Iterator[Problem]:
     names: dict[str, _Bound] = {}
     paths: list[tuple[Rel, Step]] = []
     _collect(block.steps, None, names, paths)
@@ -252,12 +228,12 @@ _Names = dict[str, Places | None]
 """The places of variables; None if unknown."""
 
 
-def item_warnings(query: Query, published: Collection[str]) -> Iterator[Problem]:
+def item_warnings(query: syntax.Query, published: Collection[str]) -> Iterator[Problem]:
     """Yields warnings for a query with spans over items, which come on the default stream. Ignores other streams, and
     the default one if `published`."""
     checker = _Checker(published)
     names = checker.source(query.source)
-    if isinstance(query.select, SelectItems):
+    if isinstance(query.select, syntax.SelectItems):
         checker.operands((item.operand for item in query.select.items), names)
     elif isinstance(query.select, ElementConstructor):
         checker.operands((hole.operand for hole in holes_of(query.select)), names)
@@ -274,21 +250,21 @@ class _Checker:
 
     # ------------------------------------------------------------ sources
 
-    def source(self, source: Input) -> _Names:
+    def source(self, source: syntax.Input) -> _Names:
         """Checks a source. Returns the places of the names it makes visible."""
         match source:
-            case Block():
+            case syntax.Block():
                 names: _Names = {}
-                known = source.stream == DEFAULT_STREAM and DEFAULT_STREAM not in self._published
+                known = source.stream == syntax.DEFAULT_STREAM and syntax.DEFAULT_STREAM not in self._published
                 self._steps(source.steps, frozenset((DOCUMENT,)) if known else None, names)
                 return names
-            case Join():
+            case syntax.Join():
                 names = self.source(source.left) | self.source(source.right)
                 self._conditions([source.pred], None, names)
                 return names
-            case SubQuery():
+            case syntax.SubQuery():
                 names = self.source(source.source)
-                if not isinstance(source.select, SelectItems):
+                if not isinstance(source.select, syntax.SelectItems):
                     return names
                 operands = [item.operand for item in source.select.items]
                 places = self.operands(operands, names)
@@ -485,7 +461,7 @@ MOST_COMPARED = 1_000
 """Maximum number of PUBLISHed names an unknown stream is compared with."""
 
 
-def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:
+def stream_warnings(query: syntax.Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:
     """Yields warnings for a query with spans, in a script that PUBLISHes these names.
 
     With `feeds`, documents come on the default stream alone; otherwise on any stream, so only likely typos are
@@ -493,20 +469,24 @@ def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) ->
     """
     for block in blocks(query.source):
         stream = block.stream
-        if stream == DEFAULT_STREAM or stream in published:
+        if stream == syntax.DEFAULT_STREAM or stream in published:
             continue
         names = list(islice(published, MOST_COMPARED))
         close = get_close_matches(stream, names, n=1, cutoff=0.75)
-        folded = [name for name in (DEFAULT_STREAM, *names) if name.lower() == stream.lower()]
+        folded = [name for name in (syntax.DEFAULT_STREAM, *names) if name.lower() == stream.lower()]
         meant = (folded or close or [""])[0]
         span = Span(block.span.start, block.span.start + len(stream))
         if feeds:
-            hint = f"did you mean {meant}?" if meant else f"read {DEFAULT_STREAM}, or PUBLISH {stream} in another query"
+            hint = (
+                f"did you mean {meant}?"
+                if meant
+                else f"read {syntax.DEFAULT_STREAM}, or PUBLISH {stream} in another query"
+            )
             if stream == "item" or stream in FIELDS:
-                hint = f"to read all elements of this name, write {DEFAULT_STREAM}//{stream}"
+                hint = f"to read all elements of this name, write {syntax.DEFAULT_STREAM}//{stream}"
             elif "." in stream:
-                hint = f"write {DEFAULT_STREAM}//{'/'.join(filter(None, stream.split('.')[1:]))}"
-            yield Problem(f"nothing PUBLISHes {stream}, and feeds come on stream {DEFAULT_STREAM}", span, hint)
+                hint = f"write {syntax.DEFAULT_STREAM}//{'/'.join(filter(None, stream.split('.')[1:]))}"
+            yield Problem(f"nothing PUBLISHes {stream}, and feeds come on stream {syntax.DEFAULT_STREAM}", span, hint)
         elif meant:
             yield Problem(f"nothing PUBLISHes {stream}", span, f"did you mean {meant}?")
 
@@ -515,10 +495,10 @@ _FOREVER = "what waits here is kept for ever"
 _NUMBER_HINT = "make it a number where the event is defined, with number(...)"
 
 
-def _remarks(query: EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
+def _remarks(query: syntax.EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
     """Warnings for a query without problems, in the order of their places, which are in its own text."""
     body = query.stream
-    if isinstance(body, Sequenced):
+    if isinstance(body, syntax.Sequenced):
         of_pattern = _PatternRemarking(schemas)
         of_pattern.pattern(query, body)
         found, place = of_pattern.remarks, None
@@ -567,29 +547,29 @@ class _PatternRemarking(_TextRemarks, PatternResolver): ...
 
 
 class _Remarking(_TextRemarks):
-    def query(self, select: object, source: EventStream, within: Window | None) -> Stream | None:
+    def query(self, select: object, source: syntax.EventStream, within: syntax.Window | None) -> Stream | None:
         """WITHIN has a meaning for NEXT and FOLD only."""
         if within is not None and within.us is not None and not any(_joins(source)):
             hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
             self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
         return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
 
-    def filter(self, node: Filtered) -> Stream | None:
+    def filter(self, node: syntax.Filtered) -> Stream | None:
         """After a NEXT without a condition, a FILTER tests the first event only, whichever it is."""
         join = node.source
-        if isinstance(join, NextStream) and join.condition is None:
+        if isinstance(join, syntax.NextStream) and join.condition is None:
             left, right = Resolver.stream(self, join.left), Resolver.stream(self, join.right)
             if left is not None and right is not None:
                 self._behind_next(node.condition, left.schema, right.schema)
         return super().filter(node)
 
-    def _behind_next(self, condition: EventExpr, left: Schema, right: Schema) -> None:
+    def _behind_next(self, condition: syntax.EventExpr, left: Schema, right: Schema) -> None:
         names = {name for name, _ in right}
         clash = any(name in names for name, _ in left)
         before = {f"{name}_1" if clash else name for name, _ in left}
         for atom in condition.args if isinstance(condition, And) else (condition,):
             match atom:
-                case Compare(op="=", left=Reference(name=one), right=Reference(name=other)) if {
+                case Compare(op="=", left=syntax.Reference(name=one), right=syntax.Reference(name=other)) if {
                     one,
                     other,
                 } & before and {one, other} & names:
@@ -598,36 +578,36 @@ class _Remarking(_TextRemarks):
                     self.remarks.append(Problem(message, atom.span, hint))
 
 
-def _joins(stream: EventStream) -> Iterator[EventStream]:
+def _joins(stream: syntax.EventStream) -> Iterator[syntax.EventStream]:
     waiting = [stream]
     while waiting:
         node = waiting.pop()
         match node:
-            case Inner():
+            case syntax.Inner():
                 waiting.append(node.stream)
-            case Filtered() | Grouped():
+            case syntax.Filtered() | syntax.Grouped():
                 waiting.append(node.source)
-            case NextStream() | Iteration() | UnionStream():
-                if not isinstance(node, UnionStream):
+            case syntax.NextStream() | syntax.Iteration() | syntax.UnionStream():
+                if not isinstance(node, syntax.UnionStream):
                     yield node
                 waiting += node.left, node.right
 
 
-def _without_end(query: EventQuery, node: EventStream, schemas: Mapping[str, Schema]) -> Span | None:
+def _without_end(query: syntax.EventQuery, node: syntax.EventStream, schemas: Mapping[str, Schema]) -> Span | None:
     """The place of the outermost NEXT or FOLD of the query whose state never expires."""
     stream = Resolver(schemas, ()).query(query.select, node, query.within)
     if stream is None or is_windowed(stream):
         return None
     while True:
         match node:
-            case Inner():
+            case syntax.Inner():
                 node = node.stream
-            case Filtered() | Grouped():
+            case syntax.Filtered() | syntax.Grouped():
                 node = node.source
-            case UnionStream():
+            case syntax.UnionStream():
                 left = Resolver(schemas, ()).stream(node.left)
                 node = node.right if left is not None and is_windowed(left) else node.left
-            case NextStream() | Iteration():
+            case syntax.NextStream() | syntax.Iteration():
                 if _is_endless(Resolver(schemas, ()).stream(node)):
                     return node.span
                 left = Resolver(schemas, ()).stream(node.left)
@@ -642,11 +622,11 @@ def _is_endless(stream: Stream | None) -> bool:
     return isinstance(stream, Next | Fold) and stream.within is None
 
 
-def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> Iterator[Problem]:
+def event_warnings(text: str, script: syntax.Script, *, feeds: bool, items: bool) -> Iterator[Problem]:
     """Yields warnings for the event statements of a correct script. `feeds` and `items` are as in
     `mmqjp.explain.warnings`."""
     published = script.published()
-    read = {name.name for query in script.event_queries for name in names_read(query.stream)}
+    read = {name.name for query in script.event_queries for name in syntax.names_read(query.stream)}
     for definition in script.definitions:
         if script.event_queries and definition.name not in read:
             span = event_name_span(text, definition)
@@ -661,27 +641,27 @@ def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> It
             yield problem.moved(event_query.span.start)
 
 
-def _words_alone(text: str, script: Script) -> Iterator[Problem]:
+def _words_alone(text: str, script: syntax.Script) -> Iterator[Problem]:
     """Yields warnings for queries of one word that nothing here PUBLISHes."""
     published = script.published()
     for query in script.queries:
         word = text[query.span.start : query.span.end]
-        if isinstance(query.source, Block) and word == query.source.stream and word not in published:
+        if isinstance(query.source, syntax.Block) and word == query.source.stream and word not in published:
             hint = f"write FROM {word} if that is meant, or //{word} for the elements of that name"
             yield Problem(f"this word alone is a query: it takes every document of a stream {word}", query.span, hint)
 
 
-def _as_query(definition: EventDefinition) -> Query:
-    items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(definition.attributes)]
-    return Query(definition.block, SelectItems(tuple(items)), None, definition.span)
+def _as_query(definition: syntax.EventDefinition) -> syntax.Query:
+    items = [syntax.SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(definition.attributes)]
+    return syntax.Query(definition.block, syntax.SelectItems(tuple(items)), None, definition.span)
 
 
-def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[XsclError]:
+def warnings_of(text: str, script: syntax.Script, feeds: EntryForm | None) -> list[XsclError]:
     """Returns the warnings for a script, in text order. `feeds` is the form of feed entries as documents; None if
     documents are something else."""
     published = script.published()
 
-    def problems(query: Query) -> Iterator[Problem]:
+    def problems(query: syntax.Query) -> Iterator[Problem]:
         yield from stream_warnings(query, published, feeds=feeds is not None)
         told = list(condition_warnings(query))
         yield from told

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from tests.generate.documents import chance
+from xscl import syntax
 from xscl.algebra.values import (
     And,
     Call,
@@ -23,52 +24,6 @@ from xscl.algebra.values import (
     String,
     VarPath,
     is_number,
-)
-from xscl.syntax import (
-    Alternatives,
-    AnyOrder,
-    ArithmeticExpr,
-    Block,
-    Component,
-    DefinedAttribute,
-    EquivalenceTest,
-    Errors,
-    EventDefinition,
-    EventExpr,
-    EventQuery,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
-    Input,
-    IsNull,
-    ItemReference,
-    Iteration,
-    Join,
-    LetterOf,
-    ListedVariable,
-    Minus,
-    Mode,
-    Named,
-    NextStream,
-    NoEvent,
-    Null,
-    Once,
-    OneEvent,
-    Percentage,
-    Query,
-    Reference,
-    Repetition,
-    SelectItem,
-    SelectItems,
-    SelectStar,
-    Sequenced,
-    StrategyName,
-    StreamName,
-    SubQuery,
-    TimeMeasure,
-    UnionStream,
-    Window,
 )
 
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
@@ -115,93 +70,97 @@ class EventTrees:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
 
-    def statement(self, depth: int) -> EventQuery:
+    def statement(self, depth: int) -> syntax.EventQuery:
         rng = self.rng
         publish = rng.choice((None, "p", *NAMES, *CLAUSES))
         if chance(rng, 50):
-            within = rng.choice((None, Window(rng.choice((None, *WINDOWS)))))
-            return EventQuery(self.pattern(depth), self._select(depth), within, publish)
-        return EventQuery(self.stream(depth), self._select(depth), self._window(), publish)
+            within = rng.choice((None, syntax.Window(rng.choice((None, *WINDOWS)))))
+            return syntax.EventQuery(self.pattern(depth), self._select(depth), within, publish)
+        return syntax.EventQuery(self.stream(depth), self._select(depth), self._window(), publish)
 
-    def _window(self) -> Window | None:
-        return Window(self.rng.choice((None, *WINDOWS))) if chance(self.rng, 40) else None
+    def _window(self) -> syntax.Window | None:
+        return syntax.Window(self.rng.choice((None, *WINDOWS))) if chance(self.rng, 40) else None
 
     def _name(self) -> str:
         return self.rng.choice((*NAMES, *NAMES, *CLAUSES))
 
     # ------------------------------------------------------------ streams
 
-    def _select(self, depth: int) -> tuple[Named | SelectStar, ...] | None:
+    def _select(self, depth: int) -> tuple[syntax.Named | syntax.SelectStar, ...] | None:
         if chance(self.rng, 40):
             return None
-        return _several(self.rng, 3, lambda: SelectStar() if chance(self.rng, 15) else self._named(depth))
+        return _several(self.rng, 3, lambda: syntax.SelectStar() if chance(self.rng, 15) else self._named(depth))
 
-    def _named(self, depth: int) -> Named:
+    def _named(self, depth: int) -> syntax.Named:
         expr = self.expr(depth)
-        if isinstance(expr, Reference | ItemReference) and chance(self.rng, 50):
-            return Named(expr, expr.name)
-        return Named(expr, "" if isinstance(expr, Call) and chance(self.rng, 20) else self._name())
+        if isinstance(expr, syntax.Reference | syntax.ItemReference) and chance(self.rng, 50):
+            return syntax.Named(expr, expr.name)
+        return syntax.Named(expr, "" if isinstance(expr, Call) and chance(self.rng, 20) else self._name())
 
-    def stream(self, depth: int) -> EventStream:
+    def stream(self, depth: int) -> syntax.EventStream:
         rng = self.rng
         if depth <= 0 or chance(rng, 15):
-            return StreamName(self._name())
+            return syntax.StreamName(self._name())
         kind, less = rng.randrange(6), depth - 1
         match kind:
             case 0:
-                return Filtered(self.expr(less), self.stream(less))
+                return syntax.Filtered(self.expr(less), self.stream(less))
             case 1:
-                by = _several(rng, 2, lambda: Reference("", self._name())) if chance(rng, 50) else ()
+                by = _several(rng, 2, lambda: syntax.Reference("", self._name())) if chance(rng, 50) else ()
                 items = _several(rng, 2, lambda: self._named(less))
-                return Grouped(items, by, self._window(), self.stream(less))
+                return syntax.Grouped(items, by, self._window(), self.stream(less))
             case 2:
-                return NextStream(self.stream(less), self.stream(less), self._maybe(less))
+                return syntax.NextStream(self.stream(less), self.stream(less), self._maybe(less))
             case 3:
                 sets = _several(rng, 2, lambda: self._named(less)) if chance(rng, 50) else ()
-                return Iteration(self.stream(less), self.stream(less), self._maybe(less), self._maybe(less), sets)
+                return syntax.Iteration(
+                    self.stream(less), self.stream(less), self._maybe(less), self._maybe(less), sets
+                )
             case 4:
-                return UnionStream(self.stream(less), self.stream(less))
+                return syntax.UnionStream(self.stream(less), self.stream(less))
         select, within = self._select(less), self._window()
         stream = self.stream(less)
-        return stream if select is None and within is None else Inner(select, stream, within)
+        return stream if select is None and within is None else syntax.Inner(select, stream, within)
 
-    def _maybe(self, depth: int) -> EventExpr | None:
+    def _maybe(self, depth: int) -> syntax.EventExpr | None:
         return None if chance(self.rng, 40) else self.expr(depth)
 
     # ------------------------------------------------------------ patterns
 
-    def pattern(self, depth: int) -> Sequenced:
+    def pattern(self, depth: int) -> syntax.Sequenced:
         rng = self.rng
         strategy = None
         if chance(rng, 40):
-            listed = _several(rng, 2, lambda: ListedVariable(rng.choice(NAMES), chance(rng, 50)))
-            strategy = StrategyName(rng.choice(("skip_till_next_match", "other")), listed if chance(rng, 40) else ())
-        errors = Errors(rng.randrange(4), rng.choice((None, 1, 100))) if chance(rng, 25) else None
-        mode = Mode(chance(rng, 30), chance(rng, 30))
-        return Sequenced(
+            listed = _several(rng, 2, lambda: syntax.ListedVariable(rng.choice(NAMES), chance(rng, 50)))
+            strategy = syntax.StrategyName(
+                rng.choice(("skip_till_next_match", "other")), listed if chance(rng, 40) else ()
+            )
+        errors = syntax.Errors(rng.randrange(4), rng.choice((None, 1, 100))) if chance(rng, 25) else None
+        mode = syntax.Mode(chance(rng, 30), chance(rng, 30))
+        return syntax.Sequenced(
             self._components(depth), strategy, self._maybe(depth), errors, self._maybe(depth), mode
         )  # fmt: skip
 
-    def _components(self, depth: int) -> tuple[Component, ...]:
+    def _components(self, depth: int) -> tuple[syntax.Component, ...]:
         return _several(self.rng, 3, lambda: self._component(depth))
 
-    def _component(self, depth: int) -> Component:
+    def _component(self, depth: int) -> syntax.Component:
         rng = self.rng
-        stream = StreamName(rng.choice(("A", *NAMES)))
-        letter = LetterOf(stream, chance(rng, 30))
+        stream = syntax.StreamName(rng.choice(("A", *NAMES)))
+        letter = syntax.LetterOf(stream, chance(rng, 30))
         match rng.randrange(6 if depth > 0 else 3):
             case 0:
-                return OneEvent(stream, rng.choice(NAMES), chance(rng, 40))
+                return syntax.OneEvent(stream, rng.choice(NAMES), chance(rng, 40))
             case 1:
                 return letter
             case 2:
-                return Repetition(letter, rng.choice((0, 1, 2, 30)))
+                return syntax.Repetition(letter, rng.choice((0, 1, 2, 30)))
             case 3:
-                return NoEvent(self._component(depth - 1))
+                return syntax.NoEvent(self._component(depth - 1))
             case 4:
-                return AnyOrder(self._components(depth - 1))
-        words = Alternatives(_several(rng, 3, lambda: self._components(depth - 1)))
-        return Repetition(words, rng.choice((0, 1, 2))) if chance(rng, 50) else words
+                return syntax.AnyOrder(self._components(depth - 1))
+        words = syntax.Alternatives(_several(rng, 3, lambda: self._components(depth - 1)))
+        return syntax.Repetition(words, rng.choice((0, 1, 2))) if chance(rng, 50) else words
 
     # ------------------------------------------------------------ expressions
 
@@ -219,36 +178,36 @@ class EventTrees:
             case 3:
                 return Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]
             case 4:
-                return IsNull(self.expr(less), chance(rng, 50))
+                return syntax.IsNull(self.expr(less), chance(rng, 50))
             case 5:
-                return Minus(self.expr(less))
+                return syntax.Minus(self.expr(less))
             case 6:
                 args = tuple(self.expr(less) for _ in range(rng.randrange(4)))
                 return Call(rng.choice(FUNCTIONS), args)
-        return ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]
+        return syntax.ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]
 
-    def _leaf(self) -> EventExpr:
+    def _leaf(self) -> syntax.EventExpr:
         rng = self.rng
         match rng.randrange(11):
             case 0:
-                return Reference("", self._name())
+                return syntax.Reference("", self._name())
             case 1:
-                return Reference(rng.choice(_SIDES), rng.choice((*NAMES, *KEYWORDS)))
+                return syntax.Reference(rng.choice(_SIDES), rng.choice((*NAMES, *KEYWORDS)))
             case 2 | 3:
                 place = rng.choice(_PLACES)
                 name = rng.choice((*NAMES, *KEYWORDS, *(("",) if place in ("[]", "..i-1") else ())))
-                return ItemReference(rng.choice(NAMES), place, name)
+                return syntax.ItemReference(rng.choice(NAMES), place, name)
             case 4:
-                return EquivalenceTest(_several(rng, 2, lambda: Reference("", self._name())))
+                return syntax.EquivalenceTest(_several(rng, 2, lambda: syntax.Reference("", self._name())))
             case 5:
-                return TimeMeasure(rng.choice(("DUR", "GAP")))
+                return syntax.TimeMeasure(rng.choice(("DUR", "GAP")))
             case 6:
                 return String(rng.choice(STRINGS))
             case 7 | 8:
                 return Number(rng.choice(NUMBERS))
             case 9:
-                return Percentage(rng.choice(NUMBERS))
-        return rng.choice((Null(), Window(rng.choice(WINDOWS))))
+                return syntax.Percentage(rng.choice(NUMBERS))
+        return rng.choice((syntax.Null(), syntax.Window(rng.choice(WINDOWS))))
 
 
 XML_NAMES = ("a", "item", "x-", "a--b", "a.b", "é", "from", "by", "not", "next", "union", "fold", "text", "xml", "i1")
@@ -285,45 +244,49 @@ class DocumentTrees:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
 
-    def query(self, depth: int) -> Query:
+    def query(self, depth: int) -> syntax.Query:
         rng = self.rng
-        selects: tuple[Any, ...] = (None, SelectStar(), self._items(depth), self._element(depth))
+        selects: tuple[Any, ...] = (None, syntax.SelectStar(), self._items(depth), self._element(depth))
         publish = rng.choice((None, *WORDS))
         once = None
         if publish is not None and chance(rng, 40):
-            once = Once(_several(rng, 2, lambda: self.operand(1)), rng.choice((None, self._window(None, *WINDOWS))))
-        return Query(self.source(depth), rng.choice(selects), publish, once=once)
+            once = syntax.Once(
+                _several(rng, 2, lambda: self.operand(1)), rng.choice((None, self._window(None, *WINDOWS)))
+            )
+        return syntax.Query(self.source(depth), rng.choice(selects), publish, once=once)
 
-    def definition(self, depth: int) -> EventDefinition:
+    def definition(self, depth: int) -> syntax.EventDefinition:
         attributes = _several(self.rng, 3, lambda: self._attribute(depth))
-        return EventDefinition(self.rng.choice(("A", "b-", "x.y")), self._block(depth), attributes)
+        return syntax.EventDefinition(self.rng.choice(("A", "b-", "x.y")), self._block(depth), attributes)
 
-    def _attribute(self, depth: int) -> DefinedAttribute:
+    def _attribute(self, depth: int) -> syntax.DefinedAttribute:
         operand = self.operand(depth)
         if chance(self.rng, 30):
-            return DefinedAttribute(self.rng.choice(WORDS), operand, False, True)
+            return syntax.DefinedAttribute(self.rng.choice(WORDS), operand, False, True)
         is_numeric = is_number(operand)
         if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
             operand = operand.args[0]
-        return DefinedAttribute(self.rng.choice(WORDS), operand, is_numeric, False)
+        return syntax.DefinedAttribute(self.rng.choice(WORDS), operand, is_numeric, False)
 
-    def _window(self, *lengths: int | None) -> Window:
-        return Window(self.rng.choice(lengths))
+    def _window(self, *lengths: int | None) -> syntax.Window:
+        return syntax.Window(self.rng.choice(lengths))
 
     # ------------------------------------------------------------ inputs
 
-    def source(self, depth: int) -> Input:
+    def source(self, depth: int) -> syntax.Input:
         rng, less = self.rng, depth - 1
         if depth <= 0 or chance(rng, 30):
             return self._block(depth)
         if chance(rng, 25):
-            return SubQuery(SelectStar() if chance(rng, 30) else self._items(less), self.source(less))
+            return syntax.SubQuery(syntax.SelectStar() if chance(rng, 30) else self._items(less), self.source(less))
         op = rng.choice(OPERATORS)
         ends = () if op in ("NOT FOLLOWED BY", "NOT JOIN") else (None,)
-        return Join(op, self.source(less), self.source(less), self._predicate(less), self._window(*ends, *WINDOWS))
+        return syntax.Join(
+            op, self.source(less), self.source(less), self._predicate(less), self._window(*ends, *WINDOWS)
+        )
 
-    def _block(self, depth: int) -> Block:
-        return Block(self.rng.choice(WORDS), _several(self.rng, 3, lambda: self._step(depth - 1, bound=True)))
+    def _block(self, depth: int) -> syntax.Block:
+        return syntax.Block(self.rng.choice(WORDS), _several(self.rng, 3, lambda: self._step(depth - 1, bound=True)))
 
     def _step(self, depth: int, *, bound: bool) -> Step:
         rng = self.rng
@@ -397,14 +360,14 @@ class DocumentTrees:
         steps = _several(rng, 2, lambda: self._step(depth - 1, bound=False)) if chance(rng, 40) else ()
         return rng.choice((VarPath(rng.choice(VARIABLES), steps), String(rng.choice(STRINGS)), self._number()))
 
-    def _items(self, depth: int) -> SelectItems:
-        return SelectItems(_several(self.rng, 3, lambda: self._item(depth)))
+    def _items(self, depth: int) -> syntax.SelectItems:
+        return syntax.SelectItems(_several(self.rng, 3, lambda: self._item(depth)))
 
-    def _item(self, depth: int) -> SelectItem:
+    def _item(self, depth: int) -> syntax.SelectItem:
         operand = self.operand(depth)
         if isinstance(operand, VarPath) and not operand.steps and chance(self.rng, 60):
-            return SelectItem(operand, operand.var)
-        return SelectItem(operand, self.rng.choice(WORDS))
+            return syntax.SelectItem(operand, operand.var)
+        return syntax.SelectItem(operand, self.rng.choice(WORDS))
 
     def _element(self, depth: int) -> ElementConstructor:
         rng = self.rng
