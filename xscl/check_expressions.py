@@ -43,11 +43,14 @@ SIGNATURES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(DERIVED, (1, 1)),
     **dict.fromkeys(WITH_LITERAL, (2, 2)),
 }
-"""The functions of all statements, with their minimum and maximum number of arguments."""
+"""The functions of all statements, with their minimum and maximum number of arguments; below, those of some."""
 
 _OF_FILTERS = SIGNATURES | {"string": (1, 1), "count": (1, 1)}
 
-MOST_ARGUMENTS = 100
+_MOST_ARGUMENTS = 100
+_SEVERAL = (2, _MOST_ARGUMENTS)
+AGGREGATES = {"count": (0, 1), "sum": (1, 1), "avg": (1, 1), "min": (1, 1), "max": (1, 1), "argmax": (2, 2)}
+EVENT_FUNCTIONS = SIGNATURES | {"coalesce": _SEVERAL, "concat": _SEVERAL, "abs": (1, 1)} | AGGREGATES
 
 _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
@@ -142,8 +145,12 @@ def check_operand(expr: Expr, place: ExprContext) -> Iterator[Problem]:
     if isinstance(expr, Call) and expr.name not in TESTS:
         yield from _check_call(expr, place)
     elif isinstance(expr, Call | And | Or | Not | Compare):
-        hint = "use it as a condition of its own, beside others with and, or"
-        yield Problem("a condition cannot stand here, where a value is needed", expr.span, hint)
+        yield no_value(expr)
+
+
+def no_value(condition: EventExpr) -> Problem:
+    hint = "use it as a condition of its own, beside others with and, or"
+    return Problem("a condition cannot stand here, where a value is needed", condition.span, hint)
 
 
 def _check_call(call: Call, place: ExprContext) -> Iterator[Problem]:
@@ -167,7 +174,7 @@ def check_arguments(call: Call, least: int, most: int, example: str = "(x)") -> 
         wanted = f"{least} to {most}" if most > least + 1 else f"{least}" + (f" or {most}" if most > least else "")
         noun = "argument" if wanted == "1" else "arguments"
         example = _ARGUMENTS.get(name) or ("(x, y)" if least == 2 else example)
-        if len(args) > most == MOST_ARGUMENTS:
+        if len(args) > most == _MOST_ARGUMENTS:
             example = f"({name}(x, y), z)"
         yield Problem(f"{name}() takes {wanted} {noun}, not {len(args)}", call.span, f"write {name}{example}")
     elif name == "matches":

@@ -15,10 +15,10 @@ from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
 from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
 from xscl.check import query_problems
-from xscl.check_expressions import blocks, name_span
+from xscl.check_expressions import EVENT_FUNCTIONS, blocks, name_span
 from xscl.event_forms import RESERVED, event_name_span, unequal
 from xscl.event_lower import KnownEventTrees, made_of, resolve_known, schema_of
-from xscl.event_resolve import ALL_FUNCTIONS, MAX_ATTRIBUTES
+from xscl.event_resolve import MAX_ATTRIBUTES
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem
 from xscl.syntax import (
@@ -266,6 +266,6 @@ def explained(text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
 
 
 def _lark(file: str, start: str, builder: Builder | EventPatternBuilder) -> Lark:
-    hyphenated = "|".join(name for name in ALL_FUNCTIONS if "-" in name)
+    hyphenated = "|".join(name for name in EVENT_FUNCTIONS if "-" in name)
     grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
     return Lark(grammar, parser="lalr", lexer="contextual", start=start, transformer=builder, maybe_placeholders=False)

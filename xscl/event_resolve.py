@@ -55,7 +55,7 @@ from xscl.algebra.values import (
     with_literal,
     xpath_number,
 )
-from xscl.check_expressions import MOST_ARGUMENTS, SIGNATURES, check_arguments
+from xscl.check_expressions import AGGREGATES, EVENT_FUNCTIONS, check_arguments, no_value
 from xscl.event_forms import (
     MAX_CLAUSES,
     all_of,
@@ -76,13 +76,7 @@ from xscl.problems import LACKS_EVENTS, Problem, did_you_mean
 
 EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
 
-AGGREGATES = {"count": (0, 1), "sum": (1, 1), "avg": (1, 1), "min": (1, 1), "max": (1, 1), "argmax": (2, 2)}
-
 MOST_DIGITS = 300
-FUNCTIONS = SIGNATURES | {"coalesce": (2, MOST_ARGUMENTS), "concat": (2, MOST_ARGUMENTS), "abs": (1, 1)}
-ALL_FUNCTIONS = FUNCTIONS | AGGREGATES
-"""The functions of event statements, with their minimum and maximum number of arguments."""
-
 _NUMBERS = NUMBERS | {"abs"}
 _OPPOSITE: dict[CompareOp, CompareOp] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _SIDE_PARTS: dict[str, Part] = {"$1": "left", "$2": "right", "$": "latest"}
@@ -145,13 +139,12 @@ class Expressions:
             case syntax.ArithmeticExpr(op=op, left=left, right=right):
                 one, two = self.value(left, scope), self.value(right, scope)
                 return None if one is None or two is None else arithmetic(op, one, two)
-            case Call():
+            case Call() if expr.name not in TESTS:
                 return self._call(expr, scope)
             case syntax.Null():
                 self.problem("NULL is no value", expr.span, "write x IS NULL, or x IS NOT NULL")
-            case Compare() | syntax.IsNull() | And() | Or() | Not():
-                hint = "use it as a condition of its own, beside others with AND, OR"
-                self.problem("a condition cannot stand here, where a value is needed", expr.span, hint)
+            case Call() | Compare() | syntax.IsNull() | And() | Or() | Not():
+                self.problems.append(no_value(expr))
         return None
 
     def _number(self, text: str, expr: Number | syntax.Percentage) -> Value | None:
@@ -234,12 +227,8 @@ class Expressions:
                 message, name_span, "aggregate in two steps: AGGREGATE{...} AGGREGATE{...}" if inside else hint
             )
             return None
-        if name in TESTS:
-            hint = "use it as a condition of its own, beside others with AND, OR"
-            self.problem("a condition cannot stand here, where a value is needed", call.span, hint)
-            return None
-        if name not in FUNCTIONS:
-            hint = did_you_mean(name.lower(), ALL_FUNCTIONS) or f"the functions are {', '.join(ALL_FUNCTIONS)}"
+        if name not in EVENT_FUNCTIONS:
+            hint = did_you_mean(name.lower(), EVENT_FUNCTIONS) or f"the functions are {', '.join(EVENT_FUNCTIONS)}"
             self.problem(f"there is no function {name}()", name_span, hint)
             return None
         values = self.arguments(call, scope)
@@ -259,7 +248,7 @@ class Expressions:
 
     def arguments(self, call: Call, scope: Scope) -> tuple[Value, ...] | None:
         values = [self.value(arg, scope) for arg in call.args]
-        problems = list(check_arguments(call, *ALL_FUNCTIONS[call.name]))
+        problems = list(check_arguments(call, *EVENT_FUNCTIONS[call.name]))
         self.problems += problems
         known = tuple(value for value in values if value is not None)
         return None if problems or len(known) < len(values) else known

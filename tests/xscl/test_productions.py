@@ -20,7 +20,7 @@ from tests.support.places import ROOT
 from xscl import event_parser
 from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
 from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
-from xscl.event_resolve import ALL_FUNCTIONS
+from xscl.check_expressions import EVENT_FUNCTIONS
 from xscl.lalr import TableParser
 from xscl.parser import parse_script
 from xscl.problems import XsclErrors
@@ -166,7 +166,7 @@ PLACES = {
     "RETURN of several": "PATTERN SEQ(B+ a[], C b) WHERE strict_contiguity {{}} WITHIN 9 s RETURN {f(a[].v)} AS r",
 }
 EVENTS = re.compile("EVENT|FROM B|} B|SEQ")
-FUNCTIONS = [*dict.fromkeys((*ALL_FUNCTIONS, "string", "not"))]
+FUNCTIONS = [*dict.fromkeys((*EVENT_FUNCTIONS, "string", "not"))]
 
 
 def written(place: str, function: str) -> str:
