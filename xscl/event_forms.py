@@ -169,22 +169,21 @@ _Map = Callable[[Value], Value]
 
 def all_of(*conditions: EventCondition) -> EventCondition:
     """The flattened conjunction."""
-    args: dict[EventCondition, None] = {}
-    for condition in conditions:
-        args.update(dict.fromkeys(condition.args if isinstance(condition, AllOf) else (condition,)))
-    if AnyOf(()) in args:
-        return AnyOf(())
-    return next(iter(args)) if len(args) == 1 else AllOf(tuple(args))
+    return _flat(AllOf, conditions, AnyOf(()))
 
 
 def any_of(*conditions: EventCondition) -> EventCondition:
     """The flattened disjunction."""
+    return _flat(AnyOf, conditions, ALWAYS)
+
+
+def _flat(kind: type[AllOf | AnyOf], conditions: Iterable[EventCondition], decisive: EventCondition) -> EventCondition:
     args: dict[EventCondition, None] = {}
     for condition in conditions:
-        args.update(dict.fromkeys(condition.args if isinstance(condition, AnyOf) else (condition,)))
-    if ALWAYS in args:
-        return ALWAYS
-    return next(iter(args)) if len(args) == 1 else AnyOf(tuple(args))
+        args.update(dict.fromkeys(condition.args if isinstance(condition, kind) else (condition,)))
+    if decisive in args:
+        return decisive
+    return next(iter(args)) if len(args) == 1 else kind(tuple(args))
 
 
 def count_dnf_clauses(condition: EventCondition) -> int:
@@ -415,15 +414,17 @@ def event_name_span(text: str, statement: EventDefinition | EventQuery) -> Span:
 _PHASES: tuple[Phase, ...] = ("first", "each", "complete")
 
 
-def number_references(value: Value, known: Mapping[str, Referent]) -> tuple[Value, Names]:
-    """A value with its references renamed to `#0`, `#1`, ..., and the referents of these names."""
-    names = _numbered(value, known)
-    return map_leaves(value, _renaming(known, names)), _sorted(names)
+N = TypeVar("N", bound=EventCondition | Value)
 
 
-def renamed_condition(condition: EventCondition, known: Mapping[str, Referent]) -> tuple[EventCondition, Names]:
-    names = _numbered(condition, known)
-    return map_leaves(condition, _renaming(known, names)), _sorted(names)
+def number_references(node: N, known: Mapping[str, Referent]) -> tuple[N, Names]:
+    """A value or a condition with its references renamed to `#0`, `#1`, ..., and the referents of these names."""
+    names = _numbered(node, known)
+
+    def leaf(value: Value) -> Value:
+        return replace(value, name=names[known[value.name]]) if isinstance(value, Attribute) else value
+
+    return map_leaves(node, leaf), tuple((name, referent) for referent, name in names.items())
 
 
 def mentioned(condition: EventCondition, known: Mapping[str, Referent]) -> list[Referent]:
@@ -467,7 +468,7 @@ def sort_conjuncts(conjuncts: Sequence[WhereConjunct]) -> tuple[WhereConjunct, .
 
 
 def _conjunct(condition: EventCondition, known: Mapping[str, Referent], variable: int, phase: Phase) -> WhereConjunct:
-    return WhereConjunct(*renamed_condition(condition, known), variable, phase)
+    return WhereConjunct(*number_references(condition, known), variable, phase)
 
 
 def _narrowed(known: Mapping[str, Referent], variable: int, place: ItemPosition) -> dict[str, Referent]:
@@ -505,14 +506,3 @@ def _numbered(node: EventCondition | Value, known: Mapping[str, Referent]) -> di
         if isinstance(part, Attribute):
             found.setdefault(known[part.name], f"#{len(found)}")
     return found
-
-
-def _renaming(known: Mapping[str, Referent], names: Mapping[Referent, str]) -> Callable[[Value], Value]:
-    def leaf(value: Value) -> Value:
-        return replace(value, name=names[known[value.name]]) if isinstance(value, Attribute) else value
-
-    return leaf
-
-
-def _sorted(names: Mapping[Referent, str]) -> Names:
-    return tuple((name, referent) for referent, name in names.items())

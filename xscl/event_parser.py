@@ -21,18 +21,7 @@ from xscl.event_lower import KnownEventTrees, made_of, resolve_known, schema_of
 from xscl.event_resolve import MAX_ATTRIBUTES
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem
-from xscl.syntax import (
-    NO_EVENTS,
-    EventDefinition,
-    EventQuery,
-    EventStatement,
-    EventStreams,
-    Query,
-    Script,
-    SelectItem,
-    SelectItems,
-    names_read,
-)
+from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStatement, EventStreams, Query, Script, names_read
 from xscl.text import SyntaxKind
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -89,9 +78,7 @@ def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], s
         if attribute.each and not (isinstance(attribute.operand, VarPath) and attribute.operand.steps):
             hint = "write a path on a variable, as in IN i/category; a function of it in a SELECT over the events"
             yield Problem("IN takes a path", attribute.operand.span, hint)
-    items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(attributes)]
-    query = Query(definition.block, SelectItems(tuple(items)), None, definition.span)
-    for problem in query_problems(query, lines, prefixes, stored=stored):
+    for problem in query_problems(definition.as_query(), lines, prefixes, stored=stored):
         yield Problem(problem.message.replace("in SELECT", "in a definition"), problem.span, problem.hint)
 
 

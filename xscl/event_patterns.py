@@ -52,7 +52,6 @@ from xscl.event_forms import (
     mentioned,
     number_references,
     parts_of_kind,
-    renamed_condition,
     sort_conjuncts,
 )
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
@@ -497,7 +496,7 @@ class PatternResolver(Resolver):
 
     def _having(self, expr: syntax.EventExpr | None) -> tuple[EventCondition, Names]:
         condition = self.tested(expr, self.scope("HAVING"))
-        return (ALWAYS, ()) if condition is None else renamed_condition(condition, self.named_as)
+        return (ALWAYS, ()) if condition is None else number_references(condition, self.named_as)
 
     def _each(self, value: Value, span: Span) -> int | None:
         referents = [self.named_as[part.name] for part in leaves(value) if isinstance(part, Attribute)]

@@ -351,6 +351,11 @@ class EventDefinition:
     attributes: tuple[DefinedAttribute, ...]
     span: Span = nowhere()
 
+    def as_query(self) -> Query:
+        """A query over documents that selects the attributes."""
+        items = tuple(SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(self.attributes))
+        return Query(self.block, SelectItems(items), None, self.span)
+
 
 # ---------------------------------------------------------------- streams
 

@@ -631,7 +631,7 @@ def event_warnings(text: str, script: syntax.Script, *, feeds: bool, items: bool
         if script.event_queries and definition.name not in read:
             span = event_name_span(text, definition)
             yield Problem(f"nothing reads the event {definition.name}", span, "remove it, or write a query over it")
-        query = _as_query(definition)
+        query = definition.as_query()
         yield from stream_warnings(query, published, feeds=feeds)
         if items:
             yield from item_warnings(query, published)
@@ -649,11 +649,6 @@ def _words_alone(text: str, script: syntax.Script) -> Iterator[Problem]:
         if isinstance(query.source, syntax.Block) and word == query.source.stream and word not in published:
             hint = f"write FROM {word} if that is meant, or //{word} for the elements of that name"
             yield Problem(f"this word alone is a query: it takes every document of a stream {word}", query.span, hint)
-
-
-def _as_query(definition: syntax.EventDefinition) -> syntax.Query:
-    items = [syntax.SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(definition.attributes)]
-    return syntax.Query(definition.block, syntax.SelectItems(tuple(items)), None, definition.span)
 
 
 def warnings_of(text: str, script: syntax.Script, feeds: EntryForm | None) -> list[XsclError]:
