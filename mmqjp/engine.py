@@ -16,6 +16,7 @@ import pyarrow as pa
 from common.bounds import EARLIEST
 from common.errors import InputError
 from common.files import share
+from common.limits import Quota
 from feeds.documents import Document, Now, Reject, now_us
 from feeds.readers import Offset
 from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan
@@ -29,7 +30,7 @@ from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult, make_operators, open_components
-from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK, Quota
+from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedBatch, EvaluatedRows, warn_of
 from mmqjp.documents.record import Records
 from mmqjp.documents.watermarks import (
@@ -118,7 +119,7 @@ class CoreEngine:
     A document with more than `max_document` bytes, or more than `max_nodes` elements and attributes, becomes a dead
     letter. A query is paused if it would have more than `max_matches` outputs for one document that arrives or more
     than `max_outputs` for 10,000, or would take more than `max_work` steps for one; for event queries and `max_partial`
-    see `mmqjp.answers.quota`. None means unlimited. `limits` bounds what stage 1 caches.
+    see `common.limits.Quota`. None means unlimited. `limits` bounds what stage 1 caches.
     `plan` is the join plan, one of `join_stage.protocol.PLANS`; a state may be opened with any of them. `cache_bytes`
     bounds the cache of the plan "views". With `quiet`, dead letters are not logged.
 
@@ -185,7 +186,7 @@ class CoreEngine:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             stage1 = _stage1(session, self._store, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead, settle)
-            quota = Quota(max_matches, max_outputs, max_work, max_partial)
+            quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
             self._components = open_components(
                 self._store,
                 ledger,

@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from common.bounds import END
+from common.limits import UNLIMITED, Excess, Quota, note_excess
 from pattern_stage.aggregate import Aggregating, Simultaneous
 from pattern_stage.columns import Column, Columns, Flow, Mask, whole
 from pattern_stage.definition import AlgebraOp as Defined
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import StaticIndex
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
-from pattern_stage.operators import NO_LIMITS, Bounded, Excess, Limited, Meter, PatternOp, RowLimits, Sees
+from pattern_stage.operators import Bounded, Limited, Meter, PatternOp, Sees
 from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
@@ -187,7 +188,7 @@ def make_operator(
         return StaticIndex(schema, texts, hashed=indexed)
 
     def limited(operator: Bounded) -> PatternOp:
-        return operator if meter.limits == NO_LIMITS else Limited(operator, meter, sees)
+        return operator if meter.limits == UNLIMITED else Limited(operator, meter, sees)
 
     first: Defined = definitions[0]
     match first:
@@ -388,7 +389,7 @@ class Kernel:
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
         merged: bool = True,
-        limits: RowLimits = NO_LIMITS,
+        limits: Quota = UNLIMITED,
     ) -> None:
         """`rules` are the enabled ones of `pattern_stage.plan`. `hashed`: hash one dynamic equality of a condition.
         `merged`: merge runs of a PATTERN with the same memory. Statements that exceed one of the `limits` are in
@@ -543,7 +544,7 @@ class Kernel:
 
     def _exceed(self, mop: MOp, rows: Mapping[int, Excess]) -> None:
         for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
-            self._exceeded[statement] = min(self._exceeded.get(statement, rows[row]), rows[row])
+            note_excess(self._exceeded, statement, rows[row])
 
     def _results(self, mop: MOp, flow: Flow, readers: RowReaders) -> list[Results]:
         read = self._read(flow, readers)
@@ -572,7 +573,7 @@ class Kernel:
 
     def _before_excess(self, statements: Ints, times: Ints) -> Mask:
         over = np.array(sorted(self._exceeded), np.int64)
-        ends = np.array([self._exceeded[one].time for one in over.tolist()], np.int64)
+        ends = np.array([self._exceeded[one].at for one in over.tolist()], np.int64)
         place = np.minimum(np.searchsorted(over, statements), len(over) - 1)
         before: Mask = (over[place] != statements) | (times < ends[place])
         return before

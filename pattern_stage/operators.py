@@ -9,56 +9,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
 from common.bounds import INFINITE
+from common.limits import UNLIMITED, Excess, LimitName, Quota, note_excess
 from pattern_stage.columns import Flow, Mask, joined_flow
-
-LimitName = Literal["matches", "outputs", "partial", "work", "work of a block"]
-"""The limit: on results in an epoch or in a row of epochs, on what waits after one, or on the steps of one or of a row
-of epochs. `matches` counts first if several are exceeded."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowLimits:
-    """Limits of a row. `partial` bounds instances, events and links that wait after an epoch; `matches` the results of
-    an epoch, before NON OVERLAPPING and EARLIEST MAXIMAL, and without sets before HAVING and negations; `work` the
-    steps of a search for sets, the comparisons of NEXT and FOLD, and the steps of a statement's results, each in an
-    epoch; `work_of_block` the steps of a search for sets in a row of epochs; `outputs` a statement's results in a row
-    of epochs."""
-
-    partial: int = INFINITE
-    matches: int = INFINITE
-    work: int = INFINITE
-    outputs: int = INFINITE
-    work_of_block: int = INFINITE
-
-
-NO_LIMITS = RowLimits()
-
-
-class Excess(NamedTuple):
-    """The epoch in which a limit was exceeded, and which one."""
-
-    time: int
-    bound: LimitName
 
 
 class Meter:
     """The limits of an m-op, and the rows that exceeded one since last taken."""
 
-    def __init__(self, limits: RowLimits = NO_LIMITS) -> None:
+    def __init__(self, limits: Quota = UNLIMITED) -> None:
         self.limits = limits
         self._exceeded: dict[int, Excess] = {}
 
     def tell(self, rows: Ints, time: int, bound: LimitName) -> None:
         """Reports rows that exceed a limit in an epoch; the first report counts."""
         for row in rows.tolist():
-            self._exceeded[row] = min(self._exceeded.get(row, Excess(time, bound)), Excess(time, bound))
+            note_excess(self._exceeded, row, Excess(time, bound))
 
     def taken(self) -> dict[int, Excess]:
         """Returns and clears the rows that exceeded a limit."""
@@ -140,7 +111,7 @@ class Room:
     found: int = INFINITE
     compared: int = INFINITE
     epoch: int | None = None
-    limits: RowLimits = NO_LIMITS
+    limits: Quota = UNLIMITED
     sees: Sees = sees_all
     over: list[tuple[int, Ints]] = field(default_factory=list)
 

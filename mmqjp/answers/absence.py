@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from common.bounds import EARLIEST, INFINITE, LATEST
+from common.limits import Quota
 from join_stage.protocol import JoinEngine
 from join_stage.signature.join import SignatureJoin
 from mmqjp.answers.absence_partners import (
@@ -38,7 +39,7 @@ from mmqjp.answers.absence_partners import (
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
 from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuples, value_of
 from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
-from mmqjp.answers.quota import NEVER, OutOfSteps, Quota, Share, SharedAccount, Steps
+from mmqjp.answers.quota import NEVER, OutOfSteps, Share, SharedAccount, Steps
 from mmqjp.documents.record import Inputs, Record, Records, docid_batches
 from mmqjp.documents.watermarks import EVENT_TIME, Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
@@ -372,7 +373,7 @@ class AbsenceOperator(Operator):
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         assert isinstance(part, TargetGroup), "absences have no literal tests"
-        steps = Steps(self._quota.most_work)
+        steps = Steps(self._quota.work)
         if part.first.disjunct:
             right = self._plans.right(part)
             self._charged(part, context, inputs, lambda: (0, self._kept.see(right, match, inputs[0], steps)))
@@ -504,15 +505,14 @@ class AbsenceOperator(Operator):
                 return False
             account.charge(inputs.arrival, share, *take())
             return True
-        stream, arrival = part.first.owner, inputs.arrival
+        stream = part.first.owner
         assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-        accounts = [one.account for one in context.accounts.readers(stream) if one.want(inputs, arrival)]
-        if not accounts or not context.serves(stream):
+        wanting = context.accounts.wanting(stream, inputs)
+        if not wanting or not context.serves(stream):
             return False
         outputs, steps = take()
-        for account_of_readers in accounts:
-            account_of_readers.take_steps(arrival, steps)
-            account_of_readers.take_outputs(arrival, outputs)
+        for readers in wanting:
+            readers.charge_all(inputs.arrival, outputs, steps)
         return True
 
     def _size(
@@ -525,7 +525,7 @@ class AbsenceOperator(Operator):
             for binding in context.bindings.of(part, inputs, match.nodes, steps):
                 values = [value_of(self._records, binding, term) for term in terms]
                 choices.add(tuple((value.record.docid, value.node) for value in values))
-                if len(choices) > self._quota.most_outputs:
+                if len(choices) > self._quota.matches:
                     break
         return len(choices), allowed - steps.left
 
@@ -572,7 +572,7 @@ class AbsenceOperator(Operator):
         record = inputs[0]
         match = Match(plan.row, entry.docid, None, entry.nodes)
         partners = Partners(self._records, self._kept.order, plan.op, plan.window, plan.watched)
-        steps = Steps(self._quota.most_work)
+        steps = Steps(self._quota.work)
         if plan.part.form is None:
             if told_before and isinstance(plan.owner, HiddenStream):
                 # There may be tuples from when other queries read the stream.
@@ -592,7 +592,7 @@ class AbsenceOperator(Operator):
                 if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
             ]
         except OutOfSteps:
-            account.charge(inputs.arrival, share, 0, self._quota.most_work + 1)
+            account.charge(inputs.arrival, share, 0, self._quota.work + 1)
             return
         if partners.in_vain:
             account.charge(inputs.arrival, share, 0, partners.in_vain)
@@ -603,8 +603,8 @@ class AbsenceOperator(Operator):
     ) -> Iterator[Expanded]:
         stream, record = plan.owner, inputs[0]
         assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-        accounts = [one.account for one in context.accounts.readers(stream) if one.want(inputs, inputs.arrival)]
-        if not accounts:
+        wanting = context.accounts.wanting(stream, inputs)
+        if not wanting:
             return
         sees_after = [query.sees_after for query in stream.readers(self._registry.readers) if query.active]
         found: list[Record] = []
@@ -613,10 +613,10 @@ class AbsenceOperator(Operator):
                 if partners.first(record, binding, min(sees_after), steps) is None:
                     found += self._inner.tuple_of(stream, context, inputs, binding, steps)
         except OutOfSteps:
-            partners.in_vain = self._quota.most_work + 1
+            partners.in_vain = self._quota.work + 1
             found.clear()
-        for account in accounts:
-            account.take_steps(inputs.arrival, partners.in_vain)
+        for readers in wanting:
+            readers.charge_all(inputs.arrival, 0, partners.in_vain)
         if found:
             yield Expanded(documents=found)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.bounds import BEGINNING, END
+from common.limits import BLOCK, UNLIMITED, Excess, Quota, excess_text
 from feeds.documents import iso_utc
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.events_run import DefinitionCursor, KernelSnapshot, RunningForms, StoredEvents, event_rows, events_of
@@ -28,7 +29,6 @@ from mmqjp.answers.kernels import (
 )
 from mmqjp.answers.operators import Pause
 from mmqjp.answers.output import Answer, Body, PatternDocuments, element, json_nodes
-from mmqjp.answers.quota import BLOCK, Quota, steps_text
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.compile import read_by
 from mmqjp.queries.registry import EventForm, EventRegistry, Registry, running_form_id, since_of
@@ -49,7 +49,6 @@ from pattern_stage.assemble import (
 from pattern_stage.columns import Column
 from pattern_stage.kernel import adopted
 from pattern_stage.lineage import EventOrigin, Lineage
-from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
 from pattern_stage.sequence import CHARACTERS, is_made_text
 from pattern_stage.values import Texts
 from templates.catalog import Catalog, Change
@@ -61,22 +60,16 @@ from xscl.algebra.values import number_text
 
 
 def pause_reason(excess: Excess, quota: Quota, statement: Statement) -> str:
-    counted = f", with 1 for each {CHARACTERS} characters of a text that FOLD makes" if _makes_texts(statement) else ""
-    if excess.bound == "partial":
-        partial = "1 partial match waits" if quota.partial == 1 else f"{quota.partial:,} partial matches wait"
-        return f"more than {partial} after {iso_utc(excess.time)}{counted} (max-partial)"
-    if excess.bound == "work":
-        return f"more than {steps_text(quota.work)} at {iso_utc(excess.time)} (max-work)"
-    if excess.bound == "work of a block":
-        steps = steps_text(quota.most_work_of_block)
-        return f"more than {steps} at {BLOCK:,} times in a row, with {iso_utc(excess.time)} (max-work)"
-    most = quota.outputs if excess.bound == "outputs" else quota.matches
-    matches = "1 match" if most == 1 else f"{most:,} matches"
-    if excess.bound == "outputs":
-        return f"more than {matches} at {BLOCK:,} times in a row, with {iso_utc(excess.time)} (max-outputs)"
-    if later := _chosen_by(statement):
-        counted = f", before {', '.join(later)}"
-    return f"more than {matches} at {iso_utc(excess.time)}{counted} (max-matches)"
+    where = f"at {iso_utc(excess.at)}"
+    if excess.bound in ("outputs", "work_of_block"):
+        where = f"at {BLOCK:,} times in a row, with {iso_utc(excess.at)}"
+    elif excess.bound == "partial":
+        where = f"after {iso_utc(excess.at)}"
+    if excess.bound == "matches" and (later := _chosen_by(statement)):
+        where += f", before {', '.join(later)}"
+    elif excess.bound in ("matches", "partial") and _makes_texts(statement):
+        where += f", with 1 for each {CHARACTERS} characters of a text that FOLD makes"
+    return excess_text(quota, excess.bound, where)
 
 
 def _chosen_by(statement: Statement) -> list[str]:
@@ -125,7 +118,7 @@ class EventOutput:
             statement = self._registry.events.stream_of(running_form_id(form_id))
             for query in self._registry.events.members(form_id):
                 if query.qid >= first_qid:
-                    at = max(excess.time, horizon) - 1
+                    at = max(excess.at, horizon) - 1
                     yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
 
     def _answers(self, found: FormResults, running: RunningForms, first_qid: int) -> list[Answer]:
@@ -325,7 +318,7 @@ class Patterns:
         *,
         settle: Settle = None,
         snapshot_every: int = SNAPSHOT_EVERY,
-        limits: RowLimits = NO_LIMITS,
+        limits: Quota = UNLIMITED,
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
         self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored

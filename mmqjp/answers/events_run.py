@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE
 from common.errors import InvalidValue
+from common.limits import UNLIMITED, Excess, Quota, block_of, first_excess, note_excess, sums_in_blocks
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.kernels import (
     FormOrder,
@@ -29,7 +29,7 @@ from mmqjp.answers.kernels import (
     column_texts,
     concat_by_time,
 )
-from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP, Quota, block_size
+from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP
 from mmqjp.documents.record import Records
 from mmqjp.queries.compile import with_output_attributes
 from mmqjp.queries.registry import EventForm, Publisher
@@ -39,7 +39,6 @@ from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import PatternKernel, no_events
 from pattern_stage.lineage import LINEAGE, Lineage
-from pattern_stage.operators import NO_LIMITS, Excess, LimitName, RowLimits
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
 from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
@@ -47,7 +46,6 @@ from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mmqjp.answers.quota import Quota
     from pattern_stage.assemble import Settle
     from pattern_stage.in_sql.kernel import Database
     from pattern_stage.partition.kernel import PartitionedKernel
@@ -79,10 +77,8 @@ def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
         )
 
 
-def kernels(place: str, session: SparkSession | None, quota: Quota | None = None) -> MakeKernel:
-    """Returns a factory of kernels for a place. In the driver they are limited by the quota."""
-
-    limits = NO_LIMITS if quota is None else limits_of(quota)
+def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED) -> MakeKernel:
+    """Returns a factory of kernels for a place. In the driver they are limited."""
     if place == EXECUTORS and session is not None:
         return _on_executors(session, limits)
     if place == SQL:
@@ -92,7 +88,7 @@ def kernels(place: str, session: SparkSession | None, quota: Quota | None = None
     return partial(Kernel, limits=limits)
 
 
-def _on_executors(session: SparkSession, limits: RowLimits) -> Callable[[Texts, Lineage], PartitionedKernel]:
+def _on_executors(session: SparkSession, limits: Quota) -> Callable[[Texts, Lineage], PartitionedKernel]:
     from join_stage.store.spark.session import telling_loss
     from pattern_stage.partition.kernel import Done, PartitionedKernel, PartWork, SparkRunner, WorkerPlan
 
@@ -109,7 +105,7 @@ def _on_executors(session: SparkSession, limits: RowLimits) -> Callable[[Texts, 
     return make
 
 
-def _as_sql(session: SparkSession | None, limits: RowLimits) -> MakeKernel:
+def _as_sql(session: SparkSession | None, limits: Quota) -> MakeKernel:
     from pattern_stage.in_sql.kernel import ReplayKernel
     from pattern_stage.kernel import Kernel as Others
 
@@ -157,7 +153,7 @@ def _spark(session: SparkSession) -> Database:
 class OutputCounts:
     """What forms tell: at each time, and at BLOCK times in a row at which they tell anything."""
 
-    def __init__(self, limits: RowLimits, texts: Texts) -> None:
+    def __init__(self, limits: Quota, texts: Texts) -> None:
         self._limits, self._texts = limits, texts
         self._blocks: dict[str, tuple[int, int]] = {}
         """By form, the number of times of its block, and what was told at them."""
@@ -167,12 +163,12 @@ class OutputCounts:
         limits, count = self._limits, sum(map(len, found))
         if count > limits.matches:
             times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
-            yield from _first(times, counts > limits.matches, "matches")
+            yield from first_excess(times, counts, limits, "matches")
         width = max(len(one.values) for one in found)
         if count * (1 + width * (self._texts.longest // XML_CHARACTERS_PER_STEP + 1)) > limits.work:
             steps = np.concatenate([self._steps(one) for one in found])
             times, which = np.unique(np.concatenate([one.t1 for one in found]), return_inverse=True)
-            yield from _first(times, np.bincount(which, steps, len(times)) > limits.work, "work")
+            yield from first_excess(times, np.bincount(which, steps, len(times)), limits, "work")
         if limits.outputs < INFINITE:
             yield from self._of_block(form_id, found, count)
 
@@ -186,18 +182,15 @@ class OutputCounts:
 
     def _of_block(self, form_id: str, found: Sequence[Columns], count: int) -> Iterator[Excess]:
         before, told = self._blocks.get(form_id, (0, 0))
-        size, most = block_size(), self._limits.outputs
-        if count + before < size and count + told <= most:
+        if not block_of(count + before) and count + told <= self._limits.outputs:
             self._blocks[form_id] = before + len({time for one in found for time in one.t1.tolist()}), told + count
             return
         times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
-        at = before + np.arange(len(times))
-        sums = told + np.cumsum(counts)
-        starts = np.flatnonzero((at % size == 0) & (at > 0))
-        for start in starts.tolist():
-            sums[start:] -= sums[start] - counts[start]
-        yield from _first(times, sums > most, "outputs")
-        self._blocks[form_id] = int(at[-1]) % size + 1, int(sums[-1])
+        blocks = block_of(before + np.arange(len(times)))
+        sums = sums_in_blocks(blocks, counts, told, 0)
+        yield from first_excess(times, sums, self._limits, "outputs")
+        in_block = sums_in_blocks(blocks, np.ones_like(counts), before, 0)
+        self._blocks[form_id] = int(in_block[-1]), int(sums[-1])
 
     def forget(self, form_id: str) -> None:
         self._blocks.pop(form_id, None)
@@ -216,11 +209,6 @@ class OutputCounts:
                 self._blocks[row["form"]] = row["times"], row["told"]
 
 
-def _first(times: Ints, over: NDArray[np.bool_], bound: LimitName) -> Iterator[Excess]:
-    if over.any():
-        yield Excess(int(times[np.argmax(over)]), bound)
-
-
 class RunningForms:
     """Forms of event queries in a kernel. `lineage` and `texts` resolve its numbers and codes."""
 
@@ -231,7 +219,7 @@ class RunningForms:
         records: Records,
         made_of: MadeOf,
         texts: Texts | None = None,
-        limits: RowLimits = NO_LIMITS,
+        limits: Quota = UNLIMITED,
     ) -> None:
         """`texts` may be shared. The kernel has limits of its own beside `limits`."""
         self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
@@ -327,23 +315,20 @@ class RunningForms:
 
     def _in_limits(self, results: Sequence[FormResults]) -> list[FormResults]:
         for number, excess in self.kernel.exceeded.items():
-            self._exceed(self._form_ids[number], excess)
+            note_excess(self.exceeded, self._form_ids[number], excess)
         of_form: dict[str, list[Columns]] = {}
         for one in results:
             of_form.setdefault(one.form_id, []).append(one.events)
         for form_id, events in of_form.items():
             for excess in self.counts.add(form_id, events):
-                self._exceed(form_id, excess)
+                note_excess(self.exceeded, form_id, excess)
         kept = []
         for one in results:
             if (known := self.exceeded.get(one.form_id)) is not None:
-                one = replace(one, events=one.events.take(one.events.t1 < known.time))
+                one = replace(one, events=one.events.take(one.events.t1 < known.at))
             if len(one.events):
                 kept.append(one)
         return kept
-
-    def _exceed(self, form_id: str, excess: Excess) -> None:
-        self.exceeded[form_id] = min(self.exceeded.get(form_id, excess), excess)
 
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
         read = self._order.names_of()
@@ -535,12 +520,3 @@ def _column(values: Sequence[str | None], kind: str, texts: Texts) -> Column:
 
 def _lists(values: pa.Array, width: int, count: int) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * width), values)
-
-
-def limits_of(quota: Quota) -> RowLimits:
-    of_block = None if quota.work is None else quota.most_work_of_block
-    return RowLimits(*map(_bound, (quota.partial, quota.matches, quota.work, quota.outputs, of_block)))
-
-
-def _bound(bound: int | None) -> int:
-    return INFINITE if bound is None else bound

@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from common.bounds import INFINITE
+from common.limits import Quota
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import flatten_edges, read_edge_groups
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
-from mmqjp.answers.quota import NEVER, EqualTimeBudget, Quota, Share, SharedAccount
+from mmqjp.answers.quota import NEVER, EqualTimeBudget, Share, SharedAccount
 from mmqjp.answers.usage import Accounts, Cutoff
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, published_record
 from mmqjp.documents.watermarks import Progress, Watermarks

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from common.bounds import BEGINNING
+from common.limits import Quota
 from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents
-from mmqjp.answers.events_run import StoredEvents, limits_of
+from mmqjp.answers.events_run import StoredEvents
 from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.kernels import MakeKernel
@@ -42,7 +43,7 @@ from mmqjp.answers.operators import (
 from mmqjp.answers.outbox import Outbox, number_outputs
 from mmqjp.answers.output import Answer
 from mmqjp.answers.query_operators import InnerJoinOperator, MatchReader, QueryOperator, StoredTies
-from mmqjp.answers.quota import Arrivals, Quota
+from mmqjp.answers.quota import Arrivals
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
 from mmqjp.documents.admission import Admission, EvaluatedBatch
 from mmqjp.documents.record import Record, Records
@@ -96,7 +97,7 @@ class Pipeline:
         self._registry, self._records, self._outbox, self.operators = registry, records, outbox, operators
         self._quota, self._telling, self._spread = quota, telling, spread
         self.patterns, self._event_output = patterns, event_output
-        self._usage = StoredUsage(store, ledger.next_arrival)
+        self._usage = StoredUsage(store, ledger)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
         self._failed_patterns = FailedPatterns(registry)
@@ -155,14 +156,9 @@ class Pipeline:
                 break
             cutoffs |= {query.qid: cutoff for query, cutoff in exceeded.items()}
             begin_again()
-        arrived = {record.arrival: record for record in records if record.kind == "external"}
-        pauses = []
-        for qid, cutoff in cutoffs.items():
-            # What the clock decides belongs to an earlier batch. Then no document of this one is answered.
-            record = arrived.get(cutoff.arrival)
-            reason = cutoff.reason(self._quota, self._id_of(cutoff) if record is None else record.id)
-            docid = (first if record is None else record.docid) - 1
-            pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
+        arrived = {record.arrival: record.docid for record in records if record.kind == "external"}
+        # What the clock decides belongs to an earlier batch. Then no document of this one is answered.
+        pauses = self._pauses(cutoffs, arrived, lambda qid, docid: max(docid or 0, first) - 1)
         pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._save(accounts)
@@ -193,12 +189,8 @@ class Pipeline:
         self.patterns.finish_batch(committed=committed)
         if self._spread is not None:
             self._spread.discard()
-        if committed:
-            self._usage.committed()
-            self.ties.committed()
-        else:
-            self._usage.rolled_back()
-            self.ties.rolled_back()
+        self._usage.finish_batch(committed=committed)
+        self.ties.finish_batch(committed=committed)
 
     # ------------------------------------------------------------ backfills
 
@@ -247,12 +239,7 @@ class Pipeline:
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}
-        pauses = []
-        for qid, cutoff in cutoffs.items():
-            arrived = self._ledger.docid_of_arrival(cutoff.arrival)
-            reason = cutoff.reason(self._quota, self._id_of(cutoff))
-            docid = arrived - 1 if arrived is not None and qid in new else last
-            pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
+        pauses = self._pauses(cutoffs, {}, lambda qid, docid: last if docid is None or qid not in new else docid - 1)
         if events:
             pauses += self._event_output.pauses(self.patterns.exceeded_before, self._quota, BEGINNING, first_new)
         self._save(accounts)
@@ -260,9 +247,19 @@ class Pipeline:
         self._outbox.withhold_told(answers, members, first_new)
         return StepResult(answers, members, pauses)
 
-    def _id_of(self, cutoff: Cutoff) -> str:
-        docid = self._ledger.docid_of_arrival(cutoff.arrival)
-        return "that is gone" if docid is None else self._records[docid].id
+    def _pauses(
+        self, cutoffs: Cutoffs, arrived: Mapping[int, int], last_seen: Callable[[int, int | None], int]
+    ) -> list[Pause]:
+        """Returns the pauses from cutoffs on. `arrived` has the docids of arrivals that are not stored yet; `last_seen`
+        returns the last document that a query sees, given the one that arrived, None if that is gone."""
+        pauses = []
+        for qid, cutoff in cutoffs.items():
+            docid = arrived.get(cutoff.at)
+            if docid is None:
+                docid = self._ledger.docid_of_arrival(cutoff.at)
+            reason = cutoff.reason(self._quota, "that is gone" if docid is None else self._records[docid].id)
+            pauses.append(Pause(self._registry.subscriptions[qid], last_seen(qid, docid), cutoff.at, reason))
+        return pauses
 
     # ------------------------------------------------------------ rounds
 
@@ -397,7 +394,7 @@ class Components:
 def make_operators(
     store: JoinEngine, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
 ) -> Operators:
-    queries, inner = QueryOperator(registry, records, quota), InnerJoinOperator(records)
+    queries, inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
     absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, queries, inner)
     return Operators({Subscription: queries, HiddenStream: inner}, absences)
 
@@ -445,7 +442,7 @@ def open_components(
         StoredDocumentEvents(store, records),
         made_of,
         settle=timing.settle,
-        limits=limits_of(quota),
+        limits=quota,
     )
     watermarks.released = lambda: patterns.horizon
 

@@ -5,17 +5,17 @@ begins. Counts are persisted by form with each batch."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from lxml import etree
 
+from common.limits import Quota
 from join_stage.protocol import Matches
 from mmqjp.answers.matches import JointBinding, Match, match_rows, matches_in
 from mmqjp.answers.operators import (
@@ -35,10 +35,8 @@ from mmqjp.answers.quota import (
     NEVER,
     XML_CHARACTERS_PER_STEP,
     Arrivals,
-    ChargeKey,
     EqualTimeBudget,
     OutOfSteps,
-    Quota,
     Share,
     SharedAccount,
     Steps,
@@ -148,61 +146,18 @@ KEYS_KEPT = 8
 """Above this many keys, counts that apply to no query are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ties:
-    """A form's ties: `pairs` by key, minus `less` by qid and the query's `begun`. `looked` is the number examined;
-    `left_out`: there were more."""
-
-    pairs: Counter[ChargeKey] = field(default_factory=Counter)
-    less: Counter[tuple[int, int]] = field(default_factory=Counter)
-    looked: int = 0
-    left_out: bool = False
-
-    @classmethod
-    def read(cls, text: str) -> _Ties:
-        pairs, less, looked, left_out = json.loads(text)
-        withheld = Counter({(qid, begun): count for qid, begun, count in less})
-        return cls(Counter({ChargeKey(*key): count for *key, count in pairs}), withheld, looked, left_out)
-
-    def with_those_of(self, step: TieCounts) -> _Ties:
-        left_out = self.left_out or step.left_out
-        return _Ties(self.pairs + step.pairs, self.less + step.less, self.looked + step.looked, left_out)
-
-    def text(self) -> str:
-        pairs, less = ([(*key, count) for key, count in counts.items()] for counts in (self.pairs, self.less))
-        return json.dumps([pairs, less, self.looked, self.left_out])
-
-    def only_for(self, queries: Collection[Subscription]) -> _Ties:
-        """Drops the keys that apply to none of the queries."""
-        since, begun = min(query.since for query in queries), min(query.begun for query in queries)
-        known = {(query.qid, query.begun) for query in queries}
-        pairs = {key: count for key, count in self.pairs.items() if key.since >= since and key.begun >= begun}
-        less = {key: count for key, count in self.less.items() if key in known}
-        return replace(self, pairs=Counter(pairs), less=Counter(less))
-
-    def of(self, query: Subscription) -> int:
-        """Counts a query's ties since it was registered or last resumed."""
-        found = sum(
-            count
-            for (width, since, first_qid, begun), count in self.pairs.items()
-            if width <= query.width and since >= query.since and first_qid <= query.qid and begun >= query.begun
-        )
-        return max(found - self.less[query.qid, query.begun], 0)
-
-
 class StoredTies:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._known: dict[str, _Ties] | None = None
-        self._here: dict[str, _Ties] = {}
+        self._known: dict[str, TieCounts] | None = None
+        self._here: dict[str, TieCounts] = {}
         """Counts since the store was opened."""
-        self._saved: dict[str, _Ties] = {}
-        self._gone: set[str] = set()
         self._found: Mapping[str, TieCounts] = {}
+        """Those of a batch that is not committed."""
 
-    def _all(self) -> dict[str, _Ties]:
+    def _all(self) -> dict[str, TieCounts]:
         if self._known is None:
-            self._known = {form: _Ties.read(text) for form, text in self._ledger.settings(PREFIX).items() if text}
+            self._known = {form: TieCounts.read(text) for form, text in self._ledger.settings(PREFIX).items() if text}
         return self._known
 
     def looked(self) -> dict[str, int]:
@@ -213,27 +168,25 @@ class StoredTies:
         self._found = found
         if found:
             known = self._all()
-            new = {form: known.get(form, _Ties()).with_those_of(step) for form, step in found.items()}
+            new = {form: known.get(form, TieCounts()) + step for form, step in found.items()}
             for form, ties in new.items():
                 if len(ties.pairs) + len(ties.less) > KEYS_KEPT and (queries := queries_of(form)):
                     new[form] = ties.only_for(queries)
-            self._saved = {form: ties for form, ties in new.items() if ties != known.get(form)}
-            self._gone = {form for form, ties in known.items() if ties.pairs and not queries_of(form)}
-            texts = {form: ties.text() for form, ties in self._saved.items()} | dict.fromkeys(self._gone, "")
+            changed = {form: ties for form, ties in new.items() if ties != known.get(form)}
+            gone = [form for form, ties in known.items() if ties.pairs and not queries_of(form)]
+            texts = {form: ties.text() for form, ties in changed.items()} | dict.fromkeys(gone, "")
             self._ledger.save_settings({PREFIX + form: text for form, text in texts.items()})
+            known.update(changed)
+            for form in gone:
+                del known[form]
 
-    def committed(self) -> None:
-        if self._found:
-            self._all().update(self._saved)
-            for form in self._gone:
-                del self._all()[form]
-            self._here |= {
-                form: self._here.get(form, _Ties()).with_those_of(step) for form, step in self._found.items()
-            }
-            self._saved, self._found, self._gone = {}, {}, set()
-
-    def rolled_back(self) -> None:
-        self._saved, self._found, self._gone = {}, {}, set()
+    def finish_batch(self, *, committed: bool) -> None:
+        """A rollback makes what was saved be read again."""
+        if committed:
+            self._here |= {form: self._here.get(form, TieCounts()) + step for form, step in self._found.items()}
+        elif self._found:
+            self._known = None
+        self._found = {}
 
     def of(self, queries: Iterable[Subscription], *, here: bool) -> dict[str, int]:
         """Returns the nonzero ties by query name, most first. With `here`, only since the store was opened."""
@@ -274,7 +227,7 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
         return
     is_new = pair not in context.ties
     context.ties.add(pair)
-    steps = Steps(allowed := min(quota.most_work, MOST_STEPS))
+    steps = Steps(allowed := min(quota.work, MOST_STEPS))
     with suppress(OutOfSteps):
         for form in _matching(part, context, match, inputs, steps):
             key = form, inputs[0].parts, inputs[1].parts
@@ -334,7 +287,7 @@ class QueryOperator(Operator):
                 account.charge(inputs.arrival, share, 0, 1)
                 return ()
             return self._answer_directly(part.form_of_queries, part.direct, account, share, context, match, inputs)
-        steps = Steps(allowed := self._quota.most_work)
+        steps = Steps(allowed := self._quota.work)
         if isinstance(part, LiteralGroup):
             answered = self._answer_literals(part, context, match, inputs, steps)
             account.charge(inputs.arrival, share, 0, allowed - steps.left)
@@ -380,7 +333,7 @@ class QueryOperator(Operator):
 
     def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
         mirror = group.form_of_queries.mirror
-        if direct.steps > self._quota.most_work or not (mirror is None or mirror.always):
+        if direct.steps > self._quota.work or not (mirror is None or mirror.always):
             return False
         return not self._registry.read_of(group.form_of_queries.id)
 
@@ -428,7 +381,7 @@ class QueryOperator(Operator):
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         if share is None or context.mirrors.tell(form.mirror, inputs, steps):
             return None
-        return _Answering(form, account, share, Steps(self._quota.most_work))
+        return _Answering(form, account, share, Steps(self._quota.work))
 
     def _values(self, form: Form, binding: JointBinding) -> tuple[list[BoundValue], list[BoundValue | str]]:
         selection, records = form.selection, self._records
@@ -443,7 +396,7 @@ class QueryOperator(Operator):
     ) -> bool:
         """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if it exceeds every
         member's quota."""
-        if answering.new > self._quota.most_outputs or answering.steps.left < 0:
+        if answering.new > self._quota.matches or answering.steps.left < 0:
             return False
         values, holes = self._values(answering.form, binding)
         item = self._expanded(answering.form, context, row, inputs, values, holes, answering.share)
@@ -576,42 +529,39 @@ def _width(inputs: Inputs) -> int:
 class InnerJoinOperator(Operator):
     """Each distinct tuple of an inner join's variables is a document of its hidden stream."""
 
-    def __init__(self, records: Records) -> None:
-        self._records = records
+    def __init__(self, records: Records, quota: Quota) -> None:
+        self._records, self._quota = records, quota
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
         stream = part.first.owner
         assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
-        return max((min(one.cutoff, one.account.cutoff) for one in context.accounts.readers(stream)), default=NEVER)
+        return max((readers.cutoff for readers in context.accounts.readers(stream)), default=NEVER)
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns the tuples not emitted before, until every reader is over its quota."""
+        """Returns the tuples not emitted before, until they exceed every reader's quota."""
         target, stream = part.first, part.first.owner
         assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
         in_window = len(inputs) == 1 or inputs.t1 - inputs.t0 <= target.window
         if not (context.serves(stream) and in_window and is_in_order(part, inputs)):
             return ()
-        arrival = inputs.arrival
-        accounts = live = [one.account for one in context.accounts.readers(stream) if one.want(inputs, arrival)]
-        if not accounts:
+        wanting = context.accounts.wanting(stream, inputs)
+        if not wanting:
             return ()
         found: list[Record] = []
-        steps = Steps(allowed := max(account.steps(arrival) for account in accounts))
-        try:
+        count = 0
+        steps = Steps(allowed := self._quota.work)
+        with suppress(OutOfSteps):
             steps.take()
             told = context.mirrors.tell(stream.mirror, inputs, steps)
             for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
                 new, document = self._tuple(stream, context, inputs, binding, steps)
-                if new:
-                    live = [account for account in live if account.take_outputs(arrival, 1)]
-                    if not live:
-                        break
+                count += new
+                if count > self._quota.matches:
+                    break
                 if document is not None:
                     found.append(document)
-        except OutOfSteps:
-            pass
-        for account in accounts:
-            account.take_steps(arrival, allowed - steps.left)
+        for readers in wanting:
+            readers.charge_all(inputs.arrival, count, allowed - steps.left)
         return [Expanded(documents=found)] if found else ()
 
     def tuple_of(

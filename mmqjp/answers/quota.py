@@ -6,12 +6,13 @@ exceeds the quota."""
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from heapq import heapify, heappop, heappush
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -19,99 +20,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.arrays import Ints
+from common.limits import Excess, LimitName, Quota, block_of, first_excess, sums_in_blocks
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.model import Audience, Members, Subscription
 
-BLOCK = 10_000
-"""Consecutive arrivals per block; `Quota.outputs` and block work are counted per block."""
-
 MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, MAX_PARTIAL = 100_000, 1_000_000, 10_000_000, 1_000_000
-"""Values of `DEFAULT_QUOTA`."""
-
-BLOCK_WORK_FACTOR = 10
-"""A block may use this many times the work of one arrival."""
+"""The limits of a quota by default."""
 
 XML_CHARACTERS_PER_STEP = 16
 """An output costs one step per this many characters of XML."""
 
 NEVER = 1 << 62
-"""An arrival after all others; also an unlimited bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The quota of each query; None is unlimited.
-
-    `matches` bounds the outputs per arrival, and the tuples per arrival of each hidden stream that the query reads;
-    `outputs` bounds the same per BLOCK arrivals. `work` bounds the steps per arrival: a match, a tried joint binding, a
-    visited node, and XML_CHARACTERS_PER_STEP characters of an output (without the query's name) cost one step each.
-
-    For event queries, `matches` bounds the outputs, and the results of each NEXT and FOLD, at one time; `outputs` the
-    outputs at BLOCK times in a row; `work` the steps of outputs, of comparisons by NEXT and FOLD, and of a search for
-    sets, at one time, and those of a search also at BLOCK times; `partial` what then waits for each operator.
-    """
-
-    matches: int | None
-    outputs: int | None
-    work: int | None
-    partial: int | None = MAX_PARTIAL
-
-    @property
-    def most_outputs(self) -> int:
-        return _bound(self.matches)
-
-    @property
-    def most_outputs_of_block(self) -> int:
-        return _bound(self.outputs)
-
-    @property
-    def most_work(self) -> int:
-        return _bound(self.work)
-
-    @property
-    def most_work_of_block(self) -> int:
-        return NEVER if self.work is None else BLOCK_WORK_FACTOR * self.work
-
-
-DEFAULT_QUOTA = Quota(MAX_MATCHES, MAX_OUTPUTS, MAX_WORK)
-
-
-class QuotaBound(Enum):
-    """A quota's bounds: outputs per arrival and per block, steps per arrival and per block."""
-
-    MATCHES = "matches"
-    OUTPUTS = "outputs"
-    WORK = "work"
-    WORK_OF_BLOCK = "work of a block"
-
-    def reason(self, quota: Quota, document: str, *, hidden: bool) -> str:
-        """Returns the reason shown to users. `document` is the arriving document's id; `hidden`: tuples of a hidden
-        stream were counted."""
-        one = (quota.matches if self is QuotaBound.MATCHES else quota.outputs) == 1
-        matches = ("match" if one else "matches") + (" of an inner join" if hidden else "")
-        match self:
-            case QuotaBound.MATCHES:
-                return f"more than {quota.matches:,} {matches} of the document {document!r} (max-matches)"
-            case QuotaBound.OUTPUTS:
-                return f"more than {quota.outputs:,} {matches} in {BLOCK:,} documents, with {document!r} (max-outputs)"
-            case QuotaBound.WORK:
-                return f"more than {steps_text(quota.work)} for the document {document!r} (max-work)"
-            case QuotaBound.WORK_OF_BLOCK:
-                work = quota.most_work_of_block
-                return f"more than {steps_text(work)} for {BLOCK:,} documents, with {document!r} (max-work)"
-
-
-def steps_text(count: int | None) -> str:
-    return "1 step" if count == 1 else f"{count:,} steps"
-
-
-def block_size() -> int:
-    """Returns BLOCK; tests shrink it."""
-    return BLOCK
-
-
-def arrival_block(arrival: int) -> int:
-    return arrival // BLOCK
+"""An arrival after all others."""
 
 
 class OutOfSteps(Exception):
@@ -132,90 +52,18 @@ class Steps:
             raise OutOfSteps
 
 
-class QuotaMeter:
-    """Meters one quantity against bounds per arrival and per block."""
-
-    __slots__ = ("_latest", "_per_arrival", "_per_block", "counts", "totals")
-
-    def __init__(self, per_arrival: int, per_block: int) -> None:
-        self._per_arrival, self._per_block = per_arrival, per_block
-        self.counts: dict[int, int] = {}
-        self.totals: dict[int, int] = {}
-        self._latest: dict[int, list[int]] = {}
-
-    def add(self, arrival: int, amount: int, cutoff: int) -> tuple[int, bool]:
-        """Adds an amount. Returns the new cutoff, and whether the block's bound, not the arrival's, moved it."""
-        block = arrival // BLOCK
-        count = self.counts.get(arrival)
-        if count is None:
-            count = 0
-            if block in self._latest:
-                heappush(self._latest[block], -arrival)
-        self.counts[arrival] = count = count + amount
-        self.totals[block] = total = self.totals.get(block, 0) + amount
-        if count > self._per_arrival:
-            return min(cutoff, arrival), False
-        if total > self._per_block:
-            return self._block_cutoff(block, cutoff), True
-        return cutoff, False
-
-    def left(self, arrival: int) -> int:
-        return self._per_arrival - self.counts.get(arrival, 0)
-
-    def _block_cutoff(self, block: int, cutoff: int) -> int:
-        """Returns the first arrival at which the block exceeds its bound, or `cutoff`. Later counts can only move it
-        earlier."""
-        if block not in self._latest:
-            self._latest[block] = [-arrival for arrival in self.counts if arrival // BLOCK == block]
-            heapify(self._latest[block])
-        latest = self._latest[block]
-        while latest and self.totals[block] > self._per_block:
-            last = -heappop(latest)
-            self.totals[block] -= self.counts[last]
-            cutoff = min(cutoff, last)
-        return cutoff
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     outputs: int = 0
     work: int = 0
 
-
-class Account:
-    """Quota usage in a step by readers of a hidden stream that see the same documents. From `cutoff` on they get
-    nothing; `bound` is what they exceeded."""
-
-    __slots__ = ("bound", "cutoff", "outputs", "work")
-
-    def __init__(self, quota: Quota, block: int, before: Usage) -> None:
-        self.outputs = QuotaMeter(quota.most_outputs, quota.most_outputs_of_block)
-        self.work = QuotaMeter(quota.most_work, quota.most_work_of_block)
-        self.outputs.totals[block], self.work.totals[block] = before.outputs, before.work
-        self.cutoff = NEVER
-        self.bound = QuotaBound.MATCHES
-
-    def steps(self, arrival: int) -> int:
-        return self.work.left(arrival)
-
-    def take_outputs(self, arrival: int, number: int) -> bool:
-        cutoff, in_all = self.outputs.add(arrival, number, self.cutoff)
-        if cutoff < self.cutoff:
-            self.cutoff, self.bound = cutoff, (QuotaBound.OUTPUTS if in_all else QuotaBound.MATCHES)
-        return arrival < cutoff
-
-    def take_steps(self, arrival: int, number: int) -> None:
-        """Counts steps already taken; the last may exceed the quota."""
-        cutoff, in_all = self.work.add(arrival, number, self.cutoff)
-        if cutoff < self.cutoff:
-            self.cutoff, self.bound = cutoff, (QuotaBound.WORK_OF_BLOCK if in_all else QuotaBound.WORK)
-
-    def spent(self, block: int) -> Usage:
-        return Usage(self.outputs.totals.get(block, 0), self.work.totals.get(block, 0))
+    def add(self, other: Usage, times: int = 1) -> None:
+        self.outputs += times * other.outputs
+        self.work += times * other.work
 
 
-def _bound(bound: int | None) -> int:
-    return NEVER if bound is None else bound
+_NOTHING = Usage()
+"""Never added to."""
 
 
 MOST_PAIRS = 100
@@ -363,18 +211,17 @@ class Holder(NamedTuple):
 class Book:
     """An owner's charges in a step, and those before it in the same block.
 
-    `step` has outputs and work by arrival and key; `less` deducts charges for single queries, by arrival and qid.
-    `total` sums `before`; `outputs` and `work` sum `step`. `ties` counts equal-time pairs by arrival and key, `untied`
-    deducts by arrival, qid and the query's `begun`, and `looking` is their budget.
+    `step` has what was used by arrival and key; `less` deducts charges for single queries, by arrival and qid. `total`
+    sums `before`; `used` sums `step`. `ties` counts equal-time pairs by arrival and key, `untied` deducts by arrival,
+    qid and the query's `begun`, and `looking` is their budget.
     """
 
-    __slots__ = ("before", "less", "looking", "outputs", "step", "ties", "total", "untied", "work")
+    __slots__ = ("before", "less", "looking", "step", "ties", "total", "untied", "used")
 
     def __init__(self, before: Mapping[ChargeKey, Usage], total: Usage, looked: int = 0) -> None:
-        self.before, self.total = before, total
-        self.step: dict[tuple[int, ChargeKey], list[int]] = {}
-        self.less: dict[tuple[int, int], list[int]] = {}
-        self.outputs = self.work = 0
+        self.before, self.total, self.used = before, total, Usage()
+        self.step: defaultdict[tuple[int, ChargeKey], Usage] = defaultdict(Usage)
+        self.less: defaultdict[tuple[int, int], Usage] = defaultdict(Usage)
         self.looking = EqualTimeBudget(looked)
         self.ties: Counter[tuple[int, ChargeKey]] = Counter()
         self.untied: Counter[tuple[int, int, int]] = Counter()
@@ -384,29 +231,20 @@ class Book:
         self.ties[arrival, key] += 1
         self.untied.update((arrival, *query) for query in withheld)
 
-    def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], outputs: int, work: int) -> None:
+    def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], used: Usage) -> None:
         """Charges outputs and steps, except to the qids `withheld`."""
-        charge = self.step.get((arrival, key))
-        if charge is None:
-            charge = self.step[arrival, key] = [0, 0]
-        charge[0] += outputs
-        charge[1] += work
+        self.step[arrival, key].add(used)
         for qid in withheld:
-            less = self.less.setdefault((arrival, qid), [0, 0])
-            less[0] += outputs
-            less[1] += work
-        self.outputs += outputs
-        self.work += work
+            self.less[arrival, qid].add(used)
+        self.used.add(used)
 
     def add(self, other: Book) -> None:
         """Merges another book of the same owner and step."""
-        for mine, theirs in ((self.step, other.step), (self.less, other.less)):
-            for key, (outputs, work) in theirs.items():
-                known = mine.setdefault(key, [0, 0])  # type: ignore[arg-type]  # the keys of both are those of one kind
-                known[0] += outputs
-                known[1] += work
-        self.outputs += other.outputs
-        self.work += other.work
+        for charge, used in other.step.items():
+            self.step[charge].add(used)
+        for of_query, used in other.less.items():
+            self.less[of_query].add(used)
+        self.used.add(other.used)
         self.looking.merge(other.looking)
         self.ties.update(other.ties)
         self.untied.update(other.untied)
@@ -414,16 +252,16 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class TieCounts:
-    """A step's equal-time pairs: `pairs` by key, minus `less` by qid and `begun`. `looked` were examined; `left_out`:
-    there were more."""
+    """A form's equal-time pairs: `pairs` by key, minus `less` by qid and the query's `begun`. `looked` were examined;
+    `left_out`: there were more."""
 
-    pairs: Counter[ChargeKey]
-    less: Counter[tuple[int, int]]
-    looked: int
-    left_out: bool
+    pairs: Counter[ChargeKey] = field(default_factory=Counter)
+    less: Counter[tuple[int, int]] = field(default_factory=Counter)
+    looked: int = 0
+    left_out: bool = False
 
     @classmethod
-    def of(cls, book: Book, bounds: Sequence[EqualTimeBudget]) -> TieCounts:
+    def of_step(cls, book: Book, bounds: Sequence[EqualTimeBudget]) -> TieCounts:
         pairs: Counter[ChargeKey] = Counter()
         less: Counter[tuple[int, int]] = Counter()
         for (arrival, key), count in book.ties.items():
@@ -434,18 +272,41 @@ class TieCounts:
                 less[qid, begun] += count
         return cls(pairs, less, book.looking.in_step, any(bound.left_out for bound in bounds))
 
+    @classmethod
+    def read(cls, text: str) -> TieCounts:
+        pairs, less, looked, left_out = json.loads(text)
+        withheld = Counter({(qid, begun): count for qid, begun, count in less})
+        return cls(Counter({ChargeKey(*key): count for *key, count in pairs}), withheld, looked, left_out)
+
+    def text(self) -> str:
+        pairs, less = ([(*key, count) for key, count in counts.items()] for counts in (self.pairs, self.less))
+        return json.dumps([pairs, less, self.looked, self.left_out])
+
+    def __add__(self, other: TieCounts) -> TieCounts:
+        left_out = self.left_out or other.left_out
+        return TieCounts(self.pairs + other.pairs, self.less + other.less, self.looked + other.looked, left_out)
+
+    def only_for(self, queries: Collection[Subscription]) -> TieCounts:
+        """Drops the keys that apply to none of the queries."""
+        since, begun = min(query.since for query in queries), min(query.begun for query in queries)
+        known = {(query.qid, query.begun) for query in queries}
+        pairs = {key: count for key, count in self.pairs.items() if key.since >= since and key.begun >= begun}
+        less = {key: count for key, count in self.less.items() if key in known}
+        return replace(self, pairs=Counter(pairs), less=Counter(less))
+
+    def of(self, query: Subscription) -> int:
+        """Counts a query's ties since it was registered or last resumed."""
+        found = sum(
+            count
+            for (width, since, first_qid, begun), count in self.pairs.items()
+            if width <= query.width and since >= query.since and first_qid <= query.qid and begun >= query.begun
+        )
+        return max(found - self.less[query.qid, query.begun], 0)
+
 
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 EVERYTHING = Holder(_GREATEST, _LEAST, _GREATEST, _LEAST, _GREATEST)
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaExcess:
-    """A member's cutoff, and the bound exceeded there."""
-
-    arrival: int
-    bound: QuotaBound
 
 
 _Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
@@ -466,14 +327,14 @@ class Charges:
         step: list[tuple[int, ...]] = []
         before: list[tuple[int, ...]] = []
         for book, times in books:
-            step += ((at, *key, times * used[0], times * used[1]) for (at, key), used in book.step.items())
+            step += ((at, *key, times * used.outputs, times * used.work) for (at, key), used in book.step.items())
             before += ((-1, *key, times * used.outputs, times * used.work) for key, used in book.before.items())
         step.sort()
         return cls(block, _columns(step), _columns(before))
 
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
-    ) -> QuotaExcess | None:
+    ) -> Excess | None:
         """Returns where a member exceeds its quota, or None. `own` is added to its first block; `less` deducts
         (arrival, outputs, work)."""
         counts = _counts_for(self.step, holder) & (self.step[0] < holder.until)
@@ -485,31 +346,18 @@ class Charges:
             outputs, work = np.append(outputs, -fewer_outputs), np.append(work, -less_work)
         arrivals, place = np.unique(arrival, return_inverse=True)
         earlier = _counts_for(self.before, holder)
-        found: list[QuotaExcess] = []
-        for used, column, base, each, of_block, bounds in (
-            (
-                outputs,
-                5,
-                own.outputs,
-                quota.most_outputs,
-                quota.most_outputs_of_block,
-                (QuotaBound.MATCHES, QuotaBound.OUTPUTS),
-            ),
-            (work, 6, own.work, quota.most_work, quota.most_work_of_block, (QuotaBound.WORK, QuotaBound.WORK_OF_BLOCK)),
-        ):
+        blocks, found = block_of(arrivals), list[Excess]()
+        amounts: Iterable[tuple[Ints, int, int, LimitName, LimitName]] = (
+            (outputs, 5, own.outputs, "matches", "outputs"),
+            (work, 6, own.work, "work", "work_of_block"),
+        )
+        for used, column, base, bound, bound_of_block in amounts:
             sums = np.zeros(len(arrivals), np.int64)
             np.add.at(sums, place, used)
             base += int(self.before[column][earlier].sum())
-            found += _first(arrivals, sums > each, bounds[0])
-            found += _first(arrivals, self._in_blocks(arrivals, sums, base) > of_block, bounds[1])
-        return min(found, key=_arrival, default=None)
-
-    def _in_blocks(self, arrivals: Ints, sums: Ints, base: int) -> Ints:
-        blocks = arrivals // block_size()
-        running = np.cumsum(sums)
-        starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-        skipped = np.repeat(running[starts] - sums[starts], np.diff(np.append(starts, len(blocks))))
-        return running - skipped + np.where(blocks == self.block, base, 0)
+            found += first_excess(arrivals, sums, quota, bound)
+            found += first_excess(arrivals, sums_in_blocks(blocks, sums, base, self.block), quota, bound_of_block)
+        return min(found, default=None)
 
 
 def _counts_for(columns: _Columns, holder: Holder) -> NDArray[np.bool_]:
@@ -517,21 +365,12 @@ def _counts_for(columns: _Columns, holder: Holder) -> NDArray[np.bool_]:
     return (width <= holder.window) & (since >= holder.since) & (first_qid <= holder.qid) & (begun >= holder.begun)
 
 
-def _first(arrivals: Ints, over: NDArray[np.bool_], bound: QuotaBound) -> Iterator[QuotaExcess]:
-    if over.any():
-        yield QuotaExcess(int(arrivals[np.argmax(over)]), bound)
-
-
-def _arrival(excess: QuotaExcess) -> int:
-    return excess.arrival
-
-
 def _columns(rows: Sequence[tuple[int, ...]]) -> _Columns:
     table = np.array(rows, np.int64).reshape(-1, 7)
     return tuple(table.T)  # type: ignore[return-value]  # of seven columns
 
 
-def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, QuotaExcess]]:
+def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, Excess]]:
     """Yields the holders over their quota. Skips holders dominated by one within its quota."""
     within: list[tuple[int, int]] = []
     latest = None
@@ -540,7 +379,7 @@ def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Ite
             latest, within = holder.qid, []
         if any(begun <= holder.begun and window >= holder.window for begun, window in within):
             continue
-        excess = charges.excess(quota, holder, Usage())
+        excess = charges.excess(quota, holder, _NOTHING)
         if excess is None:
             within.append((holder.begun, holder.window))
         else:
@@ -562,8 +401,87 @@ class Share(NamedTuple):
     withheld: tuple[Subscription, ...] = ()
 
 
-class SharedAccount:
-    """One step's account of a form's members, or of all queries with a literal test."""
+class Account(ABC):
+    """One step's account of queries that are charged together."""
+
+    def __init__(self, quota: Quota, block: int, book: Book, others: Sequence[tuple[Book, int]] = ()) -> None:
+        """`block` is the block of the charges that `book` has from before the step. `others` also apply, with their
+        multiplicity."""
+        self._quota, self._block, self._book, self._others = quota, block, book, others
+        before = self._most_own()
+        for one, times in self._books():
+            before.add(one.total, times)
+        # As long as the step has used no more than this, no query can have exceeded its quota.
+        self._safe_outputs = min(quota.matches, quota.outputs - before.outputs)
+        self._safe_work = min(quota.work, quota.work_of_block - before.work)
+        self._is_checked = False
+        """Whether usage above the quota was checked."""
+        self._over: dict[Subscription, Excess] = {}
+
+    def _books(self) -> list[tuple[Book, int]]:
+        return [(self._book, 1), *self._others]
+
+    def _most_own(self) -> Usage:
+        """Returns the greatest usage of a single query that is in no book."""
+        return Usage()
+
+    @property
+    @abstractmethod
+    def is_limited(self) -> bool:
+        """Whether there is a cutoff."""
+
+    @property
+    @abstractmethod
+    def cutoff(self) -> int:
+        """The arrival from which no query gets anything, or NEVER."""
+
+    def charge(self, arrival: int, share: Share, outputs: int, work: int) -> None:
+        withheld = [query.qid for query in share.withheld]
+        self._book.charge(arrival, share.key, withheld, Usage(outputs, work))
+        if self._is_near():
+            self._check()
+            self._safe_outputs = max(self._safe_outputs, int(self._book.used.outputs * CHECKED_AGAIN_AFTER))
+            self._safe_work = max(self._safe_work, int(self._work() * CHECKED_AGAIN_AFTER))
+
+    def _is_near(self) -> bool:
+        return self._book.used.outputs > self._safe_outputs or self._work() > self._safe_work
+
+    def _work(self) -> int:
+        work = self._book.used.work
+        for book, times in self._others:
+            work += times * book.used.work
+        return work
+
+    def exceeded(self) -> dict[Subscription, Excess]:
+        """Returns the queries over their quota before the given cutoffs."""
+        if self._is_checked or self._is_near():
+            self._check()
+        return self._over
+
+    def _check(self) -> None:
+        self._is_checked = True
+        charges = Charges.of(self._block, self._books())
+        excess = charges.excess(self._quota, EVERYTHING, self._most_own())
+        if excess is not None:
+            self._exceed(charges, excess)
+
+    @abstractmethod
+    def _exceed(self, charges: Charges, excess: Excess) -> None:
+        """Finds the queries over their quota. `excess` is that of one with all charges."""
+
+    def spent(self, block: int) -> dict[ChargeKey, Usage]:
+        """Returns a block's usage, including that before the step, for the keys charged in it."""
+        found: dict[ChargeKey, Usage] = {}
+        for (arrival, key), used in self._book.step.items():
+            if block_of(arrival) == block:
+                if key not in found:
+                    found[key] = replace(self._book.before.get(key, _NOTHING) if block == self._block else _NOTHING)
+                found[key].add(used)
+        return found
+
+
+class SharedAccount(Account):
+    """The account of a form's members, or of all queries with a literal test."""
 
     def __init__(
         self,
@@ -575,27 +493,14 @@ class SharedAccount:
         own: Mapping[int, Usage],
         cutoffs: Mapping[int, int],
     ) -> None:
-        """`block` is the block of the charges that `book` has from before the step. `others` also apply to members,
-        with their multiplicity. `own` is added per qid; `cutoffs` are members' cutoffs."""
-        self._quota, self._block, self._book, self._others, self._own = quota, block, book, others, own
-        self.audience = audience
+        """`own` is added per qid; `cutoffs` are members' cutoffs."""
+        self._own, self.audience = own, audience
+        super().__init__(quota, block, book, others)
         self._until: Ints | None = None
         if cutoffs:
             self._limit(cutoffs)
         self._subsets: dict[int, Audience | None] = {0: audience if audience.queries else None}
         self._everyone: dict[int, ChargeKey] = {}
-        most = self._most_own()
-        outputs = sum(times * one.total.outputs for one, times in self._books())
-        work = sum(times * one.total.work for one, times in self._books())
-        # As long as the step has used no more than this, no member can have exceeded its quota.
-        self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - outputs - most.outputs)
-        self._safe_work = min(quota.most_work, quota.most_work_of_block - work - most.work)
-        self._is_checked = False
-        """Whether usage above the quota was checked."""
-        self._excess: dict[int, QuotaExcess] = {}
-
-    def _books(self) -> list[tuple[Book, int]]:
-        return [(self._book, 1), *self._others]
 
     # ------------------------------------------------------------ who gets what
 
@@ -688,13 +593,6 @@ class SharedAccount:
 
     # ------------------------------------------------------------ charges
 
-    def charge(self, arrival: int, share: Share, outputs: int, work: int) -> None:
-        self._book.charge(arrival, share.key, [query.qid for query in share.withheld], outputs, work)
-        if self._is_near():
-            self._check()
-            self._safe_outputs = max(self._safe_outputs, int(self._book.outputs * CHECKED_AGAIN_AFTER))
-            self._safe_work = max(self._safe_work, int(self._work() * CHECKED_AGAIN_AFTER))
-
     @property
     def looking(self) -> EqualTimeBudget:
         return self._book.looking
@@ -702,46 +600,26 @@ class SharedAccount:
     def tie(self, arrival: int, share: Share) -> None:
         self._book.tie(arrival, share.key, [(query.qid, query.begun) for query in share.withheld])
 
-    def _is_near(self) -> bool:
-        return self._book.outputs > self._safe_outputs or self._work() > self._safe_work
-
-    def _work(self) -> int:
-        work = self._book.work
-        for book, times in self._others:
-            work += times * book.work
-        return work
-
-    def exceeded(self) -> dict[Subscription, QuotaExcess]:
-        """Returns the members over their quota before the given cutoffs."""
-        if not (self._is_checked or self._is_near()):
-            return {}
-        self._check()
-        return {query: self._excess[query.qid] for query in self.audience.queries if query.qid in self._excess}
-
-    def _check(self) -> None:
-        self._is_checked = True
-        charges, quota = Charges.of(self._block, self._books()), self._quota
-        if charges.excess(quota, EVERYTHING, self._most_own()) is None:
-            return
-        less: dict[int, list[tuple[int, int, int]]] = {}
+    def _exceed(self, charges: Charges, excess: Excess) -> None:
+        quota, less = self._quota, dict[int, list[tuple[int, int, int]]]()
         for book, times in self._books():
-            for (arrival, qid), (outputs, work) in book.less.items():
-                less.setdefault(qid, []).append((arrival, times * outputs, times * work))
-        found: dict[int, QuotaExcess] = {}
-        alike: dict[Holder, list[int]] = {}
+            for (arrival, qid), used in book.less.items():
+                less.setdefault(qid, []).append((arrival, times * used.outputs, times * used.work))
+        found: dict[Subscription, Excess] = {}
+        alike: dict[Holder, list[Subscription]] = {}
         for query, holder in zip(self.audience.queries, self._holders(), strict=True):
             if query.qid in less or query.qid in self._own or holder.until < NEVER:
-                own = self._own.get(query.qid, Usage())
-                excess = charges.excess(quota, holder, own, less.get(query.qid, ()))
-                if excess is not None:
-                    found[query.qid] = excess
+                own = self._own.get(query.qid, _NOTHING)
+                of_query = charges.excess(quota, holder, own, less.get(query.qid, ()))
+                if of_query is not None:
+                    found[query] = of_query
             else:
-                alike.setdefault(holder, []).append(query.qid)
-        for holder, excess in over_quota(charges, quota, alike):
-            found |= dict.fromkeys(alike[holder], excess)
+                alike.setdefault(holder, []).append(query)
+        for holder, of_holder in over_quota(charges, quota, alike):
+            found |= dict.fromkeys(alike[holder], of_holder)
         if found:
-            self._excess |= found
-            self._limit({qid: excess.arrival for qid, excess in found.items()})
+            self._over |= found
+            self._limit({query.qid: one.at for query, one in found.items()})
 
     def _most_own(self) -> Usage:
         own = self._own.values()
@@ -758,18 +636,3 @@ class SharedAccount:
         for window, since, qid, begun, end in zip(*(c.tolist() for c in columns), until, strict=True):
             at = bisect_right(first_qids, qid)
             yield Holder(window, since, first_qids[at - 1] if at else -1, begun, end)
-
-    # ------------------------------------------------------------ what is stored
-
-    def spent(self, block: int) -> dict[ChargeKey, Usage]:
-        """Returns a block's usage, including that before the step, for the keys charged in it."""
-        found: dict[ChargeKey, list[int]] = {}
-        for (arrival, key), (outputs, work) in self._book.step.items():
-            if arrival_block(arrival) == block:
-                known = found.get(key)
-                if known is None:
-                    before = self._book.before.get(key, Usage()) if block == self._block else Usage()
-                    known = found[key] = [before.outputs, before.work]
-                known[0] += outputs
-                known[1] += work
-        return {key: Usage(*used) for key, used in found.items()}

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from common.arrays import Ints, unpacked
 from common.executors import Shipped, with_shipped
 from common.files import open_like_directory
+from common.limits import Quota
 from join_stage.protocol import RESULT, Cost, Matches
 from join_stage.signature.join import FactorisedMatches
 from join_stage.spark.engine import SparkEngine
@@ -37,7 +38,7 @@ from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, 
 from mmqjp.answers.operators import Expansion, StepContext
 from mmqjp.answers.output import Answer
 from mmqjp.answers.query_operators import MATCH_CHUNK, MatchReader, QueryOperator
-from mmqjp.answers.quota import Arrivals, Book, Quota
+from mmqjp.answers.quota import Arrivals, Book
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage
 from mmqjp.documents.record import Record, Records, StoredRecords
 from mmqjp.queries.forms import Form, LiteralGroup, RowPart, TargetGroup

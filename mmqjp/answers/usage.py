@@ -4,27 +4,19 @@ that exceeded their quota, and their cutoffs."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from common.limits import BLOCK, Excess, LimitName, Quota, block_of, excess_text
 from join_stage.protocol import JoinEngine
-from mmqjp.answers.quota import (
-    NEVER,
-    Account,
-    Book,
-    ChargeKey,
-    Quota,
-    QuotaBound,
-    SharedAccount,
-    TieCounts,
-    Usage,
-    arrival_block,
-)
-from mmqjp.documents.record import Record
+from mmqjp.answers.quota import NEVER, Account, Book, ChargeKey, Charges, Share, SharedAccount, TieCounts, Usage
+from mmqjp.documents.record import Inputs
 from mmqjp.queries.forms import PREFIX, Form, LiteralGroup
 from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, publishers_behind
+from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import NO_FORM, UsageKey, drop_spent, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000
@@ -39,136 +31,150 @@ class SpentInStep(Protocol):
 
 @dataclass(slots=True)
 class EarlierUsage:
-    """A block's usage before a step: of forms and literal groups, with `totals`; of single queries, added to that, by
-    qid and the batch in which they began; and of reader groups. `most_work` is the maximum over forms, `literal_work`
-    that of all literal groups."""
+    """A block's usage before a step: of forms, literal groups and reader groups, with `totals`; and of single queries,
+    added to that, by qid and the batch in which they began. `most_work` is the maximum over forms, `literal_work` that
+    of all literal groups."""
 
-    shared: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
-    totals: dict[str, Usage] = field(default_factory=dict)
+    shared: defaultdict[str, dict[ChargeKey, Usage]] = field(default_factory=lambda: defaultdict(dict))
+    totals: defaultdict[str, Usage] = field(default_factory=lambda: defaultdict(Usage))
     own: dict[tuple[int, int], Usage] = field(default_factory=dict)
-    readers: dict[str, Usage] = field(default_factory=dict)
     most_work: int = 0
     literal_work: int = 0
 
     def update(self, rows: Mapping[UsageKey, Usage]) -> None:
         for (owner, *key), usage in rows.items():
             charge = ChargeKey(*key)
-            if charge.width >= 0:
-                known, total = self.shared.setdefault(owner, {}), self.totals.get(owner, _NOTHING)
-                before = known.get(charge, _NOTHING)
-                more = usage.outputs - before.outputs, usage.work - before.work
-                self.totals[owner] = total = Usage(total.outputs + more[0], total.work + more[1])
-                known[charge] = usage
-                if owner.startswith(PREFIX):
-                    self.literal_work += more[1]
-                else:
-                    self.most_work = max(self.most_work, total.work)
-            elif owner.isdecimal():
+            if charge.width < 0 and owner.isdecimal():
                 self.own[int(owner), charge.begun] = usage
-            else:
-                self.readers[owner] = usage
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    block: int
-    written: int
-    rows: dict[UsageKey, Usage]
-    anew: bool
+                continue
+            known, total = self.shared[owner], self.totals[owner]
+            before = known.get(charge, _NOTHING)
+            total.add(usage)
+            total.add(before, -1)
+            known[charge] = usage
+            if owner.startswith(PREFIX):
+                self.literal_work += usage.work - before.work
+            elif charge.width >= 0:
+                self.most_work = max(self.most_work, total.work)
 
 
 class StoredUsage:
-    def __init__(self, store: JoinEngine, arrivals: int) -> None:
-        self._store = store
-        self.block = arrival_block(max(arrivals - 1, 0))
+    def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
+        self._store, self._ledger = store, ledger
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_read = self._is_saved = False
+        self._known: dict[UsageKey, Usage] = {}
         self._written = 0
-        self._known: dict[UsageKey, Usage] | None = None
         self._before = EarlierUsage()
-        self._saved: _Saved | None = None
 
     def _rows(self) -> dict[UsageKey, Usage]:
-        if self._known is None:
-            self._known = {}
+        if not self._is_read:
+            self._is_read, self._block = True, block_of(max(self._ledger.next_arrival - 1, 0))
             for key, arrival, outputs, work in spent(self._store):
                 self._written += 1
-                if arrival_block(arrival) == self.block:
-                    known = self._known.get(key, _NOTHING)
-                    self._known[key] = Usage(known.outputs + outputs, known.work + work)
+                if block_of(arrival) == self._block:
+                    self._known.setdefault(key, Usage()).add(Usage(outputs, work))
             self._before.update(self._known)
         return self._known
+
+    @property
+    def block(self) -> int:
+        self._rows()
+        return self._block
 
     def before(self) -> EarlierUsage:
         self._rows()
         return self._before
 
     def save(self, accounts: SpentInStep, arrival: int, batch: int) -> None:
-        block = arrival_block(arrival)
-        before = self._rows() if block == self.block else {}
-        now = accounts.spent(block)
-        changed = {key: one for key, one in now.items() if one != before.get(key)}
-        written, rewritten = self._written + len(changed), block != self.block
+        """Writes a step's usage, within the batch."""
+        block = block_of(arrival)
+        before = self._rows() if block == self._block else {}
+        changed = {key: one for key, one in accounts.spent(block).items() if one != before.get(key)}
+        written, rewritten = self._written + len(changed), block != self._block
         if not rewritten and written > USAGE_COMPACTED_AFTER:
             rewritten = written > USAGE_COMPACTED_AFTER + 2 * (len(before) + len(changed))
         if rewritten:
             drop_spent(self._store, batch)
             changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
             before, written = {}, len(changed)
+            self._known, self._before = {}, EarlierUsage()
         rows = []
         for key, one in changed.items():
             known = before.get(key, _NOTHING)
             rows.append((key, arrival, one.outputs - known.outputs, one.work - known.work))
         save_spent(self._store, rows, batch)
-        self._saved = _Saved(block, written, changed, rewritten)
+        self._block, self._written, self._is_saved = block, written, True
+        self._known.update(changed)
+        self._before.update(changed)
 
-    def committed(self) -> None:
-        saved, self._saved = self._saved, None
-        if saved is None:
-            return
-        self.block, self._written = saved.block, saved.written
-        if saved.anew or self._known is None:
-            self._known, self._before = {}, EarlierUsage()
-        self._known.update(saved.rows)
-        self._before.update(saved.rows)
-
-    def rolled_back(self) -> None:
-        self._saved = None
+    def finish_batch(self, *, committed: bool) -> None:
+        """A rollback makes what was saved be read again."""
+        if self._is_saved and not committed:
+            self._forget()
+        self._is_saved = False
 
 
 NOTHING_LOOKED_AT: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Cutoff:
+class Cutoff(NamedTuple):
     """Arrival from which a query gets nothing, and the bound exceeded. `hidden`: tuples of a hidden stream were
     counted."""
 
-    arrival: int
-    bound: QuotaBound
+    at: int
+    bound: LimitName
     hidden: bool
 
     def reason(self, quota: Quota, document: str) -> str:
-        return self.bound.reason(quota, document, hidden=self.hidden)
+        """Returns the reason shown to users. `document` is the arriving document's id."""
+        is_work = self.bound.startswith("work")
+        where = "for" if is_work else "in" if self.bound == "outputs" else "of"
+        if self.bound in ("outputs", "work_of_block"):
+            where += f" {BLOCK:,} documents, with {document!r}"
+        else:
+            where += f" the document {document!r}"
+        return excess_text(quota, self.bound, f"of an inner join {where}" if self.hidden and not is_work else where)
 
 
 Cutoffs = Mapping[int, Cutoff]
 
+_ALL_READERS = Share(ChargeKey(*NO_FORM), -1, 0, 0)
 
-@dataclass(eq=False, slots=True)
-class ReaderGroup:
-    """Readers of a hidden stream that see the same documents and share one account for its tuples."""
 
-    key: str
-    account: Account
-    new: bool
-    queries: list[Subscription] = field(default_factory=list)
-    cutoff: int = -NEVER
-    """Arrival from which no reader gets anything, for reasons other than the shared account."""
+class ReaderGroup(Account):
+    """The account of readers of a hidden stream that see the same documents."""
 
-    def want(self, inputs: Iterable[Record], arrival: int) -> bool:
+    def __init__(self, quota: Quota, block: int, book: Book, key: str, *, is_new: bool) -> None:
+        super().__init__(quota, block, book)
+        self.key, self.is_new = key, is_new
+        self.queries: list[Subscription] = []
+        self._cutoff, self._own_cutoff = -NEVER, NEVER
+
+    def add(self, query: Subscription, cutoff: int) -> None:
+        """Adds a reader that gets nothing from an arrival on, for reasons other than this account."""
+        self.queries.append(query)
+        self._cutoff = max(self._cutoff, cutoff)
+
+    @property
+    def is_limited(self) -> bool:
+        return self._own_cutoff < NEVER
+
+    @property
+    def cutoff(self) -> int:
+        return min(self._cutoff, self._own_cutoff)
+
+    def want(self, inputs: Inputs) -> bool:
         """Whether any reader gets a tuple of these documents."""
-        if arrival >= self.cutoff or arrival >= self.account.cutoff:
-            return False
-        return all(self.queries[0].sees(record.appeared) for record in inputs)
+        return inputs.arrival < self.cutoff and inputs.are_seen_by(self.queries[0].sees)
+
+    def charge_all(self, arrival: int, outputs: int, work: int) -> None:
+        self.charge(arrival, _ALL_READERS, outputs, work)
+
+    def _exceed(self, charges: Charges, excess: Excess) -> None:
+        self._own_cutoff, self._over = excess.at, dict.fromkeys(self.queries, excess)
 
 
 class Accounts:
@@ -197,7 +203,7 @@ class Accounts:
         self._readers: dict[HiddenStream, list[ReaderGroup]] = {}
         self._form_cutoffs: dict[str, dict[int, int]] = {}
         for qid, cutoff in cutoffs.items():
-            self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.arrival
+            self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.at
 
     def of(self, form: Form) -> SharedAccount:
         found = self._forms.get(form.id)
@@ -213,7 +219,7 @@ class Accounts:
         """Returns the account of a literal group, charged for bindings tried; forms are charged for the results."""
         found = self._literals.get(group)
         if found is None:
-            cutoffs = {qid: cutoff.arrival for qid, cutoff in self._cutoffs.items()}
+            cutoffs = {qid: cutoff.at for qid, cutoff in self._cutoffs.items()}
             book, queries = self._book(group.queries.id), group.queries
             found = self._literals[group] = SharedAccount(
                 self._quota, queries.audience, self._block, book, (), self._own(queries), cutoffs
@@ -223,11 +229,12 @@ class Accounts:
     def _book(self, id: str) -> Book:
         found = self._books.get(id)
         if found is None:
-            before = self._before
-            found = self._books[id] = Book(
-                before.shared.get(id, {}), before.totals.get(id, _NOTHING), self._looked.get(id, 0)
-            )
+            found = self._books[id] = self._new_book(id)
         return found
+
+    def _new_book(self, id: str) -> Book:
+        before = self._before
+        return Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING), self._looked.get(id, 0))
 
     def _own(self, among: QuerySet) -> dict[int, Usage]:
         own, known, queries = self._before.own, self._registry.subscriptions, among.audience.queries
@@ -249,7 +256,7 @@ class Accounts:
             form = self._registry.form(id)
             bounds = [book.looking, *(self._book(shared).looking for shared in (form.shared if form else ()))]
             if book.ties or book.looking.is_used or any(one.is_used for one in bounds):
-                found[id] = TieCounts.of(book, bounds)
+                found[id] = TieCounts.of_step(book, bounds)
         return found
 
     def charged_literals(self) -> Iterator[LiteralGroup]:
@@ -271,19 +278,15 @@ class Accounts:
             alike: dict[tuple[str, bool], ReaderGroup] = {}
             for query in filter(_is_active, stream.readers(self._registry.readers)):
                 key = f"{stream.stream} {query.since} {query.gaps}"
-                new = self._is_new(query)
-                readers = alike.get((key, new))
+                is_new = 0 < self._first_new <= query.qid
+                readers = alike.get((key, is_new))
                 if readers is None:
-                    account = Account(self._quota, self._block, self._before.readers.get(key, _NOTHING))
-                    readers = alike[key, new] = ReaderGroup(key, account, new)
-                readers.queries.append(query)
+                    book = self._new_book(key)
+                    readers = alike[key, is_new] = ReaderGroup(self._quota, self._block, book, key, is_new=is_new)
                 cutoff = self._cutoffs.get(query.qid)
-                readers.cutoff = max(readers.cutoff, NEVER if cutoff is None else cutoff.arrival)
+                readers.add(query, NEVER if cutoff is None else cutoff.at)
             found = self._readers[stream] = list(alike.values())
-        return found if self._all else [readers for readers in found if readers.new]
-
-    def _is_new(self, query: Subscription) -> bool:
-        return 0 < self._first_new <= query.qid
+        return found if self._all else [readers for readers in found if readers.is_new]
 
     @property
     def first_qid(self) -> int:
@@ -292,47 +295,40 @@ class Accounts:
     def serve_all(self) -> None:
         self._all = True
 
+    def wanting(self, stream: HiddenStream, inputs: Inputs) -> list[ReaderGroup]:
+        """Returns the groups of readers that get a tuple of these documents."""
+        return [readers for readers in self.readers(stream) if readers.want(inputs)]
+
     def is_limited(self) -> bool:
-        readers = (one.account for found in self._readers.values() for one in found)
-        return (
-            bool(self._cutoffs)
-            or any(account.is_limited for account in self._shared())
-            or any(account.cutoff < NEVER for account in readers)
-        )
+        return bool(self._cutoffs) or any(account.is_limited for account in self._accounts())
 
     def exceeded(self) -> dict[Subscription, Cutoff]:
         """Returns the queries over their quota in the step, with cutoffs. Omits a query that reads one whose cutoff
         comes first: without those outputs it may stay within its quota."""
         found: dict[Subscription, Cutoff] = {}
 
-        def limit(query: Subscription, cutoff: Cutoff) -> None:
-            known = found.get(query, self._cutoffs.get(query.qid))
-            if known is None or cutoff.arrival < known.arrival:
-                found[query] = cutoff
-
         for form in self._in_doubt():
             self.of(form)
-        for account in self._shared():
+        for account in self._accounts():
             for query, excess in account.exceeded().items():
-                limit(query, Cutoff(excess.arrival, excess.bound, hidden=False))
-        for readers in self._readers.values():
-            for one in readers:
-                if one.account.cutoff < NEVER:
-                    for query in one.queries:
-                        limit(query, Cutoff(one.account.cutoff, one.account.bound, hidden=True))
+                known = found.get(query, self._cutoffs.get(query.qid))
+                if known is None or excess.at < known.at:
+                    found[query] = Cutoff(*excess, hidden=isinstance(account, ReaderGroup))
         return {
             query: own
             for query, own in found.items()
-            if not any(p in found and found[p].arrival <= own.arrival for p in publishers_behind(self._registry, query))
+            if not any(p in found and found[p].at <= own.at for p in publishers_behind(self._registry, query))
         }
 
-    def _shared(self) -> Iterator[SharedAccount]:
+    def _accounts(self) -> Iterator[Account]:
         yield from self._forms.values()
         yield from self._literals.values()
+        for found in self._readers.values():
+            yield from found
 
     def _in_doubt(self) -> list[Form]:
         """Returns forms without an account whose members may exceed their quota by charges to literal groups alone."""
-        step = sum(self._book(group.queries.id).work for group in self._literals)
+        step = sum(self._book(group.queries.id).used.work for group in self._literals)
         in_block = self._before.literal_work + step
         own = self._before.most_work + self._most_own
         return [
@@ -346,7 +342,7 @@ class Accounts:
     def _work_of(self, form: Form) -> tuple[int, int]:
         """Upper bound of the work, in the step and in the block, of a member of a form without an account."""
         books = [(self._book(id), times) for id, times in form.shared.items()]
-        step = sum(times * book.work for book, times in books)
+        step = sum(times * book.used.work for book, times in books)
         before = self._book(form.id).total.work + sum(times * book.total.work for book, times in books)
         return step, before + step + self._most_own
 
@@ -355,45 +351,35 @@ class Accounts:
         return max((used.work for used in self._before.own.values()), default=0)
 
     def _is_over(self, step: int, in_block: int) -> bool:
-        return step > self._quota.most_work or in_block > self._quota.most_work_of_block
+        return step > self._quota.work or in_block > self._quota.work_of_block
 
     def spent(self, block: int) -> dict[UsageKey, Usage]:
         """Returns a block's usage by key; in a backfill, only the new queries'."""
-        found: dict[UsageKey, Usage] = {}
-        shared = {**self._forms, **{group.queries.id: account for group, account in self._literals.items()}}
-        for id, account in shared.items():
+        found: defaultdict[UsageKey, Usage] = defaultdict(Usage)
+        for id, account in self._by_id():
             for key, usage in account.spent(block).items():
-                if self._first_new:
+                if self._first_new and key.width >= 0:
                     key = key._replace(first_qid=max(key.first_qid, self._first_new))
-                    known = found.get((id, *key), _NOTHING)
-                    usage = Usage(known.outputs + usage.outputs, known.work + usage.work)
-                found[id, *key] = usage
-        found |= self._spent_alone(block)
-        for readers in self._readers.values():
-            found |= {
-                (one.key, *NO_FORM): one.account.spent(block) for one in readers if not self._first_new or one.new
-            }
+                found[id, *key].add(usage)
+        for id, book in self._books.items():
+            for (arrival, qid), used in book.less.items():
+                if block_of(arrival) == block and (not self._first_new or qid >= self._first_new):
+                    query = self._registry.subscriptions[qid]
+                    key_of_query: UsageKey = str(qid), *NO_FORM[:-1], query.begun
+                    if key_of_query not in found and block == self._block:
+                        found[key_of_query].add(self._before.own.get((qid, query.begun), _NOTHING))
+                    found[key_of_query].add(used, -self._times(query, id))
         return {key: one for key, one in found.items() if one != _NOTHING}
 
-    def _spent_alone(self, block: int) -> dict[UsageKey, Usage]:
-        found: dict[UsageKey, Usage] = {}
-        for id, book in self._books.items():
-            for (arrival, qid), (outputs, work) in book.less.items():
-                if arrival_block(arrival) == block and (not self._first_new or qid >= self._first_new):
-                    query = self._registry.subscriptions[qid]
-                    before = self._before.own.get((qid, query.begun), _NOTHING) if block == self._block else _NOTHING
-                    known = found.get(key := _own_key(query), before)
-                    times = self._times(query, id)
-                    found[key] = Usage(known.outputs - times * outputs, known.work - times * work)
-        return found
+    def _by_id(self) -> Iterator[tuple[str, Account]]:
+        yield from self._forms.items()
+        yield from ((group.queries.id, account) for group, account in self._literals.items())
+        for found in self._readers.values():
+            yield from ((readers.key, readers) for readers in found if not self._first_new or readers.is_new)
 
     def _times(self, query: Subscription, id: str) -> int:
         form = self._registry.form(query.form_id)
         return 1 if form is None or form.id == id else form.shared[id]
-
-
-def _own_key(query: Subscription) -> UsageKey:
-    return str(query.qid), *NO_FORM[:-1], query.begun
 
 
 def _is_active(query: Subscription) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.limits import Excess
 from pattern_stage.columns import Columns, Flow, each_once, sorted_flow
 from pattern_stage.definition import StatementForm, StatementForms
 from pattern_stage.in_sql.question import (
@@ -27,7 +28,6 @@ from pattern_stage.in_sql.question import (
     window_question,
 )
 from pattern_stage.kernel import Kernel, PatternKernel, Results, no_events
-from pattern_stage.operators import Excess
 from pattern_stage.pattern.program import match_windows
 from pattern_stage.plan import source_streams
 from pattern_stage.values import Texts

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from common.executors import Shipped, run_tasks, with_shipped
+from common.limits import UNLIMITED, Excess, Quota
 from pattern_stage.columns import Columns, joined, padded, sorted_flow
 from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms, needs_order
 from pattern_stage.kernel import Kernel, Results, prefix_state
 from pattern_stage.lineage import Lineage
-from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
 from pattern_stage.partition.keys import (
     FIRST,
     PartitionKey,
@@ -276,7 +276,7 @@ class PartitionedKernel:
         *,
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
-        limits: RowLimits = NO_LIMITS,
+        limits: Quota = UNLIMITED,
     ) -> None:
         """`runner` does the work of parts; `rules` and `hashed` are those of `Kernel`; `limits` are for statements that
         are not partitionable."""

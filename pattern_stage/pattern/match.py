@@ -15,10 +15,11 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING
+from common.limits import LimitName
 from pattern_stage.columns import Column, column_of
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
-from pattern_stage.operators import LimitName, Meter
+from pattern_stage.operators import Meter
 from pattern_stage.pattern.cells import CellTable
 from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded, mask_to_rows
 from pattern_stage.pattern.rows import KeyValues

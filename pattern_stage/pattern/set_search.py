@@ -18,6 +18,7 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, INFINITE, deadline
+from common.limits import block_of
 from pattern_stage.fan_out import grow_array
 from pattern_stage.operators import Meter
 from pattern_stage.pattern.found import Tally
@@ -405,9 +406,6 @@ def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: in
 _STEPS_OF_EVENT = 10
 """Steps of an event that is tried, or that is one of a match to be tested: it takes as long as so many of a join."""
 
-_TIMES = 10_000
-"""Times of a block; see `RowLimits.work_of_block`."""
-
 _SWEEP = 100
 """Events are scanned for expired ones when they have doubled and grown by this number."""
 
@@ -416,7 +414,7 @@ BufferedEvent = tuple[EventTuple, tuple[int, ...], int]
 
 
 class BlockSteps:
-    """The steps that each row has taken in its block: _TIMES times in a row at which it took any."""
+    """The steps that each row has taken in its block: consecutive times at which it took any."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -429,7 +427,7 @@ class BlockSteps:
         counts = tally.by_row()
         rows = np.flatnonzero(counts)
         self._grow(len(counts))
-        self._clear(rows[self._times[rows] == _TIMES])
+        self._clear(rows[block_of(self._times[rows]) > 0])
         self._times[rows] += 1
         self._steps[rows] += counts[rows]
         return rows_to_mask(rows[self._steps[rows] > self._most])
@@ -520,7 +518,7 @@ class KeptSets(KeptRows):
     def end_found(self, time: int) -> None:
         """Ends the search of an epoch."""
         self.found.clear()
-        self.exceed(self.block.add(self._steps), time, "work of a block")
+        self.exceed(self.block.add(self._steps), time, "work_of_block")
         self._steps.clear()
         if self._gone:
             self.remove_rows(self._gone)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from common.limits import UNLIMITED, Quota
 from pattern_stage.kernel import Kernel
-from pattern_stage.operators import NO_LIMITS, RowLimits
 from tests.generate.documents import SECOND
 from tests.oracle.cases import brief_events, cases, written
 from tests.support.event_agreement import MakeKernel, Run, Runner, Told
@@ -19,7 +19,7 @@ LATE = 10_000_000 * SECOND
 
 
 def run(
-    statements: str, streams: str, make: MakeKernel | None = None, limits: RowLimits = NO_LIMITS, until: int = LATE
+    statements: str, streams: str, make: MakeKernel | None = None, limits: Quota = UNLIMITED, until: int = LATE
 ) -> Runner:
     """Runs statements over streams such as `S(name price:number) IBM 80 @1 | - 22 @2-3 ; T(a) u @3`."""
     given = [re.fullmatch(r"(\w+)\((.*?)\) ?(.*)", stream) for stream in streams.split(" ; ")]
@@ -109,5 +109,5 @@ _2_TO_21, _2_TO_31, _2_TO_41, _2_TO_61 = (" ".join(map(str, range(2, end))) for 
     ],
 )
 def test_all_events_that_may_be_in_a_set(statement: str, times: str, expected: list[str]):
-    found = told(run(statement, MANY + times, limits=RowLimits(partial=1_000, matches=200)))
+    found = told(run(statement, MANY + times, limits=Quota(partial=1_000, matches=200)))
     assert sorted(found) == sorted(expected)

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
+from common.limits import UNLIMITED, Excess, Quota
 from pattern_stage import operators
-from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
 from pattern_stage.pattern import set_search
 from tests.generate.documents import SECOND, chance
 from tests.generate.events import LENGTH
@@ -44,7 +44,7 @@ from tests.pattern_stage.test_patterns import END, patterns, to_the_end
 from tests.support.event_agreement import Run, Runner, expected, random_run
 
 
-def with_limits(world: World, run: Run, limits: RowLimits) -> Runner:
+def with_limits(world: World, run: Run, limits: Quota) -> Runner:
     runner = Runner(world, run, limits=limits)
     runner.results()
     return runner
@@ -115,15 +115,15 @@ class Counted:
         self._world, self._hashed = world, hashed
         self._epochs = sorted({one.t1 for found in world.given.values() for one in found})
 
-    def excesses(self, statement: Cel, limits: RowLimits) -> list[Excess]:
+    def excesses(self, statement: Cel, limits: Quota) -> list[Excess]:
         """All at the first time that has any, the one that counts first."""
         found = sorted(set(self._of(statement, None, limits)))
-        return [one for one in found if one.time == found[0].time]
+        return [one for one in found if one.at == found[0].at]
 
     def _events(self, stream: Stream, within: int | None) -> Events:
         return self._world._of(stream, within, EVER)
 
-    def _of(self, stream: Stream, within: int | None, limits: RowLimits) -> Iterator[Excess]:
+    def _of(self, stream: Stream, within: int | None, limits: Quota) -> Iterator[Excess]:
         match stream:
             case Cel():
                 own = None if stream.within is None else stream.within.us
@@ -193,7 +193,7 @@ class Counted:
 def check(seed: int, seen: Counter[str]) -> None:
     rng = Random(seed)
     world = a_world(rng)
-    limits = RowLimits(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)), rng.choice((2, 9, 20, 1_000)))
+    limits = Quota(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)), rng.choice((2, 9, 20, 1_000)))
     run = random_run(rng, 0, LENGTH)
     runner, counted = with_limits(world, run, limits), Counted(world, hashed=run.hashed)
     for place, statement in enumerate(world.statements):
@@ -202,7 +202,7 @@ def check(seed: int, seen: Counter[str]) -> None:
         seen[found.bound if found else "none"] += 1
         # What stops for its comparisons has not found all its matches.
         assert found in excesses[: len(excesses) if operators.COMPARED == 5 else 1], (statement.text(), limits)
-        until = found.time if found else 2**62
+        until = found.at if found else 2**62
         assert runner.found_by(place) == {one for one in world.results(place) if one.t1 < until}, statement.text()
 
 
@@ -240,7 +240,7 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
     world = patterns(seed, kind)
     rng = Random(seed)
     run = to_the_end(random_run(rng, 0, LENGTH))
-    limits = RowLimits(matches=rng.choice((0, 1, 2, 5)))
+    limits = Quota(matches=rng.choice((0, 1, 2, 5)))
     runner = with_limits(world, run, limits)
     judge = PatternWorld(world.schemas, world.given, world.statements, order=runner.order())
     for place, statement in enumerate(world.statements):
@@ -251,7 +251,7 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
         found = runner.exceeded.get(place)
         if is_plain(statement):
             assert found == (Excess(first, "matches") if over else None), statement.text()
-        until = found.time if found else END
+        until = found.at if found else END
         assert until <= first
         assert set(runner.told[place]) == {one for one in right if one[1] < until}, statement.text()
 
@@ -261,8 +261,8 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
 def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind, monkeypatch):
     world = patterns(seed, kind)
     rng = Random(seed)
-    monkeypatch.setattr(set_search, "_TIMES", rng.choice((2, 5, 10_000)))
-    limits = RowLimits(
+    monkeypatch.setattr("common.limits.BLOCK", rng.choice((2, 5, 10_000)))
+    limits = Quota(
         *(rng.choice((0, 2, 5, 9, 1_000)), rng.choice((3, 1_000)), rng.choice((50, 250, 10**6))),
         work_of_block=rng.choice((50, 400, 2_000, 10**6)),
     )
@@ -273,7 +273,7 @@ def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind, mo
     assert in_parts.exceeded == at_once.exceeded
     for place in range(len(world.statements)):
         assert set(in_parts.told[place]) == set(at_once.told[place])
-        until = at_once.exceeded[place].time if place in at_once.exceeded else END
+        until = at_once.exceeded[place].at if place in at_once.exceeded else END
         assert set(at_once.told[place]) == {one for one in expected(judge, place) if one[1] < until}
 
 
@@ -330,7 +330,7 @@ def test_what_would_take_all_memory_is_reported_before_it_does(name, monkeypatch
     quiet = "FROM FILTER{x < 0 - 2998} E"
     if is_pattern:
         quiet = "PATTERN SEQ(E a, E b) WHERE strict_contiguity {b.x > 0} WITHIN 2 s"
-    run, limits = Run((100_000 * SECOND,)), RowLimits(500, 150, 100_000) if is_pattern else RowLimits(2_000, 5_000)
+    run, limits = Run((100_000 * SECOND,)), Quota(500, 150, 100_000) if is_pattern else Quota(2_000, 5_000)
     tracemalloc.start()
     try:
         runner = with_limits(written([statement, quiet], given), run, limits)
@@ -339,7 +339,7 @@ def test_what_would_take_all_memory_is_reported_before_it_does(name, monkeypatch
         tracemalloc.stop()
     assert runner.exceeded.keys() == {0}
     assert peak < (3_000_000 if is_pattern else 100_000_000)
-    alone = with_limits(written([quiet], given), run, NO_LIMITS)
+    alone = with_limits(written([quiet], given), run, UNLIMITED)
     assert runner.told[1] == alone.told[0] and runner.found_by(1) == alone.found_by(0)
 
 
@@ -349,7 +349,7 @@ def test_texts_that_fold_makes_count_at_the_same_epoch_in_any_intervals(seed, mo
     given = [("E", "x:number", " | ".join(f"{rng.randint(1, 9)} @{rng.randint(0, LENGTH)}" for _ in range(25)))]
     made = "FROM (SELECT x, 'ab' AS t FROM E) FOLD{{{}, GAP <= {} s, concat($.t, $2.x, $.t) AS t}} (SELECT x FROM E)"
     texts = [made.format(chosen, gap).replace("'", '"') for chosen, gap in (("", 9), ("$2.x >= $.x", 99))]
-    limits = RowLimits(rng.choice((30, 300, 10_000)), rng.choice((30, 300, 10_000)))
+    limits = Quota(rng.choice((30, 300, 10_000)), rng.choice((30, 300, 10_000)))
     world = written([*texts, "FROM E FOLD{, $2.x > $.x, $2.x AS x} (SELECT x FROM E)"], given)
     plain = with_limits(world, Run((END,)), limits)
     monkeypatch.setattr(operators, "FOUND", rng.choice((3, 1 << 22)))
@@ -376,9 +376,9 @@ def test_a_search_for_sets_ends_within_its_steps_of_all_times(monkeypatch):
             world = written(
                 [sets.format(condition) + mode], [("E", "x:number", " | ".join(f"1 @{t}" for t in range(60)))]
             )
-            limits, events = RowLimits(matches=10**5, work=10**6, work_of_block=300_000), 0
+            limits, events = Quota(matches=10**5, work=10**6, work_of_block=300_000), 0
             runner = with_limits(world, Run((END,)), limits)
-            assert runner.exceeded[0].bound == "work of a block"
+            assert runner.exceeded[0].bound == "work_of_block"
             assert 30_000 < events <= 130_000
             cuts = tuple(time * SECOND for time in range(1, 61))
             assert with_limits(world, Run(cuts, restarts=frozenset(cuts[::3])), limits).exceeded == runner.exceeded
@@ -389,17 +389,17 @@ def test_a_row_may_take_its_steps_in_each_block(monkeypatch):
         ["PATTERN SEQ(SET(E a, E b)) WHERE { a.x > b.x } WITHIN 3 s"],
         [("E", "x:number", " | ".join(f"1 @{t}" for t in range(200)))],
     )
-    steps = RowLimits(work_of_block=2_500)
+    steps = Quota(work_of_block=2_500)
     assert with_limits(world, Run((END,)), steps).exceeded
-    monkeypatch.setattr(set_search, "_TIMES", 10)
+    monkeypatch.setattr("common.limits.BLOCK", 10)
     assert not with_limits(world, Run((END,)), steps).exceeded
 
 
 def test_matches_of_sets_are_counted_after_having():
     statement = "PATTERN SEQ(SET(E a, E b)) WITHIN 1000 s HAVING a.x + b.x > 56"
     given = [("E", "x:number", " | ".join(f"{time} @{time}" for time in range(30)))]
-    assert not with_limits(written([statement], given), Run((END,)), RowLimits(matches=2)).exceeded
-    assert with_limits(written([statement], given), Run((END,)), RowLimits(matches=1)).exceeded
+    assert not with_limits(written([statement], given), Run((END,)), Quota(matches=2)).exceeded
+    assert with_limits(written([statement], given), Run((END,)), Quota(matches=1)).exceeded
 
 
 @pytest.mark.parametrize("kind", ["~(E n), E b", "E b, ~(E n), E c", "SET(E b, E c), ~(E n)", "E b, E+ c[]"])
@@ -411,6 +411,6 @@ def test_what_was_saved_counts_again(kind):
     cuts = tuple(time * SECOND for time in range(1, 50))
     for most in (3, 8, 20):
         plain, often = (
-            with_limits(world, run, RowLimits(most)) for run in (Run((END,)), Run(cuts, restarts=frozenset(cuts)))
+            with_limits(world, run, Quota(most)) for run in (Run((END,)), Run(cuts, restarts=frozenset(cuts)))
         )
         assert plain.exceeded == often.exceeded != {}

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.limits import UNLIMITED, Excess, Quota
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
 from pattern_stage.partition.kernel import Done, PartWork, Worker, WorkerPlan
 from pattern_stage.pattern.match import event_order
 from pattern_stage.plan import RULE_NAMES, RuleName
@@ -188,7 +188,7 @@ class Runner:
     """Runs a world in a kernel, or in what `make` makes for a run, which has the methods of one. With limits, a
     statement that exceeds one goes, and `exceeded` has when, and which limit it was."""
 
-    def __init__(self, world: World, run: Run, make: MakeKernel | None = None, limits: RowLimits = NO_LIMITS) -> None:
+    def __init__(self, world: World, run: Run, make: MakeKernel | None = None, limits: Quota = UNLIMITED) -> None:
         def limited(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
             return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
 

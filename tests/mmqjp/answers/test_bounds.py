@@ -71,7 +71,7 @@ def fresh(query: Watched) -> Watched:
 def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: int = 16) -> set[str]:
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
-    small.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
+    small.setattr("common.limits.BLOCK", BLOCK)
     small.setattr("mmqjp.answers.usage.USAGE_COMPACTED_AFTER", 3)
     rng = random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
@@ -397,7 +397,7 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
     made = [(*one, rng.choice("ST")) for one in event_documents(rng, 40)]
     arrived = [sent(number, *one) for number, one in enumerate(sorted(made, key=lambda one: one[0] + lags[one[2]]))]
     stops = sorted(rng.sample(range(5, 38), 3))
-    monkeypatch.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
+    monkeypatch.setattr("common.limits.BLOCK", BLOCK)
     bounds = named_bounds(rng.choice(EVENT_BOUNDS))
     script = EVENT_QUERIES if seed % 2 else PATTERNS + rng.choice(("", GOES_ON))
     if chance(rng, 70):
@@ -438,7 +438,7 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
 
 
 def test_limits_are_those_of_brute_force_in_a_backfill_too(monkeypatch):
-    monkeypatch.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
+    monkeypatch.setattr("common.limits.BLOCK", BLOCK)
     seen = Counter[str]()
     for seed in seeds(6, 300, first=1):
         rng, backfill = Random(seed), (seed + seed // len(EVENT_BOUNDS)) % 2 == 0
