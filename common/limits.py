@@ -13,7 +13,6 @@ from common.arrays import Ints
 from common.bounds import INFINITE
 
 K = TypeVar("K")
-P = TypeVar("P", int, Ints)
 
 BLOCK = 10_000
 """Consecutive places per block: arrivals, or times at which anything is counted."""
@@ -83,10 +82,6 @@ def sums_in_blocks(blocks: Ints, counts: Ints, before: int, block: int) -> Ints:
     skipped = np.repeat(running[starts] - counts[starts], np.diff(np.append(starts, len(blocks))))
     sums: Ints = running - skipped + np.where(blocks == block, before, 0)
     return sums
-
-
-def block_of(place: P) -> P:
-    return place // BLOCK
 
 
 _COUNTED = {

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from common import limits
 from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE
 from common.errors import InvalidValue
-from common.limits import UNLIMITED, Excess, Quota, block_of, first_excess, note_excess, sums_in_blocks
+from common.limits import UNLIMITED, Excess, Quota, first_excess, note_excess, sums_in_blocks
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.kernels import (
     FormOrder,
@@ -153,23 +154,23 @@ def _spark(session: SparkSession) -> Database:
 class OutputCounts:
     """What forms tell: at each time, and at BLOCK times in a row at which they tell anything."""
 
-    def __init__(self, limits: Quota, texts: Texts) -> None:
-        self._limits, self._texts = limits, texts
+    def __init__(self, quota: Quota, texts: Texts) -> None:
+        self._quota, self._texts = quota, texts
         self._blocks: dict[str, tuple[int, int]] = {}
         """By form, the number of times of its block, and what was told at them."""
 
     def add(self, form_id: str, found: Sequence[Columns]) -> Iterator[Excess]:
-        """Counts all that a form tells in an interval, and yields how it exceeds its limits."""
-        limits, count = self._limits, sum(map(len, found))
-        if count > limits.matches:
+        """Counts all that a form tells in an interval, and yields how it exceeds its quota."""
+        quota, count = self._quota, sum(map(len, found))
+        if count > quota.matches:
             times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
-            yield from first_excess(times, counts, limits, "matches")
+            yield from first_excess(times, counts, quota, "matches")
         width = max(len(one.values) for one in found)
-        if count * (1 + width * (self._texts.longest // XML_CHARACTERS_PER_STEP + 1)) > limits.work:
+        if count * (1 + width * (self._texts.longest // XML_CHARACTERS_PER_STEP + 1)) > quota.work:
             steps = np.concatenate([self._steps(one) for one in found])
             times, which = np.unique(np.concatenate([one.t1 for one in found]), return_inverse=True)
-            yield from first_excess(times, np.bincount(which, steps, len(times)), limits, "work")
-        if limits.outputs < INFINITE:
+            yield from first_excess(times, np.bincount(which, steps, len(times)), quota, "work")
+        if quota.outputs < INFINITE:
             yield from self._of_block(form_id, found, count)
 
     def _steps(self, events: Columns) -> Ints:
@@ -182,13 +183,13 @@ class OutputCounts:
 
     def _of_block(self, form_id: str, found: Sequence[Columns], count: int) -> Iterator[Excess]:
         before, told = self._blocks.get(form_id, (0, 0))
-        if not block_of(count + before) and count + told <= self._limits.outputs:
+        if count + before < limits.BLOCK and count + told <= self._quota.outputs:
             self._blocks[form_id] = before + len({time for one in found for time in one.t1.tolist()}), told + count
             return
         times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
-        blocks = block_of(before + np.arange(len(times)))
+        blocks = (before + np.arange(len(times))) // limits.BLOCK
         sums = sums_in_blocks(blocks, counts, told, 0)
-        yield from first_excess(times, sums, self._limits, "outputs")
+        yield from first_excess(times, sums, self._quota, "outputs")
         in_block = sums_in_blocks(blocks, np.ones_like(counts), before, 0)
         self._blocks[form_id] = int(in_block[-1]), int(sums[-1])
 

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from common import limits
 from common.arrays import Ints
-from common.limits import Excess, LimitName, Quota, block_of, first_excess, sums_in_blocks
+from common.limits import Excess, LimitName, Quota, first_excess, sums_in_blocks
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.model import Audience, Members, Subscription
 
@@ -346,7 +347,7 @@ class Charges:
             outputs, work = np.append(outputs, -fewer_outputs), np.append(work, -less_work)
         arrivals, place = np.unique(arrival, return_inverse=True)
         earlier = _counts_for(self.before, holder)
-        blocks, found = block_of(arrivals), list[Excess]()
+        blocks, found = arrivals // limits.BLOCK, list[Excess]()
         amounts: Iterable[tuple[Ints, int, int, LimitName, LimitName]] = (
             (outputs, 5, own.outputs, "matches", "outputs"),
             (work, 6, own.work, "work", "work_of_block"),
@@ -473,7 +474,7 @@ class Account(ABC):
         """Returns a block's usage, including that before the step, for the keys charged in it."""
         found: dict[ChargeKey, Usage] = {}
         for (arrival, key), used in self._book.step.items():
-            if block_of(arrival) == block:
+            if arrival // limits.BLOCK == block:
                 if key not in found:
                     found[key] = replace(self._book.before.get(key, _NOTHING) if block == self._block else _NOTHING)
                 found[key].add(used)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from common.limits import BLOCK, Excess, LimitName, Quota, block_of, excess_text
+from common import limits
+from common.limits import Excess, LimitName, Quota, excess_text
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.quota import NEVER, Account, Book, ChargeKey, Charges, Share, SharedAccount, TieCounts, Usage
 from mmqjp.documents.record import Inputs
@@ -71,10 +72,10 @@ class StoredUsage:
 
     def _rows(self) -> dict[UsageKey, Usage]:
         if not self._is_read:
-            self._is_read, self._block = True, block_of(max(self._ledger.next_arrival - 1, 0))
+            self._is_read, self._block = True, max(self._ledger.next_arrival - 1, 0) // limits.BLOCK
             for key, arrival, outputs, work in spent(self._store):
                 self._written += 1
-                if block_of(arrival) == self._block:
+                if arrival // limits.BLOCK == self._block:
                     self._known.setdefault(key, Usage()).add(Usage(outputs, work))
             self._before.update(self._known)
         return self._known
@@ -90,7 +91,7 @@ class StoredUsage:
 
     def save(self, accounts: SpentInStep, arrival: int, batch: int) -> None:
         """Writes a step's usage, within the batch."""
-        block = block_of(arrival)
+        block = arrival // limits.BLOCK
         before = self._rows() if block == self._block else {}
         changed = {key: one for key, one in accounts.spent(block).items() if one != before.get(key)}
         written, rewritten = self._written + len(changed), block != self._block
@@ -133,7 +134,7 @@ class Cutoff(NamedTuple):
         is_work = self.bound.startswith("work")
         where = "for" if is_work else "in" if self.bound == "outputs" else "of"
         if self.bound in ("outputs", "work_of_block"):
-            where += f" {BLOCK:,} documents, with {document!r}"
+            where += f" {limits.BLOCK:,} documents, with {document!r}"
         else:
             where += f" the document {document!r}"
         return excess_text(quota, self.bound, f"of an inner join {where}" if self.hidden and not is_work else where)
@@ -363,7 +364,7 @@ class Accounts:
                 found[id, *key].add(usage)
         for id, book in self._books.items():
             for (arrival, qid), used in book.less.items():
-                if block_of(arrival) == block and (not self._first_new or qid >= self._first_new):
+                if arrival // limits.BLOCK == block and (not self._first_new or qid >= self._first_new):
                     query = self._registry.subscriptions[qid]
                     key_of_query: UsageKey = str(qid), *NO_FORM[:-1], query.begun
                     if key_of_query not in found and block == self._block:

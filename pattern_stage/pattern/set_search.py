@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from common import limits
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, INFINITE, deadline
-from common.limits import block_of
 from pattern_stage.fan_out import grow_array
 from pattern_stage.operators import Meter
 from pattern_stage.pattern.found import Tally
@@ -427,7 +427,7 @@ class BlockSteps:
         counts = tally.by_row()
         rows = np.flatnonzero(counts)
         self._grow(len(counts))
-        self._clear(rows[block_of(self._times[rows]) > 0])
+        self._clear(rows[self._times[rows] == limits.BLOCK])
         self._times[rows] += 1
         self._steps[rows] += counts[rows]
         return rows_to_mask(rows[self._steps[rows] > self._most])
