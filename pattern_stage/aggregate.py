@@ -27,7 +27,7 @@ from pattern_stage.measures import (
     merge_rows_by_key,
     totals_of,
 )
-from pattern_stage.operators import Bounded, Crowded, Renumber, Room, Sees
+from pattern_stage.operators import Bounded, Crowded, Renumber, Room
 from pattern_stage.plan import Rows
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Pairs, Texts, single_events
@@ -395,7 +395,8 @@ class Aggregating(Bounded):
             return numbers  # of one event, or of a set that was made together
         return self._lineage.together(parts, runs)
 
-    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
+    def crowded(self, until: int) -> Ints:
+        most = self._meter.limits.partial
         candidates = np.flatnonzero(self.waiting() > most).tolist()
         if not candidates:
             return np.zeros(0, np.int64)
@@ -432,6 +433,7 @@ class Aggregating(Bounded):
         return pa.table(columns)
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        super().restore(table, renumber)
         rows = renumber(ints(table, "row"))
         there = np.flatnonzero(rows >= 0)
         is_old = "events" not in table.column_names

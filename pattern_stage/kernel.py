@@ -25,7 +25,7 @@ from pattern_stage.definition import AlgebraOp as Defined
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import StaticIndex
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
-from pattern_stage.operators import Bounded, Limited, Meter, PatternOp, Sees
+from pattern_stage.operators import Meter, PatternOp, Sees
 from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
@@ -187,9 +187,6 @@ def make_operator(
     def index(schema: Schema, texts: Texts) -> StaticIndex:
         return StaticIndex(schema, texts, hashed=indexed)
 
-    def limited(operator: Bounded) -> PatternOp:
-        return operator if meter.limits == UNLIMITED else Limited(operator, meter, sees)
-
     first: Defined = definitions[0]
     match first:
         case Filter():
@@ -199,11 +196,11 @@ def make_operator(
         case Union():
             return Uniting(rows)
         case Next():
-            return limited(Sequencing(definitions, rows, texts, index, hashed=hashed))
+            return Sequencing(definitions, rows, texts, index, hashed=hashed).within(meter, sees)
         case Fold():
-            return limited(Folding(definitions, rows, texts, index, hashed=hashed))
+            return Folding(definitions, rows, texts, index, hashed=hashed).within(meter, sees)
         case Aggregate():
-            return limited(Aggregating(definitions, rows, texts, lineage, shared))
+            return Aggregating(definitions, rows, texts, lineage, shared).within(meter, sees)
         case Pattern():
             if first.has_sets or first.maximal:
                 return SetMatching(definitions, rows, texts, lineage, index, meter)

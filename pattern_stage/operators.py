@@ -87,10 +87,6 @@ Sees = Callable[[int, Ints], Mask]
 """Which events a row's statements see, given the row and the numbers of the events' first parts."""
 
 
-def sees_all(row: int, firsts: Ints) -> Mask:
-    return np.ones(len(firsts), np.bool_)
-
-
 class Crowded(Exception):
     """An operator ran out of room for what `bound` limits; its state is unchanged. `rows` are those that exceed it
     already, if the interval was one epoch."""
@@ -104,15 +100,12 @@ class Crowded(Exception):
 @dataclass(slots=True)
 class Room:
     """Bounds an operator in an interval: instances that may wait, results, and comparisons. `epoch` is the common time
-    of all events, if any; `limits` are those of a row, of whose results and comparisons only visible ones count. `over`
-    gets the rows that take too many steps at a time."""
+    of all events, if any. `over` gets the rows that take too many steps at a time."""
 
     waiting: int = INFINITE
     found: int = INFINITE
     compared: int = INFINITE
     epoch: int | None = None
-    limits: Quota = UNLIMITED
-    sees: Sees = sees_all
     over: list[tuple[int, Ints]] = field(default_factory=list)
 
 
@@ -124,19 +117,25 @@ COMPARED = 1 << 26
 
 
 class Bounded(PatternOp):
-    """An operator that supports limits."""
+    """An operator that runs within the limits of a meter, and reports rows there that exceed them."""
 
-    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        return self.attempt(inputs, until, Room())
+    _meter = Meter()
+    _sees: Sees
+    _spare = 0
+    """Lower bound of what can still wait before a row could exceed the limit."""
+
+    def within(self, meter: Meter, sees: Sees) -> Bounded:
+        """Returns the operator, with this meter."""
+        self._meter, self._sees = meter, sees
+        return self
 
     @abstractmethod
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         """Like `run`. Raises Crowded without enough room."""
 
     @abstractmethod
-    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows with more than `most` visible waiting items, each in its own window, for ends from `until`
-        on."""
+    def crowded(self, until: int) -> Ints:
+        """Returns the rows with too many visible waiting items, each in its own window, for ends from `until` on."""
 
     def sizes(self, flow: Flow) -> Ints | None:
         """Returns what each of these results counts for; None if that is one."""
@@ -145,22 +144,18 @@ class Bounded(PatternOp):
     def leave(self, rows: Ints) -> None:
         """Stops rows that are about to be removed, and drops state of theirs that could outgrow its input."""
 
-
-class Limited(PatternOp):
-    """Runs an operator within the limits of `meter`, and reports rows there that exceed them."""
-
-    def __init__(self, operator: Bounded, meter: Meter, sees: Sees) -> None:
-        self._operator, self._meter, self._sees = operator, meter, sees
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
         self._spare = 0
-        """Lower bound of what can still wait before a row could exceed the limit."""
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        found = list(self._parts(inputs, until))
+        if self._meter.limits == UNLIMITED:
+            return self.attempt(inputs, until, Room())
+        found = list(self._halved(inputs, until))
         flow = found[0] if len(found) == 1 else joined_flow(found, found[0])
         self._tell_crowded(flow)
         return flow
 
-    def _parts(self, inputs: Sequence[Flow], until: int) -> Iterator[Flow]:
+    def _halved(self, inputs: Sequence[Flow], until: int) -> Iterator[Flow]:
         flow = self._attempt(inputs, until)
         if flow is not None:
             yield flow
@@ -168,29 +163,28 @@ class Limited(PatternOp):
         times = np.unique(np.concatenate([one.events.t1 for one in inputs]))
         if len(times) == 1:
             yield self._epoch(inputs, int(times[0]))
-            self._operator.attempt([_behind(one, until) for one in inputs], until, Room())  # so that instances expire
+            self.attempt([_behind(one, until) for one in inputs], until, Room())  # so that instances expire
             return
         cut = int(times[len(times) // 2])
-        yield from self._parts([_before(one, cut) for one in inputs], cut)
-        yield from self._parts([_behind(one, cut) for one in inputs], until)
+        yield from self._halved([_before(one, cut) for one in inputs], cut)
+        yield from self._halved([_behind(one, cut) for one in inputs], until)
 
     def _attempt(self, inputs: Sequence[Flow], until: int, *, again: bool = False) -> Flow | None:
         room = self._room(FOUND, COMPARED, max(self._spare, 0))
         try:
-            flow = self._operator.attempt(inputs, until, room)
+            flow = self.attempt(inputs, until, room)
         except Crowded as crowded:
             if again or crowded.bound != "partial":
                 return None
             # Perhaps less waits than there is known of.
-            self._spare = self._meter.limits.partial - int(self._operator.waiting().max(initial=0))
+            self._spare = self._meter.limits.partial - int(self.waiting().max(initial=0))
             return self._attempt(inputs, until, again=True)
         self._spare = min(self._spare, room.waiting)
         self._tell_over(room)
         return flow
 
     def _room(self, found: int, compared: int, waiting: int = INFINITE, epoch: int | None = None) -> Room:
-        limits = self._meter.limits
-        return Room(waiting, found, compared if limits.work < INFINITE else INFINITE, epoch, limits, self._sees)
+        return Room(waiting, found, compared if self._meter.limits.work < INFINITE else INFINITE, epoch)
 
     def _tell_over(self, room: Room) -> None:
         for time, rows in room.over:
@@ -198,11 +192,11 @@ class Limited(PatternOp):
 
     def _epoch(self, inputs: Sequence[Flow], time: int) -> Flow:
         """Runs one epoch to its end, then counts what waits. Room grows as long as no row has too many results."""
-        limits, found, compared = self._meter.limits, FOUND, COMPARED
+        found, compared = FOUND, COMPARED
         while True:
             room = self._room(found, compared, epoch=time)
             try:
-                flow = self._operator.attempt(inputs, time + 1, room)
+                flow = self.attempt(inputs, time + 1, room)
                 break
             except Crowded as crowded:
                 self._tell(crowded.rows, time, crowded.bound)
@@ -211,20 +205,20 @@ class Limited(PatternOp):
                 else:
                     found *= 4
         self._tell_over(room)
-        self._tell(self._operator.crowded(limits.partial, time + 1, self._sees), time, "partial")
+        self._tell(self.crowded(time + 1), time, "partial")
         self._spare = 0
         return flow
 
     def _tell(self, rows: Ints, time: int, bound: LimitName) -> None:
         if len(rows):
             self._meter.tell(rows, time, bound)
-            self._operator.leave(rows)
+            self.leave(rows)
 
     def _tell_crowded(self, flow: Flow) -> None:
         most = self._meter.limits.matches
         if most == INFINITE:
             return
-        sizes = self._operator.sizes(flow)
+        sizes = self.sizes(flow)
         if sizes is None:
             if len(flow.events) <= most:
                 return
@@ -241,30 +235,6 @@ class Limited(PatternOp):
             mine = (flow.rows == row) & (ranks[flow.at] == rank)
             if sizes[mine][self._sees(row, flow.events.parts[flow.at[mine], 0])].sum() > most:
                 self._meter.tell(np.array([row]), int(times[rank]), "matches")
-
-    # ------------------------------------------------------------ as any operator
-
-    def add_rows(self, new: Ints) -> None:
-        self._operator.add_rows(new)
-
-    def remove_rows(self, gone: Ints) -> None:
-        self._operator.remove_rows(gone)
-
-    def waiting(self) -> Ints:
-        return self._operator.waiting()
-
-    def codes(self) -> Iterable[Ints]:
-        return self._operator.codes()
-
-    def parts(self) -> Iterable[Ints]:
-        return self._operator.parts()
-
-    def state(self) -> pa.Table:
-        return self._operator.state()
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        self._operator.restore(table, renumber)
-        self._spare = 0
 
 
 def _before(flow: Flow, cut: int) -> Flow:

@@ -28,7 +28,7 @@ from pattern_stage.columns import (
 )
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, StaticIndex, each_shape
-from pattern_stage.operators import Bounded, Crowded, Renumber, Room, Sees
+from pattern_stage.operators import Bounded, Crowded, Renumber, Room
 from pattern_stage.plan import Rows
 from pattern_stage.saved import flatten_lists, ints, lists, loaded, saved
 from pattern_stage.search import (
@@ -54,7 +54,7 @@ _TEXTS_AT_ONCE = 256
 """Texts that may be made before they are counted; each has at most MOST_TEXT characters."""
 
 
-class Joining:
+class Joining(Bounded):
     """The instances of NEXT or FOLD, and their search for partners. Events have one side, or FOLD's two."""
 
     def __init__(
@@ -186,14 +186,14 @@ class Joining:
 
     def give_up(self, batch: InstanceColumns, results: Ints, room: Room) -> NoReturn:
         """Raises Crowded because of the results per instance so far."""
-        rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, room.limits.matches, room.sees)
+        rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, self._meter.limits.matches)
         self._abandon()
         raise Crowded("matches", rows)
 
     def compare(self, search: PartnerSearch, room: Room, once: Callable[[InstanceColumns], Ints] | None = None) -> None:
         """Ends a search: finds the rows with too many comparisons at a time. `once` returns the places of distinct
         instances. Raises Crowded if the search has stopped for its comparisons."""
-        found = list(self._compared(search, room, once))
+        found = list(self._compared(search, once))
         if search.candidates.tests > room.compared:
             self._abandon()
             rows = [_NONE, *(rows for _, rows in found)] if room.epoch is not None else [_NONE]
@@ -201,9 +201,9 @@ class Joining:
         room.over += found
 
     def _compared(
-        self, search: PartnerSearch, room: Room, once: Callable[[InstanceColumns], Ints] | None
+        self, search: PartnerSearch, once: Callable[[InstanceColumns], Ints] | None
     ) -> Iterator[tuple[int, Ints]]:
-        most = room.limits.work
+        most = self._meter.limits.work
         if search.compared <= most:
             return
         batch, start, stop = search.comparisons()
@@ -212,24 +212,29 @@ class Joining:
             batch, start, stop = batch.take(places), start[places], stop[places]
         for time, counts in search.candidates.crowded(start, stop, most):
             some = np.flatnonzero(counts)
-            rows = self._over(batch.take(some), counts[some], time, most, room.sees)
+            rows = self._over(batch.take(some), counts[some], time, most)
             if len(rows):
                 yield time, rows
 
-    def crowded(self, most: int, until: int, sees: Sees, sizes: Ints | None = None) -> Ints:
-        """Returns the rows with more than `most` visible waiting instances, each in its own window; `sizes` is what
-        each counts for."""
+    def waiting_sizes(self) -> Ints | None:
+        """Returns what each waiting instance counts for; None if that is one."""
+        return None
+
+    def waiting(self) -> Ints:
+        return self.instances.counts(self.waiting_sizes())
+
+    def crowded(self, until: int) -> Ints:
+        most, sizes = self._meter.limits.partial, self.waiting_sizes()
         if len(self.instances) <= most and sizes is None:
             return _NONE
         _, batch = self.instances.all()
-        return self._over(batch, np.ones(len(batch), np.int64) if sizes is None else sizes, until, most, sees)
+        return self._over(batch, np.ones(len(batch), np.int64) if sizes is None else sizes, until, most)
 
     def leave(self, rows: Ints) -> None:
-        """Stops rows that are about to be removed, and drops their instances."""
         self.instances.remove_rows(rows)
         self._readers.remove(rows)
 
-    def _over(self, batch: InstanceColumns, counts: Ints, time: int, most: int, sees: Sees) -> Ints:
+    def _over(self, batch: InstanceColumns, counts: Ints, time: int, most: int) -> Ints:
         """Returns the rows for which the counts of visible instances whose windows reach `time` exceed `most`."""
         codes, which = np.unique(batch.members, return_inverse=True)
         of, rows = self.instances.members.rows(codes)
@@ -242,7 +247,7 @@ class Joining:
             assert first is not None, "there are instances"
             mine = np.flatnonzero(has_row[which])
             mine = mine[first.t0[batch.events[mine]] + self._rows.within[row] >= time]
-            mine = mine[sees(row, first.parts[batch.events[mine], 0])]
+            mine = mine[self._sees(row, first.parts[batch.events[mine], 0])]
             if counts[mine].sum() > most:
                 found.append(row)
         return np.array(found, np.int64)
@@ -269,7 +274,7 @@ class Joining:
             search.add_all(shape)
         return search.finish()
 
-    def results(self, events: Columns, members: Ints, at: Ints, spans: Ints) -> Flow:
+    def flow_of(self, events: Columns, members: Ints, at: Ints, spans: Ints) -> Flow:
         """Returns results from events, sorted by t1, and, by instance, its members, the place of its event and its
         span. A row has those within its window."""
         if np.any(at[1:] < at[:-1]):
@@ -329,6 +334,7 @@ class Joining:
         return pa.table(columns)
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        super().restore(table, renumber)
         if not len(table):
             return
         rows, sizes = flatten_lists(table, "rows")
@@ -354,34 +360,6 @@ class Joining:
         self.finish(_NONE, batch, BEGINNING)
 
 
-class _WithInstances(Bounded):
-    _joining: Joining
-
-    def remove_rows(self, gone: Ints) -> None:
-        self._joining.remove_rows(gone)
-
-    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        return self._joining.crowded(most, until, sees)
-
-    def leave(self, rows: Ints) -> None:
-        self._joining.leave(rows)
-
-    def waiting(self) -> Ints:
-        return self._joining.instances.counts()
-
-    def codes(self) -> Iterable[Ints]:
-        return self._joining.codes()
-
-    def parts(self) -> Iterable[Ints]:
-        return self._joining.parts()
-
-    def state(self) -> pa.Table:
-        return self._joining.state()
-
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        self._joining.restore(table, renumber)
-
-
 def is_made_text(value: Value) -> bool:
     return isinstance(value, Function) and value.kind == "string"
 
@@ -394,7 +372,7 @@ class _Step:
     """The attributes whose texts are made, and so may grow."""
 
 
-class Folding(_WithInstances):
+class Folding(Joining):
     """FOLD. Its shapes have inputs and results of one schema. An interval runs in generations: each extends the runs of
     the previous one by a right event. A run keeps only its first event and latest values."""
 
@@ -409,10 +387,10 @@ class Folding(_WithInstances):
     ) -> None:
         """`hashed`: hash one dynamic equality of the first condition (Cayuga's AI index)."""
         left, right = definitions[0].left.schema, definitions[0].right.schema
-        self._definitions, self._texts, self._left, self._right = definitions, texts, left, right
+        super().__init__((left, right), 2, rows, texts, index, hashed)
+        self._definitions = definitions
         self._steps: list[_Step] = []
         self._makes_texts = False
-        self._joining = Joining((left, right), 2, rows, texts, index, hashed)
         self._places = {name: place for place, (name, _) in enumerate(left)}
         self._columns = [(part == "latest", self._places[name]) for part, name in definitions[0].names]
         self._from_right = [(self._places[name], place) for place, (name, _) in enumerate(right)]
@@ -425,19 +403,19 @@ class Folding(_WithInstances):
             made = tuple(self._places[name] for name, value in definition.sets if is_made_text(value))
             self._steps.append(_Step(continues, sets, made))
             self._makes_texts = self._makes_texts or bool(made)
-        self._joining.add_shapes(definition.chooses for definition in added)
-        self._joining.add_rows(new)
+        self.add_shapes(definition.chooses for definition in added)
+        super().add_rows(new)
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         left, right = inputs
-        joining, instances = self._joining, self._joining.instances
-        if joining.idle(left, right, until):
+        instances = self.instances
+        if self.idle(left, right, until):
             return self._results(left.events, right.events, NO_INSTANCES)
         width = right.events.parts.shape[1]
-        new = joining.enter(left, lambda events: [events, _begun(events, width)])
-        joining.make(room, int(self._sizes(new).sum()))
+        new = self.enter(left, lambda events: [events, _begun(events, width)])
+        self.make(room, int(self._sizes(new).sum()))
         # A class that has no instance now gets none in this interval.
-        search = joining.search(right, new.classes)
+        search = self.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
         batch = joined_batches([waiting, new])
         old, touched, unresolved, made = len(places), places[:0], [batch.take(places[:0])], [batch.take(places[:0])]
@@ -450,18 +428,17 @@ class Folding(_WithInstances):
             made.append(runs)
             batch = runs.take(going_on)
         found = self._results(left.events, right.events, joined_batches(made))
-        joining.compare(search, room, self._distinct)
-        joining.finish(touched, self._once(joined_batches(unresolved)), until)
+        self.compare(search, room, self._distinct)
+        self.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
 
-    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        sizes = self._sizes(self._joining.instances.all()[1]) if self._makes_texts else None
-        return self._joining.crowded(most, until, sees, sizes)
+    def waiting_sizes(self) -> Ints | None:
+        return self._sizes(self.instances.all()[1]) if self._makes_texts else None
 
     def sizes(self, flow: Flow) -> Ints | None:
         if not self._makes_texts:
             return None
-        classes = self._joining.classes
+        classes = self.classes
         columns = {place: at for at, (is_latest, place) in enumerate(self._columns) if is_latest}
         values = {place: flow.events.values[at] for place, at in columns.items()}
         return self._sizes_of(classes.shape[classes.of_row[flow.rows]], values, flow.at)
@@ -470,8 +447,8 @@ class Folding(_WithInstances):
         """Returns what instances count for."""
         if not self._makes_texts or not len(batch):
             return np.ones(len(batch), np.int64)
-        latest = dict(enumerate(self._joining.instances.kept.sides[1].values))
-        return self._sizes_of(self._joining.classes.shape[batch.classes], latest, batch.events)
+        latest = dict(enumerate(self.instances.kept.sides[1].values))
+        return self._sizes_of(self.classes.shape[batch.classes], latest, batch.events)
 
     def _sizes_of(self, shapes: Ints, values: Mapping[int, Column], at: Ints) -> Ints:
         sizes = np.ones(len(at), np.int64)
@@ -493,7 +470,7 @@ class Folding(_WithInstances):
             part = batch if size == len(batch) else batch.take(slice(begin, begin + size))
             whose, at = search.partners(part, steps=room.compared)
             if search.candidates.tests > room.compared:
-                self._joining.compare(search, room, self._distinct)
+                self.compare(search, room, self._distinct)
             resolved[whose + begin] = True
             step = _TEXTS_AT_ONCE if self._makes_texts else max(len(whose), 1)
             for start in range(0, max(len(whose), 1), step):
@@ -503,8 +480,8 @@ class Folding(_WithInstances):
                 room.found -= count
                 if room.found < 0:
                     runs = self._once(joined_batches([one for one, _ in found]))
-                    self._joining.give_up(runs, self._sizes(runs), room)
-                self._joining.make(room, count)
+                    self.give_up(runs, self._sizes(runs), room)
+                self.make(room, count)
         if len(found) == 1:
             return *found[0], resolved
         runs = joined_batches([one for one, _ in found])
@@ -514,8 +491,8 @@ class Folding(_WithInstances):
     def _next(
         self, search: PartnerSearch, batch: InstanceColumns, whose: Ints, at: Ints
     ) -> tuple[InstanceColumns, Mask]:
-        joining, instances = self._joining, self._joining.instances
-        shapes = joining.classes.shape[batch.classes[whose]]
+        instances = self.instances
+        shapes = self.classes.shape[batch.classes[whose]]
         held = np.zeros(len(whose), np.bool_)
         for shape, places in each_shape(shapes):
             held[places] = self._steps[shape].continues(search.pairs(batch.take(whose[places]), at[places]))
@@ -532,15 +509,13 @@ class Folding(_WithInstances):
                 latest.values[place][places] = value(pairs)
         first.t1[:] = latest.t1[:] = right.t1[at]
         latest.parts[:] = right.parts[at]
-        inside = first.t1 - first.t0 <= joining.classes.within[instances_of.classes]
+        inside = first.t1 - first.t0 <= self.classes.within[instances_of.classes]
         keys = [instances_of.origins, instances_of.classes, at, *(same(column) for column in latest.values)]
         once = number_distinct(keys)[0]
         once = once[inside[once]]
         events = instances.kept.put([first.take(once), latest.take(once)])
         kept = instances_of.take(once)
-        return joining.awaiting(
-            InstanceColumns(events, kept.origins, kept.classes, kept.members, kept.keys, kept.marks)
-        )
+        return self.awaiting(InstanceColumns(events, kept.origins, kept.classes, kept.members, kept.keys, kept.marks))
 
     def _once(self, batch: InstanceColumns) -> InstanceColumns:
         return batch.take(self._distinct(batch)) if len(batch) else batch
@@ -548,24 +523,18 @@ class Folding(_WithInstances):
     def _distinct(self, batch: InstanceColumns) -> Ints:
         if not len(batch):
             return batch.events
-        latest = self._joining.instances.kept.sides[1].take(batch.events)
+        latest = self.instances.kept.sides[1].take(batch.events)
         keys = [batch.origins, batch.classes, latest.t1, *(same(column) for column in latest.values)]
         return number_distinct([*keys, *(np.ascontiguousarray(place) for place in latest.parts.T)])[0]
 
     def _results(self, left: Columns, right: Columns, runs: InstanceColumns) -> Flow:
-        sides = self._joining.instances.kept.sides or (left, left)
+        sides = self.instances.kept.sides or (left, left)
         runs = runs.take(np.argsort(sides[1].t1[runs.events], kind="stable"))
         first, latest = (side.take(runs.events) for side in sides)
         values = tuple((latest if is_latest else first).values[place] for is_latest, place in self._columns)
         then = latest.parts if len(runs) else right.parts[:0]
         events = Columns(first.t0, first.t1, values, np.concatenate([first.parts, then], axis=1))
-        return each_once(self._joining.results(events, runs.members, np.arange(len(runs)), events.t1 - events.t0))
-
-    # ------------------------------------------------------------ state
-
-    def waiting(self) -> Ints:
-        instances = self._joining.instances
-        return instances.counts(self._sizes(instances.all()[1]) if self._makes_texts else None)
+        return each_once(self.flow_of(events, runs.members, np.arange(len(runs)), events.t1 - events.t0))
 
     def _value(self, value: Value) -> Callable[[Pairs], Column]:
         return compile_value(value, self._left, self._right, self._texts)
@@ -576,7 +545,7 @@ def _begun(events: Columns, places: int) -> Columns:
     return Columns(events.t0, events.t1, events.values, np.full((len(events), places), -1))
 
 
-class Sequencing(_WithInstances):
+class Sequencing(Joining):
     """NEXT. Its shapes have inputs and results of one schema."""
 
     def __init__(
@@ -590,40 +559,40 @@ class Sequencing(_WithInstances):
     ) -> None:
         """`hashed`: hash one dynamic equality of a condition (Cayuga's AI index)."""
         left, right = definitions[0].left.schema, definitions[0].right.schema
+        super().__init__((left, right), 1, rows, texts, index, hashed)
         self._definitions, self._shapes = definitions, 0
-        self._joining = Joining((left, right), 1, rows, texts, index, hashed)
         places = {("left", name): (0, place) for place, (name, _) in enumerate(left)}
         places |= {("right", name): (1, place) for place, (name, _) in enumerate(right)}
         self._columns = [places[name] for name in definitions[0].names]
 
     def add_rows(self, new: Ints) -> None:
-        self._joining.add_shapes(definition.condition for definition in self._definitions[self._shapes :])
+        self.add_shapes(definition.condition for definition in self._definitions[self._shapes :])
         self._shapes = len(self._definitions)
-        self._joining.add_rows(new)
+        super().add_rows(new)
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         left, right = inputs
-        joining, instances = self._joining, self._joining.instances
-        if joining.idle(left, right, until):
+        instances = self.instances
+        if self.idle(left, right, until):
             return self._results(left.events, right.events, NO_INSTANCES, _NONE, _NONE)
-        new = joining.enter(left, lambda events: [events])
-        joining.make(room, len(new))
-        search = joining.search(right, new.classes)
+        new = self.enter(left, lambda events: [events])
+        self.make(room, len(new))
+        search = self.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
         batch = joined_batches([waiting, new])
         whose, at = search.partners(batch, room.found, room.compared)
         if len(whose) > room.found:
-            joining.give_up(batch, np.bincount(whose, minlength=len(batch)), room)
-        joining.compare(search, room)
+            self.give_up(batch, np.bincount(whose, minlength=len(batch)), room)
+        self.compare(search, room)
         found = self._results(left.events, search.right.events, batch, whose, at)
         resolved = np.zeros(len(batch), np.bool_)
         resolved[whose] = True
         old = len(places)
-        joining.finish(places[resolved[:old]], batch.take(np.flatnonzero(~resolved[old:]) + old), until)
+        self.finish(places[resolved[:old]], batch.take(np.flatnonzero(~resolved[old:]) + old), until)
         return found
 
     def _results(self, left: Columns, right: Columns, batch: InstanceColumns, whose: Ints, at: Ints) -> Flow:
-        sides = self._joining.instances.kept.sides
+        sides = self.instances.kept.sides
         kept = sides[0] if sides else left
         width = max(len(kept), 1)
         codes, places = np.unique(at * width + batch.events[whose], return_inverse=True)
@@ -634,4 +603,4 @@ class Sequencing(_WithInstances):
         parts = np.concatenate([kept.parts[ones], right.parts[others]], axis=1)
         made = Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
         spans = right.t1[at] - kept.t0[batch.events[whose]]
-        return self._joining.results(made, batch.members[whose], places, spans)
+        return self.flow_of(made, batch.members[whose], places, spans)
