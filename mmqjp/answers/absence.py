@@ -15,7 +15,6 @@ from typing import NamedTuple
 from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
 from join_stage.protocol import JoinEngine
-from join_stage.signature.join import SignatureJoin
 from mmqjp.answers.absence_partners import (
     WORDS,
     AbsenceGroup,
@@ -37,17 +36,15 @@ from mmqjp.answers.absence_partners import (
     wanted,
 )
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
-from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuples, value_of
+from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuples, stored_matches, value_of
 from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, SharedAccount, Steps
-from mmqjp.documents.record import Inputs, Record, Records, docid_batches
+from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import EVENT_TIME, Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger
-from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import JoinOp, Term
 
 
@@ -129,28 +126,6 @@ class Decided:
     def from_setting(text: str | None) -> Decided:
         kept: Mapping[str, list[list[int]]] = json.loads(text or "{}")
         return Decided({stream: tuple(DecisionMark(*mark) for mark in marks) for stream, marks in kept.items()})
-
-
-def replayed(
-    store: JoinEngine, registry: Registry, records: Records, rows: Collection[int], low: int, high: int = LATEST
-) -> Iterator[Match]:
-    """Yields the matches of rows of R_T without joins in the stored documents that begin from `low` to before `high`,
-    parsed in batches."""
-    stage1, join = XPathStage(), SignatureJoin()
-    needs = registry.catalog.needs_of(rows)
-    stage1.add(needs)
-    streams = sorted({step.stream for step in needs.steps})
-    for row in needs.rows:
-        join.put_rows(registry.catalog.templates[row.template], [row])
-    try:
-        for docids in docid_batches(store, streams, starts=range(max(low, EARLIEST), high)):
-            witnesses = stage1.evaluate(map(arriving, records.parsed(docids)))
-            stage1.finish_batch(committed=True)
-            for chunk in join.join(witnesses, registry.scope).to_batches(max_chunksize=MATCH_CHUNK):
-                yield from matches_in(chunk)
-            records.release_trees()
-    finally:
-        stage1.close()
 
 
 WORTH_DROPPING = 64
@@ -256,7 +231,9 @@ class KeptMatches:
             self.wait(match.row, LeftMatch(self._records[match.docid1].t0, match.docid1, tuple(match.nodes)))
 
     def _replayed(self, rows: Collection[int], low: int) -> Iterable[Match]:
-        return replayed(self._store, self._registry, self._records, rows, low)
+        for _, matches in stored_matches(self._store, self._registry, self._records, rows, low):
+            for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
+                yield from matches_in(chunk)
 
     # ------------------------------------------------------------ what was seen
 
@@ -455,7 +432,9 @@ class AbsenceOperator(Operator):
             entries = self._kept.waiting(row).between(EARLIEST, LATEST)
             told = {entry.docid: self._decided.told_before(stream, op, window, entry) for entry in entries}
             for plan in plans:
-                for query in filter(_is_active, self._kept.queries_of(plan)):
+                for query in self._kept.queries_of(plan):
+                    if not query.active:
+                        continue
                     after, qid = query.sees_after, query.qid
                     if some := {docid for docid, before in told.items() if docid > after and qid >= before}:
                         found.setdefault(query.name, set()).update(some)
@@ -619,7 +598,3 @@ class AbsenceOperator(Operator):
             readers.charge_all(inputs.arrival, 0, partners.in_vain)
         if found:
             yield Expanded(documents=found)
-
-
-def _is_active(query: Subscription) -> bool:
-    return query.active

@@ -28,7 +28,7 @@ from mmqjp.answers.kernels import (
     ids_of,
 )
 from mmqjp.answers.operators import Pause
-from mmqjp.answers.output import Answer, Body, PatternDocuments, element, json_nodes
+from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, element, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.compile import read_by
 from mmqjp.queries.registry import EventForm, EventRegistry, Registry, running_form_id, since_of
@@ -174,14 +174,11 @@ class EventOutput:
         `Output.nodes`. `roots` has the events by time, each with a name for its node, or "" for e1, e2, ..."""
         origins = {(origin.docid, origin.nodes): origin for _, origin in roots}.values()
         sources = [source for origin in origins for source in self._records[origin.docid].sources]
-        nodes = {name or f"e{place}": self._root(origin) for place, (name, origin) in enumerate(roots, 1)}
+        nodes = {
+            name or f"e{place}": BoundValue(self._records[origin.docid], plain_node(origin.nodes[0])).json_id()
+            for place, (name, origin) in enumerate(roots, 1)
+        }
         return tuple([id for id, _ in sources]), tuple([stream for _, stream in sources]), json_nodes(nodes)
-
-    def _root(self, origin: EventOrigin) -> int | str:
-        element, place = plain_node(origin.nodes[0])
-        if not place:
-            return element
-        return f"{element}/@{self._records[origin.docid].tree.attribute(element, place)[0]}"
 
     def _published(self, running_id: str, answers: Sequence[Answer], first_qid: int) -> list[Record]:
         events = self._registry.events
@@ -212,7 +209,7 @@ def _document(stream: str, id: str, answer: Answer) -> Record:
 
 def _children(names: Sequence[str], texts: Sequence[str | None]) -> str:
     children = "".join(element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
-    return f">{children}</match>" if children else "/>"
+    return end_of_match(children)
 
 
 def _choice(t0: int, t1: int, attributes: Sequence[str | None], parts: Sequence[str]) -> str:

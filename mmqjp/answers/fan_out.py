@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, overload
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.tools import in_batches
@@ -356,14 +357,14 @@ class OutputChunk:
         return np.stack((self._answer, self._member))
 
     def after(self, seq: int) -> OutputChunk:
-        if (self._seq > seq).all():
-            return self
         later = self._seq > seq
-        return OutputChunk(self._fan_out, self._answer[later], self._member[later], self._seq[later])
+        return self if later.all() else self._take(later)
 
     def until(self, seq: int) -> OutputChunk:
-        earlier = self._seq < seq
-        return OutputChunk(self._fan_out, self._answer[earlier], self._member[earlier], self._seq[earlier])
+        return self._take(self._seq < seq)
+
+    def _take(self, places: NDArray[np.bool_] | slice) -> OutputChunk:
+        return OutputChunk(self._fan_out, self._answer[places], self._member[places], self._seq[places])
 
     def by_query(self) -> dict[str, tuple[int, int]]:
         """Returns the number of outputs and their least t0, by query."""
@@ -381,7 +382,7 @@ class OutputChunk:
     def of_queries(self, names: Container[str]) -> OutputChunk:
         members, place = np.unique(self._member, return_inverse=True)
         wanted = np.array([self._fan_out.members.names[member] in names for member in members.tolist()], bool)[place]
-        return OutputChunk(self._fan_out, self._answer[wanted], self._member[wanted], self._seq[wanted])
+        return self._take(wanted)
 
     def _rows(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._answer.tolist(), self._member.tolist(), self._seq.tolist(), strict=True)
@@ -406,8 +407,7 @@ class OutputChunk:
             )
 
     def output(self, place: int) -> Output:
-        some = slice(place, place + 1)
-        return next(OutputChunk(self._fan_out, self._answer[some], self._member[some], self._seq[some]).outputs())
+        return next(self._take(slice(place, place + 1)).outputs())
 
     def lines(self) -> OutputLines:
         members, answers = self._fan_out.members, self._fan_out.answers

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.bounds import INFINITE
+from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
@@ -24,7 +24,7 @@ from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
 from mmqjp.answers.quota import NEVER, EqualTimeBudget, Share, SharedAccount
 from mmqjp.answers.usage import Accounts, Cutoff
-from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, published_record
+from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record
 from mmqjp.documents.watermarks import Progress, Watermarks
 from mmqjp.queries.forms import Form, RowPart
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
@@ -33,6 +33,7 @@ from mmqjp.state.eviction import AskedKey, JoinState, OnceKeyStore, arriving
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import ToldRow, hidden_tuples
 from templates.catalog import StepEdge
+from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import NEGATED, Term
 
@@ -394,35 +395,41 @@ class Expansion:
         return self._operator_of(part).cutoff(part, self._context)
 
 
-class Backfill:
-    """Evaluates stored documents for given owners only, and joins their rows apart from all others.
+def stored_matches(
+    store: JoinEngine, registry: Registry, records: Records, rows: Collection[int], low: int = EARLIEST
+) -> Iterator[tuple[Witnesses, Matches]]:
+    """Evaluates stored documents that begin from `low` on for these rows of R_T, joined apart from all others. Yields
+    witnesses and matches by batches.
 
-    Pairs are found by the plan `signature` in memory, whatever plan and engine the store uses. The owners' witnesses
-    also enter the store's join state, so that later documents match them.
+    Pairs are found by the plan `signature` in memory, whatever plan and engine the store uses.
     """
+    stage1, join = XPathStage(), SignatureJoin()
+    needs = registry.catalog.needs_of(rows)
+    stage1.add(needs)
+    streams = sorted({step.stream for step in needs.steps})
+    for row in needs.rows:
+        join.put_rows(registry.catalog.templates[row.template], [row])
+    try:
+        for docids in docid_batches(store, streams, starts=range(max(low, EARLIEST), LATEST)):
+            witnesses = stage1.evaluate(map(arriving, records.parsed(docids)))
+            stage1.finish_batch(committed=True)
+            yield witnesses, join.join(witnesses, registry.scope)
+            records.release_trees()
+    finally:
+        stage1.close()
 
-    def __init__(self, owners: Collection[Owner], registry: Registry, state: JoinState, records: Records) -> None:
-        self._registry, self._state, self._records = registry, state, records
-        self._own_stage1, self._own_join = XPathStage(), SignatureJoin()
-        targets = [target for owner in owners for target in owner.targets]
-        self._streams = sorted({stream for target in targets for stream in target.streams})
-        needs = registry.catalog.needs_of(target.row for target in targets)
-        self._own_stage1.add(needs)
-        for row in needs.rows:
-            self._own_join.put_rows(registry.catalog.templates[row.template], [row])
 
-    def matches(self) -> Iterator[Matches]:
-        edges: dict[int, list[StepEdge]] = {}
-        try:
-            for docids in self._state.kept_documents_of(self._streams):
-                witnesses = self._own_stage1.evaluate(map(arriving, self._records.parsed(docids)))
-                self._own_stage1.finish_batch(committed=True)
-                yield self._own_join.join(witnesses, self._registry.scope)
-                edges.update(read_edge_groups(witnesses.r_group))
-                self._state.extend(flatten_edges(witnesses.r_bin, edges), witnesses.r_doc, witnesses.r_docts)
-                self._records.release_trees()
-        finally:
-            self._own_stage1.close()
+def backfilled_matches(
+    store: JoinEngine, registry: Registry, records: Records, state: JoinState, owners: Iterable[Owner]
+) -> Iterator[Matches]:
+    """Yields the matches of owners in stored documents. Their witnesses also enter the store's join state, so that
+    later documents match them."""
+    edges: dict[int, list[StepEdge]] = {}
+    rows = {target.row for owner in owners for target in owner.targets}
+    for witnesses, matches in stored_matches(store, registry, records, rows):
+        yield matches
+        edges.update(read_edge_groups(witnesses.r_group))
+        state.extend(flatten_edges(witnesses.r_bin, edges), witnesses.r_doc, witnesses.r_docts)
 
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:

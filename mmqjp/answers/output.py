@@ -203,8 +203,12 @@ def body(
     else:
         rest = iter(values)
         children = "".join([item.constant or _child(item, next(rest), star=normal.star) for item in selection.items])
-    end = f">{children}</match>" if children else "/>"
-    return Body('<match query="', f'" t0="{t0}" t1="{t1}"{end}')
+    return Body('<match query="', f'" t0="{t0}" t1="{t1}"{end_of_match(children)}')
+
+
+def end_of_match(children: str) -> str:
+    """Returns the end of a default output, after its attributes."""
+    return f">{children}</match>" if children else "/>"
 
 
 def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
@@ -288,7 +292,7 @@ class PatternDocuments:
         else:
             children = "".join(text for one in self._contents.items for text in _item(one, texts[one.column]))
         errors = f' {ERRORS}="{texts[self._errors]}"' if self._errors >= 0 else ""
-        return f"{errors}>{children}</match>" if children else f"{errors}/>"
+        return errors + end_of_match(children)
 
     def _events(self, values: Sequence[Sequence[Any]], numbers: Sequence[int], parts: Parts) -> Iterator[str]:
         for (_, variable, number), row in zip(self.named(numbers, parts), values, strict=True):

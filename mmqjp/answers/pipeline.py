@@ -27,7 +27,6 @@ from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_querie
 from mmqjp.answers.kernels import MakeKernel
 from mmqjp.answers.matches import Match, as_batch, match_rows
 from mmqjp.answers.operators import (
-    Backfill,
     Expanded,
     Expansion,
     MakeOperators,
@@ -37,6 +36,7 @@ from mmqjp.answers.operators import (
     StepContext,
     StepResult,
     Telling,
+    backfilled_matches,
     known_tuples,
     warn_of_waiting,
 )
@@ -222,7 +222,7 @@ class Pipeline:
         reader = self._reader(context)
         answers: list[Answer] = []
         records: list[Record] = []
-        for matches in Backfill(owners, self._registry, self._state, self._records).matches():
+        for matches in backfilled_matches(self._store, self._registry, self._records, self._state, owners):
             records += reader.read(matches, answers)
         accounts.serve_all()
         later = StepContext(accounts, known_tuples=known, backfilled=owners, put_off=context.put_off)

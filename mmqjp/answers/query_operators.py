@@ -217,7 +217,7 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
     form, whatever its rows, nodes and order. Takes at most the steps of `looking`, and costs the queries nothing."""
     if part.op != "FOLLOWED BY" or not is_tie(*inputs):
         return
-    arrival, looking = inputs.arrival, looking_at(part, context)
+    arrival, looking = inputs.arrival, _account(part, context).looking
     if not looking.may(arrival):
         return
     one, other = sorted((inputs[0].parts, inputs[1].parts))
@@ -244,12 +244,6 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
     looking.add(arrival, is_new, 1 + allowed - steps.left)
 
 
-def looking_at(part: RowPart, context: StepContext) -> EqualTimeBudget:
-    accounts = context.accounts
-    account = accounts.of_literals(part) if isinstance(part, LiteralGroup) else accounts.of(part.form_of_queries)
-    return account.looking
-
-
 def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs, steps: Steps) -> Iterator[Form]:
     if isinstance(part, LiteralGroup):
         for binding in context.bindings.of(part, inputs, match.nodes, steps):
@@ -270,7 +264,7 @@ class QueryOperator(Operator):
         return _account(part, context).cutoff
 
     def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        return looking_at(part, context)
+        return _account(part, context).looking
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the answers of a part's forms, each once per row of R_T."""

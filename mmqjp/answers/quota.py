@@ -91,7 +91,7 @@ class EqualTimeBudget:
         """Whether some pair was skipped."""
 
     def may(self, arrival: int) -> bool:
-        if arrival < self.cutoff and arrival not in self.full:
+        if self.counts(arrival):
             return True
         self.left_out = True
         return False

@@ -5,9 +5,9 @@ that exceeded their quota, and their cutoffs."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from common import limits
 from common.limits import Excess, LimitName, Quota, excess_text
@@ -24,10 +24,6 @@ USAGE_COMPACTED_AFTER = 1_000
 """Number of superseded rows at which the table is compacted."""
 
 _NOTHING = Usage()
-
-
-class SpentInStep(Protocol):
-    def spent(self, block: int) -> dict[UsageKey, Usage]: ...
 
 
 @dataclass(slots=True)
@@ -89,7 +85,7 @@ class StoredUsage:
         self._rows()
         return self._before
 
-    def save(self, accounts: SpentInStep, arrival: int, batch: int) -> None:
+    def save(self, accounts: Accounts, arrival: int, batch: int) -> None:
         """Writes a step's usage, within the batch."""
         block = arrival // limits.BLOCK
         before = self._rows() if block == self._block else {}
@@ -211,9 +207,7 @@ class Accounts:
         if found is None:
             others = [(self._book(id), times) for id, times in form.shared.items()]
             cutoffs = self._form_cutoffs.get(form.id, {})
-            found = self._forms[form.id] = SharedAccount(
-                self._quota, form.audience, self._block, self._book(form.id), others, self._own(form), cutoffs
-            )
+            found = self._forms[form.id] = self._shared(form, others, cutoffs)
         return found
 
     def of_literals(self, group: LiteralGroup) -> SharedAccount:
@@ -221,11 +215,14 @@ class Accounts:
         found = self._literals.get(group)
         if found is None:
             cutoffs = {qid: cutoff.at for qid, cutoff in self._cutoffs.items()}
-            book, queries = self._book(group.queries.id), group.queries
-            found = self._literals[group] = SharedAccount(
-                self._quota, queries.audience, self._block, book, (), self._own(queries), cutoffs
-            )
+            found = self._literals[group] = self._shared(group.queries, (), cutoffs)
         return found
+
+    def _shared(
+        self, queries: QuerySet, others: Sequence[tuple[Book, int]], cutoffs: Mapping[int, int]
+    ) -> SharedAccount:
+        book, own = self._book(queries.id), self._own(queries)
+        return SharedAccount(self._quota, queries.audience, self._block, book, others, own, cutoffs)
 
     def _book(self, id: str) -> Book:
         found = self._books.get(id)
@@ -277,7 +274,7 @@ class Accounts:
         found = self._readers.get(stream)
         if found is None:
             alike: dict[tuple[str, bool], ReaderGroup] = {}
-            for query in filter(_is_active, stream.readers(self._registry.readers)):
+            for query in (query for query in stream.readers(self._registry.readers) if query.active):
                 key = f"{stream.stream} {query.since} {query.gaps}"
                 is_new = 0 < self._first_new <= query.qid
                 readers = alike.get((key, is_new))
@@ -381,7 +378,3 @@ class Accounts:
     def _times(self, query: Subscription, id: str) -> int:
         form = self._registry.form(query.form_id)
         return 1 if form is None or form.id == id else form.shared[id]
-
-
-def _is_active(query: Subscription) -> bool:
-    return query.active

@@ -6,7 +6,7 @@ late. Gaps record how far back the store reaches. Also persists the keys of ONCE
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -175,9 +175,6 @@ class JoinState:
     def _evaluated(self, docids: Sequence[int]) -> Witnesses:
         found = self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
         return told_apart(found, event_chains(self._registry.catalog.chains))[0]
-
-    def kept_documents_of(self, streams: Collection[str]) -> Iterator[list[int]]:
-        return docid_batches(self._store, streams)
 
     # ------------------------------------------------------------ additions
 
