@@ -6,7 +6,7 @@ engine returns to its previous state."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -725,8 +725,10 @@ class Batches:
                 cutoffs |= exceeded.cutoffs
         return names, count, self._set_paused(pauses)
 
-    def _save_pauses(self, pauses: Iterable[Pause]) -> None:
-        self._components.changes.save_pauses([(one.query.qid, one.docid, one.reason, one.arrival) for one in pauses])
+    def _save_pauses(self, pauses: Sequence[Pause]) -> None:
+        if pauses:
+            rows = [(one.query.qid, one.docid, one.reason, one.arrival) for one in pauses]
+            self._components.changes.save_pauses(rows)
 
     def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
         for pause in pauses:

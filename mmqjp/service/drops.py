@@ -6,6 +6,7 @@ skips what was committed. Rereading skips files unchanged since an earlier run."
 from __future__ import annotations
 
 import asyncio
+import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
+from typing import NamedTuple
 
 from common.errors import InputError
 from common.files import make_inside
@@ -28,8 +30,7 @@ from feeds.fetch.lists import ListedFeed, feed_of_address, write_opml
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore
 from feeds.history import History, InputItem, Sighting, size_of
 from feeds.items import redact_userinfo, without_credentials
-from feeds.readers import ALL_READ, Offset, or_reject
-from feeds.stamps import Stamp, is_still, stamp_of
+from feeds.readers import ALL_READ, Offset, or_reject, sidecar_path
 from feeds.tail import SourceFile, Tail
 from mmqjp.documents.admission import BATCH_BYTES
 from mmqjp.engine import Session
@@ -368,3 +369,60 @@ def _note(key: tuple[str, str], stamp: Stamp) -> Offset:
 
 def _size(read: _Read) -> int | None:
     return None if read.item is None else size_of(read.item)
+
+
+SETTLED = 2 * 10**9
+"""Nanoseconds after which a change certainly alters a file's times: some file systems have a resolution of two
+seconds."""
+
+
+class Stamp(NamedTuple):
+    """`times` (with sizes; empty if too recent to rely on) and content `digest` of a file and its sidecar."""
+
+    times: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.times} {self.digest}"
+
+
+def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
+    """The current stamp of a file and its sidecar; None if they cannot be read or are not regular files. Given the text
+    of an earlier stamp, the file is read only if its size or times have changed. `now` is in nanoseconds."""
+    earlier = _parsed(known)
+    try:
+        sidecar = sidecar_path(path)
+        paths = [path] if sidecar is None else [path, sidecar]
+        found = [one.stat() for one in paths]
+        if not all(stat.S_ISREG(one.st_mode) for one in found):
+            return None
+        newest = max(max(one.st_mtime_ns, one.st_ctime_ns) for one in found)
+        times = ",".join(f"{one.st_size}:{one.st_mtime_ns}:{one.st_ctime_ns}" for one in found)
+        if earlier is not None and earlier.times == times:
+            return earlier
+        return Stamp(times if newest + SETTLED < now else "", _digest(paths))
+    except OSError:
+        return None
+
+
+def is_still(path: Path, stamp: Stamp, now: int) -> bool:
+    """Whether a file has the times of a stamp or, if the stamp has none, its digest. `now` is in nanoseconds."""
+    found = stamp_of(path, str(stamp), now)
+    return found is not None and found.digest == stamp.digest and stamp.times in ("", found.times)
+
+
+def _parsed(text: str) -> Stamp | None:
+    times, _, digest = text.partition(" ")
+    return Stamp(times, digest) if digest else None
+
+
+def _digest(paths: list[Path]) -> str:
+    found = blake2b(digest_size=16)
+    for path in paths:
+        with path.open("rb") as file:
+            size = 0
+            while chunk := file.read(1 << 20):
+                found.update(chunk)
+                size += len(chunk)
+            found.update(size.to_bytes(8, "little"))  # which tells where one file ends
+    return found.hexdigest()

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -322,7 +323,12 @@ def test_the_queries_of_a_name_are_paused_and_resumed_in_one_step(change, monkey
         engine.subscribe("; ".join(f"S/a{n} PUBLISH q" for n in range(50)))
         if change == "resume":
             engine.pause("q")
-        written, append = [], TableRows.append
-        monkeypatch.setattr(TableRows, "append", lambda *args: written.append(args[1:]) or append(*args))
+        written, append = list[tuple[str, Sequence[Sequence[object]]]](), TableRows.append
+
+        def appended(self: TableRows, table: str, rows: Sequence[Sequence[object]]) -> None:
+            written.append((table, rows))
+            append(self, table, rows)
+
+        monkeypatch.setattr(TableRows, "append", appended)
         getattr(engine, change)("q")
         assert [(table, len(rows)) for table, rows in written if rows] == [("pauses", 50), ("memberships", 50)]

@@ -14,12 +14,12 @@ from random import Random
 import pytest
 from click.testing import Result
 
-from feeds.stamps import SETTLED, stamp_of
 from feeds.tail import Tail
 from mmqjp import demo
 from mmqjp.cli import main
 from mmqjp.commands.run import equal_time_lines
 from mmqjp.engine import Session
+from mmqjp.service.drops import SETTLED, stamp_of
 from mmqjp.service.log import NullLog
 from mmqjp.service.metrics import Metrics
 from mmqjp.service.status import store_status
@@ -374,7 +374,7 @@ def test_unchanged_files_are_read_once(runs, monkeypatch):
 
     def nothing_is_opened() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("feeds.stamps._digest", lambda paths: pytest.fail(f"{paths} were read"))
+            patched.setattr("mmqjp.service.drops._digest", lambda paths: pytest.fail(f"{paths} were read"))
             assert runs.run() == []
 
     assert runs.run() == ["a.xml", "b.xml"] and runs.lines() == 2
