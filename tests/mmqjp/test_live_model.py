@@ -32,14 +32,15 @@ HOUR = 3600
 
 @pytest.fixture(autouse=True)
 def on_disk(request, monkeypatch):
-    """In every other case, all postings of a batch are written to disk, and merged a few at a time. The order of words
-    is learnt from a few texts. Memory holds only some of these, and of the ids of documents."""
+    """In about every other case, all postings of a batch are written to disk, and merged a few at a time. The order of
+    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents."""
     monkeypatch.setattr(near, "ENOUGH", 5)
     monkeypatch.setattr(near, "AGAIN", 2)
     monkeypatch.setattr(near, "MOST_HELD", 40)
     monkeypatch.setattr(record, "RECENT_IDS", 3)
     monkeypatch.setattr(record, "READ_IDS", 4)
-    if request.node.callspec.params.get("seed", 0) % 2 == 0:
+    params = request.node.callspec.params
+    if params.get("seed", len(params.get("cause", ""))) % 2 == 0:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
         monkeypatch.setattr(disk, "PIECE", 16)
 
@@ -320,20 +321,15 @@ WRONG: dict[str, list[Operation]] = {
         Batch((doc("d3", 2, "<a><y>1</y></a>"),)),
     ],
     **{
-        f"the first batch of a process fails: {text}": [
+        f"a process whose first batch fails, window {window}": [  # as many rows as plans
             Reopen(),
-            Subscribe(text),
+            Subscribe(f"S/a->r[./x->v] JOIN {{v = w, {window}}} S/b->r1[./x->w]"),
             Batch((doc("d1", 0, "<a><x>v</x></a>"),)),
             Reopen(),
-            Broken(Batch((doc("d2", 1, "<a><x>q</x></a>", "T"),)), call=1, after=False, dies=False),
-            Batch((doc("d3", 2, "<b><x>v</x></b>"), doc("d4", 3, "<a><x>v</x></a>"))),
-            Batch((doc("d5", 20, "<a><x>v</x></a>"),)),
+            Broken(Batch((doc("d2", 1, "<a><x>q</x></a>", "T"),)), call=1, dies=False),
+            Batch((doc("d3", 6, "<b><x>v</x></b>"),)),
         ]
-        for text in (
-            "S/a->r[./x->v] JOIN {v = w, 8} S/b->r1[./x->w]",
-            "S/a->r[./x->v] JOIN {v = w, 8} S/*->r1[./x->w] PUBLISH P ONCE PER (v) WITHIN 8",
-            "S/a->r[./x->v] FOLLOWED BY {v = w, 8} (S/b->r1[./x->w] JOIN {w = u, 8} S/a->r2[./x->u])",
-        )
+        for window in (7, 8, 9)
     },
     "a refused script uses up no number": [
         Reopen(),
