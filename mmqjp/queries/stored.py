@@ -182,8 +182,12 @@ class StoredQueries:
     def _subscriptions(self, compiled: Callable[[str], HasNormalForm], registry: Registry) -> Iterator[Subscription]:
         pauses = self._pauses()
         columns = "qid name text occurrence since window_us form"
-        rows = [row for row in self._rows.tuples("added_queries", columns, "qid") if row[0] not in self._removed]
-        events = self._event_queries({row[2]: row[-1] for row in rows if is_event_form(row[-1] or "")}, registry)
+        every = list(self._rows.tuples("added_queries", columns, "qid"))
+        rows = [row for row in every if row[0] not in self._removed]
+        here = [row for row in rows if is_event_form(row[-1] or "")]
+        names = {row[1] for row in here}
+        gone = {row[1]: row[2] for row in every if is_event_form(row[-1] or "") and row[1] not in names}
+        events = self._event_queries({row[2]: row[-1] for row in here}, gone, registry)
         for qid, name, text, occurrence, since, window, form in rows:
             query = events[text] if is_event_form(form or "") else compiled(text)
             begun = self._begun.get(qid, FROM_THE_START)
@@ -192,10 +196,15 @@ class StoredQueries:
             yield subscription
 
     @staticmethod
-    def _event_queries(forms: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
-        """Compiles event queries together, since they may read each other; returns them by text."""
+    def _event_queries(
+        forms: Mapping[str, str], gone: Mapping[str, str], registry: Registry
+    ) -> dict[str, HasNormalForm]:
+        """Compiles event queries together, since they may read each other; returns them by text. `gone` are the last
+        texts of removed ones by name: what these published may still be read."""
         defined = registry.events.streams().defined
         found = compile_readable(list(forms), defined)
+        if gone and any(isinstance(one, UnreadableQuery) for one in found):
+            found = compile_readable([*forms, *gone.values()], defined)[: len(forms)]
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:

@@ -294,6 +294,16 @@ WRONG: dict[str, list[Operation]] = {
             f"{EVENT_A}; FROM A PUBLISH E": "E/match->m",
         }.items()
     },
+    "what publishes events goes, and its reader stays": [
+        Reopen(settle=SETTLE),
+        Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P"),
+        *events(0, 4),
+        Unsubscribe("E"),
+        Reopen(settle=SETTLE),
+        *events(8),
+        Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'),
+        *events(12, 18),
+    ],
     "a join has the name of an event statement that was there": [
         Reopen(settle=SETTLE),
         Subscribe(f"{EVENT_A}; {EVENT_B}; FROM AGGREGATE{{count() AS n BY k OVER 5 s}} A", backfill=True),
