@@ -313,7 +313,7 @@ def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
 def only_postings(
     run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
 ) -> PostingRun:
-    """Some postings of a run, of which some instances and documents are left, which have all of these postings."""
+    """The `kept` postings of a run, with the instances and documents that they refer to."""
     counts = np.bincount(run.group[kept], minlength=len(run.value))
     some = counts > 0
     return PostingRun(

@@ -235,7 +235,7 @@ class EventStatements:
 
     def _changed_publishers(self, name: str) -> None:
         waiting = [name]
-        while waiting:
+        while waiting and self._read_apart:  # mostly empty; readers take a walk over all forms
             name = waiting.pop()
             self._read_apart.pop(name, None)
             waiting += {query.name for query in self.readers(name) if query.publishes}

@@ -204,7 +204,8 @@ class StoredQueries:
         defined = registry.events.streams().defined
         found = compile_readable(list(forms), defined)
         if gone and any(isinstance(one, UnreadableQuery) for one in found):
-            found = compile_readable([*forms, *gone.values()], defined)[: len(forms)]
+            again = compile_readable([*forms, *gone.values()], defined)
+            found = [made if isinstance(one, UnreadableQuery) else one for one, made in zip(found, again, strict=False)]
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:

@@ -176,7 +176,7 @@ class EventTrees:
             case 2:
                 return Not(self.expr(less))
             case 3:
-                return Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]
+                return Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]  # rng.choice has any str
             case 4:
                 return syntax.IsNull(self.expr(less), chance(rng, 50))
             case 5:
@@ -184,7 +184,7 @@ class EventTrees:
             case 6:
                 args = tuple(self.expr(less) for _ in range(rng.randrange(4)))
                 return Call(rng.choice(FUNCTIONS), args)
-        return syntax.ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]
+        return syntax.ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]  # rng.choice has any str
 
     def _leaf(self) -> syntax.EventExpr:
         rng = self.rng
@@ -315,7 +315,7 @@ class DocumentTrees:
             case 2:
                 return Not(self._condition(less))
             case 3:
-                return Compare(rng.choice(COMPARISONS), self._value(less), self._value(less))  # type: ignore[arg-type]
+                return Compare(rng.choice(COMPARISONS), self._value(less), self._value(less))  # type: ignore[arg-type]  # rng.choice has any str
         return rng.choice((Number("1"), String("u"), self._call(less, OTHER_CALLS)))
 
     def _path(self, depth: int) -> Rel:
@@ -349,7 +349,7 @@ class DocumentTrees:
             case 1:
                 return _flat(Or, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
             case 2:
-                return Compare(rng.choice(COMPARISONS), self.operand(less), self.operand(less))  # type: ignore[arg-type]
+                return Compare(rng.choice(COMPARISONS), self.operand(less), self.operand(less))  # type: ignore[arg-type]  # rng.choice has any str
         return Not(self.operand(0))
 
     def operand(self, depth: int) -> Expr:
