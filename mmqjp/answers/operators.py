@@ -183,7 +183,7 @@ _LOG = logging.getLogger("mmqjp")
 class Expanded(NamedTuple):
     """Result of a match or watermark: an answer, and documents for readers of streams.
 
-    `duplicate`: another row of R_T gave the answer before. `put_off`: decided at the end of the step. `match` is the
+    `duplicate`: another match gave the answer before. `put_off`: decided at the end of the step. `match` is the
     match behind a watermark's decision. All fields empty: nothing new.
     """
 
@@ -213,8 +213,9 @@ class StepContext:
     ties: set[tuple[Form | EqualTimeBudget, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
     """Pairs of documents with equal times, as the parts of each: with their budget once examined, with their form once
     counted."""
-    emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
-    """By identity of the answer or tuple; an answer comes with the rows of R_T that gave it."""
+    emitted: dict[tuple[object, ...], tuple[Answer, Match] | None] = field(default_factory=dict)
+    """By identity of the answer or tuple; an answer comes with the last match that gave it. It is recorded with each
+    match, so that the table `matches` does not depend on the order in which a plan finds them."""
     put_off: AllPutOff = field(default_factory=dict)
 
     def serves(self, owner: Owner) -> bool:

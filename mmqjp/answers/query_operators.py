@@ -293,7 +293,7 @@ class QueryOperator(Operator):
                 steps.take()
                 told = context.mirrors.tell(one.form.mirror, inputs, steps)
                 for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
-                    if not self._answer(one, context, match.row, inputs, binding):
+                    if not self._answer(one, context, match, inputs, binding):
                         break
             account.charge(inputs.arrival, share, one.new, allowed - steps.left)
         return [expanded for one in answered for expanded in self._published(one, context, inputs)]
@@ -321,7 +321,7 @@ class QueryOperator(Operator):
             got = [q for q in gone if account.gets(share, q, inputs.arrival)]
             ours = share._replace(withheld=(*share.withheld, *got)) if got else share
             answering = _Answering(form, account, ours, Steps())
-            self._answer(answering, context, match.row, inputs, one.binding)
+            self._answer(answering, context, match, inputs, one.binding)
             found += self._published(answering, context, inputs)
         return [item._replace(match=match) for item in found]
 
@@ -343,7 +343,7 @@ class QueryOperator(Operator):
     ) -> Sequence[Expanded]:
         values = [_direct_value(term, inputs, match.nodes) for term in direct.terms]
         holes = [hole if isinstance(hole, str) else _direct_value(hole, inputs, match.nodes) for hole in direct.holes]
-        item = self._expanded(form, context, match.row, inputs, values, holes, share)
+        item = self._expanded(form, context, match, inputs, values, holes, share)
         if item is None or item.answer is None or item.duplicate:
             account.charge(inputs.arrival, share, 0, direct.steps)
         else:
@@ -365,7 +365,7 @@ class QueryOperator(Operator):
                     answering = found[one]
                     if answering is not None:
                         with suppress(OutOfSteps):
-                            self._answer(answering, context, match.row, inputs, binding)
+                            self._answer(answering, context, match, inputs, binding)
         ordered = sorted(found.items(), key=lambda item: item[0].number)
         return [answering for _, answering in ordered if answering is not None]
 
@@ -386,14 +386,14 @@ class QueryOperator(Operator):
         )
 
     def _answer(
-        self, answering: _Answering, context: StepContext, row: int, inputs: Inputs, binding: JointBinding
+        self, answering: _Answering, context: StepContext, match: Match, inputs: Inputs, binding: JointBinding
     ) -> bool:
         """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if it exceeds every
         member's quota."""
         if answering.new > self._quota.matches or answering.steps.left < 0:
             return False
         values, holes = self._values(answering.form, binding)
-        item = self._expanded(answering.form, context, row, inputs, values, holes, answering.share)
+        item = self._expanded(answering.form, context, match, inputs, values, holes, answering.share)
         if answering.form.once is not None:
             self._put_off(answering, context, inputs, values, binding)
             item = item and item._replace(put_off=True)
@@ -442,7 +442,7 @@ class QueryOperator(Operator):
         self,
         form: Form,
         context: StepContext,
-        row: int,
+        match: Match,
         inputs: Inputs,
         values: list[BoundValue],
         holes: list[BoundValue | str],
@@ -450,10 +450,10 @@ class QueryOperator(Operator):
     ) -> Expanded | None:
         key = _choice(form, inputs, values)
         if (emitted := context.emitted.get(key)) is not None:
-            answer, rows = emitted
-            if row in rows:
+            answer, last = emitted
+            if last is match:
                 return None
-            rows.add(row)
+            context.emitted[key] = answer, match
             return Expanded(answer, duplicate=True)
         selection = form.selection
         nodes = tuple([value.json() for value in values])
@@ -472,7 +472,7 @@ class QueryOperator(Operator):
             inputs.arrival,
             tuple([query.qid for query in share.withheld]),
         )
-        context.emitted[key] = answer, {row}
+        context.emitted[key] = answer, match
         return Expanded(answer)
 
 

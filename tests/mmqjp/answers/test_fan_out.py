@@ -148,12 +148,28 @@ def answered(engine: Session, script: Script, documents: list[Document], deliver
     return outputs
 
 
-@pytest.mark.parametrize("seed", seeds(1, 400))
-def test_ids_do_not_depend_on_order_batches_plans_and_restarts(seed, tmp_path):
+def matched(engine: Session) -> list[tuple[object, ...]]:
+    """The rows of `matches`, with documents and nodes as every store has them."""
+    rows = engine.sql("SELECT query, docid1, docid2, bindings FROM matches", trusted=True).to_pylist()
+    sources = {
+        row[end]: engine.records[row[end]].sources
+        for row in rows
+        for end in ("docid1", "docid2")
+        if row[end] is not None
+    }
+    return sorted(
+        (row["query"], str(sources.get(row["docid1"])), str(sources.get(row["docid2"])), row["bindings"])
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize("seed", seeds(2, 400))
+def test_ids_and_matches_do_not_depend_on_order_batches_plans_and_restarts(seed, tmp_path):
     rng = random.Random(seed)
     script, documents = random_case(seed)
     with Session("duckdb", plan=rng.choice(PLANS)) as engine:
         first = answered(engine, script, documents, Delivery(None, 100))
+        matches = matched(engine)
     state, again = tmp_path / "state", list[Output]()
     for batch in arranged(documents, Delivery(seed, rng.randint(1, 5))):
         with Session("duckdb", state=state, plan=rng.choice(PLANS)) as engine:
@@ -162,6 +178,7 @@ def test_ids_do_not_depend_on_order_batches_plans_and_restarts(seed, tmp_path):
     assert ids(again) == ids(first)
     with Session("duckdb", state=state) as engine:
         assert_consistent(engine, again)
+        assert matched(engine) == matches
 
 
 def test_outputs_are_a_sequence_however_they_are_cut():
@@ -180,9 +197,16 @@ def test_outputs_are_a_sequence_however_they_are_cut():
             outputs[beyond]
 
 
-def test_an_output_is_of_a_match_for_each_row_that_gives_it():
+@pytest.mark.parametrize(
+    "query",
+    [
+        "FROM S//a->x[./k->p] JOIN {p = q OR p = r, INF} S//b->y[./k->q][./l->r]",
+        "SELECT x FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./*->q]",
+    ],
+)
+def test_an_output_is_of_each_match_that_gives_it(query):
     with Session("duckdb") as engine:
-        engine.subscribe("FROM S//a->x[./k->p] JOIN {p = q OR p = r, INF} S//b->y[./k->q][./l->r] PUBLISH either")
+        engine.subscribe(f"{query} PUBLISH either")
         (output,) = engine.process([
             Document("d1", "<a><k>v</k></a>", time=1), Document("d2", "<b><k>v</k><l>v</l></b>", time=2)
         ])  # fmt: skip
