@@ -94,7 +94,7 @@ fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
 	$(BIN)/python -m tests.fuzz $(READER) -max_total_time=$(SECONDS)
 
-# Its random cases are others each day: make soak DAY=2026-11-26 repeats those of a day.
+# Its random cases are others each day, a twentieth of what tests name: make soak DAY=2026-11-26 repeats those of a day.
 soak: $(READY)
 	MMQJP_TESTS_DAY=$(DAY) $(PYTEST) -m "" --hypothesis-profile=soak
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'

@@ -8,9 +8,8 @@ from typing import Any
 
 from hypothesis import settings
 
-AT_LENGTH = 1_000
+AT_LENGTH = 200
 """The number of examples of hypothesis in the long run, unless a test names one."""
-
 
 DAY = (date.fromisoformat(os.environ.get("MMQJP_TESTS_DAY", "2026-01-01")) - date(2026, 1, 1)).days
 """The day whose seeds the long run takes. `make soak` sets it to today; set it to repeat the run of another day."""
@@ -21,18 +20,25 @@ A_DAY = 10_000
 SMALL = 100
 """With fewer seeds in the long run a test has the same ones each day: they number cases."""
 
+DAYS = 20
+"""In this many days the long run tries the number of cases that tests name. All on one day would take a day."""
+
 
 def seeds(few: int, many: int, first: int = 0) -> range:
     """Numbers from `first` on as parameters of a test: a few, or in the long run many, which change by the day."""
     if not at_length():
         return range(first, first + few)
     begin = first + (DAY * A_DAY if many >= SMALL else 0)
-    return range(begin, begin + many)
+    return range(begin, begin + _today(few, many))
 
 
 def examples(few: int, many: int, **more: Any) -> settings:
     """How many examples hypothesis tries, for a test of which each takes long, or nearly no time; and more settings."""
-    return settings(max_examples=many if at_length() else few, **more)
+    return settings(max_examples=_today(few, many) if at_length() else few, **more)
+
+
+def _today(few: int, many: int) -> int:
+    return many if many < SMALL else max(few, many // DAYS)
 
 
 def at_length() -> bool:

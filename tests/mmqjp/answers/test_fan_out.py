@@ -224,7 +224,7 @@ def told(outputs: list[Output]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(14, 414))
+@pytest.mark.parametrize("seed", seeds(0, 400, 14))
 def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(seed, spark, tmp_path, monkeypatch):
     context = run_in_process(monkeypatch, cores=1 + seed % 3, seed=seed)
     rng = Random(seed)
