@@ -59,8 +59,8 @@ class Live:
     """An engine in use, next to the model. Its store is in a directory below `place`. Each process that dies leaves a
     copy of the state at that moment."""
 
-    def __init__(self, engine: str | SparkSession, place: Path, now: int) -> None:
-        self._kind, self._place, self._now = engine, place, now
+    def __init__(self, engine: str | SparkSession, place: Path, now: int, patterns: str = "driver") -> None:
+        self._kind, self._place, self._now, self._patterns = engine, place, now, patterns
         self._numbers = count()
         self._state = place / str(next(self._numbers))
         self.outputs = self.letters = self.broken = 0
@@ -116,6 +116,7 @@ class Live:
             idle_after=opened.idle_after,
             max_ahead=opened.max_ahead,
             settle=opened.settle,
+            patterns=self._patterns,
             now=lambda: self._now,
         )
 

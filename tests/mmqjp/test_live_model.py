@@ -379,6 +379,7 @@ def test_live_use_on_spark_gives_what_the_model_expects(seed, spark, tmp_path):
     live = Live(spark, tmp_path, START)
     live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long
     assert live.outputs > 0
-    live = Live(spark, tmp_path, START)
-    live.run(operations_with_events(Random(seed), 6))
-    assert live.outputs > 0
+    for patterns in ("driver", "executors"):
+        live = Live(spark, tmp_path, START, patterns)
+        live.run(operations_with_events(Random(seed), 6))
+        assert live.outputs > 0
