@@ -6,10 +6,9 @@ import pytest
 from lxml import etree
 
 from feeds.documents import Document
-from feeds.fetch.http import feeds_of_page
 from feeds.items import Origin, is_harmless
 from tests.generate.seeds import seeds
-from tests.support.feed_texts import atom, json_feed, only, read, rss
+from tests.support.feed_texts import atom, json_feed, read, rss
 
 HERE = Origin("dir/feed.xml", 1_800_000_000_000_000, base="https://base.example/feed")
 
@@ -82,23 +81,3 @@ def test_no_spelling_of_a_scheme_gets_through(seed: int):
             word = word[:place] + rng.choice("\n\r\t") * rng.randrange(1, 3) + word[place:]
         word = "".join(chr(rng.randrange(33)) for _ in range(rng.randrange(3))) + word
         assert not is_harmless(word + "alert(1)"), repr(word)
-
-
-def test_a_page_s_feeds_are_web_addresses():
-    feeds = (*BAD[:7], "/feed", "data:x")
-    links = "".join(f"<link rel=alternate type=application/rss+xml href='{one}'>" for one in feeds)
-    assert feeds_of_page(f"<meta charset=utf-8>{links}".encode(), "https://p.example/") == ["https://p.example/feed"]
-
-
-def title(markup):
-    return dict(only(atom(f"{markup}<id>1</id>")))["title"]
-
-
-def test_titles_are_text():
-    tag = "&lt;meta http-equiv=refresh content=0&gt;"
-    assert title(f"<title>On {tag}</title>") == "On <meta http-equiv=refresh content=0>"
-    assert title(f'<title type="html">On {tag}</title>') == "On"
-    twice = tag.replace("&", "&amp;")
-    assert title(f'<title type="html">On {twice}</title>') == "On <meta http-equiv=refresh content=0>"
-    inside = '<div xmlns="http://www.w3.org/1999/xhtml">On <meta content="0"/><b>it</b></div>'
-    assert title(f'<title type="xhtml">{inside}</title>') == "On it"

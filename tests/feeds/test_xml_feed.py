@@ -113,6 +113,7 @@ def test_fields_of_rss(item, expected):
     assert {name: found.get(name) for name in expected} == expected
 
 
+META, XHTML = "&lt;meta content=0&gt;", "<div xmlns='http://www.w3.org/1999/xhtml'>"
 ALTERNATE = (
     "<link rel='alternate' type='application/json' href='https://f.example/j'/><link href='https://f.example/1'/>"
 )
@@ -143,6 +144,10 @@ ALTERNATE = (
         ),
         ("<contributor><name>X</name></contributor>", {"author": None}),
         ("<author><name>Ann</name><uri>https://x.example/</uri></author>", {"author": "Ann"}),
+        (f"<title>On {META}</title>", {"title": "On <meta content=0>"}),
+        (f"<title type='html'>On {META}</title>", {"title": "On"}),
+        (f"<title type='html'>On {META.replace('&', '&amp;')}</title>", {"title": "On <meta content=0>"}),
+        (f"<title type='xhtml'>{XHTML}On <meta content='0'/><b>it</b></div></title>", {"title": "On it"}),
         ("<category term='a &lt;b&gt;' label='X'/>", {"category": "a <b>"}),
     ],
 )
@@ -227,17 +232,15 @@ def test_what_feedparser_fails_at_is_read_without_it(monkeypatch):
 def test_json_feeds():
     text = "use <b> &amp; 'x'"
     item = dict.fromkeys(("title", "summary", "content_text"), text) | {"tags": [text], "authors": [{"name": text}]}
-    told = only(json_feed(item | {"id": 1.5, "date_published": 1704153600, "date_modified": None}))
-    found = dict(told)
+    found = dict(only(json_feed(item | {"id": 1.5, "date_published": 1704153600, "date_modified": None})))
     assert {found[name] for name in ("title", "description", "author", "category")} == {text}
     assert found["content"] == "use &lt;b&gt; &amp;amp; 'x'" and found["guid"] == "1.5"
     assert "timestamp" not in found
     for value in json.loads("[true, [], {}, null, 3.5e300]"):
         assert read(json_feed({"id": "1", "title": "T", "date_published": value, "tags": value, "authors": value}))
     reject, document = read(json.dumps({"version": "https://jsonfeed.org/version/1.1", "items": [7, {"id": "a"}]}))
-    assert (
-        isinstance(document, Document) and reject.reason == "dir/feed.xml: entry 1 cannot be read: it is no JSON object"
-    )
+    assert isinstance(document, Document)
+    assert reject.reason == "dir/feed.xml: entry 1 cannot be read: it is no JSON object"
     for bad in ("[]", "[1]", "7x", '{"items": []}', '{"version": "https://www.jsonfeed.org/version/1.1", "items": []}'):
         assert isinstance(read(bad)[0], Reject)
 
@@ -245,46 +248,30 @@ def test_json_feeds():
 # ---------------------------------------------------------------- bytes
 
 LABELS = """
-utf-8 unicode-1-1-utf-8 unicode11utf8 unicode20utf8 utf-8 utf8 x-unicode20utf8
-cp866 866 cp866 csibm866 ibm866
-iso8859-2 csisolatin2 iso-8859-2 iso-ir-101 iso8859-2 iso88592 iso_8859-2 iso_8859-2:1987 l2 latin2
-iso8859-3 csisolatin3 iso-8859-3 iso88593 l3 latin3
-iso8859-4 csisolatin4 iso-8859-4 iso88594 l4 latin4
-iso8859-5 csisolatincyrillic cyrillic iso-8859-5 iso88595
-iso8859-6 arabic asmo-708 csiso88596e csiso88596i ecma-114 iso-8859-6 iso-8859-6-e iso-8859-6-i iso88596
-iso8859-7 csisolatingreek ecma-118 elot_928 greek greek8 iso-8859-7 iso88597 sun_eu_greek
-iso8859-8 csiso88598e csisolatinhebrew hebrew iso-8859-8 iso-8859-8-e iso88598 visual csiso88598i iso-8859-8-i logical
-iso8859-10 csisolatin6 iso-8859-10 iso885910 l6 latin6
-iso8859-13 iso-8859-13 iso8859-13 iso885913
-iso8859-14 iso-8859-14 iso885914
-iso8859-15 csisolatin9 iso-8859-15 iso885915 l9
-iso8859-16 iso-8859-16
-koi8-r cskoi8r koi koi8 koi8-r koi8_r
-koi8-u koi8-ru koi8-u
-mac-roman csmacintosh mac macintosh x-mac-roman
-cp874 dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874
-cp1250 cp1250 windows-1250 x-cp1250
-cp1251 cp1251 windows-1251 x-cp1251
-cp1252 ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819 iso-8859-1 iso8859-1 iso88591 iso_8859-1 l1 latin1 us-ascii
-cp1252 windows-1252 x-cp1252
-cp1253 cp1253 windows-1253 x-cp1253
-cp1254 csisolatin5 iso-8859-9 iso8859-9 iso88599 l5 latin5 windows-1254 x-cp1254
-cp1255 cp1255 windows-1255 x-cp1255
-cp1256 cp1256 windows-1256 x-cp1256
-cp1257 cp1257 windows-1257 x-cp1257
-cp1258 cp1258 windows-1258 x-cp1258
-mac-cyrillic x-mac-cyrillic x-mac-ukrainian
-gb18030 chinese csgb2312 csiso58gb231280 gb2312 gb_2312 gb_2312-80 gbk iso-ir-58 x-gbk gb18030
-big5hkscs big5 big5-hkscs cn-big5 csbig5 x-x-big5
-euc_jp cseucpkdfmtjapanese euc-jp x-euc-jp
-iso2022_jp csiso2022jp iso-2022-jp
-cp932 csshiftjis ms932 ms_kanji shift-jis shift_jis sjis windows-31j x-sjis
-cp949 cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 windows-949
+    utf-8 unicode-1-1-utf-8 unicode11utf8 unicode20utf8 utf-8 utf8 x-unicode20utf8; cp866 866 cp866 csibm866 ibm866;
+    iso8859-2 csisolatin2 iso-8859-2 iso-ir-101 iso8859-2 iso88592 iso_8859-2 iso_8859-2:1987 l2 latin2; iso8859-3
+    csisolatin3 iso-8859-3 iso88593 l3 latin3; iso8859-4 csisolatin4 iso-8859-4 iso88594 l4 latin4; iso8859-5
+    csisolatincyrillic cyrillic iso-8859-5 iso88595; iso8859-6 arabic asmo-708 csiso88596e csiso88596i ecma-114
+    iso-8859-6 iso-8859-6-e iso-8859-6-i iso88596; iso8859-7 csisolatingreek ecma-118 elot_928 greek greek8 iso-8859-7
+    iso88597 sun_eu_greek; iso8859-8 csiso88598e csisolatinhebrew hebrew iso-8859-8 iso-8859-8-e iso88598 visual
+    csiso88598i iso-8859-8-i logical; iso8859-10 csisolatin6 iso-8859-10 iso885910 l6 latin6; iso8859-13 iso-8859-13
+    iso8859-13 iso885913; iso8859-14 iso-8859-14 iso885914; iso8859-15 csisolatin9 iso-8859-15 iso885915 l9; iso8859-16
+    iso-8859-16; koi8-r cskoi8r koi koi8 koi8-r koi8_r; koi8-u koi8-ru koi8-u; mac-roman csmacintosh mac macintosh
+    x-mac-roman; cp874 dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874; cp1250 cp1250 windows-1250
+    x-cp1250; cp1251 cp1251 windows-1251 x-cp1251; cp1252 ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819
+    iso-8859-1 iso8859-1 iso88591 iso_8859-1 l1 latin1 us-ascii; cp1252 windows-1252 x-cp1252; cp1253 cp1253
+    windows-1253 x-cp1253; cp1254 csisolatin5 iso-8859-9 iso8859-9 iso88599 l5 latin5 windows-1254 x-cp1254; cp1255
+    cp1255 windows-1255 x-cp1255; cp1256 cp1256 windows-1256 x-cp1256; cp1257 cp1257 windows-1257 x-cp1257; cp1258
+    cp1258 windows-1258 x-cp1258; mac-cyrillic x-mac-cyrillic x-mac-ukrainian; gb18030 chinese csgb2312 csiso58gb231280
+    gb2312 gb_2312 gb_2312-80 gbk iso-ir-58 x-gbk gb18030; big5hkscs big5 big5-hkscs cn-big5 csbig5 x-x-big5; euc_jp
+    cseucpkdfmtjapanese euc-jp x-euc-jp; iso2022_jp csiso2022jp iso-2022-jp; cp932 csshiftjis ms932 ms_kanji shift-jis
+    shift_jis sjis windows-31j x-sjis; cp949 cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987
+    ks_c_5601-1989 ksc5601 ksc_5601 windows-949
 """
 
 
 def test_labels_are_those_of_browsers():
-    for line in LABELS.strip().splitlines():
+    for line in LABELS.split(";"):
         codec, *labels = line.split()
         for label in labels:
             assert codec_of(label) == codec_of(f" {label.upper()}\n") == codec, label
@@ -351,18 +338,36 @@ def test_entities_of_a_dtd_are_known_without_loading_it():
     own = "<!DOCTYPE rss [<!ENTITY me 'Ann &amp; I'><!ENTITY copy '(c)'><!ENTITY out SYSTEM 'file:///etc/passwd'>]>"
     feed = rss("<item><title>&me; &copy; &reg; &out;.</title></item>")
     assert values(own + feed, "title") == ["Ann & I (c) ® ."]
-
-
-def test_prefixes_that_are_nowhere_declared_have_their_usual_meaning():
+    # So are the usual prefixes where none is declared.
     feed = "<rss><channel><item><title>T</title><dc:creator>Ann</dc:creator><x:y>1</x:y></item></channel></rss>"
     assert values(feed, "author") == ["Ann"]
 
 
 LINEAR = """
-from feeds.decoding import declare_prefixes, decode_text, mend_references, windows_references
-from feeds.feed import read_feed
-from feeds.items import Origin
+import gzip, zstandard
 from common.dates import parse_timestamp
+from feeds.decoding import declare_prefixes, decode_text, mend_references, windows_references
+from feeds.documents import Document
+from feeds.feed import read_feed
+from feeds.fetch.http import DecodeError, decode, fresh_for, retry_after
+from feeds.fetch.lists import read_opml
+from feeds.files import kind_of_body
+from feeds.items import Origin, is_harmless
+for start in (b"<!DOCTYPE ", b"<!DOCTYPE a [", b"<?", b"<!--", b"<feed ", b"<feed version ", b"<a:"):
+    kind_of_body(start * 10_000), kind_of_body(start + b"a" * 65_000), kind_of_body(start + b" " * 65_000)
+    kind_of_body(start + b"]" * 65_000), kind_of_body(b"<a>" + start * 10_000)
+decode_text(b"<?xml " + b"encoding " * 1_000_000), decode_text(b" " * 8_000_000)
+Document("i", "<?xml " + " encoding='" * 1_000_000).xml_bytes()
+for many in (gzip.compress(b"") * 999, zstandard.compress(b"") * 999):
+    for coding in ("gzip", "zstd"):
+        try: decode(many + bytes(15_000_000), coding, 15_000_000)
+        except DecodeError: pass
+outline = "<outline " + " ".join(f"a{i}=''" for i in range(400_000)) + "/>"
+read_opml(f"<opml><body>{outline}</body></opml>".encode())
+for text in ("max-age " * 20_000, "max-age=" + " " * 99_999, "no-" * 40_000, "," * 99_999, "9" * 99_999):
+    fresh_for({"Cache-Control": text, "Expires": text, "Age": text}, 0)
+    retry_after({"Retry-After": text}, 0)
+is_harmless("javascript" * 1_000_000), is_harmless(" \\n" * 4_000_000)
 for piece in ("&", "<", "<![CDATA[", "<!--", '<a b="', "<a '\\"", "&a", "&#1", "<!DOCTYPE [<!ENTITY ", "x:"):
     mend_references(piece * 200_000), declare_prefixes("<a " + piece * 200_000, {}), windows_references(piece * 200_000)
 decode_text(b"<?xml " + b"encoding=" * 200_000), decode_text(b"<?xml encoding='" + b"a" * 1_000_000)

@@ -103,6 +103,7 @@ def test_feeds_of_a_page_in_its_order_and_comments_last():
     page = b"""<html><head><base href="/blog/"><link rel=alternate type="application/rss+xml" href="c" title="Comments">
     <link rel="feed alternate" type="TEXT/XML" href="a?x=1&amp;y=2"><link rel=alternate type=text/html href=no>
     <link rel="alternate" type="application/atom+xml"><link rel=alternate type=application/atom+xml href='http://[x'>
+    <link rel=alternate type=application/rss+xml href=" java\nscript:x"><link rel=alternate type=text/xml href="data:x">
     <link rel=alternate type=application/feed+json href=" //other.example/f.json "></head>"""
     assert feeds_of_page(page, "https://s.example/index") == [
         "https://s.example/blog/a?x=1&y=2",
