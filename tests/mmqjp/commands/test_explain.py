@@ -9,7 +9,6 @@ import duckdb
 import pytest
 from lxml import etree
 
-from join_stage.protocol import PLANS
 from mmqjp.explain.svg import WIDTH, query_lines
 from mmqjp.shown_engine import Engine
 from tests.support.cli import mmqjp, write_queries
@@ -174,13 +173,6 @@ def test_a_script_of_many_forms(explain):
     assert "left, stream S" in section(inner, "join graph")
 
 
-def test_of_many_sharers_the_first_are_named(explain, tmp_path):
-    lines = explain(";".join(["FROM S//a->x JOIN {x = y, 1} S//b->y"] * 13), "--query", "q1")
-    few = "shared with q2, q3, q4, q5, q6, q7, q8, q9, q10, q11, and more"
-    assert [line.strip() for line in lines if "shared with" in line] == [few, few]
-    assert few.removeprefix("shared with ") in " ".join(mmqjp("check", tmp_path / "queries.xscl").stdout.split())
-
-
 @pytest.mark.parametrize(
     ("text", "shown", "absent"),
     [
@@ -209,24 +201,7 @@ def test_names_and_mistakes(tmp_path):
     assert (result.exit_code, result.stdout) == (1, "") and result.stderr.startswith(f"{queries}:1:")
 
 
-TABLE = """
-q1     FOLLOWED BY  S     1  2  0  again
-q2     FOLLOWED BY  S     1  2  0  -
-again  JOIN         S     1  2  0  q1
-chain  chain of 3   S     1  1  1  -
-q6     filter       S     1  0  2  -
-q7     filter       blog  1  0  2  -
-"""
-
-
-def test_check_sums_up_all_files(tmp_path):
-    queries = write_queries(tmp_path, f"{THESIS}; FROM S//a->x[./b]; FROM blog")
-    result = mmqjp("check", queries)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{queries}: 7 queries, no mistakes\n")
-    found = [line.split() for line in result.stdout.splitlines()]
-    assert all(line.split() in found for line in TABLE.strip().splitlines())
-    assert max(map(len, result.stdout.splitlines()[1:])) <= WIDTH
+def test_check_reads_all_files(tmp_path):
     good, bad = tmp_path / "good.xscl", tmp_path / "bad.xscl"
     good.write_text("FROM S//a")
     bad.write_text("FROM S//a[position() = 1];\nFROM S//b->x JOIN {x = y, 1 eon} S//c->y")
@@ -246,23 +221,14 @@ def cost_lines(lines, kind):
     return [part.split(" last measured")[0].split(" Datalog")[0] for part in text.split(f"{kind} cost: ")[1:]]
 
 
-def test_costs_without_a_store_are_unknown(explain):
-    lines = explain(PAIRS, "--query", "one")
-    assert "plan signature" in map(str.strip, lines)
-    assert cost_lines(lines, "estimated") == ["no documents are kept (--state DIR names a store with some)"]
-    assert cost_lines(lines, "last measured") == ["no batch has matched it yet"]
-    assert "plan views" in map(str.strip, explain(PAIRS, "--plan", "views"))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_costs_in_a_store(tmp_path, plan):
+def test_costs_in_a_store(tmp_path):
     queries, documents, store = write_queries(tmp_path, PAIRS), tmp_path / "d.jsonl", tmp_path / "store"
     values = [("a", 1), ("b", 1), ("b", 1), ("b", 2), ("c", 1)]
     texts = (f'{{"id": "{i}", "time": {i}, "xml": "<{tag}>{n}</{tag}>"}}' for i, (tag, n) in enumerate(values))
     documents.write_text("\n".join(texts))
-    options = ("--queries", queries, "--documents", documents, "--engine", "duckdb", "--state", store, "--plan", plan)
+    options = ("--queries", queries, "--documents", documents, "--engine", "duckdb", "--state", store)
     assert mmqjp("run", *options).exit_code == 0
-    lines = mmqjp("explain", queries, "--state", store, "--plan", plan).stdout.splitlines()
+    lines = mmqjp("explain", queries, "--state", store).stdout.splitlines()
     guesses = [text.split(" for this row's rarest join, ") for text in cost_lines(lines, "estimated")]
     # Two pairs of an a and a b; a document of five meets them on either side.
     assert guesses == [
@@ -270,8 +236,11 @@ def test_costs_in_a_store(tmp_path, plan):
         for pairs in (0.8, 0.0)
     ]
     measured = cost_lines(lines, "last measured")
-    assert len(measured) == 2 and all(f"for 2 matches of a batch, in the plan {plan}" in text for text in measured)
-    assert mmqjp("explain", queries, "--state", store, "--query", "one").exit_code == 0
+    assert len(measured) == 2 and all("for 2 matches of a batch, in the plan signature" in text for text in measured)
+    alone = mmqjp("explain", queries, "--query", "one", "--plan", "views").stdout.splitlines()
+    assert "plan views" in map(str.strip, alone)
+    assert cost_lines(alone, "estimated") == ["no documents are kept (--state DIR names a store with some)"]
+    assert cost_lines(alone, "last measured") == ["no batch has matched it yet"]
 
 
 def test_a_directory_without_the_queries_or_a_store_is_an_error(tmp_path):
@@ -476,7 +445,7 @@ def test_the_plan_before_and_after_each_rule(tmp_path):
     _, rules, after = parts(lines(tmp_path, "--plan", "--without", "cse"))
     assert any(line.split() == ["cse", "is", "off"] for line in rules)
     assert any("FILTER of 1: 3 rows" in line for line in after)
-    many = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(1000))
+    many = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(100))
     assert len(lines(tmp_path, "--plan", text=many)) < 40
 
 

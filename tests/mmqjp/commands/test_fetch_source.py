@@ -16,7 +16,6 @@ from lxml import etree
 from feeds.fetch.archive import DropArchive
 from feeds.fetch.state import STATE_FILE, FetchStore, source_name
 from feeds.readers import ALL_READ, Offset
-from mmqjp.engine import Session
 from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
 from mmqjp.service.log import JsonLog, NullLog
 from mmqjp.service.metrics import Metrics
@@ -103,11 +102,6 @@ def test_run_without_a_state_leaves_nothing(server, tmp_path, monkeypatch):
     assert result.exit_code == 0 and lines(result.stdout) == 2
     assert "1 new, 0 unchanged, 1 failed" in result.stderr and "the server answered 404" in result.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_raw_entries_can_be_fetched_too(call):
-    raw = call("run", "--feeds=raw")
-    assert ">Site</channel_title>" in raw.stdout and lines(raw.stdout) == 2
 
 
 def test_changed_versions_are_documents_unless_they_are_ignored(call, server, tmp_path):
@@ -226,21 +220,6 @@ def test_versions_that_are_read_go_after_a_while_but_for_the_newest(fetching, se
     assert len(fetching.bodies(url)) == 1
 
 
-def test_what_was_read_and_notes_that_later_ones_supersede_are_dropped(call, server, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 3)
-    monkeypatch.setattr("mmqjp.state.eviction.OFFSETS_COMPACTED_AFTER", 0)
-    sizes = []
-    for number in range(4):
-        server.serve("/a", rss(str(number)))
-        assert call("stream", *NOW, "--keep-drops", "0s").exit_code == 0
-        due(tmp_path / "state")
-        with Session("duckdb", state=tmp_path / "state") as engine:
-            counted = engine.sql("SELECT (SELECT count(*) FROM settings) + (SELECT count(*) FROM offsets)")
-        sizes.append(counted.column(0)[0].as_py())
-    folder = tmp_path / "state" / "drops" / source_name(server.url("/a"))
-    assert len(list(folder.iterdir())) == 2 and max(sizes) < 40 and sizes[3] <= max(sizes[:3]) + 4
-
-
 PLAIN = ["--engine", "duckdb", "--lateness", "INF"]
 
 MENTIONS = """
@@ -304,7 +283,7 @@ def told(text: str) -> set[tuple[str, str]]:
     return {(output.findtext("t/feed_title", ""), output.findtext("f/folder", "")) for output in outputs}
 
 
-@pytest.mark.parametrize("way", ["stream --fetch", "drops", "warc"])
+@pytest.mark.parametrize("way", ["stream --fetch", "warc"])
 def test_titles_and_folders_come_from_the_list_to_the_items(news, tmp_path, way):
     queries = write_queries(tmp_path, "; ".join([MENTIONS, SECTIONS, WORLD]))
     (tmp_path / "feeds.opml").write_text(opml(news))
@@ -313,8 +292,7 @@ def test_titles_and_folders_come_from_the_list_to_the_items(news, tmp_path, way)
     if way == "stream --fetch":
         result = mmqjp("stream", *reading, "--trigger", "available-now", *local, "--fetch", tmp_path / "feeds.opml")
     else:
-        layout = ["--warc"] if way == "warc" else []
-        assert mmqjp("fetch", tmp_path / "feeds.opml", "--out", tmp_path / "crawl", *local, *layout).exit_code == 0
+        assert mmqjp("fetch", tmp_path / "feeds.opml", "--out", tmp_path / "crawl", *local, "--warc").exit_code == 0
         result = mmqjp("run", *reading, "--documents", tmp_path / "crawl", "--feeds")
     assert result.exit_code == 0, result.stderr
     assert found(result.stdout, "mentions") == [["world two", "sport one"], ["world two", "world one"]]

@@ -3,14 +3,12 @@
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 
 import httpx
@@ -165,40 +163,6 @@ def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
             assert (status, warned["by"], warned["level"]) == (0, "uvicorn.error", "warning")
             assert "Invalid HTTP request" in warned["text"] and events[-1]["event"] == "stopped"
             assert "SELECT" not in said and "select" not in said, "questions of pages are not logged"
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def test_a_finished_store_is_shown_to_who_has_the_link_until_its_process_is_killed(tmp_path, queries):
-    documents, state = write_documents(tmp_path / "d.jsonl", DOCUMENTS), tmp_path / "state"
-    done = mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", state)
-    assert done.exit_code == 0
-    with served(state) as page:
-        with httpx.Client(follow_redirects=True, timeout=60) as browser:
-            assert "book_blog" in browser.get(page.link).text
-            assert "book_blog" in browser.get(page.url).text
-        assert httpx.get(page.link).status_code == 200 and "has been used" in httpx.get(page.link).text
-        assert httpx.get(f"{page.url}/healthz").text == "ok\n"
-        (child,) = children(page.process.pid)
-        os.kill(child, signal.SIGKILL)
-        status, said = page.ended()
-        assert status == 1
-        assert "mmqjp: error: the page is not served any more: its process ended with status -9" in said
-
-
-def test_the_page_ends_with_the_service_whatever_clients_are_there(tmp_path):
-    with served(tmp_path / "state") as page:
-        (child,) = children(page.process.pid)
-        end = os.pidfd_open(child)
-        with page.client() as client, client.stream("GET", "/api/v1/events") as stream:
-            assert stream.status_code == 200
-            page.process.kill()
-            page.process.wait(120)
-            listen("127.0.0.1", int(page.url.rpartition(":")[2])).close()  # waits until the address is free
-            assert select.select([end], [], [], 60)[0]
-        os.close(end)
 
 
 def test_a_page_whose_service_is_gone_waits_for_no_client(tmp_path, monkeypatch):
