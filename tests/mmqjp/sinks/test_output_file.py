@@ -3,10 +3,9 @@
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
@@ -186,31 +185,3 @@ def test_a_service_whose_files_cannot_grow_stops_with_the_cause_and_goes_on(more
     place.drop("1.jsonl", range(documents), text="v" * 2_000)
     without_room(place, (place.state / DUCKDB_FILE).stat().st_size + more)
     with_room(place, documents)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", path], check=False, capture_output=True)
-    if mounted.returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    yield path
-    subprocess.run(["umount", path], check=True)
-
-
-@pytest.mark.parametrize(
-    "room", [20_000, *(pytest.param(room, marks=pytest.mark.soak) for room in (250_000, 1_100_000))]
-)
-def test_a_service_on_a_full_disk_stops_with_the_cause_and_goes_on(room: int, small_disk: Path, tmp_path: Path):
-    place = Directory(small_disk)
-    place.drops = tmp_path / "drops"
-    place.drops.mkdir()
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-    place.drop("1.jsonl", range(60), text="v" * 2_500)
-    filler = small_disk / "filler"
-    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - room))
-    without_room(place)
-    filler.unlink()
-    with_room(place, 60)

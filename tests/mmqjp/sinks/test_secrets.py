@@ -246,7 +246,7 @@ def test_no_secret_is_found_anywhere(place):
     for arguments in (["add", "live", *more], ["set", "live", "wait=1s"]):
         told += mmqjp("sinks", *arguments, "--state", "state").stdout
     for name in ("echoed", "mailed", "printed", "unknown", "live"):
-        for arguments in (["show", name], ["show", name, "--json"], ["failed", name, "--json"], ["test", name]):
+        for arguments in (["show", name, "--json"], ["failed", name, "--json"], ["test", name]):
             done = mmqjp("sinks", *arguments, "--state", "state", "--debug")
             told += done.stdout + done.stderr
     assert "the test of mailed failed: 127.0.0.1 refused the mail: 554 I know [secret mail]" in told

@@ -27,33 +27,21 @@ from mmqjp.sinks.secrets import EnvSecret, FileSecret, SecretError, SecretName, 
 from mmqjp.sinks.sink import MOST_BYTES, DeliveryResult, Message, Receiver, payload
 from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver, render_mail
 from tests.mmqjp.present.test_formats import HOSTILE, HOSTILE_MATCHES, PAGE_ELEMENTS
-from tests.support.hook_server import (
-    Behaviour,
-    HookServer,
-    answer,
-    babble,
-    drip,
-    flood,
-    hang,
-    hook_server,
-    redirect,
-    reset,
-)
+from tests.support.feed_server import closed_port
+from tests.support.hook_server import Behaviour, HookServer, answer, babble, drip, flood, hang, hook_server, reset
 from tests.support.mail_server import MailServer, mail_server, make_certificate
 from tests.support.messages import match, message
 
 MESSAGE = message(match(1), match(2))
 
 
-def result_of(made: Callable[[], Receiver], given: Message = MESSAGE, times: int = 1) -> DeliveryResult:
+def result_of(made: Callable[[], Receiver], given: Message = MESSAGE) -> DeliveryResult:
     """What comes of a message. The receiver is made within the loop that it needs."""
 
     async def run() -> DeliveryResult:
         receiver = made()
         try:
-            for _ in range(times):
-                verdict = await receiver.send(given)
-            return verdict
+            return await receiver.send(given)
         finally:
             await receiver.close()
 
@@ -61,12 +49,12 @@ def result_of(made: Callable[[], Receiver], given: Message = MESSAGE, times: int
 
 
 def sent(
-    *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, times: int = 1, **options: object
+    *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, **options: object
 ) -> tuple[DeliveryResult, HookServer]:
     with hook_server(*script) as server:
         chosen: Any = {"url": server.url, "allow_private": True} | options
         made = partial(WebhookReceiver, WebhookOptions(**chosen), secrets or Secrets(), silence=0.3, attempt=0.6)
-        return result_of(made, given, times), server
+        return result_of(made, given), server
 
 
 def key_file(path: Path, value: str) -> FileSecret:
@@ -93,30 +81,32 @@ def test_every_secret_signs_as_standard_webhooks_has_it(tmp_path: Path):
     assert request.id == MESSAGE.id and request.body == payload(MESSAGE)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(200, "acknowledged"), (204, "acknowledged"), (299, "acknowledged"), (410, "gone")]
-    + [(status, "down") for status in (301, 302, 307, 308, 408, 425, 429, 500, 502, 503, 504)]
-    + [(status, "refused") for status in (400, 401, 403, 404, 405, 413, 422)],
-)
-def test_each_answer_has_its_consequence(status: int, kind: str):
-    verdict, _ = sent(answer(status, b"not today\r\n"))
-    assert verdict.kind == kind
-    assert kind == "acknowledged" or verdict.reason == f"HTTP {status}: not today"
+ANSWERS = {
+    **dict.fromkeys((200, 204, 299), "acknowledged"),
+    **dict.fromkeys((301, 302, 307, 308, 408, 425, 429, 500, 502, 503, 504), "down"),
+    **dict.fromkeys((400, 401, 403, 404, 405, 413, 422), "refused"),
+    410: "gone",
+}
+WAITS = {"17": 17, "0": 0, "soon": None, "Thu, 01 Jan 1970 00:00:00 GMT": 0, "-5": None}
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"), [("17", 17), ("0", 0), ("soon", None), ("Thu, 01 Jan 1970 00:00:00 GMT", 0), ("-5", None)]
-)
-def test_a_receiver_says_when_to_come_again(header: str, seconds: int | None):
-    verdict, _ = sent(answer(503, Retry_After=header))
-    assert verdict.retry_after == (None if seconds is None else seconds * 1_000_000)
-
-
-def test_redirects_are_not_followed():
+def test_each_answer_has_its_consequence_and_redirects_are_not_followed():
     with hook_server() as other:
-        verdicts = [sent(redirect(other.url, status))[0] for status in (302, 308)]
-    assert [verdict.kind for verdict in verdicts] == ["down", "down"] and not other.received
+        script = [answer(status, b"not today\r\n", Location=other.url) for status in ANSWERS]
+        script += [answer(503, Retry_After=header) for header in WAITS]
+
+        async def verdicts(url: str) -> list[DeliveryResult]:
+            receiver = WebhookReceiver(WebhookOptions(url, allow_private=True), Secrets())
+            found = [await receiver.send(MESSAGE) for _ in script]
+            await receiver.close()
+            return found
+
+        with hook_server(*script) as server:
+            found = asyncio.run(verdicts(server.url))
+    for (status, kind), verdict in zip(ANSWERS.items(), found, strict=False):
+        assert (verdict.kind, verdict.reason) == (kind, "" if status < 300 else f"HTTP {status}: not today")
+    waits = [None if seconds is None else seconds * 1_000_000 for seconds in WAITS.values()]
+    assert [verdict.retry_after for verdict in found[len(ANSWERS) :]] == waits and not other.received
 
 
 @pytest.mark.parametrize(
@@ -142,7 +132,7 @@ def test_a_hostile_endpoint_is_no_more_than_down(behaviour: Behaviour, kind: str
     assert server.flooded < 32 << 20 and "gzip" not in verdict.reason
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "name.example"])
+@pytest.mark.parametrize("host", ["[::1]", "name.example"])
 def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
@@ -153,10 +143,12 @@ def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
     assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.received
 
 
-def test_a_secret_address_is_read_when_it_is_used(tmp_path: Path):
+def test_a_secret_address_is_read_when_it_is_used_and_nobody_may_listen_there(tmp_path: Path):
     secrets = Secrets({"where": FileSecret(tmp_path / "where")})
     verdict, _ = sent(secrets=secrets, url=SecretName("where"))
     assert verdict.kind == "down" and "where" in verdict.reason
+    verdict, _ = sent(url=f"http://127.0.0.1:{closed_port()}/")
+    assert verdict.kind == "down" and verdict.reason
 
 
 def test_what_is_no_key_is_told_by_its_name(tmp_path: Path):
@@ -367,7 +359,7 @@ def test_a_server_gets_the_digest():
 
 
 def test_every_attempt_is_the_same_bytes_and_any_server_takes_them():
-    long = message(*(match(seq, "ä" * 300) for seq in range(100)))
+    long = message(*(match(seq, "ä" * 300) for seq in range(20)))
     content = render_mail(long, options())
     assert content == render_mail(long, options()) and content.isascii()
     lines = content.split(b"\r\n")
@@ -455,15 +447,6 @@ def test_what_the_server_answers_decides(answers, verdict):
     text = next(iter(answers.values()))
     assert found.kind == verdict and text in found.reason and "127.0.0.1" in found.reason
     assert len(server.mails) == (verdict == "acknowledged")
-
-
-def test_what_a_server_repeats_is_not_told(monkeypatch):
-    monkeypatch.setenv("MAIL_PASSWORD", "hunter2")
-    with mail_server() as server:
-        server.answers = {"DATA": "554 your password is hunter2\x1b[2J " + "x" * 400}
-        found = mailed(server, secrets=Secrets({"mail": EnvSecret("MAIL_PASSWORD")}))
-    assert "[secret mail]" in found.reason and "hunter2" not in found.reason
-    assert found.reason.isprintable() and len(found.reason) < 400
 
 
 @contextmanager
