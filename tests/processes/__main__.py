@@ -99,8 +99,8 @@ def _become(order: Order, files: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for file in filter(None, (sys.stdout, sys.stderr)):
+        file.flush()
     os._exit(status)
 
 

@@ -27,6 +27,14 @@ def command(*arguments: object) -> None:
     mmqjp.cli.main(sys.argv[1:], prog_name="mmqjp")
 
 
+def without_files(first: int, last: int, *arguments: object) -> None:
+    """The command line as Python starts it where some of its standard files are closed."""
+    os.closerange(first, last)
+    for name in ("stdin", "stdout", "stderr")[first:last]:
+        setattr(sys, name, None)
+    command(*arguments)
+
+
 def in_terminal(name: str, *arguments: object) -> None:
     """The command line in a session of its own, with a terminal as its standard input."""
     os.setsid()

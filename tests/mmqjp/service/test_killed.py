@@ -302,6 +302,7 @@ class Commands(Life):
             return lines, kept, names, len(list(engine.dead_letters()))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(1, 60))
 @pytest.mark.parametrize("kind", [Lines, Sinks, Commands])
 def test_each_output_arrives_whatever_is_killed(kind: type[Life], seed: int, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ from mmqjp.service.commands import Client, CommandQueue
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import (
     ABANDONED,
-    ENDING,
     GRACE,
     MAX_RUNNING,
     MEMORY_NEEDED,
@@ -34,10 +32,9 @@ from mmqjp.service.sql_question import (
     answer_question,
 )
 from mmqjp.tables.schema import save_settings
-from tests.generate.seeds import at_length
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
-from tests.support.service import PAIRS, Directory, Events, StopAfter, events_of
+from tests.support.service import PAIRS, Directory, Events, StopAfter
 from tests.support.stores import TABLES
 
 if TYPE_CHECKING:
@@ -278,8 +275,9 @@ def test_duckdb_answers(on_duckdb: Place):
         assert on_duckdb.engine.sql(on_duckdb.filled(sql)).num_rows == rows, sql
 
 
+@pytest.mark.soak
 def test_spark_answers(on_spark: Place):
-    for sql, rows in (BOTH + SPARK_READS)[:: 1 if at_length() else 5]:
+    for sql, rows in BOTH + SPARK_READS:
         assert on_spark.engine.sql(on_spark.filled(sql)).num_rows == rows, sql
 
 
@@ -302,6 +300,7 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
     assert on_duckdb.facts() == before
 
 
+@pytest.mark.soak
 def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
     on_spark: Place, monkeypatch: pytest.MonkeyPatch
 ):
@@ -551,20 +550,6 @@ def test_a_question_that_needs_too_much_memory_is_refused_and_the_store_goes_on(
         assert engine.counters().outputs == 1
 
 
-def test_a_stop_is_obeyed_while_an_endless_question_is_answered(place: Directory):
-    place.drop("1.jsonl", range(3))
-    with place.start() as process:
-        next(events_of(process, "batch"))
-        asked = place.ask(QUERY, sql=ENDLESS, seconds=None)
-        client = Client(place.state, lambda: Session("duckdb"), 120)
-        quick = client.ask(QUERY, {"sql": "SELECT count(*) FROM documents"})
-        assert quick["rows"] == [[3]]  # which was asked later: the other is being answered
-        process.send_signal(signal.SIGTERM)
-        assert next(events_of(process, "stopped"))
-    assert process.returncode == 0
-    assert place.answer(asked).error == ENDING
-
-
 def test_the_command_has_limits(place: Directory):
     Session("duckdb", state=place.state).close()
     state: tuple[Any, ...] = ("--state", place.state)
@@ -605,6 +590,7 @@ def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSess
         assert engine.sql("SELECT 1 AS a").num_rows == 1
 
 
+@pytest.mark.soak
 def test_spark_puts_nothing_into_a_question(on_spark: Place):
     """Neither where it is judged nor where it runs: both must see the same text."""
     for name in ("env:HOME", "system:user.home", "spark.app.name", "spark:spark.app.name", "hivevar:x", "x"):

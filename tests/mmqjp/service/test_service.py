@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -19,7 +19,6 @@ from threading import Event
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
 
 from feeds.documents import Document
@@ -35,7 +34,6 @@ from mmqjp.service.status import store_status
 from mmqjp.state.choice import InUse, is_held
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
-from tests.support.faults import FaultySession, Injected
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 
@@ -48,7 +46,8 @@ def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_b
     place.drop("2.jsonl", range(5, 7))
     events = Events()
     place.run(PAIRS, events=events, batch_size=3)
-    assert [event["documents"] for event in events.named("batch")] == [3, 3, 1]
+    told = [(event["documents"], event["waiting_files"]) for event in events.named("batch")]
+    assert told == [(3, 1), (3, 0), (1, 0)]
     place.drop("3.jsonl", range(7, 9), text="v" * 100)
     events.clear()
     place.run(events=events, batch_bytes=100)
@@ -67,23 +66,6 @@ def test_a_stop_is_heard_after_the_batch_and_the_rest_is_read_later(place: Direc
         assert engine.counters().documents == 2
     place.run()
     assert set(place.pairs()) == all_pairs(range(6)) and len(place.pairs()) == 15
-
-
-def test_a_run_that_waits_looks_again_at_every_trigger(place: Directory):
-    events = Events()
-
-    class Dropping(StopAfter):
-        def wait(self, timeout: float) -> bool:
-            place.drop("1.jsonl", range(2))
-            return super().wait(timeout)
-
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        place.service(engine, events).run(1e-9, Dropping(0))  # set at once
-        assert not events
-        place.drop("0.jsonl", [5])
-        place.service(engine, events).run(1e-3, Dropping(1_000))  # it asks more often the faster the machine is
-        assert engine.counters().documents == 3
 
 
 def test_a_second_engine_is_told_who_holds_the_store(tmp_path: Path):
@@ -254,23 +236,6 @@ def test_a_call_in_vain_is_followed_by_a_rest(place: Directory, monkeypatch: pyt
     assert stop.left == 0, "the rest is made of short waits, between which commands are run"
 
 
-def test_a_service_that_rests_runs_commands(place: Directory, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mmqjp.service.loop.SHARE", 1e12)
-    events = Events()
-    asked = iter([True, False])
-
-    class Asking(Rests):
-        def wait(self, timeout: float | None = None) -> bool:
-            if next(asked, False):
-                place.ask("list")
-            return super().wait(timeout)
-
-    stop = Asking(3)
-    with Session("duckdb", state=place.state) as engine:
-        place.service(engine, events, watcher=Calls(stop, lambda: None)).run(NEVER, stop)
-    assert [event["do"] for event in events.named("command")] == ["list"]
-
-
 ALL: dict[str, Any] = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}
 
 
@@ -302,15 +267,6 @@ def test_a_running_service_does_commands_between_batches_in_order(place: Directo
         assert answers[6].error is not None and "error" in answers[6].error
     assert [event["do"] for event in events.named("command")] == [command.do for command in asked]
     assert len(place.pairs()) == 6
-
-
-def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(place: Directory):
-    command = place.ask("subscribe", **ALL)
-    with FaultySession("duckdb", state=place.state) as engine:
-        with engine.store.failing("commit"), pytest.raises(Injected):
-            CommandQueue(place.spool).apply(engine, Events())
-        assert CommandQueue(place.spool).apply(engine, Events()) == 1
-    assert place.answer(command) == CommandResult(["all_a"])
 
 
 def test_a_command_without_its_arguments_is_a_mistake_and_a_fault_of_ours_is_none(
@@ -414,32 +370,6 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     assert (batch["lag_seconds"], batch["waiting_files"]) == (3.0, 0) and batch["state_bytes"]
     with Session("duckdb") as engine:
         Metrics(NullLog()).update(store_status(engine))
-
-
-def test_a_batch_tells_how_many_files_wait(tmp_path: Path):
-    place, events = Directory(tmp_path), Events()
-    for name in range(3):
-        place.drop(f"{name}.jsonl", range(name * 4, name * 4 + 4))
-    place.run(PAIRS, events=events, batch_size=5)
-    assert [batch["waiting_files"] for batch in events.named("batch")] == [1, 0, 0]
-
-
-def test_status_asks_a_store_once(tmp_path: Path):
-    FaultySession("duckdb", state=tmp_path).close()
-    with FaultySession("duckdb", state=tmp_path) as engine:
-        engine.process([doc(0), doc(0, "T")])
-        asked: list[str] = []
-        select = engine.store.select
-
-        def noted(sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-            asked.append(sql)
-            return select(sql, views)
-
-        with engine.store.instead(select=noted):
-            store_status(engine)
-            assert len(asked) <= 3  # settings are read once
-            store_status(engine)
-            assert len(asked) <= 4
 
 
 def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):

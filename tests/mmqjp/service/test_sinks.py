@@ -207,22 +207,19 @@ def test_each_change_is_made_once_whatever_is_killed(place: Directory):
 LOOKS = [("sinks", {}), ("sinks", {"name": "old"}), ("sinks-failed", {"name": "old"}), ("sinks-secrets", {})]
 
 
-@pytest.mark.parametrize("files", [False, True], ids=["of DuckDB", "of Spark"])
-def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_path: Path, files: bool):
-    on_duckdb = Directory(tmp_path / "duckdb") if files else place
-    assert applied(on_duckdb, "sinks-add", {"name": "old", "table": HOOK}).error is None
-    with Session("duckdb", state=on_duckdb.state) as opened:
+def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_path: Path):
+    assert applied(place, "sinks-add", {"name": "old", "table": HOOK}).error is None
+    with Session("duckdb", state=place.state) as opened:
         opened.commit_metadata(CommitMetadata(settings={"sink:other": ""}))  # so that it would begin
         before = opened.settings("sink")
-    if files:
-        as_files(on_duckdb.state, place.state)
-    run_sinks = partial(run_offline, place.state, partial(tables, place))
-    asks = replace(client(place.state, 5, run_sinks=run_sinks), open_store=fail)
-    listed, shown, failed, secrets = [asks.ask(do, arguments) for do, arguments in LOOKS]
-    assert [(row["name"], row["behind"]) for row in listed] == [("old", 0), ("other", 0)]
-    assert shown["definition"] == HOOK and failed == {"undelivered": [], "gaps": []} and secrets == []
-    with pytest.raises(CommandError, match="no sink is named none"):
-        asks.ask("sinks", {"name": "none"})
-    if not files:
-        with Session("duckdb", state=place.state) as opened:
-            assert opened.settings("sink") == before
+    as_files(place.state, tmp_path / "files")
+    for state in (place.state, tmp_path / "files"):
+        asks = client(state, 5, run_sinks=partial(run_offline, state, partial(tables, place)))
+        asks = replace(asks, open_store=fail)
+        listed, shown, failed, secrets = [asks.ask(do, arguments) for do, arguments in LOOKS]
+        assert [(row["name"], row["behind"]) for row in listed] == [("old", 0), ("other", 0)]
+        assert shown["definition"] == HOOK and failed == {"undelivered": [], "gaps": []} and secrets == []
+        with pytest.raises(CommandError, match="no sink is named none"):
+            asks.ask("sinks", {"name": "none"})
+    with Session("duckdb", state=place.state) as opened:
+        assert opened.settings("sink") == before

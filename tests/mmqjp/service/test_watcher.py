@@ -11,7 +11,6 @@ import pytest
 from feeds.tail import Tail
 from mmqjp.service.loop import (
     RETRY,
-    SHARE,
     FileWatcher,
     Polling,
     Stop,
@@ -99,29 +98,6 @@ def test_what_is_beside_a_file_does_not_matter(told: Told, tmp_path: Path):
     assert not waits(watcher, told, (ADDED, tmp_path / "y.jsonl"), (ADDED, tmp_path / "state"))
 
 
-def test_a_directory_that_comes_is_watched_and_one_that_goes_is_not(told: Told, drops: Path):
-    watcher = watcher_of(told, drops)
-    (drops / "new" / "below").mkdir(parents=True)
-    assert waits(watcher, told, (ADDED, drops / "new"))
-    assert waits(watcher, told), "what came before it was watched was not told"
-    assert {str(drops / "new"), str(drops / "new" / "below")} <= set(told.watched[-1]) and told.closed == 1
-    shutil.rmtree(drops / "new")
-    assert not waits(watcher, told, (GONE, drops / "new"))
-    assert waits(watcher, told)
-    assert str(drops / "new") not in told.watched[-1]
-    assert not waits(watcher, told)
-
-
-def test_a_directory_that_is_made_again_is_watched_again(told: Told, drops: Path):
-    watcher = watcher_of(told, drops)
-    shutil.rmtree(drops)
-    assert not waits(watcher, told, (GONE, drops))
-    assert waits(watcher, told) and told.watched[-1] == [str(drops.parent)]
-    drops.mkdir()
-    assert waits(watcher, told, (ADDED, drops))
-    assert waits(watcher, told) and str(drops) in told.watched[-1]
-
-
 def test_a_path_that_leads_elsewhere_is_noticed_without_being_told(told: Told, drops: Path, tmp_path: Path):
     (tmp_path / "one").mkdir()
     link = tmp_path / "one" / "link"
@@ -134,20 +110,6 @@ def test_a_path_that_leads_elsewhere_is_noticed_without_being_told(told: Told, d
     assert not waits(watcher, told)
     told.now += 1
     assert waits(watcher, told) and str(link / "drops") in told.watched[-1]
-
-
-def test_setting_up_takes_a_small_part_of_the_time(told: Told, drops: Path):
-    def slow(directories: Sequence[str]) -> Told:
-        told.now += 2
-        return told.open(directories)
-
-    watcher = FileWatcher([WatchedPath(drops, str.isalpha)], Events(), slow, lambda: told.now)
-    for number in range(3):
-        (drops / f"{number}").mkdir()
-        assert waits(watcher, told, (ADDED, drops / f"{number}")), "each is a reason to look"
-    assert len(told.watched) == 1
-    told.now += 2 * SHARE
-    assert waits(watcher, told) and len(told.watched) == 2
 
 
 @pytest.mark.parametrize("error", [OSError("no space"), RuntimeError("no inotify"), ValueError("not UTF-8")])

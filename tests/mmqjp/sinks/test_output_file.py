@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import subprocess
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +15,7 @@ from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.engine import Session
 from mmqjp.sinks.files import GrowingFile
 from tests.processes import nursery
-from tests.processes.programs import command, in_terminal
+from tests.processes.programs import command, in_terminal, without_files
 from tests.support.cli import LINES, PROGRAM, mmqjp, write_documents, write_queries
 from tests.support.faults import Killed, armed, killed
 from tests.support.service import PAIRS, Directory, StopAfter, events_of
@@ -93,13 +92,6 @@ def on_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMQJP_ENGINE", "duckdb")
 
 
-def closed(*arguments: object, close: Callable[[], object]) -> tuple[int, str]:
-    done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)], check=False, stderr=subprocess.PIPE, text=True, preexec_fn=close
-    )
-    return done.returncode, done.stderr
-
-
 def program(*arguments: object, out: BinaryIO) -> tuple[int, str]:
     with nursery.start(command, *arguments, out=out) as process:
         assert process.stderr is not None
@@ -111,15 +103,16 @@ def run(tmp_path: Path) -> list[object]:
     return ["run", "--queries", write_queries(tmp_path), "--documents", write_documents(tmp_path / "documents.jsonl")]
 
 
-@pytest.mark.parametrize("asked", [["run"], pytest.param(["check"], marks=pytest.mark.soak), ["--version"]], ids=str)
-def test_a_closed_standard_output_is_said(tmp_path: Path, run: list[object], asked: list[str]):
-    arguments = {"run": run, "check": ["check", write_queries(tmp_path)]}.get(str(asked[0]), asked)
-    assert closed(*arguments, close=lambda: os.close(1)) == (1, CLOSED)
-
-
-def test_a_file_needs_no_standard_files(tmp_path: Path, run: list[object]):
+def test_a_closed_standard_output_is_said_and_a_file_needs_no_standard_files(tmp_path: Path, run: list[object]):
+    for arguments in (run, ["check", write_queries(tmp_path)]):
+        done = nursery.run(without_files, 1, 2, *arguments)
+        assert (done.returncode, done.stderr) == (1, CLOSED)
+    version = subprocess.run(
+        [*PROGRAM, "--version"], check=False, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1)
+    )
+    assert (version.returncode, version.stderr) == (1, CLOSED)
     target = tmp_path / "out.jsonl"
-    assert closed(*run, "--output", target, close=lambda: os.closerange(0, 3)) == (0, "")
+    assert nursery.run(without_files, 0, 3, *run, "--output", target).returncode == 0
     assert target.read_text().splitlines() == LINES
 
 

@@ -240,12 +240,6 @@ def test_whatever_is_no_select_is_refused_in_words(site, engine):
     assert engine.sql("SELECT count(*) AS n FROM outputs").to_pylist() == before
 
 
-def test_a_question_that_takes_too_long_ends(site, monkeypatch):
-    monkeypatch.setattr(views, "SECONDS", 0.2)
-    slow = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE a.range + b.range = 1"
-    assert browser(site).post("/sql", data={"sql": slow}).status_code == 503
-
-
 def test_values_are_shown_as_they_are_and_times_as_text(site):
     hostile = "SELECT '<script>alert(1)</script>' AS \"<b>\", NULL AS x, [1, 2] AS l, 1.5 AS n, '=1+1' AS f"
     text = browser(site).post("/sql", data={"sql": hostile}).text

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from feeds.fetch.state import STATE_FILE, ChangesOf, FeedState, FetchStore, source_name
+from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, source_name
 from mmqjp.service.commands import CommandError, run_command, run_offline
 from mmqjp.service.spool import Command
 from mmqjp.sinks.definition import SinkTables, read_tables
@@ -132,27 +132,9 @@ def test_what_is_no_list_is_told_at_its_field(site, content):
     assert found.status_code == 400 and 'id="opml-error"' in found.text
 
 
-def test_while_a_fetch_runs_it_takes_the_change_in(site, file, monkeypatch):
-    monkeypatch.setattr("mmqjp.web.areas.feeds.WAIT", 0.0)
-    put(file)
-    with FetchStore(file, write=True) as store:
-        done = script(site).post("/api/v1/feeds", json={"address": "https://a.example/"})
-        assert done.json() == {"feeds": 1, "made": False, "complaints": [], "known": 0}
-        assert [one.url for one in ChangesOf(file).take(store)[0]] == ["https://a.example/"]
-
-
 def test_feeds_that_nobody_fetches_are_told(site, file):
     put(file, feed("https://a.example/", checked_at=1, next_check=2))
     assert listed(site)["overdue"] and "nobody fetches them" in browser(site).get("/feeds").text
-
-
-def test_getting_a_page_changes_nothing(site, file):
-    put(file, feed("https://a.example/", next_check=7, errors=1))
-    client = browser(site)
-    for path in ("/feeds", "/feeds/retry", "/feeds/remove?address=https://a.example/", "/feeds/list"):
-        assert client.get(path).status_code in (200, 405)
-    with FetchStore(file) as store:
-        assert [one.next_check for one in store.feeds()] == [7]
 
 
 HOOK = {"kind": "webhook", "url": "https://hooks.example/in", "queries": ["same_*"]}

@@ -17,7 +17,7 @@ from mmqjp.web.areas.new import LONGEST, MOST_TOLD, NAMES, starters
 from mmqjp.web.tallies import Tallies
 from tests.mmqjp.web.conftest import NOW
 from tests.support.backtest import try_in_this_process
-from tests.support.web import URL, browser, remember_nothing, script, site_of, stranger
+from tests.support.web import URL, browser, script, site_of, stranger
 
 HOUR = 3_600_000_000
 
@@ -272,15 +272,11 @@ def post(number, title):
     return Document(f"d{number}", xml, time=NOW - (10 - number) * 3_600_000_000)
 
 
-@pytest.mark.parametrize("is_remembered", [True, False])
-def test_values_of_events_are_shown(is_remembered):
+def test_values_of_events_are_shown():
     with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
         engine.subscribe(QUERIES)
         engine.process([post(1, "One"), post(2, "Two"), post(9, "Three")])
-        site = site_of(engine, now=lambda: NOW)
-        if not is_remembered:
-            remember_nothing(site.recent)
-        client = browser(site)
+        client = browser(site_of(engine, now=lambda: NOW))
         page = client.get("/q/next_post").text
         outputs = client.get("/api/v1/queries/next_post/outputs").json()["outputs"]
         values = [(one["name"], one["text"]) for one in outputs[-1]["selected"]]
