@@ -23,7 +23,7 @@ from mmqjp.sinks.deliverer import Delivery
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
-from mmqjp.sinks.webhook import CommandReceiver, MailReceiver
+from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver
 from tests.support.faults import Point, arm, kill
 
 _CALLS: dict[Any, str] = {
@@ -41,6 +41,7 @@ _CALLS: dict[Any, str] = {
     SinkManager: "_store noted committed",
     CommandReceiver: "send",
     MailReceiver: "send",
+    WebhookReceiver: "send",
     ParquetSink: "prepare write",
     ParquetFile: "finish",
     AtomSink: "write_matches _put",

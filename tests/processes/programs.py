@@ -6,8 +6,6 @@ import fcntl  # noqa: F401
 import os
 import sqlite3  # noqa: F401
 import sys
-import time
-from functools import partialmethod
 
 import anyio._backends._asyncio  # noqa: F401
 import rich.table  # noqa: F401
@@ -15,11 +13,6 @@ import rich.table  # noqa: F401
 import mmqjp
 import mmqjp.cli
 import mmqjp.explain.explanation
-from feeds.documents import now_us
-from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver
-
-SILENCE, ATTEMPT = 1.5, 4.0
-"""Real seconds in which a receiver must say something, and have said all, where the clock is fast."""
 
 
 def command(*arguments: object) -> None:
@@ -39,17 +32,6 @@ def in_terminal(name: str, *arguments: object) -> None:
     """The command line in a session of its own, with a terminal as its standard input."""
     os.setsid()
     os.dup2(os.open(name, os.O_RDWR), 0)
-    command(*arguments)
-
-
-def hurried(factor: int, *arguments: object) -> None:
-    """The command line with a fast clock: waits of hours are over soon, and silent receivers are soon given up."""
-    now_us.__globals__.update(speed=factor, begun=time.time_ns() // 1000)
-    now_us.__code__ = (lambda: begun + (clock.time_ns() // 1000 - begun) * speed).__code__  # type: ignore[name-defined]  # noqa: F821  # globals of its module
-    patience = {"silence": SILENCE, "attempt": ATTEMPT}
-    kinds = {WebhookReceiver: patience, MailReceiver: patience, CommandReceiver: {"seconds": ATTEMPT}}
-    for kind, limits in kinds.items():
-        kind.__init__ = partialmethod(kind.__init__, **limits)  # type: ignore[misc]  # a seam for tests
     command(*arguments)
 
 

@@ -1,10 +1,8 @@
-"""A real endpoint of webhooks on loopback, which misbehaves as told: it may even kill who sends."""
+"""A real endpoint of webhooks on loopback, which misbehaves as told."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import socketserver
 import struct
@@ -13,9 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
-
-PATIENCE = 60.0
-"""Seconds after which a test gives up waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ def answer(status: int, body: bytes = b"", **headers: str | int) -> Behaviour:
         fields = {"Content_Length": len(body)} | headers
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         if 200 <= status < 300:
-            exchange.server.note_taken(exchange.request)
+            exchange.server.taken.append(exchange.request)
         exchange.write("\r\n".join([f"HTTP/1.1 {status} Status", *lines, "", ""]).encode() + body)
 
     return behave
@@ -104,16 +99,6 @@ def babble(exchange: Exchange) -> None:
     exchange.write(b"220 mail.example ESMTP\r\n\r\n")
 
 
-def kill(exchange: Exchange) -> None:
-    exchange.server.kill()
-
-
-def taken_and_kill(exchange: Exchange) -> None:
-    """Takes the message, answers, and kills who sends at once: it may have read the answer or not."""
-    answer(200)(exchange)
-    exchange.server.kill()
-
-
 @dataclass
 class HookServer:
     """Each request gets the next of the `script`, and once that is over, 200. `received` has all requests in order,
@@ -123,36 +108,18 @@ class HookServer:
     script: list[Behaviour] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     taken: list[Received] = field(default_factory=list)
-    pid: int = 0
-    """The process that `kill` ends."""
-    kills_on_connection: bool = False
-    """Whether that is done as soon as it connects, before it has sent anything."""
     flooded: int = 0
     released: threading.Event = field(default_factory=threading.Event)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook"
 
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def note_taken(self, request: Received) -> None:
-        with self._changed:
-            self.taken.append(request)
-            self._changed.notify_all()
-
     def note_received(self, request: Received) -> Behaviour:
-        with self._changed:
+        with self._lock:
             self.received.append(request)
-            self._changed.notify_all()
             return self.script.pop(0) if self.script else answer(200)
-
-    def wait_until(self, done: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(done, PATIENCE), [len(self.received), len(self.taken), len(self.script)]
 
     def taken_ids(self) -> list[str]:
         return [id for request in self.taken for id in request.outputs]
@@ -163,9 +130,6 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         with suppress(OSError, ValueError):  # the client has gone, as it may
-            if self.owner.kills_on_connection:
-                self.owner.kill()
-                return
             while (request := self._read()) is not None:
                 self.owner.note_received(request)(Exchange(self.owner, request, self.connection))
 
@@ -183,15 +147,15 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 @contextmanager
-def hook_server(*script: Behaviour, port: int = 0) -> Iterator[HookServer]:
-    server = HookServer(port, list(script))
+def hook_server(*script: Behaviour) -> Iterator[HookServer]:
+    server = HookServer(0, list(script))
 
     class Server(socketserver.ThreadingTCPServer):
         allow_reuse_address = True
         daemon_threads = True
         block_on_close = False
 
-    with Server(("127.0.0.1", port), type("Handler", (_Handler,), {"owner": server})) as listener:
+    with Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"owner": server})) as listener:
         server.port = listener.server_address[1]
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()

@@ -25,6 +25,7 @@ from tests.generate.seeds import at_length, seeds
 from tests.processes import nursery
 from tests.processes.kills import HALF
 from tests.processes.programs import command
+from tests.support.hook_server import hook_server
 from tests.support.mail_server import mail_server
 from tests.support.service import PAIRS, Directory, StopAfter
 
@@ -179,6 +180,12 @@ lines = {kind = "jsonl", path = "lines.jsonl", queries = ["pairs"]}
 tables = {kind = "parquet", path = "tables", rows = 3, every = "EVERY"}
 feed = {kind = "atom", path = "feed", url = "https://example.org/"}
 program = {kind = "command", command = ["sh", "-c", "cat >> got.json"], wait = "2us", most = 4}
+[sinks.hook]
+kind = "webhook"
+url = "URL"
+allow_private = true
+wait = "2us"
+most = 3
 [sinks.post]
 kind = "mail"
 server = "smtp://127.0.0.1:PORT"
@@ -187,8 +194,15 @@ to = "ann@example.org"
 every = "1us"
 queries = ["zeros"]
 """
-    seams: ClassVar = ["CommandReceiver.send", "MailReceiver.send", "SinkManager._store", "SinkManager.noted"]
-    seams += ["SinkManager.committed", "GrowingFile.prepare", "GrowingFile.write", "ParquetSink.prepare"]
+    seams: ClassVar = [f"{kind}Receiver.send" for kind in ("Command", "Mail", "Webhook")]
+    seams += [
+        "SinkManager._store",
+        "SinkManager.noted",
+        "SinkManager.committed",
+        "GrowingFile.prepare",
+        "GrowingFile.write",
+        "ParquetSink.prepare",
+    ]
     seams += ["ParquetSink.write", "ParquetFile.finish", "AtomSink.write_matches", "AtomSink._put"]
     seams += ["files.sync_directory", "Path.rename", "os.fsync", "DuckDBEngine.commit"]
     last = 2
@@ -198,11 +212,13 @@ queries = ["zeros"]
         (path / "queries.xscl").write_text(self.QUERIES)
         self.stack = ExitStack()
         self.mails = self.stack.enter_context(mail_server())
+        self.hooks = self.stack.enter_context(hook_server())
 
     def step(self, kill: tuple[str, int] | None) -> None:
         self.come(self.rng.randint(1, 5))
         every = "1us" if kill is None else self.rng.choice(["1h", "1us"])  # in the end, what is open is closed
-        text = self.CONFIGURATION.replace("PORT", str(self.mails.port)).replace("EVERY", every)
+        text = self.CONFIGURATION.replace("PORT", str(self.mails.port)).replace("URL", self.hooks.url)
+        text = text.replace("EVERY", every)
         (self.path / "mmqjp.toml").write_text(text)
         given = ["--source", "drops", "--queries", "queries.xscl", "--state", "state", "--output", "out.jsonl"]
         size = ["--batch-size", self.rng.choice([1, 3, 100]), "--lateness", "INF", "--max-ahead", "INF"]
@@ -220,16 +236,10 @@ queries = ["zeros"]
         yield from differences("jsonl", lines, pairs)
         yield from differences("parquet", rows, [*kept])
         yield from differences("atom", entries, [*kept])
-        yield from differences("command", self.commanded(), [*kept])
+        yield from differences("command", covered((self.path / "got.json").read_text().splitlines()), [*kept])
+        yield from differences("webhook", covered(request.body for request in self.hooks.taken), [*kept])
         yield from differences("mail", self.mailed({*zeros}), zeros)
         yield from (f"left: {path}" for path in self.path.rglob(".*draft*"))
-
-    def commanded(self) -> Iterator[int]:
-        """The numbers that messages to the program cover, of equal messages once."""
-        lines = (self.path / "got.json").read_text().splitlines()
-        for message in map(json.loads, dict.fromkeys(lines)):
-            shown = [output["seq"] for output in message["outputs"]]
-            yield from (*shown, *range(shown[-1] + 1, shown[-1] + 1 + message["more"]))  # it wants all
 
     def mailed(self, zeros: set[int]) -> Iterator[int]:
         """The numbers that mails cover, of equal mails once. Two with the same id must be the same."""
@@ -241,6 +251,13 @@ queries = ["zeros"]
             found = re.fullmatch(r"<post\.(\d+)-(\d+)\.msg_\w+@example\.org>", id)
             assert found is not None, id
             yield from (seq for seq in range(int(found[1]), int(found[2]) + 1) if seq in zeros)
+
+
+def covered(messages: Iterable[str | bytes]) -> Iterator[int]:
+    """The numbers that messages to a sink that wants all cover, of equal messages once."""
+    for message in map(json.loads, dict.fromkeys(messages)):
+        shown = [output["seq"] for output in message["outputs"]]
+        yield from (*shown, *range(shown[-1] + 1, shown[-1] + 1 + message["more"]))
 
 
 def seqs_of(path: Path) -> list[int]:

@@ -23,10 +23,12 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from feeds.fetch.http import open_client
 from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
+from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.secrets import EnvSecret, FileSecret, SecretError, SecretName, Secrets, signing_key
 from mmqjp.sinks.sink import MOST_BYTES, DeliveryResult, Message, Receiver, payload
 from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver, render_mail
 from tests.mmqjp.present.test_formats import HOSTILE, HOSTILE_MATCHES, PAGE_ELEMENTS
+from tests.support.fake_sinks import Clock, Events, FakeStore, definition, manager
 from tests.support.feed_server import closed_port
 from tests.support.hook_server import Behaviour, HookServer, answer, babble, drip, flood, hang, hook_server, reset
 from tests.support.mail_server import MailServer, mail_server, make_certificate
@@ -130,6 +132,42 @@ def test_a_hostile_endpoint_is_no_more_than_down(behaviour: Behaviour, kind: str
     verdict, server = sent(behaviour)
     assert verdict.kind == kind and verdict.reason.startswith(reason) and len(verdict.reason) <= 200
     assert server.flooded < 32 << 20 and "gzip" not in verdict.reason
+
+
+FAULTS = {
+    "hangs": (hang, 5),
+    "drips": (drip(), 5),
+    "resets": (reset, 5),
+    "babbles": (babble, 5),
+    "500": (answer(500), 5),
+    "503 for an hour": (answer(503, Retry_After=3600), 3_600),
+    "429 for a minute": (answer(429, b"slow down", Retry_After=60), 60),
+    "400 once": (answer(400, b"what?"), 5),
+}
+"""What is wrong once, and after how many seconds the service tries again."""
+
+
+def test_each_output_comes_once_after_each_fault(tmp_path: Path):
+    key = new_key()
+    secrets = Secrets({"hook": key_file(tmp_path / "hook", key)})
+    store, events, deliverer = FakeStore(Clock()), Events(), Deliverer()
+    with hook_server(*[one for fault, _ in FAULTS.values() for one in (fault, answer(200))]) as server:
+        options = WebhookOptions(server.url, (SecretName("hook"),), allow_private=True)
+        hook = WebhookReceiver(options, secrets, silence=0.3, attempt=0.6)
+        sinks = manager(store, {"s": hook}, [definition("s")], deliverer, events)  # type: ignore[dict-item, arg-type]
+        sinks.committed(store.commit(["a"] * len(FAULTS)))
+        while (state := sinks.list()[0]).behind:
+            store.clock.time = max(store.clock.time, state.next or 0)
+            sinks.turn()
+            deliverer.wait(0.05)
+        sinks.close()
+    assert server.taken_ids() == [f"id{number}" for number in range(len(FAULTS))]
+    tries = [(request.id, request.body) for request in server.received]
+    assert tries[::2] == tries[1::2]
+    for request in server.received:
+        assert Webhook(key).verify(request.body, request.headers)
+    waits = [event["again_in_seconds"] for event in events.all if "again_in_seconds" in event]
+    assert waits == [pytest.approx(wait, rel=0.1) for _, wait in FAULTS.values()]
 
 
 @pytest.mark.parametrize("host", ["[::1]", "name.example"])
