@@ -11,11 +11,8 @@ from mmqjp.commands.options import read_script
 from mmqjp.engine import Session
 from mmqjp.explain.trial import MOST_TRIED_QUERIES, sample_of, try_queries
 from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
+from tests.support.feed_server import rss
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES
-
-FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
-<item><title>One</title><guid>1</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item>
-<item><title>ONE</title><guid>2</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item></channel></rss>"""
 
 
 @pytest.fixture
@@ -140,7 +137,7 @@ def test_the_limit_and_what_cannot_be_read(tmp_path):
 def test_a_sample_has_some_of_each_path_and_of_each_directory_of_feeds(tmp_path):
     for name in "ab":
         (tmp_path / "feeds" / name).mkdir(parents=True)
-        (tmp_path / "feeds" / name / "feed.xml").write_text(FEED.replace("<title>", f"<title>{name} "))
+        (tmp_path / "feeds" / name / "feed.xml").write_text(rss(f"{name} One", f"{name} ONE", guid=name))
     queries = write_queries(tmp_path, "; ".join(f'S//item[./title = "{name} One"]' for name in "ab"))
     result = mmqjp("check", queries, "--feeds", "--against", tmp_path / "feeds", "--limit", "2")
     assert [row[-1] for row in cells(result.stdout)[1:]] == ["1", "1 of 2 documents"] * 2

@@ -54,12 +54,6 @@ def test_failures_are_told_and_the_work_has_not_failed(server, fetch, tmp_path):
     assert lines[4] == "  and 2 more; mmqjp feeds list shows them"
 
 
-def test_private_addresses_are_refused_unless_allowed(server, tmp_path):
-    result = mmqjp("fetch", "--out", tmp_path, server.url("/a"))
-    assert "127.0.0.1 leads to 127.0.0.1, and only public addresses are fetched from" in result.stderr
-    assert server.log == []
-
-
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [

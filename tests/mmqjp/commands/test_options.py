@@ -145,37 +145,21 @@ def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tm
 )  # fmt: skip
 def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, arguments, configured, lateness):
     (tmp_path / "mmqjp.toml").write_text(configured)
-    seen = []
-
-    def opened(engine: str, *, lateness: object, **more: object) -> None:
-        seen.append(lateness)
-        raise ZeroDivisionError
-
+    opened = Mock(side_effect=ZeroDivisionError)
     monkeypatch.setattr("mmqjp.commands.run.open_engine", opened)
     mmqjp(*files, "--engine", "duckdb", *(part for one in arguments for part in ("--lateness", one)))
-    assert seen == [lateness]
+    assert opened.call_args.kwargs["lateness"] == lateness
 
 
-@pytest.fixture
-def engine(files, monkeypatch):
-    """Which engine a run would use, given further options; the engine itself does not start."""
-    started = []
-
-    def start(engine, *rest, **more):
-        started.append(engine)
-        raise Failure("not started")
-
+def test_which_engine_is_used(files, tmp_path, monkeypatch):
+    """The command line goes before the environment, then comes the file here, then that of the user."""
+    start = Mock(side_effect=Failure("not started"))
     monkeypatch.setattr("mmqjp.commands.run.open_engine", start)
 
-    def chosen(*options):
+    def engine(*options):
         assert mmqjp(*files, *options).stderr == "mmqjp: error: not started\n"
-        return started[-1]
+        return start.call_args.args[0]
 
-    return chosen
-
-
-def test_which_engine_is_used(engine, files, tmp_path, monkeypatch):
-    """The command line goes before the environment, then comes the file here, then that of the user."""
     with monkeypatch.context() as patched:
         patched.setattr("mmqjp.commands.formats.choose_engine", lambda name, *given: EngineChoice(f"chosen for {name}"))
         assert engine() == "chosen for auto" and configured(main, None) == {}

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import sys
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from lxml import html
@@ -20,6 +20,7 @@ from mmqjp.service.spool import Command, Spool
 from mmqjp.service.sql_question import WHY, WHY_NOT, QuestionRunner
 from mmqjp.tables.schema import SCHEMA, TIMES
 from tests.support.cli import DOCUMENTS, LINES, mmqjp, write_documents, write_queries
+from tests.support.feed_server import rss
 from tests.support.service import Events
 
 SQL = "SELECT query, t1, nodes, documents, batch FROM outputs ORDER BY seq LIMIT 1"
@@ -29,10 +30,6 @@ HOSTILE = """SELECT '<b>&"|`*' AS "a|<b>", NULL AS n, '=1' AS f"""
 @pytest.fixture
 def state(finished_story):
     return finished_story
-
-
-def parsed(text: str) -> Any:
-    return html.document_fromstring(text)
 
 
 def asked(state, sql, *options):
@@ -64,10 +61,10 @@ def test_times_and_nodes_can_be_read(state, tmp_path):
 def test_hostile_texts_stay_texts(state):
     (row,) = csv.reader(io.StringIO(asked(state, HOSTILE, "--format", "csv").split("\r\n", 1)[1]))
     assert row == ['<b>&"|`*', "", "'=1"]
-    page = parsed(asked(state, HOSTILE, "--format", "html"))
+    page = html.document_fromstring(asked(state, HOSTILE, "--format", "html"))
     assert [cell.text for cell in page.iter("th", "td")] == ["a|<b>", "n", "f", '<b>&"|`*', None, "=1"]
     text = MarkdownIt("commonmark").enable("table").render(asked(state, HOSTILE, "--format", "markdown"))
-    cells = parsed(text).xpath("//th | //td")
+    cells = html.document_fromstring(text).iter("th", "td")
     assert [cell.text_content() for cell in cells] == ["a|<b>", "n", "f", '<b>&"|`*', "", "=1"]
 
 
@@ -101,11 +98,6 @@ def test_every_time_of_the_tables_is_known():
         assert "timestamp" in engine.sql("SELECT * FROM r_docts").column_names
 
 
-FEED = """<rss version="2.0"><channel><title>T</title><link>https://a.example/</link>
-<item><title>One</title><guid isPermaLink="false">1</guid><pubDate>Thu, 01 Jan 2026 00:00:00 GMT</pubDate></item>
-</channel></rss>"""
-
-
 @pytest.fixture
 def documents(tmp_path):
     return write_documents(tmp_path / "documents.jsonl")
@@ -134,9 +126,9 @@ def test_a_few_of_each_shape_are_shown_and_the_others_are_counted(tmp_path):
 
 
 def test_entries_of_feeds_are_shown_as_items_and_as_they_are(tmp_path):
-    (tmp_path / "feed.xml").write_text(FEED)
+    (tmp_path / "feed.xml").write_text(rss("One"))
     item = mmqjp("show", "--feeds", tmp_path / "feed.xml").stdout
-    assert "  <item>\n" in item and "  <timestamp>2026-01-01T00:00:00Z</timestamp>\n" in item
+    assert "  <item>\n" in item and "  <timestamp>2026-05-06T10:00:00Z</timestamp>\n" in item
     assert "<pubDate>" in mmqjp("show", "--feeds=raw", tmp_path / "feed.xml").stdout
 
 

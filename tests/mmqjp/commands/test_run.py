@@ -488,7 +488,7 @@ def found(tmp_path: Path) -> list[tuple[str, str]]:
     return [(row["query"], row["documents"][-1]) for row in rows]
 
 
-EVERYTHING, FIRST, REST, NONE = DOCUMENTS, DOCUMENTS[:3], DOCUMENTS[3:], list[Document]()
+EVERYTHING, FIRST, REST = DOCUMENTS, DOCUMENTS[:3], DOCUMENTS[3:]
 
 
 def test_a_file_that_was_there_or_was_cut_is_appended_to(again, tmp_path):

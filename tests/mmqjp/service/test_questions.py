@@ -19,7 +19,7 @@ from feeds.documents import Document
 from join_stage.store import duckdb as duckdb_module
 from join_stage.store.protocol import LONGEST, Bounds, OutOfMemory, QuestionInterrupted, QuestionRefused, measured
 from mmqjp.engine import Session
-from mmqjp.service.commands import Client, CommandQueue
+from mmqjp.service.commands import CommandQueue
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.sql_question import (
     ABANDONED,
@@ -434,25 +434,19 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
         ended(QuestionRunner(opened, place.spool, events, 40, clock)) as questions,
     ):
         opened.subscribe(PAIRS)
-        command = place.ask(QUERY, sql=ENDLESS, seconds=30)
+        commands = [place.ask(QUERY, sql=ENDLESS, seconds=seconds) for seconds in (30, None)]
         questions.step()
         place.drop("1.jsonl", range(3))
         service = place.service(opened, events)
         service._commands = CommandQueue(place.spool, skip=(QUERY,))
         service.run(None, StopAfter(10**9))
         assert opened.counters().documents == 3 and len(place.pairs()) == 3
-        assert place.spool.take_result(command) is None
-        second = place.ask(QUERY, sql="SELECT count(*) AS n FROM documents WHERE kind = 'external'")  # at the same time
-        until(lambda: second.id not in {command.id for command in place.spool.waiting_of(QUERY)}, questions.step)
-        assert place.answer(second).result == {"columns": ["n"], "rows": [[3]]}
-        other = place.ask(QUERY, sql=ENDLESS, seconds=None)
-        questions.step()
-        for asked, least in ((command, 30), (other, 40)):  # which is the most of the service
+        assert [place.spool.take_result(command) for command in commands] == [None, None]
+        for asked, least in zip(commands, (30, 40), strict=True):  # which is the most of the service
             clock.return_value = least
             until(lambda asked=asked: asked.id not in questions._running, questions.step)  # type: ignore[misc]
             assert f"took more than {least} s" in str(place.answer(asked).error)
         assert not place.spool.waiting()
-        opened.process([Document("later", "<a>v</a>", time=10)])
     assert {str(event["sql"]) for event in events.named("command")} >= {ENDLESS}
 
 
@@ -564,15 +558,6 @@ def test_the_command_has_limits(place: Directory):
     assert mmqjp("query", "SELECT 1 AS a", *state, "--timeout", "INF").stdout == '{"a": 1}\n'
     refused = mmqjp("query", "WITH x AS (DELETE FROM outputs RETURNING *) SELECT * FROM x", *state)
     assert refused.exit_code == 1 and refused.stderr == "mmqjp: error: the tables are only read: write a SELECT\n"
-
-
-def test_a_client_that_gives_up_takes_its_question_back(place: Directory):
-    clock = iter(range(10**9))
-    with Session("duckdb", state=place.state) as engine:
-        client = Client(place.state, lambda: engine, 3, lambda: float(next(clock)), lambda seconds: None)
-        with pytest.raises(RuntimeError, match="ask again later"):
-            client.ask(QUERY, {"sql": ENDLESS})
-        assert place.spool.is_empty()
 
 
 def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSession):

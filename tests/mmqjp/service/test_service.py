@@ -58,16 +58,6 @@ def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_b
     assert not events.named("batch")
 
 
-def test_a_stop_is_heard_after_the_batch_and_the_rest_is_read_later(place: Directory):
-    place.drop("1.jsonl", range(6))
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        place.service(engine, batch_size=2).run(1.0, StopAfter(1))
-        assert engine.counters().documents == 2
-    place.run()
-    assert set(place.pairs()) == all_pairs(range(6)) and len(place.pairs()) == 15
-
-
 def test_a_second_engine_is_told_who_holds_the_store(tmp_path: Path):
     with Session("duckdb", state=tmp_path):
         assert is_held(tmp_path)

@@ -46,40 +46,28 @@ def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then
     assert text.startswith(old) and len(text.removeprefix(old).splitlines()) == 3
 
 
-def test_sighup_opens_the_output_of_the_command_anew(place: Directory):
+def test_sighup_opens_the_output_of_the_command_anew_and_a_closed_terminal_ends_it(place: Directory):
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
     place.drop("1.jsonl", range(3))
-    with place.start("--output", place.output, "--trigger", "10ms") as process:
+    terminal, slave = pty.openpty()
+    options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--log", "json"]
+    arguments = ["stream", "--engine", "duckdb", "--trigger", "10ms", *options]
+    with nursery.start(in_terminal, os.ttyname(slave), *arguments) as process:
         next(events_of(process, "batch"))
         place.output.rename(place.path / "out.jsonl.1")
         process.send_signal(signal.SIGHUP)
         assert "was gone: appending to a new file" in next(events_of(process, "output"))["what"]
         place.drop("2.jsonl", range(3, 6))
         next(events_of(process, "batch"))
-        process.send_signal(signal.SIGTERM)
+        os.close(slave)
+        os.close(terminal)
         assert next(events_of(process, "stopped"))["documents"] == 6
     assert process.returncode == 0
     old = (place.path / "out.jsonl.1").read_text().splitlines()
-    pairs = place.pairs()
-    assert len(old) == 3 and len(pairs) == 12
-    assert {*pairs, *(tuple(json.loads(line)["documents"]) for line in old)} == {
-        (f"d{a}", f"d{b}") for a, b in combinations(range(6), 2)
-    }
-
-
-def test_a_terminal_that_is_closed_ends_the_command(place: Directory):
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-    place.drop("1.jsonl", range(3))
-    terminal, slave = pty.openpty()
-    options = ["--source", place.drops, "--state", place.state, "--output", place.output, "--log", "json"]
-    with nursery.start(in_terminal, os.ttyname(slave), "stream", "--engine", "duckdb", *options) as process:
-        next(events_of(process, "batch"))
-        os.close(slave)
-        os.close(terminal)
-        assert next(events_of(process, "stopped"))["outputs"] == 3
-    assert process.returncode == 0
+    assert (len(old), len(place.pairs())) == (3, 12)
+    pairs = {*place.pairs(), *(tuple(json.loads(line)["documents"]) for line in old)}
+    assert pairs == {(f"d{a}", f"d{b}") for a, b in combinations(range(6), 2)}
 
 
 # ------------------------------------------------------------ standard output that is closed, full, or without a reader
