@@ -7,8 +7,6 @@ from math import inf
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.workload import items, queries
 from feeds.documents import Document
@@ -22,8 +20,8 @@ from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND
 from tests.generate.near import near_case
 from tests.generate.once import with_once
-from tests.generate.seeds import at_length, examples, seeds
-from tests.generate.strategies import cases, random_case
+from tests.generate.seeds import at_length, seeds
+from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
 from tests.oracle.cases import docs
 from tests.oracle.evaluation import comparable, evaluate
@@ -139,14 +137,6 @@ def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark, tmp_path)
             halves += [as_row(output) for output in undelivered(engine)]
             mark_delivered(engine)
     assert comparable(halves) == comparable(whole)
-
-
-@given(cases(max_queries=3, max_documents=6), st.integers(0, 99))
-@examples(8, 20)
-def test_duckdb_agrees_with_the_oracle_on_cases_that_shrink(case, seed):
-    script, documents = case
-    with Session("duckdb") as engine:
-        assert_agrees(engine, script, documents, delivery(seed))
 
 
 @pytest.mark.parametrize(

@@ -20,24 +20,6 @@ from xscl.parser import parse_script
 from xscl.problems import XsclErrors
 
 
-def test_a_bad_script_or_a_cycle_with_earlier_queries_registers_nothing(engine):
-    with pytest.raises(XsclErrors, match="nosuch"):
-        engine.subscribe("S/a; S/a->x JOIN {nosuch = x, 1} S/b->y")
-    assert not engine.queries()
-    engine.subscribe("late/match PUBLISH early")
-    with pytest.raises(ValueError, match=r"a cycle of PUBLISHed names: .*registered earlier"):
-        engine.subscribe("early/match PUBLISH late")
-    assert list(engine.queries()) == ["early"]
-
-
-def test_a_document_met_again_is_counted_and_ignored(engine):
-    engine.subscribe(PAIRS)
-    engine.process([doc(1), doc(1, "other")])
-    assert engine.process([doc(1), doc(2), doc(1, stream="T")])[0].documents == ("d1", "d2")
-    counters = engine.counters()
-    assert (counters.documents, counters.duplicates, counters.outputs) == (3, 2, 1)
-
-
 def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine):
     engine.subscribe(PAIRS)
     bad: list[Document | Reject] = [

@@ -11,7 +11,6 @@ import pytest
 from feeds.documents import Document
 from join_stage import near
 from join_stage.protocol import PLANS
-from mmqjp.answers.output import Output
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND, chance
@@ -171,20 +170,6 @@ def test_steps_are_the_same_in_any_batches_plans_and_backfills():
             other = engine.registry.named("other")[0].form_id
             found.append({key: value for key, value in spent(engine).items() if key != other})
     assert found[0] == found[1] and len(found[0]) == 2
-
-
-@pytest.mark.parametrize("size", [1, 20])
-def test_work_without_outputs_is_bounded(size):
-    with Session("duckdb", max_work=60) as engine:
-        engine.subscribe('S//a->x JOIN {x = y AND x = "nothing", INF} S//a->y PUBLISH vain; S//a PUBLISH other')
-        engine.subscribe("S//a->x JOIN {x = y AND starts-with(x, z), INF} S/r[./z->z]//a->y PUBLISH in_vain")
-        given: list[Output] = []
-        for start in range(0, 20, size):
-            batch = [Document(f"d{n}", "<r><z>!</z><a>v</a></r>", time=n) for n in range(start, start + size)]
-            given += engine.process(batch)
-        assert len(given) == 20 and {output.query for output in given} == {"other"}
-        paused = {s.name: s.paused for s in engine.registry.subscriptions.values() if s.paused is not None}
-        assert list(paused) == ["in_vain"] and "more than 60 steps for the document 'd" in paused["in_vain"]
 
 
 NESTED = "p[.//a->q[.//a->r[.//a->x]]]"

@@ -165,62 +165,6 @@ def test_worlds_as_sql(seed):
     assert_told(outputs, names, found)
 
 
-CHAIN = """
-FROM S//a->a[./k->k] FOLLOWED BY {k = l, 5 s} T//b->b[./l->l] PUBLISH pairs;
-DEFINE EVENT Pair FROM pairs/match->m (k := m/a/k, x := number(m/b/x));
-DEFINE EVENT C FROM S//c->c (k := c/k, x := number(c/x));
-FROM Pair UNION C FOLD{$2.k = $.k, $2.x >= $.x, } C WITHIN 12 s PUBLISH rise;
-FROM rise/match->m[./k->k] JOIN {k = k2, 8 s} T//d->d[./k->k2] PUBLISH hit;
-DEFINE EVENT Hit FROM hit/match->m (k := m/match/k, x := number(m/match/x));
-FROM AGGREGATE{count() AS n, max(x) AS top, avg(x) AS mean BY k OVER 6 s} Hit PUBLISH rate;
-SELECT k, n_1 AS before, n, top, DUR AS d
-  FROM rate NEXT{$1.k = $2.k AND $2.n > $1.n} (SELECT k, n, top FROM rate) WITHIN 9 s PUBLISH more
-"""
-LATENESS = 4
-"""In seconds, as the times of documents."""
-
-
-def chain_documents(rng: Random, count: int) -> list[Document]:
-    """Points and intervals with ties; some lack a value, or have one that is no number."""
-    made = []
-    for number in range(count):
-        kind, t0 = rng.choice("aabbcccccddd"), rng.randrange(20)
-        t1 = t0 + rng.choice((0, 0, 0, 0, 1))
-        key = f"<{(tag := 'l' if kind == 'b' else 'k')}>{rng.choice('pq')}</{tag}>" if rng.random() < 0.97 else ""
-        xml = f"<{kind}>{key}{rng.choice(('<x>1</x>', '<x>2</x>', '<x>3</x>', '<x>none</x>', ''))}</{kind}>"
-        made.append(Document(f"{kind}{number}", xml, "T" if kind in "bd" else "S", (t0 * SECOND, t1 * SECOND)))
-    return made
-
-
-def told(engine: Session) -> Counter[tuple[object, ...]]:
-    return Counter((one.query, one.xml, one.t0, one.t1, one.documents) for one in engine.outputs())
-
-
-@pytest.mark.parametrize("seed", seeds(1, 200))
-def test_chains_of_joins_and_events_are_those_of_a_run_that_sorts_all(seed, tmp_path):
-    rng = Random(seed)
-    given = chain_documents(rng, 45)
-    arriving = sorted(given, key=lambda one: one.t1 + rng.randrange(LATENESS * SECOND))
-    with Session("duckdb", settle=None) as engine:
-        engine.subscribe(CHAIN)
-        engine.process(given)
-        engine.finish()
-        wanted = told(engine)
-    engine = Session("duckdb", state=tmp_path, settle=LATENESS * SECOND, quiet=True)
-    engine.subscribe(CHAIN)
-    while arriving:
-        size = rng.randint(3, 15)
-        engine.process(arriving[:size])
-        arriving = arriving[size:]
-        if rng.random() < 0.2:
-            engine.close()
-            engine = Session("duckdb", state=tmp_path, settle=LATENESS * SECOND, quiet=True)
-    engine.process([Document(f"last of {name}", "<none/>", name, (10**6 * SECOND,) * 2) for name in "ST"])
-    assert told(engine) == wanted
-    assert seed or {query for query, *_ in wanted} == {"pairs", "rise", "hit", "rate", "more"}
-    engine.close()
-
-
 L2 = """
 FROM S//a->a[./k->k] FOLLOWED BY {k = k2, 1 h} S//b->b[./k->k2] PUBLISH pairs;
 DEFINE EVENT Mark FROM S//mark->m (k := m/k);
@@ -311,31 +255,6 @@ def test_a_definition_changes_with_its_readers(tmp_path):
         assert not engine.registry.events.definitions
 
 
-PUBLISHER = """
-DEFINE EVENT A FROM S//a->a (k := a/@k);
-FROM A PUBLISH first;
-DEFINE EVENT First FROM first//match->m (k := m/k);
-FROM A NEXT{$1.k = $2.k} First WITHIN 5 s PUBLISH second;
-FROM A PUBLISH other
-"""
-
-
-def test_a_publisher_that_is_paused_holds_nobody_up():
-    """Nobody waits for what it would publish, and when it is resumed, it does not tell what came in between."""
-    with Session("duckdb", settle=0, quiet=True) as engine:
-        engine.subscribe(PUBLISHER)
-        for second in range(9):
-            if second == 3:
-                engine.pause("first")
-            if second == 6:
-                engine.resume("first")
-            engine.process([Document(f"d{second}", "<a k='u'/>", "S", second * SECOND)])
-        found = [(one.query, one.t1 // SECOND) for one in engine.outputs()]
-    told = {name: [time for query, time in found if query == name] for name in ("first", "second", "other")}
-    # What ended at 2 was not released yet when `first` was paused, nor was what ended at 5 when it was resumed.
-    assert told == {"first": [0, 1, 5, 6, 7], "second": [1, 5, 5, 5, 5, 6, 7], "other": [*range(8)]}
-
-
 def test_l1_what_comes_too_late_is_no_event_and_still_joins():
     with Engine("duckdb", settle=2 * SECOND) as engine:
         engine.subscribe(
@@ -385,31 +304,6 @@ def test_what_cannot_be_stored_is_not_done(engine):
     assert list(events.definitions) == ["Post"]
     engine.unsubscribe("Post")
     assert not events.definitions and not seen(engine, 5)
-
-
-PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y"
-
-
-def doc(number: int, tag: str = "a", stream: str = "S") -> Document:
-    return Document(f"{tag}{number}", f"<{tag}>v</{tag}>", stream, number * 1_000_000)
-
-
-def test_a_row_that_only_paused_queries_share_is_not_joined():
-    with Session("duckdb") as engine:
-        engine.subscribe(f"{PAIRS} PUBLISH one; {PAIRS} PUBLISH two")
-        engine.process([doc(1)])
-        engine.pause("one")
-        assert {o.query for o in engine.process([doc(2)])} == {"two"}
-        engine.pause("two")
-        assert not engine.registry._live
-        assert engine.process([doc(3)]) == []
-        engine.unsubscribe("two")  # what is left of the row is paused
-        assert engine.process([doc(4)]) == [] and not engine.registry._live
-        engine.resume("one")
-        assert {o.documents for o in engine.process([doc(5)])} == {("a1", "a5")}
-        engine.pause("one")
-        engine.unsubscribe("one")
-        assert not engine.catalog.steps and not engine.registry._active_targets
 
 
 EVENT_CHAIN = """
@@ -483,19 +377,6 @@ def test_a_backfill_that_cannot_be_stored_is_not_made(engine):
     sums = [one.xml.partition("<n>")[2].partition("<")[0] for one in outputs if one.query == "summed"]
     assert sums == ["0", "1", "2", "4", "6", "9", "12", "16", "20", "25", "30"]
     assert Counter(one.query for one in outputs) == {"early": 9, "late": 7, "summed": 11}
-
-
-def test_readers_that_were_there_get_only_what_is_not_late():
-    with Session("duckdb", settle=2 * SECOND) as engine:
-        engine.subscribe(
-            "DEFINE EVENT A FROM S//a->a (k := a/k); FROM FILTER {k = 'none'} A PUBLISH some; FROM some PUBLISH read; "
-            "FROM some//match->m PUBLISH documents"
-        )
-        arrive(engine, "aaaa")
-        engine.subscribe("FROM FILTER {k = 'u'} A PUBLISH some", add=True, backfill=True)
-        engine.process([Document("end", "<x/>", "S", END)])
-        found = Counter(one.query for one in engine.outputs())
-        assert found == {"some": 4, "documents": 4, "read": 3}
 
 
 def test_what_came_too_late_is_not_for_a_backfill_either():

@@ -457,30 +457,3 @@ def test_work_for_several_literal_tests_counts_together_in_any_batches(size):
             arrived += size
             paused = bounded.take_paused()
         assert f"'d{most - 1}'" in paused["n"]
-
-
-DEEP = """
-S//a->x[./b->y[./c->u]] FOLLOWED BY {u = v, 100} S//a->p[./b[./c->v]];
-S//a->x[.//b->y[./@k->u]] JOIN {u = v, 100} S//b->q[./@k->v];
-S//a->x[./b->y[./c->u][./@k->w]] JOIN {u = v AND w = z, 100} S//b->q[./c->v][./@k->z]
-"""
-
-
-def nested(rng: random.Random, depth: int) -> str:
-    name = rng.choice("aabbc")
-    attribute = f" k='{rng.randint(0, 2)}'" if rng.random() < 0.5 else ""
-    below = "".join(nested(rng, depth - 1) for _ in range(rng.randint(0, 3))) if depth else ""
-    return f"<{name}{attribute}>{below or rng.randint(0, 2)}</{name}>"
-
-
-@pytest.mark.parametrize("seed", seeds(1, 100))
-def test_ancestors_of_elements_and_attributes_are_bound(seed, monkeypatch):
-    rng = random.Random(seed)
-    documents = [Document(f"d{n}", f"<r>{nested(rng, 4)}</r>", time=n * 1_000_000) for n in range(8)]
-    found = []
-    for _ in range(2):
-        with Session("duckdb") as engine:
-            engine.subscribe(DEEP)
-            found.append(list(engine.process(documents)))
-        monkeypatch.setattr(forms, "derived_variables", lambda pattern, slots: None)
-    assert found[0] == found[1] != []

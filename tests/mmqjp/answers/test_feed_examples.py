@@ -41,60 +41,6 @@ def inside(output: Output) -> str:
     return output.xml.partition(">")[2].removesuffix("</match>")
 
 
-def test_elements_are_items_or_events_named_by_variables_or_letters():
-    (one,) = outputs_of(
-        "PATTERN SEQ(A+ a[], B b) WHERE skip_till_next_match { [k] } WITHIN 1 min HAVING count(a[]) = 2 "
-        "RETURN a[].n AS n, b.k AS k, 2 * a[].n + a[1].n AS double, count(a[]) AS count PUBLISH up",
-        *RISE,
-    )
-    assert inside(one) == "<n>1</n><n>2.5</n><k>u</k><double>3</double><double>6</double><count>2</count>"
-    assert one.documents == ("d1", "d2", "d3") and one.nodes == {"a[1]": 1, "a[2]": 2, "b": 1}
-    assert (one.t0, one.t1) == (1 * SECOND, 3 * SECOND)
-    (one,) = outputs_of(
-        "PATTERN SEQ(B b, A a) WHERE { a.n IS NULL } WITHIN 1 min", at_second("d0", 0, "<b k='&lt;'/>"), *RISE
-    )
-    assert inside(one) == (
-        f'<b t0="0" t1="0"><k>&lt;</k></b><a t0="{2 * SECOND}" t1="{2 * SECOND}"><k>v</k></a>'  # NULL is no element
-    )
-    assert one.nodes == {"b": 0, "a": 3}
-    found = outputs_of("PATTERN SEQ(A, A+, B!) WHERE { [k] } ERRORS <= 1 WITHIN 1 min NON OVERLAPPING", *RISE)
-    assert [one.xml.partition(">")[0] + ">" for one in found] == [
-        f'<match query="q1" t0="{SECOND}" t1="{3 * SECOND}" errors="0">'
-    ]
-    assert inside(found[0]) == (
-        f'<A t0="{SECOND}" t1="{SECOND}"><k>u</k><n>1</n></A><A t0="{2 * SECOND}" t1="{2 * SECOND}"><k>u</k>'
-        f'<n>2.5</n></A><B t0="{3 * SECOND}" t1="{3 * SECOND}"><k>u</k></B>'
-    )
-    assert found[0].nodes == {"A[1]": 1, "A[2]": 2, "B": 1}
-
-
-def test_published_matches_are_events_with_single_values_and_documents_with_all():
-    found = outputs_of(
-        """
-        PATTERN SEQ(A+ a[], B b) WHERE skip_till_next_match { [k] } WITHIN 1 min HAVING count(a[]) = 2
-        RETURN a[].n AS n, b.k AS k, count(a[]) AS count PUBLISH up;
-        PATTERN SEQ(A, A, B) ERRORS <= 1 WITHIN 1 min PUBLISH near;
-        SELECT k AS name, count FROM up PUBLISH again;
-        PATTERN SEQ(up u, near n) WHERE { n.errors = 1 } WITHIN 1 min PUBLISH nearly;
-        PATTERN SEQ(A a, near n) WHERE { n.errors = 0 } WITHIN 1 min RETURN n.errors AS e PUBLISH after;
-        SELECT n AS n FROM up//match->m[./n->n] PUBLISH documents
-        """,
-        *RISE,
-        at_second("d4", 9, "<x><a/></x>"),
-        at_second("d5", 10, "<x><a/></x>"),
-        at_second("d6", 11, "<x><b/></x>"),
-    )
-    by_query = {name: [one for one in found if one.query == name] for name in ("again", "documents", "after", "nearly")}
-    assert [inside(one) for one in by_query["again"]] == ["<name>u</name><count>2</count>"]
-    assert [one.documents for one in by_query["again"]] == [("d1", "d2", "d3")]
-    assert sorted(inside(one) for one in by_query["documents"]) == ["<n><n>1</n></n>", "<n><n>2.5</n></n>"]
-    assert all("<count>2</count></u><n " in inside(one) for one in by_query["nearly"])
-    assert {inside(one).partition("<errors>")[2] for one in by_query["nearly"]} == {"1</errors></n>"}
-    last = by_query["after"][0]
-    assert inside(last) == "<e>0</e>"
-    assert list(last.nodes) == ["a", "n.e1", "n.e2", "n.e3"]
-
-
 @pytest.mark.parametrize(("item", "values"), [("a.k", ["u"]), ("a.n", ["1", "2.5"])])
 def test_matches_of_equal_events_with_equal_values_are_one_event(item, values):
     """They are two outputs, and two documents: which event is which variable may differ."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import NoReturn
 
 import pyarrow as pa
@@ -58,24 +61,6 @@ def fails(text: str, part: str) -> NoReturn:
     raise ZeroDivisionError("of the test")
 
 
-@pytest.mark.parametrize("place", FAILING)
-def test_a_query_that_fails_is_paused_and_the_others_answer(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = EVENTS + ";".join(OTHERS.values())
-    with Session("duckdb", settle=0, lateness=0) as engine, Session("duckdb", settle=0, lateness=0) as alone:
-        alone.subscribe(script)
-        engine.subscribe(f"{script};{FAILING[place]}")
-        outputs(alone, 1), outputs(engine, 1)
-        with monkeypatch.context() as patch:
-            patch.setitem(values.TESTS, "contains", fails)
-            for times in ((2, 12), (13,), (23, 24)):
-                wanted = outputs(alone, *times)
-                found = outputs(engine, *times)
-                assert {one for one in found if one[0] != "bad"} == wanted and wanted
-        assert "ZeroDivisionError: of the test" in engine.take_paused()["bad"]
-        engine.resume("bad")
-        assert outputs(alone, 32, 33, 43) <= outputs(engine, 32, 33, 43)
-
-
 def test_an_error_that_no_query_causes_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session("duckdb", settle=0) as engine:
         engine.subscribe(OTHERS["documents"])
@@ -99,10 +84,15 @@ PATTERNS = {
     " PUBLISH bad",
     "absence": 'FROM S//b[ends-with(@id, "2")]->x NOT FOLLOWED BY {x/k = y/k, 1 s} S//b->y PUBLISH bad',
     "definition": 'DEFINE EVENT C FROM S//b[ends-with(@id, "2")]->x (id := x/@id); FROM C PUBLISH bad',
-    "value of a definition": "DEFINE EVENT C FROM S//b->x (id := upper-case(x/@id)); FROM C PUBLISH bad",
+    "value of a definition": "DEFINE EVENT D FROM S//b->x (id := upper-case(x/@id)); FROM D PUBLISH bad",
     "reader of documents": 'FROM again//b[ends-with(@id, "2")]->x PUBLISH bad',
     "value of published ones": "FROM again//b->x JOIN {upper-case(x/k) = upper-case(y/k), 1 h} S//b->y PUBLISH bad",
 }
+
+
+def break_tests(patch: pytest.MonkeyPatch) -> None:
+    """Lets contains() fail in joins and event statements."""
+    patch.setitem(values.TESTS, "contains", fails)
 
 
 def break_stage_1(patch: pytest.MonkeyPatch) -> None:
@@ -119,23 +109,49 @@ def break_stage_1(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(emissions, "derive", failing_derive)
 
 
-@pytest.mark.parametrize("place", PATTERNS)
-def test_a_query_whose_pattern_fails_is_paused_and_the_others_answer(
-    place: str, monkeypatch: pytest.MonkeyPatch
+ALONE = [*product([break_tests], FAILING.values()), *product([break_stage_1], PATTERNS.values())]
+"""How functions fail, and a query that uses one."""
+LIVES = ((1,), (2, 12), (13,), (23, 24), (32, 33, 43))
+"""When documents come. From the second life to the last but one functions fail."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[set[tuple[str, tuple[str, ...], str]]]:
+    with Session("duckdb", settle=0, lateness=0) as engine:
+        engine.subscribe(EVENTS + ";".join(OTHERS.values()))
+        return [outputs(engine, *times) for times in LIVES]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "texts"),
+    [
+        (break_tests, [*FAILING.values()]),
+        (break_stage_1, [*PATTERNS.values()]),
+        *(pytest.param(breaks, [text], marks=pytest.mark.soak) for breaks, text in ALONE),
+    ],
+)
+def test_queries_that_fail_are_paused_and_the_others_answer(
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    texts: Sequence[str],
+    undisturbed: list[set[tuple[str, tuple[str, ...], str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    same = 'FROM S//b[ends-with(@id, "2")]->x JOIN {upper-case(x/k) = upper-case(y/k), 1 h} S//b->y PUBLISH too'
-    script = EVENTS + ";".join(OTHERS.values())
-    with Session("duckdb", settle=0, lateness=0) as engine, Session("duckdb", settle=0, lateness=0) as alone:
-        alone.subscribe(script)
-        engine.subscribe(f"{script};{PATTERNS[place]};{same}")
+    bad = {f"bad{number}": text.replace(" bad", f" bad{number}") for number, text in enumerate(texts)}
+    found = []
+    with Session("duckdb", settle=0, lateness=0) as engine:
+        engine.subscribe(f"{EVENTS}{';'.join([*OTHERS.values(), *bad.values()])}")
+        found.append(outputs(engine, *LIVES[0]))
         with monkeypatch.context() as patch:
-            break_stage_1(patch)
-            for times in ((2, 12), (13,), (23, 24)):
-                wanted = outputs(alone, *times)
-                assert outputs(engine, *times) == wanted and wanted
-        assert engine.take_paused().keys() == {"bad", "too"}
-        engine.resume("bad")
-        assert outputs(alone, 32, 33, 43) <= outputs(engine, 32, 33, 43)
+            breaks(patch)
+            found += [outputs(engine, *times) for times in LIVES[1:-1]]
+        paused = engine.take_paused()
+        assert paused.keys() == bad.keys()
+        assert all("ZeroDivisionError: of the test" in reason for reason in paused.values())
+        for name in bad:
+            engine.resume(name)
+        found.append(outputs(engine, *LIVES[-1]))
+    for some, wanted in zip(found, undisturbed, strict=True):
+        assert {one for one in some if one[0] not in bad} == wanted and wanted
 
 
 def test_a_function_that_fails_for_one_value_pauses_the_queries_that_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,16 +202,15 @@ CONSTANT = {
 }
 
 
-@pytest.mark.parametrize("where", PLACES)
-def test_a_condition_without_events_holds_always_or_never(where: str) -> None:
-    numbered = {f"q{number}x": (text, holds) for number, (text, holds) in enumerate(CONSTANT.items())}
-    statements = [f"{PLACES[where].format(text)} PUBLISH {name}" for name, (text, _) in numbered.items()]
-    for settle, patterns in ((0, "driver"), (None, "driver"), (None, "sql")):
-        with Session("duckdb", settle=settle, patterns=patterns) as engine:
-            engine.subscribe(EVENTS + ";".join([*statements, f"{PLACES[where].format('1 = 1')} PUBLISH all"]))
-            found = outputs(engine, 1, 2, 3) | {(one.query, tuple(one.documents), one.xml) for one in engine.finish()}
-            assert not engine.take_paused()
-        counts = {name: sum(one[0] == name for one in found) for name in (*numbered, "all")}
-        assert counts["all"] and counts == {name: holds * counts["all"] for name, (_, holds) in numbered.items()} | {
-            "all": counts["all"]
-        }
+@pytest.mark.parametrize(("settle", "patterns"), [(0, "driver"), (None, "sql")])
+def test_a_condition_without_events_holds_always_or_never(settle: int | None, patterns: str) -> None:
+    names = {(place, text): f"q{n}x" for n, (place, text) in enumerate(product(PLACES, [*CONSTANT, "1 = 1"]))}
+    statements = [f"{PLACES[place].format(text)} PUBLISH {name}" for (place, text), name in names.items()]
+    with Session("duckdb", settle=settle, patterns=patterns) as engine:
+        engine.subscribe(EVENTS + ";".join(statements))
+        found = outputs(engine, 1, 2, 3) | {(one.query, tuple(one.documents), one.xml) for one in engine.finish()}
+        assert not engine.take_paused()
+    counts = Counter(query for query, *_ in found)
+    for (place, text), name in names.items():
+        always = counts[names[place, "1 = 1"]]
+        assert always and counts[name] == CONSTANT.get(text, True) * always, (place, text)

@@ -11,7 +11,6 @@ from join_stage.store.protocol import TableStore
 from mmqjp.answers import query_operators as counting
 from mmqjp.answers import quota
 from mmqjp.answers.operators import is_near, once_key
-from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.tables.schema import told_among
 from tests.generate.documents import SECOND
@@ -20,7 +19,6 @@ from tests.generate.strategies import random_case
 from tests.oracle.ties import ties
 from tests.support.agreement import Delivery, arranged, assert_agrees
 from tests.support.in_process import run_in_process
-from tests.support.shown import assert_shown
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
@@ -215,23 +213,6 @@ def test_a_document_whose_pairs_take_too_many_steps_counts_none(monkeypatch):
     assert found == [({"pairs": 3}, found[0][1])] * 3
 
 
-def test_pairs_past_the_bounds_are_not_expanded(monkeypatch):
-    monkeypatch.setattr(quota, "MOST_OF_FORM", 50)
-    looked: list[tuple[Record, Record]] = []
-    is_tie = counting.is_tie
-
-    def noted(left: Record, right: Record) -> bool:
-        looked.append((left, right))
-        return is_tie(left, right)
-
-    monkeypatch.setattr(counting, "is_tie", noted)
-    with Session("duckdb") as engine:
-        engine.subscribe(PAIRS)
-        for start in range(0, 60, 10):
-            engine.process(at(1, 10, start))
-    assert len(looked) < 400  # of 3,540 in both orders
-
-
 def test_counts_of_queries_that_are_gone_are_dropped():
     with Session("duckdb") as engine:
         for n in range(30):
@@ -249,7 +230,6 @@ def test_counts_of_queries_that_are_gone_are_dropped():
 
 BEGIN = 1_767_225_600 * SECOND
 FILTER = "FROM S//item->i[./title->t]"
-KEYED = "FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./k->q]"
 
 
 def item(name: str, seconds: float, *titles: str, stream: str = "S") -> Document:
@@ -269,21 +249,6 @@ def kept(engine: Session) -> int:
 def engine():
     with Session("duckdb") as session:
         yield session
-
-
-def test_a_key_is_told_once_and_its_matches_stay(engine):
-    engine.subscribe(f"{KEYED} PUBLISH p ONCE PER (lower-case(p)); {KEYED} PUBLISH every")
-    keys = {"a1": "v", "a2": "V", "a3": "w", "b4": "v", "b5": "V", "b6": "w", "b7": "v"}
-    outputs = [
-        (o.query, o.documents)
-        for n, (name, key) in enumerate(keys.items())
-        for o in engine.process([Document(name, f"<{name[0]}><k>{key}</k></{name[0]}>", time=BEGIN + n * SECOND)])
-    ]
-    assert [documents for query, documents in outputs if query == "p"] == [("a1", "b4"), ("a3", "b6")]
-    assert [o.seq for o in engine.outputs()] == list(range(6)), "what is not told has no number"
-    matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
-    assert matches == [{"query": "every", "n": 4}, {"query": "p", "n": 4}]
-    assert_shown(engine)
 
 
 def test_only_ends_that_may_be_near_are_read(engine, monkeypatch):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from feeds.documents import Document
-from join_stage.store.protocol import whole_batch
 from mmqjp.answers.output import Output
 from mmqjp.documents import watermarks
 from mmqjp.documents.watermarks import Lateness
@@ -19,7 +18,6 @@ from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered
 from tests.support.fake_sinks import Clock
-from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, StopAfter
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
@@ -33,20 +31,6 @@ def doc(seconds: float, stream: str = "S", text: str = "v", id: str | None = Non
 
 def kept(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
-
-
-def test_a_silent_stream_goes_on_with_the_clock():
-    time = Clock(NOW)
-    with Session("duckdb", lateness=60 * SECOND, idle_after=HOUR, now=time) as engine:
-        engine.subscribe("S/a->x JOIN {x = y, 10} T/a->y")
-        engine.process([doc(0), doc(0, "T")])
-        time.time += 2 * HOUR - 1
-        engine.process([doc(7190)])
-        # T is silent for longer than an hour: it has come to an hour ago, and what only it held back is let go of.
-        assert engine.watermarks()["T"] == time.time - HOUR - 60 * SECOND and kept(engine) == 1
-        late = doc(600, "T")
-        assert engine.process([late]) == [] and [row["id"] for row in engine.dead_letters()] == ["T600"]
-        assert len(engine.process([doc(7191, "T")])) == 1
 
 
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
@@ -128,22 +112,6 @@ def test_a_document_from_the_future_is_a_dead_letter_and_moves_no_watermark():
         (letter,) = engine.dead_letters()
         assert letter["id"] == "S86401" and letter["reason"].startswith("from the future: 86401000000 µs ahead")
         assert engine.watermarks() == {"S": NOW + DAY - 2 * SECOND}
-
-
-def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
-    with FaultySession("duckdb", state=tmp_path, lateness=SECOND) as engine:
-        engine.subscribe(WINDOW)
-        engine.process([doc(0)])
-        engine.process([doc(1000)])
-        engine.process([doc(2000, "T")])
-        engine.prune(0)
-        assert engine.sql("SELECT id FROM documents ORDER BY id")["id"].to_pylist() == ["S1000", "T2000"]
-        with whole_batch(engine.store):
-            engine.store.drop_before("documents", "t0", NOW + 10**12)
-    with FaultySession("duckdb", state=tmp_path, lateness=SECOND) as engine:
-        assert engine.watermarks() == {"S": NOW + 999 * SECOND, "T": NOW + 1999 * SECOND}
-        engine.process([doc(500)])
-        assert engine.counters().dead_letters == 1
 
 
 def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):

@@ -115,13 +115,6 @@ def test_other_conditions_are_shown_and_a_long_search_ends(monkeypatch):
     assert [reason for *_, reason in reasons(script, f"<a>{many}</a>", "<b>1999</b>")] == [None]
 
 
-@pytest.mark.parametrize("many", [0, 3])
-def test_outputs_are_explained_one_by_one_and_together(many):
-    xmls = [f"<a>{number}</a>" for number in range(many)] + [f"<b>{number}</b>" for number in range(many)]
-    found = reasons("FROM S/a->x FOLLOWED BY {x = y, INF} S/b->y", *xmls)
-    assert [reason.joined[0].left.text for *_, reason in found] == [str(number) for number in range(many)]
-
-
 def absences(text: str) -> list[str]:
     return [answers_after(absence) for absence in absences_in(Compiler().compile_text(text).normal)]
 

@@ -192,30 +192,6 @@ def test_one_document_alone_and_the_nearest_of_those_that_are_kept():
     assert given.kind == "output" and len(given.outputs) == 1
 
 
-def test_inner_joins_come_first_and_hidden_streams_are_looked_into():
-    chain = "FROM S/a->x FOLLOWED BY {x = y, 5 s} S/b->y FOLLOWED BY {y = z, 60 s} S/c->z PUBLISH p"
-    documents = (("a", "<a>v</a>", 0), ("b", "<b>v</b>", 9), ("c", "<c>w</c>", 10), ("b2", "<b>v</b>", 3))
-    assert said(chain, "p", ["a", "b", "c"], *documents).part == "5 s"
-    assert said(chain, "p", ["a", "b2", "c"], *documents).part == "y = z"
-    assert said(chain, "p", ["a", "c"], *documents).part == "y = z"
-    assert said(chain, "p", ["a", "b2", "c"], *documents[:2], ("c", "<c>v</c>", 10), documents[3]).kind == "output"
-
-
-def test_a_path_on_a_name_that_parentheses_give_is_counted():
-    script = "FROM (SELECT c AS b FROM S/a->c) JOIN {b/t = d, INF} S/c[./l->d] PUBLISH p"
-    documents = (("l", "<a><u>v</u></a>", 0), ("r", "<c><l>v</l></c>", 1))
-    found = said(script, "p", ["l", "r"], *documents)
-    assert [(stage.part, stage.found) for stage in found.stages] == [("S", 1), ("/a", 1), ("b/t", 0)]
-    found = said(script, "p", ["m", "r"], ("m", "<a><t>w</t></a>", 0), *documents)
-    assert [(stage.part, stage.found) for stage in found.stages][2:] == [
-        ("b/t", 1),
-        ("S", 1),
-        ("/c", 1),
-        ("./l", 1),
-        ("b/t = d", 0),
-    ]
-
-
 def test_ids_of_outputs_name_published_documents_and_who_told_before():
     script = "FROM S/a->x PUBLISH p; FROM p//a->l FOLLOWED BY {l = r, 5 s} S/c->r PUBLISH q"
     documents = (("a", "<a>v</a>", 0), ("c", "<c>v</c>", 9), ("d", "<c>v</c>", 4))
@@ -406,14 +382,6 @@ def test_why_not_tells_what_came(query, asked, kind, message, shown, engine):
     assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert (found.kind, message in found.message) == (kind, True), found
     assert [one.id for one in found.items] == [*shown]
-
-
-@pytest.mark.parametrize(("query", "alone", "decided"), [("silent", 4, 1), ("fresh", 2, 2)])
-def test_how_many_have_no_partner(query, alone, decided, engine):
-    (funnel,) = query_funnel(select_of(engine), query).funnels
-    stages = [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", alone), ("decided", decided)]
-    assert [(one.kind, one.found) for one in funnel.stages] == stages
-    assert funnel.found == sum(output.query == query for output in engine.outputs()) == decided
 
 
 def test_what_is_first_in_the_way_of_all():

@@ -9,8 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.documents import Document, Reject
 from feeds.readers import ALL_READ, Offset
-from feeds.splits import Split
-from feeds.tail import ReadItem, Tail, waiting_files
+from feeds.tail import ReadItem
 from mmqjp import spark_job
 from mmqjp.spark import source
 from tests.support.unreadable import failing, shut
@@ -226,23 +225,6 @@ def test_a_large_version_of_a_feed_that_waits_for_an_earlier_one_holds_up_no_oth
         driver.reader.prepareForTriggerAvailableNow()
     with shut(driver.drops / "1.xml"):
         assert [driver.step(), driver.step(), driver.step()] == [[], [*"xyz"], []]
-
-
-def test_shares_of_a_plan(tmp_path):
-    def split(weight: int) -> Split:
-        return Split("s", "f", "/f", 0, 0, ALL_READ, 1, weight)
-
-    plan = source.ReadPlan(0, tuple(split(weight) for weight in (10, 10, 10, 50, 10, 10)))
-    assert [(first, len(parts)) for first, parts in source.plan_partitions(plan, 2, grain=1)] == [(0, 4), (4, 2)]
-    shares = [(first, len(parts)) for first, parts in source.plan_partitions(plan, 100, grain=20)]
-    assert shares == [(0, 2), (2, 2), (4, 2)]
-    assert list(source.plan_partitions(source.ReadPlan(0), 2)) == []
-    for name in ("1.xml", "2.xml"):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(65 << 20)
-    waiting = waiting_files([Tail(tmp_path)], {})
-    large = source.next_plan(waiting, {}, 0, 100, 1 << 40)
-    assert [one.file for one in large.splits] == ["1.xml"] and not waiting
 
 
 @pytest.mark.parametrize(

@@ -295,21 +295,6 @@ def test_input_counts_compressed_files_several_times_and_only_what_is_read(tmp_p
     assert [input_bytes([feeds], 10_000, feeds=as_feeds) for as_feeds in (True, False)] == [17, 6]
 
 
-def test_run_counts_as_many_bytes_as_it_reads(tmp_path, monkeypatch):
-    with (tmp_path / "photo.jpg").open("wb") as photo:
-        photo.truncate(MOST_FOR_DUCKDB + 1)
-    (tmp_path / "a.rss").write_text("<rss/>")
-    sizes: list[object] = []
-
-    def told(*given: object) -> EngineChoice:
-        sizes.append(given[3])
-        return EngineChoice("duckdb")
-
-    monkeypatch.setattr(opening, "choose_engine", told)
-    mmqjp("run", "--queries", write_queries(tmp_path), "--documents", tmp_path, "--feeds")
-    assert sizes == [6]
-
-
 def test_run_says_on_a_terminal_which_engine_it_takes(tmp_path, monkeypatch, capsys):
     path = write_documents(tmp_path / "d.jsonl")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

@@ -1,6 +1,5 @@
 from itertools import pairwise
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,11 +7,9 @@ from hypothesis import strategies as st
 from feeds.documents import Document
 from join_stage.signature import join
 from join_stage.signature.plan import SignaturePlan
-from join_stage.spark.engine import edge_by_edge
 from join_stage.store.protocol import StoreError
 from mmqjp.engine import Session
-from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, Reach, missed_from, with_gap, with_recalled
-from templates.witness import R_DOC, R_DOCTS
+from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, missed_from, with_gap, with_recalled
 from tests.support.delivery import mark_delivered
 
 SECOND, HOUR = 1_000_000, 3_600_000_000
@@ -46,18 +43,6 @@ def test_what_could_meet_documents_that_are_gone_is_late(tmp_path):
         assert len(list(engine.dead_letters())) == 1
 
 
-def test_a_query_that_came_after_an_eviction_brings_nothing_back():
-    with Session("duckdb", lateness=HOUR) as engine:
-        engine.subscribe(WINDOW)
-        for hours in (*range(20), 100):
-            engine.process([doc(hours)])
-        assert kept(engine) == 1
-        engine.subscribe("S/r->x JOIN {x = y, 300 h} S/r->y PUBLISH wide")
-        for hours in range(101, 140):
-            engine.process([doc(hours)])
-        assert kept(engine) == 40 and len(engine._components.state.reach.evicted) <= 2
-
-
 GAPS = st.lists(st.builds(CoverageGap, st.integers(0, 60), st.integers(0, 20)), max_size=40)
 
 
@@ -79,12 +64,6 @@ def test_gaps_miss_nothing_that_any_eviction_left_out(evictions, time):
         assert missed_from(with_recalled(gaps, low), time) is None
     else:
         assert all(time - gap.window >= gap.before for gap in gaps)
-
-
-def test_a_note_of_how_far_a_store_reaches_is_read_as_it_was_written():
-    reach = Reach((CoverageGap(3, 1), CoverageGap(2, 5)), (CoverageGap(1, 1),), frozenset({"S", "ö"}))
-    assert Reach.from_setting(reach.to_setting()) == reach
-    assert Reach.from_setting(None) == Reach()
 
 
 def test_documents_are_evicted_when_there_is_a_part_of_the_window_to_evict():
@@ -132,17 +111,3 @@ def test_postings_that_cannot_be_loaded_are_loaded_again(tmp_path, monkeypatch):
 def _no_room(plan: SignaturePlan, end: int, *, wholly: bool = False) -> None:
     if end >= 9:
         raise StoreError("no room")
-
-
-def test_an_edge_keeps_its_number_from_one_part_of_the_state_to_the_next():
-    def part(*edges: tuple[int, int]) -> pa.Table:
-        columns = [[0] * len(edges), [a for a, _ in edges], [b for _, b in edges], [1] * len(edges), [2] * len(edges)]
-        return pa.table(columns, ["docid", "var1", "var2", "node1", "node2"])
-
-    known: dict[int, int] = {}
-    found: dict[int, tuple[int, int]] = {}
-    for edges in ([(0, 1), (5, 6)], [(5, 6), (0, 1)], [(7, 8), (5, 6)]):
-        groups = edge_by_edge(part(*edges), R_DOC.empty_table(), R_DOCTS.empty_table(), known).r_group
-        for number, *edge in zip(*(groups[name].to_pylist() for name in groups.column_names), strict=True):
-            assert found.setdefault(number, (edge[0], edge[1])) == (edge[0], edge[1])
-    assert len(found) == 3

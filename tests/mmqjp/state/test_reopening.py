@@ -1,32 +1,24 @@
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
 
 from feeds.documents import Document
 from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.answers.output import json_nodes
-from mmqjp.engine import CoreEngine, Session
+from mmqjp.engine import Session
 from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
 from mmqjp.sinks.files import open_sink
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
-from tests.generate.seeds import at_length, seeds
-from tests.generate.strategies import cases, random_case
-from tests.processes.store import START, take
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
 from tests.support.delivery import mark_delivered, undelivered
@@ -34,7 +26,7 @@ from tests.support.places import DATA
 from tests.support.shown import assert_shown
 from tests.support.stores import TABLES, parquet_store
 from xpath_stage.documents import MAX_ATTRIBUTES
-from xscl.algebra.trees import pattern_from_json, pattern_to_json
+from xscl.algebra.trees import pattern_from_json
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
@@ -48,29 +40,6 @@ S//a->m[matches(., 'v+')] PUBLISH filtered
 
 def doc(number: int, text: str = "v") -> Document:
     return Document(f"d{number}", f'<a><b>{text}</b><c>it\'s "so"</c></a>', "S", number * 1_000_000)
-
-
-def definitions(engine: Session) -> list[tuple[str, str]]:
-    """The steps that an engine looks for; their ids may differ, as a store remembers those of queries that went."""
-    return sorted((step.stream, str(step.node)) for step in engine.catalog.steps.values())
-
-
-@pytest.mark.parametrize("seed", seeds(1, 480))
-def test_a_reopened_store_keeps_definitions_as_long_as_its_queries(seed, tmp_path):
-    """What it outputs is compared in `test_live_model`."""
-    rng, (script, documents) = Random(seed), random_case(seed, 16 if at_length() else 5, 10)
-    with Session("duckdb", state=tmp_path) as engine:
-        names = engine.ensure(script)
-        engine.process(documents)
-        engine.unsubscribe(rng.choice(names))
-        for name in rng.sample(sorted(engine.queries()), 2):
-            engine.pause(name)
-        known, queries = definitions(engine), engine.queries()
-    with Session("duckdb", state=tmp_path) as engine:
-        assert (definitions(engine), engine.queries()) == (known, queries)
-        for name in list(queries):
-            engine.unsubscribe(name)
-        assert not engine.catalog.steps and not engine.registry.rows and not engine.registry._hidden
 
 
 def test_texts_are_parsed_when_something_is_delivered(tmp_path, monkeypatch):
@@ -124,15 +93,6 @@ def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path):
         engine.process([doc(1)])
 
 
-@given(cases(max_queries=4))
-def test_patterns_are_read_as_they_were_written(case):
-    catalog = Catalog()
-    for conjunct in conjuncts_of(case[0]):
-        catalog.add(conjunct, 1, True)
-    for step in catalog.steps.values():
-        assert pattern_from_json(pattern_to_json(step.node)) == step.node
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "1", "[]", '["/","element","","a",[],[]]', '["up","element","","a",[],[],[]]', '["/","text","","a",[],[],[]]',
@@ -143,48 +103,6 @@ def test_patterns_are_read_as_they_were_written(case):
 def test_what_is_no_pattern_is_refused(text):
     with pytest.raises(ValueError):
         pattern_from_json(text)
-
-
-Steps = list[Any]
-
-
-def go_on(state: Path, plan: str, steps: Steps, seed: int) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "tests.processes.store", "duckdb", str(state), plan],
-        input=json.dumps(steps),
-        text=True,
-        check=True,
-        timeout=300,
-        env=os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-
-def test_a_store_does_not_tell_which_process_wrote_it(tmp_path):
-    """Also if they meet chains of functions in another order than others did."""
-    rng = Random(7)
-    steps: Steps = []
-    for n in range(6):
-        p, q = "p", "q"
-        for function in rng.choices(("lower-case", "upper-case", "normalize-space"), k=n % 4):
-            p, q = f"{function}({p})", f"{function}({q})"
-        text, xml = rng.choice((" x", "x ", "X", "x  y", " Xy")), "<{0}><k>{1}</k></{0}>"
-        steps.append(("subscribe", f"S//a->x[./k->p] JOIN {{{p} = {q}, INF}} S//b->y[./k->q] PUBLISH join{n}"))
-        steps.append(("process", [(f"{tag}{n}", xml.format(tag, text)) for tag in "ab"]))
-    rng.shuffle(steps)
-    filters = "; ".join(f"S//*[./k[contains(., '{c}')]]->x PUBLISH f{c}" for c in "xyXY ")
-    steps.insert(0, ("subscribe", filters))
-    found = []
-    go_on(tmp_path / "other", "signature", steps, 1)
-    with CoreEngine("duckdb", state=tmp_path / "ours", plan="signature", now=lambda: START) as engine:
-        take(engine, steps)
-    for state in (tmp_path / "other", tmp_path / "ours"):
-        with duckdb.connect(str(state / DUCKDB_FILE)) as store:
-            tables = [name for (name,) in store.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
-            rows = {name: sorted(map(repr, store.execute(f'FROM "{name}"').fetchall())) for name in tables}
-        rows["settings"] = [row for row in rows["settings"] if "costs" not in row]  # seconds
-        found.append(rows)
-    assert found[0] == found[1]
-    assert found[0]["chains"] and found[0]["groups"] and found[0]["bound"]
 
 
 def test_a_node_id_has_room_for_its_attribute_and_its_chain():
