@@ -48,9 +48,6 @@ OURS = ("feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
 WRITES = ("begin", "append", "join", "extend", "evict", "drop_before", "commit")
 """The calls of a store that may fail."""
 
-GRAMMARS = (event_parser.lark_of, event_parser._tables_of)
-"""They take long to make, and are always the same."""
-
 ASKED = ("documents", "outputs", "dead_letters", "queries")
 """The tables that strangers' SQL is asked for."""
 
@@ -329,9 +326,12 @@ def forget_process() -> None:
             for key, value in vars(module).items():
                 if isinstance(value, dict | list | set) and re.match("_?[a-z]", key):  # constants are in capitals
                     value.clear()
-                elif isinstance(value, functools._lru_cache_wrapper) and signature(value).parameters:
-                    if value not in GRAMMARS:
-                        value.cache_clear()
+                elif isinstance(value, functools._lru_cache_wrapper) and has_parameters(value):
+                    value.cache_clear()  # but not the grammars, which take long to make, and are always the same
+
+
+def has_parameters(called: Callable[..., Any]) -> bool:
+    return called not in (event_parser.lark_of, event_parser._tables_of) and bool(signature(called).parameters)
 
 
 def _letter(row: dict[str, Any]) -> tuple[str, str, str]:

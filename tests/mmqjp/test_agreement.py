@@ -124,6 +124,7 @@ def test_the_first_small_batch_of_a_store_asks_spark_nothing(spark, monkeypatch)
     assert asked == []
 
 
+@pytest.mark.soak
 def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark, tmp_path):
     script, documents = random_case(3, 8, 12)
     with Session("duckdb") as engine:

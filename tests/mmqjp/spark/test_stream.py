@@ -46,6 +46,7 @@ def totals(events: Events) -> dict[str, int]:
     return {name: sum(int(str(event[name])) for event in events.named("batch")) for name in names}
 
 
+@pytest.mark.soak
 def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_appended(spark, place):
     place.drop("1.jsonl", range(3))
     (place.drops / "20200101T000000Z-0123456789ab.xml").write_text("<a>w</a>")

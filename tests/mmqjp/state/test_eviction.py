@@ -67,21 +67,21 @@ def test_gaps_miss_nothing_that_any_eviction_left_out(evictions, time):
 
 
 def test_documents_are_evicted_when_there_is_a_part_of_the_window_to_evict():
-    wide = "S/r->x JOIN {x = y, 64 h} S/r->y PUBLISH pairs"
+    wide = "S/r->x JOIN {x = y, 32 h} S/r->y PUBLISH pairs"
     with Session("duckdb", lateness=0, now=lambda: NOW + 300 * HOUR) as engine:
         engine.subscribe(wide)
-        engine.process([doc(half_hours / 2) for half_hours in range(124)])
+        engine.process([doc(half_hours / 2) for half_hours in range(60)])
         counts = [kept(engine)]
-        for half_hours in range(124, 160):
+        for half_hours in range(60, 84):
             engine.process([doc(half_hours / 2)])
             counts.append(kept(engine))
         evictions = [number for number, pair in enumerate(pairwise(counts)) if pair[1] <= pair[0]]
-        assert max(counts) <= 64 * 2 + 1 + 3
+        assert max(counts) <= 32 * 2 + 1 + 3
         assert 2 <= len(evictions) <= 16
         mark_delivered(engine)
         engine.prune(0)
-        assert kept(engine) == 64 * 2 + 1
-        assert engine.sql("SELECT min(t0) AS t FROM documents")["t"][0].as_py() >= NOW + 15 * HOUR
+        assert kept(engine) == 32 * 2 + 1
+        assert engine.sql("SELECT min(t0) AS t FROM documents")["t"][0].as_py() >= NOW + 9 * HOUR
 
 
 START = 1_767_225_600 * SECOND

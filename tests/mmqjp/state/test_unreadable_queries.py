@@ -67,7 +67,7 @@ def damage(state: Path, name: str) -> None:
         store.execute(f"UPDATE {table} SET text = ? WHERE name = ?", [text, name])
 
 
-CASES = ["filtered once", "found absent chain2 of_documents", "plain absent B", "chain once"]
+CASES = ["filtered once chain", "found absent chain2 of_documents", "plain absent B"]
 
 
 @pytest.mark.parametrize("names", [*CASES, *(pytest.param(one, marks=pytest.mark.soak) for one in [*QUERIES, "B"])])
