@@ -3,17 +3,15 @@ import pytest
 from tests.generate.event_worlds import world as event_world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
-from tests.oracle.events import event
 from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import pattern_schema
-from tests.support.event_agreement import Trial
 from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Select, Union
 from xscl.algebra.values import Span
 from xscl.event_lower import lower_statement
 from xscl.event_parser import parse_event_statement, schemas_of
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
-from xscl.problems import Lines, XsclErrors
+from xscl.problems import Lines
 from xscl.syntax import EventQuery, EventStreams
 from xscl.text import SyntaxKind, kinds_of, split_script
 
@@ -116,21 +114,6 @@ def test_a_script_has_its_statements_in_order_and_names_for_all_queries() -> Non
     assert [len(script.queries), len(script.definitions), len(script.event_queries)] == [2, 1, 3]
 
 
-def test_all_mistakes_of_a_mixed_script_come_together() -> None:
-    text = """DEFINE EVENT E FROM S//b->c (x := d);
-E NEXT{y = 1} E;
-FROM S//a[1];
-E NEXT{ E"""
-    with pytest.raises(XsclErrors) as caught:
-        parse_script(text)
-    assert [(error.line, error.message) for error in caught.value.errors] == [
-        (1, "variable d is not bound"),
-        (2, "there is no attribute y here"),
-        (3, "positional predicates are not supported"),
-        (4, "this { is not closed"),
-    ]
-
-
 # ---------------------------------------------------------------- examples 11 to 19 of the thesis, corrected
 
 STOCK = "DEFINE EVENT Stock FROM S//quote->q (Name := q/name, Price := number(q/price), Volume := number(q/volume));\n"
@@ -206,36 +189,6 @@ def test_within_bounds_all_inside_its_from():
     assert isinstance(lowered, Select) and isinstance(lowered.source, Union)
     windows = [side.within for side in (lowered.source.left, lowered.source.right) if isinstance(side, Next)]
     assert windows == [5_000_000, 10_000_000]
-
-
-QUOTES = [
-    *(("IBM", 90, 15000, 910), ("IBM", 85, 7000, 915), ("Dell", 40, 11000, 917)),
-    *(("IBM", 81, 8000, 921), ("MSFT", 25, 6000, 923), ("IBM", 91, 9000, 924)),
-]
-
-
-@pytest.mark.parametrize(
-    ("more", "found"),
-    [
-        ((), [("IBM", 90.0, 81.0, 91.0)]),
-        ((("IBM", 80, 8000, 924),), [("IBM", 90.0, 81.0, 91.0)]),
-        ((("IBM", 99, 8000, 917),), []),
-    ],
-)
-def test_example_19_finds_the_falling_run_and_its_turn(more: tuple[tuple[str, int, int, int], ...], found: object):
-    quotes = [
-        event({"Name": name, "Price": price, "Volume": volume}, minute * 60_000_000, minute * 60_000_000, [number])
-        for number, (name, price, volume, minute) in enumerate([*QUOTES, *more])
-    ]
-    trial = Trial({"Stock": SCHEMAS["Stock"]}, EXAMPLES["Ex19"])
-    trial.run({"Stock": quotes}, 0, 1_000 * 60_000_000)
-    assert [tuple(one.values[name] for name in ATTRIBUTES["Ex19"].split()) for one in trial.results(0)] == found
-
-
-def test_the_printed_example_19_is_refused():
-    printed = EXAMPLES["Ex19"].replace("Name AS N", "Name").replace("$1.N", "$1.Name").replace("MinPrice}(", "Min}(")
-    with pytest.raises(XsclErrors, match="there is no attribute"):
-        parse_script(STOCK + printed)
 
 
 # ---------------------------------------------------------------- random ones, whose meaning pattern_stage has

@@ -106,16 +106,6 @@ def test_normal_form(script: str, expected: str):
 A, B, C, D = (Compare("=", VarPath(name), String("1")) for name in "abcd")
 
 
-def test_and_distributes_over_or_in_the_order_of_the_text_and_duplicates_are_removed() -> None:
-    assert disjuncts(A) == ((A,),)
-    assert disjuncts(And((A, Or((B, C)), D))) == ((A, B, D), (A, C, D))
-    assert disjuncts(And((Or((A, B)), Or((C, D))))) == ((A, C), (A, D), (B, C), (B, D))
-    assert disjuncts(Or((A, B, A))) == ((A,), (B,))
-    assert disjuncts(And((A, B, A))) == ((A, B),)
-    assert disjuncts(Or((And((A, B)), And((B, A))))) == ((A, B),)
-    assert disjuncts(And((Or((A, A)),) * 50)) == ((A,),)
-
-
 def literal(i: int) -> Expr:
     return Compare("=", VarPath(f"x{i}"), VarPath(f"y{i}"))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,36 +201,44 @@ def allowed(place: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_function_stands_in_a_place_or_one_message_says_why_not(place: str) -> None:
-    found = allowed(place)
-    needed: set[str] = DERIVED.keys() - ({"date"} if "compared" in place else set())
-    if place.endswith("alone") or place == "bound":
-        needed = {*TESTS}
-    elif "several" in place or place == "AGGREGATE":
-        needed = {"count", "sum"}
-    assert found.keys() >= needed
-    script = script_of(found.values())
-    for patterns in ("driver", "sql") if EVENTS.search(PLACES[place]) else ("driver",):
-        assert answered(script, patterns=patterns)[1]
+@cache
+def named() -> dict[str, str]:
+    """All functions in all places where they may stand: each statement by its name, such as `SELECT_of_host`."""
+    found = {}
+    for place in PLACES:
+        functions = allowed(place)
+        needed: set[str] = DERIVED.keys() - ({"date"} if "compared" in place else set())
+        if place.endswith("alone") or place == "bound":
+            needed = {*TESTS}
+        elif "several" in place or place == "AGGREGATE":
+            needed = {"count", "sum"}
+        assert functions.keys() >= needed, place
+        for function, text in functions.items():
+            name = re.sub(r"\W", "_", f"f_{place}_of_{function}")
+            publish = f"PUBLISH {name}"
+            found[name] = text.replace("PUBLISH p", publish) if "PUBLISH p" in text else f"{text} {publish}"
+    return found
 
 
+@pytest.mark.parametrize("patterns", ["driver", "sql"])
+def test_a_function_stands_in_a_place_or_one_message_says_why_not(patterns: str) -> None:
+    some = {name: text for name, text in named().items() if patterns == "driver" or EVENTS.search(text)}
+    _, found = answered(script_of(some.values()), patterns=patterns)
+    assert {name.rpartition("_of_")[0] for name in found} == {name.rpartition("_of_")[0] for name in some}
+
+
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("patterns", ["driver", pytest.param("sql", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("patterns", ["driver", "sql"])
 def test_all_functions_in_all_places_have_the_same_outputs_on_spark(patterns: str, spark: SparkSession) -> None:
-    statements = [text for place in PLACES for text in allowed(place).values()]
-    named = [
-        text.replace("PUBLISH p", f"PUBLISH q{n}") if "PUBLISH" in text else f"{text} PUBLISH q{n}"
-        for n, text in enumerate(statements)
-    ]
     found = []
     for engine in ("duckdb", spark):
         with Session(engine, settle=None, quiet=True, patterns=patterns) as session:
-            session.subscribe(script_of(named))
+            session.subscribe(script_of(named().values()))
             found.append(Counter((one.query, *one.documents, one.xml) for one in session.process(documents())))
             found[-1].update((one.query, *one.documents, one.xml) for one in session.finish())
             assert session.take_paused() == {}
-    assert found[0] == found[1] and len({query for query, *_ in found[0]}) > len(named) / 2
+    assert found[0] == found[1] and len({query for query, *_ in found[0]}) > len(named()) / 2
 
 
 NEW_FUNCTION = """
@@ -245,6 +254,7 @@ answered(script_of(written(place, "first-line") for place in places))
 """
 
 
+@pytest.mark.soak
 def test_a_function_that_is_added_to_the_one_list_is_known_everywhere() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", NEW_FUNCTION], check=True, cwd=Path(ROOT), env=environment)

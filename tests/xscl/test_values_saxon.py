@@ -3,6 +3,7 @@
 import math
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -69,26 +70,27 @@ def ours(text: str, pattern: str, flags: str = "") -> str:
         return INVALID
 
 
-def test_derived_texts() -> None:
+def test_functions_of_texts() -> None:
     rng = Random(1)
+    letters = ("a", "a", "b", "A", "-", " ", "é", "e\u0301", "\U0001f600", "\u00ad", "\u200d", "\U00010400")
+    one = [(text,) for text in texts(rng, CASED + SPACES + tuple("xy1"), 300)]
+    two = list(zip(texts(rng, letters, 400), texts(rng, letters[:5], 400), strict=True))
+    two += [("", ""), ("a", ""), ("", "a"), *((text, text[rng.randrange(3) : 3]) for text, _ in two[:200])]
     for name in ("lower-case", "upper-case", "normalize-space"):
-        cases = [(text,) for text in texts(rng, CASED + SPACES + tuple("xy1"), 300)]
-        check(f"{name}($c(1))", cases, values.DERIVED[name], oracle_values.DERIVED[name])
-
-
-def test_substrings() -> None:
-    rng = Random(2)
-    alphabet = tuple("aab- \u0301\U00010400")
+        check(f"{name}($c(1))", one, values.DERIVED[name], oracle_values.DERIVED[name])
     for name in ("substring-before", "substring-after"):
-        cases = list(zip(texts(rng, alphabet, 300), texts(rng, alphabet[:5], 300), strict=True))
-        check(
-            f"{name}($c(1), $c(2))",
-            [*cases, ("", ""), ("a", ""), ("", "a")],
-            lambda text, part, name=name: values.derive(values.with_literal(name, part), text),
-            oracle_values.OF_TWO[name],
-        )
+        way = partial(with_part, name)
+        check(f"{name}($c(1), $c(2))", two, way, oracle_values.OF_TWO[name])
+    tests = {"contains": values.contains, "starts-with": values.starts_with, "ends-with": values.ends_with}
+    for name, test in tests.items():
+        check(f"{name}($c(1), $c(2))", two, said(test), said(oracle_values.STRING_TESTS[name]))
 
 
+def with_part(name: str, text: str, part: str) -> str:
+    return values.derive(values.with_literal(name, part), text)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["lower-case", "upper-case"])
 def test_the_case_mapping_of_each_character(name: str) -> None:
     """Of those that have one, and of some that have none. No mapping ever changes, but a letter may get one."""
@@ -108,16 +110,6 @@ def test_a_sigma_is_final_where_a_word_ends() -> None:
         by_characters = "".join(values.derive("lower-case", char) for char in text)
         assert lower.replace("ς", "σ") == by_characters.replace("ς", "σ")
     assert values.derive("lower-case", "ΟΔΟΣ ΣΑΣ'Α. ΑΣ1") == "οδος σασ'α. ας1"
-
-
-def test_tests_of_strings() -> None:
-    rng = Random(3)
-    alphabet = ("a", "a", "b", "A", " ", "é", "e\u0301", "\U0001f600", "\u00ad", "\u200d")
-    cases = list(zip(texts(rng, alphabet, 400), texts(rng, alphabet[:5], 400), strict=True))
-    cases += [(text, text[rng.randrange(3) : 3]) for text, _ in cases[:200]]
-    tests = {"contains": values.contains, "starts-with": values.starts_with, "ends-with": values.ends_with}
-    for name, test in tests.items():
-        check(f"{name}($c(1), $c(2))", cases, said(test), said(oracle_values.STRING_TESTS[name]))
 
 
 def test_numbers() -> None:
@@ -166,30 +158,10 @@ def regex_cases(seed: int, patterns: int, odd: int = 0) -> list[tuple[str, str]]
 
 
 ODD = [
-    *(
-        ("xaby", "a.y?"),
-        ("abc", "c$"),
-        ("abc\n", "c$"),
-        ("a\nb", "a.b"),
-        ("\r", "."),
-        ("abc", ""),
-        ("\u2028\x85", "^..$"),
-    ),
-    *(
-        ("aXbX", r"^a(.)b\1$"),
-        ("aXbY", r"^a(.)b\1$"),
-        ("b", r"^(a)?b\1$"),
-        ("aba", r"^(?:(a)|b)+\1$"),
-        ("aa0", r"^(a)\10$"),
-    ),
-    *(("abcdefghijj", r"^(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)\10$"), ("-", "[a--[a]]")),
-    *(
-        ("b", "[a-z-[aeiou]]"),
-        ("e", "[a-z-[aeiou]]"),
-        ("a", "[a-[a]]"),
-        ("a&&b", "^[a&&b]+$"),
-        ("a~~b||", "^[a~~b||]+$"),
-    ),
+    *(("xaby", "a.y?"), ("abc", "c$"), ("abc\n", "c$"), ("a\nb", "a.b"), ("\r", "."), ("abc", ""), ("-", "[a--[a]]")),
+    *(("\u2028\x85", "^..$"), ("aXbX", r"^a(.)b\1$"), ("aXbY", r"^a(.)b\1$"), ("b", r"^(a)?b\1$")),
+    *(("aba", r"^(?:(a)|b)+\1$"), ("aa0", r"^(a)\10$"), ("abcdefghijj", r"^(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)\10$")),
+    *(("b", "[a-z-[aeiou]]"), ("e", "[a-z-[aeiou]]"), ("a", "[a-[a]]"), ("a&&b", "^[a&&b]+$"), ("a~b|", "^[a~~b||]+$")),
     *(("aaa", "^a{2,3}?$"), ("ab", "^(|a)b|c||$"), ("-", r"^\-$"), ("", "^*$+"), ("a]b", r"a\]b"), ("a#b", "a#b")),
 ]
 
@@ -206,7 +178,7 @@ def test_regular_expressions_with_flags() -> None:
     rng = Random(9)
     maker = RegexMaker(rng, references=False)
     cases = []
-    for _ in range(200):
+    for _ in range(200 if at_length() else 70):
         pattern, flags = maker.pattern(1), rng.choice(FLAGS)
         if "x" in flags:
             pattern = "".join(char + rng.choice(("", "", " ", "\t\n")) for char in pattern)
@@ -215,7 +187,7 @@ def test_regular_expressions_with_flags() -> None:
             cases.append((text.swapcase() if rng.random() < 0.5 else text, pattern, flags))
     check("matches($c(1), $c(2), $c(3))", cases, ours)
     valid = [case for case in cases if ours(*case) != INVALID]
-    assert len(valid) > 300
+    assert len(valid) > 100
     check("matches($c(1), $c(2), $c(3))", valid, said(oracle_regex.matches))
 
 
@@ -223,7 +195,7 @@ def test_which_letters_are_alike_without_regard_to_case() -> None:
     """The oracle judges all letters with case. Saxon knows those of an older Unicode, and has no others."""
     cased = [char for char in LEGAL if char.lower() != char or char.upper() != char]
     rng = Random(10)
-    for char in rng.sample(cased, 100) + list("kKsSßẞıiIİſµμΩωϑθϴǅ"):
+    for char in rng.sample(cased, 30) + list("kKsSßẞıiIİſµμΩωϑθϴǅ"):
         for other in {char.lower()[:1], char.upper()[:1], char.title()[:1], rng.choice(cased)}:
             for pattern in (f"^{char}$", f"[^{char}]", f"[{min(char, 'k')}-{max(char, 'k')}]"):
                 found = values.matches_regex(other, pattern, "i")
@@ -232,13 +204,10 @@ def test_which_letters_are_alike_without_regard_to_case() -> None:
     assert last < 0x20000, "xscl.algebra.regex_syntax looks no further"
 
 
-@pytest.mark.parametrize("flags", ["m", "q", "I", "i;", " "])
-def test_flags_that_there_are_not(flags: str) -> None:
-    with pytest.raises(PatternError, match="the flags here are i, s and x"):
-        values.matches_regex("a", "a", flags)
-
-
-def test_a_back_reference_without_regard_to_case_is_refused() -> None:
+def test_flags_and_references_that_are_refused() -> None:
+    for flags in ("m", "q", "I", "i;", " "):
+        with pytest.raises(PatternError, match="the flags here are i, s and x"):
+            values.matches_regex("a", "a", flags)
     with pytest.raises(PatternError, match="without regard to case"):
         values.matches_regex("aA", r"(a)\1", "i")
     assert values.matches_regex("aa", r"(a) \1", "x")
