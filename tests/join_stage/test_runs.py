@@ -19,7 +19,7 @@ from join_stage.protocol import JoinEngine
 from join_stage.signature import disk, join
 from join_stage.signature import runs as runs_module
 from join_stage.signature.disk import MOST_RUNS, Merge, MergerHere, StoredRuns
-from join_stage.signature.postings import CODE_BITS, AskedValues, PostingRun, ValueDictionary, digests, grouped
+from join_stage.signature.postings import CODE_BITS, PostingRun, ValueDictionary, grouped
 from join_stage.signature.rows import PathClass, PathClasses, RowIndex
 from join_stage.signature.runs import DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
 from join_stage.spark.tasks import SparkMerger, merge_on_executor
@@ -133,50 +133,6 @@ def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: p
     never = Merge(runs, tmp_path / "merged.run", MergerHere())
     never.abandon()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.run", "1.run"]
-
-
-def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
-    """What a run has of each value, class by class: the times and the nodes."""
-    starts, ends = run.groups_of(asked)
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        groups = np.arange(start, end)
-        of_value = []
-        for group in groups:
-            first, last = run.start[np.array([group, group + 1])].tolist()
-            at = np.arange(first, last)
-            nodes = sorted(zip(run.time[at].tolist(), run.node[at].tolist(), run.docids[at].tolist(), strict=True))
-            of_value.append((int(run.path_class[np.array([group])][0]), nodes))
-        yield sorted(of_value)
-
-
-@pytest.mark.parametrize("seed", seeds(3, 100))
-def test_the_same_is_found_on_disk_and_in_memory(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Also where many digests share a half."""
-    few = np.array([(1 << 63, 1 << 63), (3, 1 << 63), (1 << 63, 3)][seed % 3], np.uint64)
-    monkeypatch.setattr("join_stage.signature.postings.digests", lambda texts: digests(texts) % few)
-    rng = np.random.default_rng(seed)
-    run, values, classes = random_run(rng, int(rng.choice([1, 30, 800])), 0, 5_000)
-    on_disk = written(tmp_path / "0.run", run, values, classes)
-    numbers = values.numbers(
-        [*(f"v{number}" for number in range(0, 3_000, 7)), *(f"w{number}" for number in range(500))]
-    )
-    asked = AskedValues(np.sort(np.concatenate([numbers, numbers[::3]])), values)
-    found = list(found_in(on_disk, asked))
-    assert found == list(found_in(run, asked))
-    assert any(found) or len(run.docid) == 1
-    start, end = run.groups_of(asked)
-    place = rng.integers(0, len(start), 400)
-    instances = rng.integers(0, len(run.top), 400)
-    time = run.t0[run.document[instances]]
-    ours = run.of_instances(instances, time, start[place], end[place])
-    start, end = on_disk.groups_of(asked)
-    theirs = on_disk.of_instances(instances, time, start[place], end[place])
-    assert shown(run, *ours) == shown(on_disk, *theirs)
-
-
-def shown(run: PostingRun | DiskRun, postings: Any, groups: Any, places: Any) -> list[tuple[int, ...]]:
-    columns = places, run.path_class[groups], run.instance[postings], run.time[postings], run.tops[postings]
-    return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def test_a_file_that_is_no_run_is_refused(tmp_path: Path):

@@ -1,23 +1,15 @@
-import random
-
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from common.bounds import INFINITE
-from join_stage import arrays
-from join_stage.arrays import dictionary_encode
 from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import JoinScope, TemplateTable
 from join_stage.signature import join
 from join_stage.signature.join import SignatureJoin
-from join_stage.signature.postings import flatten_edges
-from join_stage.tables import R_BIN_FLAT, by_edges
 from templates.catalog import TemplateRow
 from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
-from tests.generate.seeds import seeds
 
 S = JoinScope(INFINITE, frozenset({("S", "S")}))
 
@@ -119,27 +111,3 @@ def test_what_is_kept_is_counted_and_goes():
     assert joined.counters()["documents"] == 50
     _, found = pairs_formed([CHANNEL_AND_TITLE], joined, crowd(10, 1250, 1000))
     assert [row[1:3] for row in found] == [(d, d + 1000) for d in range(250, 260)]
-
-
-@pytest.mark.parametrize("seed", seeds(2, 500))
-def test_few_values_have_the_codes_of_many(seed: int, monkeypatch: pytest.MonkeyPatch):
-    rng = random.Random(seed)
-    values = np.array([rng.randint(-3, 3) << 40 for _ in range(rng.randrange(10))], np.int64)
-    few = dictionary_encode(values)
-    monkeypatch.setattr(arrays, "FEW", -1)
-    for one, other in zip(few, dictionary_encode(values), strict=True):
-        assert one.dtype == other.dtype and one.tolist() == other.tolist()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_rows_by_groups_are_expanded_as_a_store_expands_them(seed: int):
-    rng = random.Random(seed)
-    edges = {group: [(group, var) for var in range(rng.randint(1, 3))] for group in rng.sample(range(9), 5)}
-    given = [(rng.randrange(4), rng.choice(list(edges)), rng.randrange(9), rng.randrange(9)) for _ in range(5 * seed)]
-    r_bin = pa.table([[row[i] for row in given] for i in range(4)], schema=R_BIN)
-    listed = [(group, *edge) for group, several in edges.items() for edge in several]
-    engine = DuckDBEngine()
-    engine.append("groups", pa.table([[row[i] for row in listed] for i in range(3)], schema=R_GROUP))
-    order = [(name, "ascending") for name in R_BIN_FLAT.names]
-    assert flatten_edges(r_bin, edges).sort_by(order).equals(by_edges(engine, r_bin).sort_by(order))
-    engine.close()

@@ -11,12 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import JoinScope, TemplateTable
 from templates.catalog import Catalog, Placement, TemplateRow
 from templates.graph import conjunctive_query, executable_query, executable_views_query, views_query
 from templates.witness import Witnesses
-from tests.generate.joins import as_table
 from tests.generate.shapes import templates
 from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
@@ -123,20 +120,6 @@ def test_table_6_4_f_r_out_by_the_conjunctive_query_alone(example: Example):
             FROM R_L l JOIN R_R r USING (strval)""")
         for query in (form(shape, "T") for form in FORMS):
             assert sorted(connection.execute(query.sql({})).fetchall()) == R_OUT
-
-
-def test_table_6_4_f_r_out_by_the_engine(example: Example):
-    (shape,) = example.catalog.templates
-    engine = DuckDBEngine()
-    engine.put_rows(TemplateTable(0, shape), example.rows)
-    first, second = (
-        engine.join(batch, docid, JoinScope(T3, frozenset({("S", "S")})))
-        for docid, batch in enumerate(example.batches, 1)
-    )
-    engine.close()
-    assert first.num_rows == 0
-    found = sorted((row["qid"], row["docid1"], row["docid2"], *row["nodes"]) for row in as_table(second).to_pylist())
-    assert found == [row[:-1] for row in R_OUT]
 
 
 def test_table_6_4_a_r_t_of_the_one_template_of_the_three_queries(example: Example):

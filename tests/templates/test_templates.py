@@ -1,10 +1,8 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from random import Random
 
-import igraph
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,19 +136,6 @@ def test_a_template_and_its_mirror_image_are_two_and_rows_that_differ_in_which_s
     assert len({one.row, two.row, three.row}) == 3 and {one.template, two.template, three.template} == {0}
 
 
-def test_a_self_join_has_the_same_variables_on_both_sides_and_slots_of_one_variable_are_not_merged():
-    join = "JOIN {x = u AND y = v, 1 h}"
-    catalog = Catalog()
-    _, change = catalog.add(conjunct(f"S//a[./b->x][./c->y] {join} S//a[./b->u][./c->v]"), 1, True)
-    (row,) = change.rows
-    assert row.variables[:3] == row.variables[3:]
-    assert [len(change.steps), len(change.edges), len(change.values)] == [3, 2, 2]
-    one, change = catalog.add(conjunct(f"S//a[./b->x][./b->y] {join} S//c[./d->u][./e->v]"), 1, True)
-    _, left1, left2, _, right1, right2 = change.rows[0].variables
-    assert left1 == left2 and right1 != right2
-    assert len(catalog.templates[one.template].parents) == 6
-
-
 def relabelled(shape: Shape, variables: list[int], rng: Random) -> tuple[Shape, list[int], list[int]]:
     """The shape with its nodes in another pre-order, their variables, and each old node's new number."""
     order: list[int] = []
@@ -188,34 +173,6 @@ def test_isomorphic_rows_have_one_canonical_form(rng: Random):
     changed[rng.randrange(len(changed))] = 3
     assert canonical_row(shape, changed).key != one.key
     assert len(place) == len(shape.parents)
-
-
-def test_no_two_of_the_enumerated_templates_are_isomorphic():
-    graphs: dict[tuple[int, int], list[tuple[igraph.Graph, list[int]]]] = {}
-    for shape in templates(4, flat=False):
-        colours = [2 * (node >= shape.left) + (parent is None) for node, parent in enumerate(shape.parents)]
-        graph = igraph.Graph(n=len(colours), edges=shape.edges())
-        graphs.setdefault((shape.left, len(colours)), []).append((graph, colours))
-    for alike in graphs.values():
-        for (one, colours1), (two, colours2) in combinations(alike, 2):
-            assert not one.isomorphic_vf2(two, color1=colours1, color2=colours2)
-
-
-def test_a_single_node_side_is_bound_by_its_self_row():
-    (shape,) = templates(1, flat=False)
-    assert conjunctive_query(shape, "T").datalog().splitlines()[1:] == [
-        "  R_doc(docid1, node1, strval1),",
-        "  R_bin(docid1, var1, var1, node1, node1),",
-        "  R_docW(docid2, node2, strval1),",
-        "  R_binW(docid2, var2, var2, node2, node2),",
-        "  R_T(qid, var1, var2, wl)",
-    ]
-    # A filter reads the batch alone.
-    assert conjunctive_query(Shape(1, (None,), ()), "T").datalog().splitlines() == [
-        "R_outT(qid, docid1, node1, wl) :-",
-        "  R_binW(docid1, var1, var1, node1, node1),",
-        "  R_T(qid, var1, wl)",
-    ]
 
 
 @pytest.mark.parametrize("shape", templates(3, flat=False))
@@ -278,7 +235,7 @@ class Books:
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
-@examples(10, AT_LENGTH)
+@examples(5, AT_LENGTH)
 def test_removal_takes_back_exactly_what_adding_brought(found: list[tuple[Script, object]], rng: Random):
     queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
     queries += [rng.choice(queries) for _ in range(len(queries) // 2)]
@@ -362,7 +319,7 @@ def test_what_the_removal_of_the_largest_window_costs_does_not_grow_with_those_t
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
-@examples(10, AT_LENGTH)
+@examples(5, AT_LENGTH)
 def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object]], rng: Random):
     queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
     first, books = Catalog(), Books()
@@ -391,7 +348,7 @@ def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object
 
 
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False))
-@examples(10, AT_LENGTH)
+@examples(5, AT_LENGTH)
 def test_what_is_new_is_what_adding_adds(one: tuple[Script, object], other: tuple[Script, object], rng: Random):
     catalog = Catalog()
     there = conjuncts_of(one[0])
@@ -433,7 +390,7 @@ def numbered(i: int) -> Conjunct:
     return conjunct(f"{left} JOIN {{a = b AND t = u, {1 + i} s}} S//item[./author->b][./t{i % 7}->u]")
 
 
-def test_adding_and_removing_a_query_costs_the_same_among_a_hundred_and_among_many():
+def test_adding_and_removing_a_query_costs_the_same_among_few_and_among_many():
     catalog, stage = Catalog(), XPathStage()
 
     def add(i: int) -> Placement:
@@ -444,9 +401,9 @@ def test_adding_and_removing_a_query_costs_the_same_among_a_hundred_and_among_ma
     def add_and_remove(i: int) -> None:
         stage.remove(catalog.remove(add(i).row, 1 + i, True)[0])
 
-    for i in range(100):
+    for i in range(60):
         add(i)
     few = calls(lambda: add_and_remove(1_000_000))
-    for i in range(100, 10_000 if at_length() else 1_000):
+    for i in range(60, 10_000 if at_length() else 400):
         add(i)
     assert calls(lambda: add_and_remove(2_000_000)) <= 1.1 * few

@@ -1,7 +1,6 @@
 import random
 from collections.abc import Iterable, Sequence
 from math import log2
-from pathlib import Path
 
 import pytest
 
@@ -151,21 +150,6 @@ def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind)
         engine.process([document(1000 + n, random_fields(rng), value=1) for n in range(60)])
         assert rows_of_groups(engine) == before if kind is contains else rows_of_groups(engine) <= most
         assert engine.stage1_counters()["groups"] <= most
-
-
-def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restarts(tmp_path: Path):
-    every = range(20)
-    engine = Session("duckdb", state=tmp_path)
-    for number in every:
-        engine.subscribe(has(number))
-        engine.process([document(number, every)])
-        if number % 10 == 5:
-            engine.close()
-            engine = Session("duckdb", state=tmp_path)
-    edges = len(engine.catalog.edges())
-    assert rows_of_groups(engine) <= edges * (log2(edges) + 2)
-    assert len(pairs(engine, [other(1000)])) == sum(every) + len(every)
-    engine.close()
 
 
 def counted(engine: Session) -> tuple[int, int]:

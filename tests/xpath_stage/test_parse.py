@@ -4,8 +4,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
@@ -26,16 +24,6 @@ def text(xml: bytes) -> str:
     return parse_document(xml).string_value(0)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-@pytest.mark.parametrize("trusted", [False, True])
-def test_a_doctype_s_default_of_an_attribute_is_refused(encoding: str, trusted: bool):
-    for default in ("CDATA '1'", "CDATA #FIXED '1'", "(1|2) '1'", "NMTOKENS ''", 'CDATA "1"'):
-        subset = f"<!-- ' --><!ATTLIST b m CDATA #IMPLIED>\n<!ATTLIST a\nk {default}>"
-        xml = f"<!-- <!DOCTYPE b> -->\n<?p i?><!DOCTYPE a [{subset}]><a/>"
-        with pytest.raises(DocumentError, match="gives an attribute of 'a' a default"):
-            parse_document(xml.encode(encoding), trusted=trusted)
-
-
 @pytest.mark.parametrize("encoding", ["iso-2022-jp", "shift_jis", "no-such", "utf-16", "utf-7"])
 def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_for(encoding: str):
     subset = "<!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode("utf-7" if encoding == "utf-7" else "ascii")
@@ -47,11 +35,7 @@ def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_
     ("xml", "line", "cause"),
     [
         *((b"", 1, "Document is empty"), (b"text", 1, "Start tag expected"), (b"<a>\n</b>", 2, "mismatch")),
-        *(
-            (b"<a/>\n\n<b/>", 3, "Extra content"),
-            (b"<a>\n\x01</a>", 2, "invalid Char value 1"),
-            (b"<a>\xe9</a>", 1, ""),
-        ),
+        *((b"<a/>\n\n<b/>", 3, "Extra content"), (b"<a>\n\x01</a>", 2, "invalid Char value 1")),
         *((b"<a>&nbsp;</a>", 1, "'nbsp' not defined"), (b"<p:a/>", 1, "prefix p on a is not defined")),
         (b"<?xml version='1.0' encoding='no-such'?><a/>", 1, "no-such"),
         ("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16")[:-1], 1, ""),
@@ -85,16 +69,6 @@ def test_an_external_entity_is_refused_used_or_not(tmp_path: Path, declarations:
     assert len(messages) == 1
 
 
-def test_a_document_has_a_tree_of_its_own_and_a_broken_one_is_reported_at_its_own_place():
-    first, second, broken, third = parse_documents([b"<a><b/></a>", b"<c/>", b"<a>\n<b></a>", GOOD])
-    assert isinstance(first, ParsedDocument) and isinstance(second, ParsedDocument)
-    assert first.root.getparent() is None and first.root.getnext() is None
-    assert first.root.xpath("count(//*)") == 2
-    assert second.root.xpath("string(preceding::*)") == "" and second.root.xpath("count(ancestor::*)") == 0
-    assert str(broken) == "line 2, column 8: Opening and ending tag mismatch: b line 2 and a"
-    assert isinstance(third, ParsedDocument)
-
-
 def test_an_external_subset_is_not_read(tmp_path: Path):
     file = tmp_path / "a.dtd"
     file.write_text('<!ATTLIST a k CDATA "secret"><!ENTITY e "secret">', encoding="utf-8")
@@ -125,9 +99,8 @@ def nested(depth: int) -> bytes:
 
 def test_elements_may_nest_256_levels_deep():
     assert len(parse_document(nested(256)).elements) == 256
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError, match="256"):
         parse_document(nested(257))
-    assert "256" in str(caught.value)
     assert len(parse_document(nested(257), trusted=True).elements) == 257
 
 
@@ -223,6 +196,8 @@ def test_a_document_by_itself_is_parsed_alone_and_large_ones_do_not_keep_small_o
     assert same(GOOD, large, large, GOOD, large) == [True, False, False, True, False]
     assert same(large, GOOD, large) == [False] * 3
     assert same(GOOD, *[large] * 8, GOOD) == [True, *[False] * 8, True]
+    for number in (MOST - 1, MOST, MOST + 1, 2 * MOST):
+        same(*(f"<a><b>{i}</b></a>".encode() for i in range(number)))
 
 
 def test_documents_that_may_exceed_a_bound_of_nodes_do_not_change_what_others_are():
@@ -239,11 +214,6 @@ def test_documents_that_are_large_in_all_are_parsed_a_few_together():
     assert [one.xml().encode() for one in documents] == texts
     below = Counter(one.top.getparent() for one in documents)
     assert None not in below and max(below.values()) * (SMALL - 90) <= MOST_BYTES
-
-
-@pytest.mark.parametrize("number", [MOST - 1, MOST, MOST + 1, 2 * MOST])
-def test_many_documents_stay_in_order(number: int):
-    same(*(f"<a><b>{i}</b></a>".encode() for i in range(number)))
 
 
 @pytest.mark.parametrize(
@@ -295,16 +265,9 @@ def test_attributes_are_counted_wherever_the_element_is():
 @pytest.mark.parametrize("seed", seeds(1, 10))
 def test_mutated_documents_among_others_and_together(seed: int):
     rng = Random(seed)
-    assert sum(same(GOOD, mutated(rng), GOOD)[1] for _ in range(1_000)) > 100
+    assert sum(same(GOOD, mutated(rng), GOOD)[1] for _ in range(300)) > 30
     for _ in range(50):
         same(*(mutated(rng) for _ in range(rng.randrange(5))))
-
-
-@given(st.lists(st.sampled_from([b"<a>", b"</a>", b"<!--", b"-->", b"<![CDATA[", b"]]>", b"<?p ", b"?>", b"<a/>", b" ",
-                                 b">", b"<a k='", b"'/>", b"1", b"|"]), max_size=12))  # fmt: skip
-def test_pieces_of_markup(pieces: list[bytes]):
-    same(*b"".join(pieces).split(b"|"))
-    same(GOOD, *b"".join(pieces).split(b"|"), GOOD)
 
 
 # ---------------------------------------------------------------- fuzzing, and what it found
@@ -313,13 +276,13 @@ def test_pieces_of_markup(pieces: list[bytes]):
 @pytest.mark.parametrize("seed", seeds(1, 20))
 def test_mutated_documents_are_read_as_expat_reads_them_or_refused(seed: int):
     rng = Random(seed)
-    assert sum(parsed(mutated(rng)) is not None for _ in range(5_000)) > 500
+    assert sum(parsed(mutated(rng)) is not None for _ in range(2_000)) > 200
 
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 def test_what_is_read_is_matched_exactly(seed: int):
     rng = Random(seed)
-    assert sum(check([mutated(rng) for _ in range(ROUND)]) for _ in range(2)) > 10
+    assert check([mutated(rng) for _ in range(ROUND)]) > 5
 
 
 def test_the_fuzzer_starts_from_documents_that_are_read():
@@ -343,11 +306,6 @@ def test_an_external_entity_is_refused_wherever_its_declaration_stands_and_in_al
                 except (LookupError, UnicodeError, AttributeError, TypeError):
                     continue
                 refused(encoded)
-
-
-@given(st.binary(max_size=4), st.sampled_from(["", "<a>", "<A k='", "\0", "\ufeff", "<a/>", " "]), st.booleans())
-def test_an_external_entity_is_refused_whatever_is_before_it(start: bytes, more: str, wide: bool):
-    refused(start + (more + OUTSIDE + "<a/>").encode("utf-16" if wide else "utf-8"))
 
 
 def refused(xml: bytes) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from feeds.documents import Document
 from templates.catalog import Change, StepEdge
@@ -112,6 +113,7 @@ def test_a_worker_process_compiles_a_version_once():
         assert list(spark_module._workers) == [("test", version)], "only the newest is kept"
 
 
+@pytest.mark.soak
 def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSession):
     entity = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
     default, many = b"<!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>", b"<a>" + b"<b/>" * 9 + b"</a>"

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from random import Random
 from types import ModuleType
@@ -22,9 +22,8 @@ from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
 from xpath_stage.binder import bindings
 from xpath_stage.documents import Limits, ParsedDocument, StreamDocument, parse_document
-from xpath_stage.evaluator import TRIAL, XPathStage
+from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct
-from xscl.algebra.trees import PatternNode
 from xscl.lower import PatternBuilder
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
@@ -51,7 +50,7 @@ def standing(given: str | Iterable[Conjunct], limits: Limits | None = None) -> S
     st.sampled_from([1, 2, 9, 30]),
     st.sampled_from([0, Limits().shapes]),
 )
-@examples(10, 1_000)
+@examples(5, 1_000)
 def test_joined_witnesses_are_the_matches_in_any_batches(
     found: list[tuple[Script, list[Document]]], rng: Random, size: int, shapes: int
 ):
@@ -64,7 +63,7 @@ def test_joined_witnesses_are_the_matches_in_any_batches(
 
 
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False), st.sampled_from([1, 5, 100]))
-@examples(7, 1_000)
+@examples(3, 1_000)
 def test_patterns_come_and_go_and_states_are_flushed(
     one: tuple[Script, list[Document]], two: tuple[Script, list[Document]], rng: Random, max_states: int
 ):
@@ -85,8 +84,7 @@ def test_patterns_come_and_go_and_states_are_flushed(
     while stage.standing:
         stage.remove(rng.randrange(len(stage.standing)))
     nothing = stage.evaluate(documents)
-    assert not nothing.edges
-    assert not nothing.values
+    assert not nothing.edges and not nothing.values
 
 
 @pytest.mark.parametrize(
@@ -176,28 +174,6 @@ def test_the_binder_agrees_with_the_oracle(rng: Random, namespaced: bool):
         assert found == {tuple(sorted(bound, key=lambda pair: pair[0])) for bound in expected}, to_xscl(block)
 
 
-@given(st.randoms(use_true_random=False))
-def test_fixing_nodes_chooses_among_the_bindings(rng: Random):
-    xml = document_xml(rng, 12)
-    block, _ = BlockMaker(rng, False).block("S", xml)
-    pattern, document = PatternBuilder({}).path(block.steps), parse_document(xml)
-    found = bindings(pattern, document)
-    paths = dict(variable_paths(pattern, ()))
-    chosen = rng.sample(sorted(paths), rng.randint(1, len(paths)))
-    somewhere = [node for bound in sorted(found) for node in bound] or [("", (0, 0))]
-    fixed = {var: dict(rng.choice(sorted(found))).get(var, (0, 0)) if found else (0, 0) for var in chosen}
-    fixed[chosen[0]] = rng.choice(somewhere)[1]
-    expected = {bound for bound in found if fixed.items() <= dict(bound).items()}
-    assert bindings(pattern, document, {paths[var]: node for var, node in fixed.items()}) == expected
-
-
-def variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    if pattern.var:
-        yield pattern.var, path
-    for i, child in enumerate(pattern.children):
-        yield from variable_paths(child, (*path, i))
-
-
 def as_oracle(document: ParsedDocument, node: tuple[int, int]) -> Node:
     element, place = node
     return Node(element, document.attribute(element, place)[0] if place else None)
@@ -241,19 +217,11 @@ def new_shapes(count: int) -> list[str]:
     return [f"<a>{''.join(parts[number >> place & 1] for place in range(10))}</a>" for number in range(count)]
 
 
-def test_every_document_is_a_new_shape():
-    stage = standing(FEW)
-    stage.evaluate(in_stream_s(new_shapes(TRIAL + 100)))
-    counters = stage.stage.counters()
-    assert counters["shape_hits"] == 0
-    assert counters["shape_misses"] == TRIAL
-
-
-@pytest.mark.parametrize("max_shapes", [1, 2, 7, 1000])
+@pytest.mark.parametrize("max_shapes", [1, 7, 1000])
 def test_shapes_that_come_again_are_kept_within_the_limit(max_shapes: int):
-    texts = [text for text in new_shapes(60) for _ in range(4)]
+    texts = [text for text in new_shapes(24) for _ in range(4)]
     counters = hold(FEW, texts, 48, Limits(shapes=max_shapes)).stage.counters()
-    assert (counters["flushes"] > 60 // max_shapes) is (max_shapes < 60)
+    assert (counters["flushes"] > 24 // max_shapes) is (max_shapes < 24)
     assert (counters["shape_hits"] > 0) is (max_shapes > 1)
 
 
@@ -280,7 +248,7 @@ def test_filters_on_all_of_thirty_optional_fields(attributes: bool, most: int):
     test = "@k{0} = '1'" if attributes else "./f{1} = '1'"
     query = f"//r[./f{{0}} = '1'][{test}]/f{{2}}->x JOIN {{{{x = y, 1 h}}}} /r[./f{{0}}][not(./f{{2}})]/f{{1}}->y"
     script = "; ".join(query.format(field, (field + 7) % 30, (field + 1) % 30) for field in FIELDS)
-    texts = optional_fields(Random(1), 40, attributes)
+    texts = optional_fields(Random(1), 20, attributes)
     stage = hold(script, texts, 10, Limits(classes=most))
     assert (stage.stage.counters()["flushes"] > 0) is (most == 64)
 
@@ -298,7 +266,7 @@ def deep_paths(rng: Random, count: int) -> list[str]:
     return [f"<a>{path()}{path()}</a>" for _ in range(count)]
 
 
-@pytest.mark.parametrize("max_states", [0, 1, 20, 200])
+@pytest.mark.parametrize("max_states", [0, 20, pytest.param(200, marks=pytest.mark.soak)])
 def test_states_stay_within_the_limit_and_a_document_s_depth(max_states: int):
     script = "//a//b->x JOIN {x = y, 1 h} //a/c->y; //b->x//c->y JOIN {x = z AND y = z, 1 h} //b//b//b->z"
     stage = standing(script, Limits(states=max_states))
@@ -320,20 +288,11 @@ def distinct_tags(count: int) -> str:
 
 def test_many_tags():
     script = "//*->x JOIN {x = y, 1 h} //t70/b->y; //t71->x JOIN {x = y, 1 h} /r[./t90[./b = '1']][./t7 = '2']/t8->y"
-    hold(script, [distinct_tags(5_000)])
+    hold(script, [distinct_tags(3_000)])
     # Those that no query knows are no states.
     stage = standing("//b->x JOIN {x = y, 1 h} //t7->y", Limits(states=100))
     stage.evaluate(in_stream_s([distinct_tags(2000)]))
     assert stage.stage.counters()["states"] <= 100 + 3 + 1
-
-
-def test_many_namespaces():
-    inside = "".join(f"<b xmlns='u:{number}' xmlns:p='v:{number}' p:k='1'>1</b>" for number in range(600))
-    script = """
-    DECLARE NAMESPACE n = "u:7"; DECLARE NAMESPACE v = "v:8";
-    //n:b->x JOIN {x = y, 1 h} //*:b[. = '1']->y; //@v:k->x JOIN {x = y, 1 h} //*:b[@v:k = '1']->y
-    """
-    hold(script, [f"<a>{inside}</a>"] * 3)
 
 
 def test_emissions_start_anew_past_their_limit():
@@ -353,5 +312,5 @@ def test_values_of_elements_in_one_another(most: int, monkeypatch: pytest.Monkey
     //a->x JOIN {lower-case(x) = x', 1 h} //a[contains(., 'b1')]->x'
     """
     inner = [f"<b>B{number}<c>c</c> </b>" for number in range(3)]
-    texts = [nested(200, text, inside) for text in ("x", "", " yy ") for inside in inner]
-    hold(script, texts + texts, 7)
+    texts = [nested(200, text, inside) for text, inside in zip(("x", "", " yy "), inner, strict=True)]
+    hold(script, texts + texts, 4)

@@ -203,18 +203,6 @@ def test_what_is_told_is_what_has_come(store, seed):
     assert told > 3
 
 
-def test_batches_are_told_from_the_first_look_on(store):
-    with_all, late = store.follow(FOLLOWED), store.follow(FOLLOWED)
-    assert with_all.since(-1) == (1, None)
-    for number in range(3):
-        store.begin()
-        store.append("followed", numbered(number))
-        store.commit()
-    assert with_all.since(1).rows["followed"] == numbered(0, 1, 2)
-    assert late.since(-1) == (1, None)
-    assert (late.since(1), with_all.since(2)) == ((2, {}), (3, {}))
-
-
 def test_a_batch_is_not_told_in_part(store):
     store.begin()
     store.append("followed", numbered(1))
