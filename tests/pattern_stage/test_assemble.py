@@ -16,11 +16,9 @@ from templates.witness import Witnesses, node_id, plain_node
 from tests.generate.definitions import random_definition
 from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
-from tests.generate.strategies import random_case
 from tests.oracle.cases import cases
 from tests.oracle.values import text_of
 from tests.pattern_stage.defined import Defined, defined_events
-from tests.support.conjuncts import conjuncts_of
 from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
 from xscl.event_lower import lower_definition
@@ -97,37 +95,6 @@ def test_events_are_those_of_every_match(seed: int) -> None:
     rng = Random(seed)
     definitions = [random_definition(rng) for _ in range(12)]
     assert check(definitions, [document_xml(rng, 12, "a") for _ in range(8)]) > 0
-
-
-@pytest.mark.parametrize("seed", seeds(4, 60))
-def test_events_and_joins_share_a_stage_and_do_not_see_each_other(seed: int) -> None:
-    rng = Random(seed)
-    script, samples = random_case(seed)
-    xmls = [d.xml if isinstance(d.xml, bytes) else d.xml.encode() for d in samples]
-    alone, stage = Stage(), Stage()
-    for one in (alone, stage):
-        for conjunct in conjuncts_of(script):
-            one.stage.add(one.catalog.add(conjunct, 1, True)[1])
-    definitions = [random_definition(rng) for _ in range(6)]
-    check(definitions, xmls, stage)
-    joins, _ = stage.evaluate(xmls)
-    expected, _ = alone.evaluate(xmls)
-    assert rows_of(stage, joins) == rows_of(alone, expected)
-
-
-def rows_of(stage: Stage, witnesses: Witnesses) -> object:
-    groups = stage.stage.edges_of(set(witnesses.r_bin["grp"].to_pylist()))
-    steps = stage.catalog.steps
-
-    def definition(step: int | None) -> str:
-        return "" if step is None else definition(steps[step].parent) + str(steps[step].node)
-
-    bound = {
-        (docid, node1, node2, *map(definition, edge))
-        for docid, grp, node1, node2 in zip(*(c.to_pylist() for c in witnesses.r_bin.columns), strict=True)
-        for edge in groups[grp]
-    }
-    return bound, set(zip(*(column.to_pylist() for column in witnesses.r_doc.columns), strict=True))
 
 
 def test_a_definition_that_goes_leaves_nothing() -> None:

@@ -20,7 +20,7 @@ from pattern_stage.kernel import Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from pattern_stage.windows import sums_in
-from tests.support.event_agreement import Trial, lowered_texts
+from tests.support.event_agreement import Trial
 from xscl.algebra.events import Schema
 
 SECOND = 1_000_000
@@ -85,7 +85,7 @@ def unique(load: Load, rng: Random, number: int, begin: int, seconds: int) -> No
     load.take(begin + seconds, S=one, T=other)
 
 
-@pytest.mark.parametrize("rounds", [20, pytest.param(1_250, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(1_250, marks=pytest.mark.soak)])
 def test_windows_are_all_that_is_kept(rounds: int):
     # Of 800 events a round: the long run has a million.
     load, rng = Load(*WINDOWED), Random(1)
@@ -93,13 +93,13 @@ def test_windows_are_all_that_is_kept(rounds: int):
     with traced():
         for number in range(rounds):
             unique(load, rng, number, 40 * number, 40)
-            if number % (rounds // 20) == 0:
+            if number % (rounds // 10) == 0:
                 load.forget()
                 gc.collect()
                 sizes.append((tracemalloc.get_traced_memory()[0], len(load.texts), len(load.lineage)))
                 waiting = int(load.kernel.instances()[1].sum())
                 assert waiting <= 40 * 10 * len(WINDOWED)
-    assert len(sizes) >= 20
+    assert len(sizes) >= 10
     # Of 500 instances and windows, and of texts and numbers until they are crowded.
     assert all(memory < 5_000_000 and texts < 1_000 and events < 1_000 for memory, texts, events in sizes), sizes
 
@@ -185,39 +185,3 @@ def test_times_and_windows_may_be_extreme():
     found = load.take(far + 2, S=first, T=later)
     counts = np.bincount(np.concatenate([one.statements for one in found]), minlength=4)
     assert counts.tolist() == [2, 2, 2, 1]
-
-
-def test_what_has_no_window_waits_once():
-    # It is kept for ever, as `check` says, but takes what an instance does, whatever else comes.
-    load = Load("FROM FILTER{x = 1} S NEXT{k = l} T")
-    with traced():
-        sizes = []
-        for number in range(10):
-            times = [number] * 500
-            load.take(
-                number + 1,
-                S=load.made("S", times, [f"{number} {at}" for at in range(500)], [at % 10 for at in range(500)]),
-            )
-            load.forget()
-            gc.collect()
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    assert load.kernel.instances()[1].sum() == 500 and len(load.texts) == 500 and len(load.lineage) == 500
-    assert sizes[-1] - sizes[4] < 250 * 1_000
-
-
-def test_the_kernel_forgets_what_was_removed():
-    trial = Trial(SCHEMAS, WINDOWED[0])
-    each = [
-        lowered_texts([f"SELECT x + {n} AS y{round_} FROM FILTER{{x > {n}}} S" for n in range(40)], SCHEMAS)[0]
-        for round_ in range(3)
-    ]
-    with traced():
-        sizes = []
-        for round_ in range(15):
-            for place, stream in enumerate(each[round_ % 3], 1):
-                trial.kernel.add(place, stream, -1)
-            trial.kernel.instances()
-            trial.kernel.remove(list(range(1, 41)))
-            gc.collect()
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    assert max(sizes[9:]) <= max(sizes[3:9]) + 100_000, sizes  # definitions take ten times that

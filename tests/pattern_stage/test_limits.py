@@ -190,7 +190,11 @@ class Counted:
             current = {more for more in longer if more.t1 - more.first.t0 <= bound}
 
 
-def check(seed: int, seen: Counter[str]) -> None:
+@pytest.mark.parametrize("seed", seeds(8, 3_000))
+def test_statements_tell_what_they_have_before_they_exceed_a_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 2:
+        monkeypatch.setattr(operators, "FOUND", 3)
+    monkeypatch.setattr(operators, "COMPARED", (5, 1 << 26)[seed // 2 % 2])
     rng = Random(seed)
     world = a_world(rng)
     limits = Quota(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)), rng.choice((2, 9, 20, 1_000)))
@@ -199,28 +203,10 @@ def check(seed: int, seen: Counter[str]) -> None:
     for place, statement in enumerate(world.statements):
         excesses: list[Excess | None] = [*counted.excesses(statement, limits)] or [None]
         found = runner.exceeded.get(place)
-        seen[found.bound if found else "none"] += 1
         # What stops for its comparisons has not found all its matches.
         assert found in excesses[: len(excesses) if operators.COMPARED == 5 else 1], (statement.text(), limits)
         until = found.at if found else 2**62
         assert runner.found_by(place) == {one for one in world.results(place) if one.t1 < until}, statement.text()
-
-
-@pytest.mark.parametrize("seed", seeds(8, 3_000))
-def test_statements_tell_what_they_have_before_they_exceed_a_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if seed % 2:
-        monkeypatch.setattr(operators, "FOUND", 3)
-    monkeypatch.setattr(operators, "COMPARED", (5, 1 << 26)[seed // 2 % 2])
-    check(seed, Counter())
-
-
-def test_random_statements_exceed_all_limits() -> None:
-    seen = Counter[str]()
-    for seed in range(100, 130):
-        check(seed, seen)
-        if len(seen) == 4:
-            return
-    pytest.fail(f"some limit is not exceeded: {seen}")
 
 
 # ---------------------------------------------------------------- PATTERN
@@ -283,7 +269,7 @@ ANY = "PATTERN SEQ({}) WHERE skip_till_any_match {{{}}} WITHIN 1000 s"
 RISES, ALL = "a[i].x > sum(a[..i-1].x)", "a[1].x >= 0"
 ONES = [(time, 1.0) for time in range(60)]
 EXPLOSIONS: dict[str, tuple[str, list[tuple[int, float]]]] = {
-    "all of one time with all of the next": ("FROM E NEXT E", [(time, 1) for time in (0, 1) for _ in range(6_000)]),
+    "all of one time with all of the next": ("FROM E NEXT E", [(time, 1) for time in (0, 1) for _ in range(3_000)]),
     "a run for each subset": (
         "FROM E FOLD{,, $.x + $2.y AS x} (SELECT y FROM E)",
         [(time, 2.0**time * (1 + place)) for time in range(40) for place in range(2)],
@@ -294,7 +280,7 @@ EXPLOSIONS: dict[str, tuple[str, list[tuple[int, float]]]] = {
     ),
     "long texts made of each event of a time": (
         'FROM (SELECT x, concat(x, "") AS t FROM E) FOLD{,, concat($.t, $2.x, $.t) AS t} (SELECT x FROM E)',
-        [(time, 1.0) for time in range(9)] + [(9, float(place)) for place in range(300)],
+        [(time, 1.0) for time in range(9)] + [(9, float(place)) for place in range(100)],
     ),
     "what waits for ever": ("FROM E NEXT{$1.x < $2.x} E", [(time, -time) for time in range(3_000)]),
     "one run for each subset": (ANY.format("E+ a[], E b", RISES), [(time, 2.0**time) for time in range(60)]),
@@ -330,7 +316,7 @@ def test_what_would_take_all_memory_is_reported_before_it_does(name, monkeypatch
     quiet = "FROM FILTER{x < 0 - 2998} E"
     if is_pattern:
         quiet = "PATTERN SEQ(E a, E b) WHERE strict_contiguity {b.x > 0} WITHIN 2 s"
-    run, limits = Run((100_000 * SECOND,)), Quota(500, 150, 100_000) if is_pattern else Quota(2_000, 5_000)
+    run, limits = Run((100_000 * SECOND,)), Quota(200, 150, 40_000) if is_pattern else Quota(1_000, 2_000)
     tracemalloc.start()
     try:
         runner = with_limits(written([statement, quiet], given), run, limits)
@@ -370,18 +356,16 @@ def test_a_search_for_sets_ends_within_its_steps_of_all_times(monkeypatch):
         return spend(store, rows, some, time)
 
     monkeypatch.setattr(set_search.KeptSets, "spend", counted)
-    sets = "PATTERN SEQ(SET(E a, E b, E c, E d, E e)) WHERE {{ {} }} WITHIN 1000 s"
-    for condition in ("a.x = b.x + 100", "a.x + b.x + c.x + d.x + e.x < 0", "a.x > b.x"):
-        for mode in ("", " EARLIEST MAXIMAL"):
-            world = written(
-                [sets.format(condition) + mode], [("E", "x:number", " | ".join(f"1 @{t}" for t in range(60)))]
-            )
-            limits, events = Quota(matches=10**5, work=10**6, work_of_block=300_000), 0
-            runner = with_limits(world, Run((END,)), limits)
-            assert runner.exceeded[0].bound == "work_of_block"
-            assert 30_000 < events <= 130_000
-            cuts = tuple(time * SECOND for time in range(1, 61))
-            assert with_limits(world, Run(cuts, restarts=frozenset(cuts[::3])), limits).exceeded == runner.exceeded
+    sets = "PATTERN SEQ(SET(E a, E b, E c, E d, E e)) WHERE {{ {} }} WITHIN 1000 s{}"
+    given = [("E", "x:number", " | ".join(f"1 @{t}" for t in range(60)))]
+    cuts = tuple(time * SECOND for time in range(1, 61))
+    for condition, mode in (("a.x + b.x + c.x + d.x + e.x < 0", ""), ("a.x > b.x", " EARLIEST MAXIMAL")):
+        world = written([sets.format(condition, mode)], given)
+        limits, events = Quota(matches=10**5, work=10**6, work_of_block=100_000), 0
+        runner = with_limits(world, Run((END,)), limits)
+        assert runner.exceeded[0].bound == "work_of_block"
+        assert 10_000 < events <= 43_000
+        assert with_limits(world, Run(cuts, restarts=frozenset(cuts[::3])), limits).exceeded == runner.exceeded
 
 
 def test_a_row_may_take_its_steps_in_each_block(monkeypatch):

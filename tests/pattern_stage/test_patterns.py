@@ -4,10 +4,9 @@ queries, then PATTERN statements."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -27,12 +26,12 @@ from tests.oracle.budget import Budget
 from tests.oracle.event_syntax import Schema, Window
 from tests.oracle.pattern_syntax import AnyOrder, Letter, Near, Pattern
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.event_agreement import AnyKernel, HereRunner, Run, Runner, Trial, assert_finds, expected, random_run
+from tests.support.event_agreement import AnyKernel, HereRunner, Run, Runner, Trial, assert_finds, random_run
 
 WHOLE = ((LENGTH + 1) * 10**6,)
 
 
-@pytest.mark.parametrize("seed", seeds(16, 4_000, first=10_000))
+@pytest.mark.parametrize("seed", seeds(10, 4_000, first=10_000))
 def test_random_statements(seed: int):
     made = world(seed)
     assert_finds(made, random_run(Random(seed), len(made.statements), LENGTH))
@@ -57,7 +56,7 @@ def test_many_statements_of_one_template(seed: int, monkeypatch: pytest.MonkeyPa
     assert_finds(made, random_run(Random(seed), len(made.statements), LENGTH))
 
 
-@pytest.mark.parametrize("seed", seeds(8, 1_000, first=40_000))
+@pytest.mark.parametrize("seed", seeds(4, 1_000, first=40_000))
 def test_dense_streams(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Many events, most of which end with others, and many statements with one operator each."""
     monkeypatch.setattr("pattern_stage.select._DEAR", seed % 4)
@@ -126,25 +125,6 @@ def test_patterns_that_come_and_go_in_any_intervals(seed: int, kind: str, make):
     assert_finds(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 1_000, first=10_000))
-def test_runs_at_once(seed: int):
-    assert_finds(patterns(seed), Run((END,)))
-
-
-@pytest.mark.parametrize("seed", seeds(5, 500, first=50_000))
-def test_a_budget_leaves_a_part_of_the_matches_the_same_in_any_intervals(seed: int):
-    world = patterns(seed, "near")
-    every = cast(Sequence[Near], world.statements)
-    few = [replace(one, budget=2) for one in every if not one.apart]
-    bounded = PatternWorld(world.schemas, world.given, few)
-    at_once, in_parts = (Runner(bounded, run) for run in (Run((END,)), to_the_end(random_run(Random(seed), 0, LENGTH))))
-    at_once.results()
-    in_parts.results()
-    for place in range(len(few)):
-        assert set(at_once.told[place]) <= expected(bounded, place)
-        assert set(in_parts.told[place]) == set(at_once.told[place])
-
-
 @pytest.mark.parametrize("seed", seeds(12, 3_000))
 def test_a_budget_leaves_what_its_history_says(seed: int) -> None:
     rng = Random(seed)
@@ -160,20 +140,12 @@ def test_a_budget_leaves_what_its_history_says(seed: int) -> None:
         assert found == Budget(near, streams, runner.order()).matches(), near.text()
 
 
-def test_a_large_budget_leaves_everything() -> None:
-    rng = Random(5)
-    known = schemas(rng)
-    given = {name: events(rng, name, schema, 8) for name, schema in known.items()}
-    statements = [_near(rng, known, budget=1_000) for _ in range(4)]
-    assert_finds(PatternWorld(known, given, statements), Run((END,)))
-
-
-def _near(rng: Random, known: Mapping[str, Schema], budget: int | None = None) -> Near:
+def _near(rng: Random, known: Mapping[str, Schema]) -> Near:
     word = tuple(Letter(rng.choice(list(known)), rng.random() < 0.15) for _ in range(rng.choice((2, 3, 3, 4))))
     common = set.intersection(*(set(known[one.stream].items()) for one in word))
     keys = tuple(rng.sample(sorted(name for name, _ in common), min(len(common), rng.choice((0, 1, 1)))))
     window = Window(str(rng.choice((3, 6, 20))))
-    return Near(word, rng.randrange(1, min(len(word), 3)), window, keys, budget or rng.choice((1, 2, 3, 5, 18)))
+    return Near(word, rng.randrange(1, min(len(word), 3)), window, keys, rng.choice((1, 2, 3, 5, 18)))
 
 
 def test_the_latest_bundles_are_those_of_a_set() -> None:

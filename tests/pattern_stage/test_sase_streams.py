@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -178,11 +179,7 @@ def typed(events: Iterable[Stock]) -> dict[str, list[Stock]]:
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [
-        pytest.param(n, size, marks=() if size < 100_000 else pytest.mark.soak)
-        for n in KLEENE
-        for size in (4_000, 100_000)
-    ],
+    [*product(KLEENE, [4_000]), *(pytest.param(name, 100_000, marks=pytest.mark.soak) for name in KLEENE)],
 )
 def test_runs_of_rising_prices(name: str, size: int) -> None:
     events = list(rising(size, 10, 70))
@@ -199,7 +196,7 @@ SIMPLE = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.soak if SIMPLE[n][0] > 20_000 else ()) for n in SIMPLE]
+    "name", [pytest.param(n, marks=() if n in ("ds500", "te10", "Q2") else pytest.mark.soak) for n in SIMPLE]
 )
 def test_three_in_a_row(name: str) -> None:
     size, prices, volumes, seed, keys = SIMPLE[name]

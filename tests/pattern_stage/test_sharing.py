@@ -138,13 +138,6 @@ def waiting(trial: Trial) -> dict[int, int]:
     return dict(zip(*(column.tolist() for column in trial.kernel.instances()), strict=True))
 
 
-def test_a_window_drops_what_has_left_it():
-    trial = Trial(SCHEMAS, "FROM AGGREGATE{avg(price) AS mean OVER 5 s} Stock")
-    assert run(trial, "a 10 @0 | a 20 @4 | a 60 @5 | a 80 @5 | a 7 @10", 11) == {0: 1}
-    trial.kernel.remove([0])
-    assert waiting(trial) == {}
-
-
 def test_runs_with_ties_do_not_multiply():
     trial = Trial(SCHEMAS, "FROM FILTER{price = 0} Stock FOLD{,,} Stock")
     ties = [f"a {tie} @{time}" for time in range(1, 41) for tie in (1, 2, 3)]
@@ -160,13 +153,6 @@ def test_one_instance_serves_two_windows_and_expires():
     assert waiting(trial) == {0: 10}
     run(trial, "b 1 @50", 100, 11)
     assert not trial.found
-
-
-def test_an_event_of_many_statements_is_one():
-    trial = Trial(SCHEMAS, *(f"FROM FILTER{{price > {number}}} Stock" for number in range(100)))
-    columns = trial.columns("Stock", STOCK, events(dict(STOCK), "a 200 @1"), 0, 2 * SECOND)
-    (found,) = trial.kernel.run({"Stock": columns}, 2 * SECOND)
-    assert len(found.events) == 1 and sorted(found.statements.tolist()) == [*range(100)]
 
 
 def test_rows_and_texts_of_removed_statements_are_reused():

@@ -130,16 +130,6 @@ def test_what_is_simultaneous_is_kept_once_for_each_group_and_limits_count_event
     assert {one.values["total"] for one in found[True][1]} == {1990.0, 3980.0}
 
 
-def test_the_plan_says_what_is_shared_as_long_as_it_is():
-    trial = trial_of(BY_HOST, OF_ALL, "AGGREGATE{argmax(pid, load) AS most OVER 5 s} Load")
-    ((_, mops),) = trial.kernel.plan.partials().items()
-    assert [mop.schema[-1][0] for mop in mops] == ["mean", "n"]
-    trial.kernel.remove([0])
-    assert trial.kernel.plan.partials() == {}
-    trial.run({"Load": at_once(1)}, 0, 1_500_000)
-    assert len(trial.results(1)) == len(trial.results(2)) == 1
-
-
 def test_a_state_that_has_the_arguments_of_aggregates_is_read():
     trial, again = trial_of(BY_HOST, on=False), trial_of(BY_HOST)
     one, other = (frozenset(one for one in at_once(time) if one.values["load"] < 0.4) for time in (1, 2))

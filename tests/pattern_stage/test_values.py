@@ -7,7 +7,7 @@ import pytest
 
 from pattern_stage.clauses import MAX_CLAUSES, TooManyClauses, dnf_clauses, split_condition, static_clauses
 from pattern_stage.columns import NULL_TEXT, Columns
-from pattern_stage.values import TRUE, UNDECIDED, Pairs, Texts, compile_condition, compile_value
+from pattern_stage.values import TRUE, UNDECIDED, Pairs, Texts, compile_value
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
@@ -18,25 +18,13 @@ from xscl.algebra.events import (
     Duration,
     Function,
     NullTest,
-    Schema,
-    TextTest,
     Value,
     leaves,
     map_leaves,
 )
-from xscl.algebra.values import DERIVED, derive
 
 SOME = ["Ärger ", " 1.50", "http://WWW.Example.org:80/a?utm_source=x", "", "2026-07-16", "9" * 400, None, "-0", "1"]
 N, S = Attribute("left", "n", "number"), Attribute("right", "s", "string")
-
-
-def test_derived_values_are_those_of_the_language():
-    texts = Texts()
-    codes = texts.codes(SOME)
-    for name in DERIVED:
-        wanted = [None if text is None else derive(name, text) for text in SOME]
-        for _ in range(2):  # computed, and remembered
-            assert texts.texts(texts.derived(name, codes)) == wanted
 
 
 def test_numbers_are_finite_or_null():
@@ -83,32 +71,6 @@ def test_texts_are_crowded_when_they_have_doubled():
 
 
 # ---------------------------------------------------------------- conditions
-
-
-def test_costly_atoms_are_tested_only_where_it_matters(monkeypatch):
-    texts, asked, at = Texts(), list[int](), np.arange(6)
-    tested = texts.tested
-
-    def counted(name, args):
-        asked.append(len(args[0]))
-        return tested(name, args)
-
-    monkeypatch.setattr(texts, "tested", counted)
-    condition = AllOf((TextTest("contains", (S, Constant("a"))), Comparison("=", N, Constant(7.0))))
-    schema: Schema = (("s", "string"), ("n", "number"))
-    values = texts.codes(["a", "b", "xa", None, "a", "c"]), np.array([7, 7, 7, 7, 1, math.nan])
-    events = Columns(at, at, values, at.reshape(-1, 1))
-    holds = compile_condition(condition, schema, schema, texts)(Pairs(events, at, events, at, events, at, ()))
-    assert holds.tolist() == [True, False, True, False, False, False] and asked == [4]
-
-
-@pytest.mark.parametrize(("given", "number"), [("-2", -2.0), ("1e5", None), (math.inf, None)])
-def test_a_number_of_a_constant_is_finite_or_null(given: str | float, number: float | None):
-    at = np.arange(3)
-    events = Columns(at, at, (), at.reshape(-1, 1))
-    value = compile_value(Function("number", (Constant(given),), "number"), (), (), Texts())
-    found = np.broadcast_to(value(Pairs(events, at, events, at, events, at, ())), 3).tolist()
-    assert [None if math.isnan(one) else one for one in found] == [number] * 3
 
 
 def test_a_condition_is_split_by_what_tests_its_atoms():
