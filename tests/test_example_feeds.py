@@ -50,12 +50,6 @@ def test_every_entry_of_every_feed_is_a_document(documents):
     assert sources[DEMO] == OF_DEMO
 
 
-def test_some_entries_have_equal_times_and_all_are_past(documents):
-    times = Counter(document.t0 for document in documents[EXAMPLES])
-    assert max(times) < 1_760_000_000_000_000
-    assert max(times.values()) > 1
-
-
 def test_the_demo_happens_in_one_fortnight_and_has_the_leaves_that_queries_join_on(documents):
     times = [document.t0 for document in documents[DEMO]]
     assert max(times) - min(times) < 14 * 86_400_000_000

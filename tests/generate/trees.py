@@ -32,18 +32,7 @@ NUMBERS = ("0", "7", "7.", ".5", "1.50", "007")
 WINDOWS = (0, 1, 1_500, 1_500_000, 3_600_000_000, 7 * 86_400_000_000, 2**62 - 1)
 NAMES = ("a", "b", "x1", "_y", "i", "s", "h", "number", "count", "true", "inf", "len")
 CLAUSES = (
-    "seq",
-    "where",
-    "having",
-    "return",
-    "errors",
-    "budget",
-    "all",
-    "matches",
-    "earliest",
-    "maximal",
-    "non",
-    "set",
+    *("seq", "where", "having", "return", "errors", "budget", "all", "matches", "earliest", "maximal", "non", "set"),
 )
 """Keywords of a PATTERN alone: attributes may be called so."""
 KEYWORDS = ("from", "by", "AS", "next", "null", "not", "dur", "within")
@@ -212,21 +201,23 @@ class EventTrees:
 
 XML_NAMES = ("a", "item", "x-", "a--b", "a.b", "é", "from", "by", "not", "next", "union", "fold", "text", "xml", "i1")
 WORDS = (
-    "S",
-    "a",
-    "b-",
-    "x.y",
-    "é",
-    "selected",
-    "next",
-    "union",
-    "filter",
-    "fold",
-    "within",
-    "once",
-    "per",
-    "event",
-    "in",
+    *(
+        "S",
+        "a",
+        "b-",
+        "x.y",
+        "é",
+        "selected",
+        "next",
+        "union",
+        "filter",
+        "fold",
+        "within",
+        "once",
+        "per",
+        "event",
+        "in",
+    ),
 )
 VARIABLES = (*WORDS, "x'", "y''")
 STRING_VALUED = ("host", "lower-case", "string", "substring-after", "words")

@@ -18,7 +18,6 @@ from pattern_stage import search
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.values import Texts
 from pattern_stage.windows import sums_in
 from tests.support.event_agreement import Trial
 from xscl.algebra.events import Schema
@@ -127,15 +126,6 @@ def test_a_text_does_not_double_for_ever():
     assert [None if text is None else len(text) for text in texts] == [
         10 << n if n < 17 else None for n in range(1, 41)
     ]
-
-
-def test_long_texts_are_forgotten_in_time():
-    texts = Texts()
-    for number in range(200):
-        texts.code(f"{number}" + "x" * 1_000_000)
-        if texts.crowded:
-            texts.keep([])
-        assert len(texts) < 20
 
 
 def test_sets_of_events_take_what_they_have():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 
 import numpy as np
@@ -12,14 +11,11 @@ from common.arrays import Ints
 from pattern_stage import index as index_module
 from pattern_stage.clauses import dnf_clauses
 from pattern_stage.columns import Columns, Flow, hashes_of, marks_of, mixed, same, sets_of
-from pattern_stage.definition import pattern_template
 from pattern_stage.index import StaticIndex
 from pattern_stage.pattern.cells import Cell, CellTable, RegisterTest
-from pattern_stage.pattern.program import EventSlots, PatternProgram
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
-from tests.support.event_agreement import lowered_texts
-from xscl.algebra.events import AllOf, Arithmetic, Attribute, Comparison, Constant, Parameter, Pattern, Schema
+from xscl.algebra.events import AllOf, Arithmetic, Attribute, Comparison, Constant, Parameter, Schema
 
 SCHEMA: Schema = (("n", "number"), ("s", "string"))
 N = Attribute("right", "n", "number")
@@ -113,23 +109,3 @@ def test_the_cells_that_edges_ask_for_are_those_that_a_scan_finds(seed: int) -> 
         wanted = {name for name in there if any(name[edge.register] == event[edge.slot] for edge in edges)}
         assert {cell.name for cell in table.asked(edges, event)} == wanted
         assert {cell.name for cell in table.asked([*edges, None], event)} == there.keys()
-
-
-@pytest.mark.parametrize(
-    ("where", "hashed"),
-    [
-        ("b.k = a.k", [True, False]),
-        ("a.k = b.k AND b.x > 1", [True, False]),
-        ("b.x = a.x AND c.k = b.k", [True, True]),
-        ("b.k != a.k", [False, False]),
-        ("b.x = a.k", [False, False]),
-        ("(b.k = a.k OR b.x > 1) AND c.x = a.x", [False, True]),
-        ("c.k = lower-case(a.k)", [False, True]),
-    ],
-)
-def test_which_states_of_a_pattern_have_a_hash(where: str, hashed: list[bool]) -> None:
-    streams: Mapping[str, Schema] = dict.fromkeys("ABC", (("k", "string"), ("x", "number")))
-    (pattern,), _ = lowered_texts([f"PATTERN SEQ(A a, B b, C c) WHERE {{{where}}} WITHIN 9 s"], streams)
-    numbered = pattern_template(pattern, lambda leaf: leaf)
-    assert isinstance(numbered, Pattern)
-    assert [bool(some) for some in PatternProgram(numbered, Texts(), EventSlots()).hashed] == [*hashed, False]

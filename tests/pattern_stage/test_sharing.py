@@ -138,13 +138,6 @@ def waiting(trial: Trial) -> dict[int, int]:
     return dict(zip(*(column.tolist() for column in trial.kernel.instances()), strict=True))
 
 
-def test_runs_with_ties_do_not_multiply():
-    trial = Trial(SCHEMAS, "FROM FILTER{price = 0} Stock FOLD{,,} Stock")
-    ties = [f"a {tie} @{time}" for time in range(1, 41) for tie in (1, 2, 3)]
-    assert run(trial, " | ".join(["a 0 @0", *ties]), 41) == {0: 3}
-    assert len(trial.results(0)) == 120
-
-
 def test_one_instance_serves_two_windows_and_expires():
     text = 'FROM Stock NEXT{$2.name = "b"} Stock'
     trial = Trial(SCHEMAS, f"{text} WITHIN 3 s", text)

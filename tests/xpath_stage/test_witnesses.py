@@ -8,25 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.documents import Document
-from templates.catalog import StepEdge
-from tests.generate.blocks import BlockMaker
-from tests.generate.documents import NAMESPACE, document_xml
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.cases import cases as oracle_cases
-from tests.oracle.match import Matcher, Node, Tree
 from tests.support.conjuncts import conjuncts_of
 from tests.support.in_turn import in_turn
 from tests.support.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
-from xpath_stage.binder import bindings
-from xpath_stage.documents import Limits, ParsedDocument, StreamDocument, parse_document
+from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct
-from xscl.lower import PatternBuilder
 from xscl.parser import parse_script
-from xscl.printer import to_xscl
 from xscl.syntax import Script
 
 
@@ -111,72 +104,6 @@ def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkey
 @pytest.mark.parametrize(("script", "xml", "_"), oracle_cases("blocks"))
 def test_what_was_checked_by_hand(script: str, xml: str, _: object):
     standing(script).check(in_stream_s([xml]))
-
-
-GROUPED = "; ".join(f"//a[./b->x][./c->y] JOIN {{x = u AND y = u, {n} s}} Other/u[@k = '{n}']->u" for n in range(1, 4))
-
-
-def test_streams_are_apart_and_only_value_join_nodes_have_their_strings_stored():
-    stage = standing("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y")
-    tree = parse_document(b"<a><b/><c/></a>")
-    documents = [StreamDocument(i, stream, 0, 0, tree) for i, stream in enumerate(("One", "Two", "Three"))]
-    bound = {(0, "One://a"): 0, (1, "Two://a"): 0, (1, "Two://b"): 1, (1, "Two://c"): 2}
-    assert stage.named(stage.evaluate(documents)) == (
-        {(docid, path, path): {((node, 0), (node, 0))} for (docid, path), node in bound.items()},
-        {(docid, (node, 0)): "" for (docid, _), node in bound.items()},
-    )
-    stage = standing("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d")
-    assert stage.evaluate(in_stream_s(["<a><b>1</b><c>2</c><d>3</d></a>"])).values == {(0, 1): "1", (0, 2): "2"}
-
-
-def test_groups_are_handed_out_once_and_restored():
-    joins = "JOIN {x = u AND y = u AND a = u, 1 h} Other/u->u; //*[./*:b->x][./*:c->y] JOIN {x = u AND y = u, 1 h}"
-    batch = standing(f"//a->a[./b->x][./c->y] {joins} Other/u->u").stage.evaluate(in_stream_s(["<a><b/><c/></a>"]))
-    assert sorted(batch.r_bin.column("node2").to_pylist()) == [0, 1, 2] and batch.r_group.num_rows == 5
-
-    documents, stage = in_stream_s(["<a><b>1</b><c>2</c></a>"]), standing(GROUPED)
-    first = stage.stage.evaluate(documents)
-    assert first.r_group.num_rows == 2
-    stage.stage.finish_batch(committed=False)  # what was not kept is new again
-    assert stage.stage.evaluate(documents).r_group.sort_by("grp") == first.r_group.sort_by("grp")
-    for committed in (True, False):
-        stage.stage.finish_batch(committed=committed)
-        assert stage.stage.evaluate(documents).r_group.num_rows == 0
-
-    stored: dict[int, frozenset[StepEdge]] = {}
-    for group, one, two in zip(*first.r_group.to_pydict().values(), strict=True):
-        stored[group] = stored.get(group, frozenset()) | {(one, two)}
-    again = Stage(XPathStage(stored.items()))
-    again.add(conjuncts_of(parse_script(GROUPED + "; //a->x JOIN {x = y, 1 h} Other/y->y")))
-    second = again.stage.evaluate(documents)
-    assert set(first.r_bin.to_pydict()["grp"]) < set(second.r_bin.to_pydict()["grp"])
-    assert second.r_group.num_rows == 1
-    assert second.r_group.to_pydict()["grp"][0] not in stored
-
-
-@given(st.randoms(use_true_random=False), st.booleans())
-def test_the_binder_agrees_with_the_oracle(rng: Random, namespaced: bool):
-    xml = document_xml(rng, 12)
-    block, names = BlockMaker(rng, namespaced).block("S", xml)
-    other = document_xml(rng, 12)
-    namespaces = {"p": NAMESPACE}
-    pattern = PatternBuilder(namespaces).path(block.steps)
-    variables = frozenset(name.var for name in names)
-    for text in (xml, other):
-        document, tree = parse_document(text), Tree(text)
-        expected = {
-            tuple(sorted(bound)) for _, bound in Matcher(tree, namespaces, variables).embeddings(None, block.steps)
-        }
-        found = {
-            tuple(sorted((var, as_oracle(document, node)) for var, node in bound))
-            for bound in bindings(pattern, document)
-        }
-        assert found == {tuple(sorted(bound, key=lambda pair: pair[0])) for bound in expected}, to_xscl(block)
-
-
-def as_oracle(document: ParsedDocument, node: tuple[int, int]) -> Node:
-    element, place = node
-    return Node(element, document.attribute(element, place)[0] if place else None)
 
 
 # ---------------------------------------------------------------- documents made to be slow

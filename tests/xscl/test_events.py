@@ -44,21 +44,6 @@ FROM FILTER{n = 7}((SELECT author, 1 AS n FROM Post)
   FOLD{$2.author = $.author, GAP <= 36 h, $.n + 1 AS n} (SELECT author FROM Post))
 WITHIN 30 d PUBLISH streak;""",
 }
-FEED_SCHEMAS: dict[str, Schema] = {
-    "first_release": (("id", "string"), ("project", "string"), ("version", "string"), ("days", "number")),
-    "bargain": (("product", "string"), ("shop", "string"), ("price", "number"), ("mean", "number")),
-    "flare": (("tag", "string"), ("n", "number")),
-    "streak": (("author", "string"), ("n", "number"), ("days", "number")),
-}
-
-
-@pytest.mark.parametrize("name", FEED_EXAMPLES)
-def test_the_feed_examples_have_their_schemas_and_round_trip(name: str) -> None:
-    script = parse_script(EVENTS + FEED_EXAMPLES[name])
-    assert schemas_of(script)[name] == FEED_SCHEMAS[name]
-    text = to_xscl(script)
-    assert parse_script(text) == script
-    assert to_xscl(parse_script(text)) == text
 
 
 def kinds(text: str) -> list[str] | None:

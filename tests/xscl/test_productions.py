@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +12,6 @@ import pytest
 from feeds.documents import Document
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND
-from tests.support.places import ROOT
 from xscl import event_parser
 from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
 from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
@@ -27,7 +21,7 @@ from xscl.parser import parse_script
 from xscl.problems import XsclErrors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 DEFINITIONS = {
     "B": "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id), k := x/k)",
@@ -225,36 +219,3 @@ def test_a_function_stands_in_a_place_or_one_message_says_why_not(patterns: str)
     some = {name: text for name, text in named().items() if patterns == "driver" or EVENTS.search(text)}
     _, found = answered(script_of(some.values()), patterns=patterns)
     assert {name.rpartition("_of_")[0] for name in found} == {name.rpartition("_of_")[0] for name in some}
-
-
-@pytest.mark.soak
-@pytest.mark.spark
-@pytest.mark.parametrize("patterns", ["driver", "sql"])
-def test_all_functions_in_all_places_have_the_same_outputs_on_spark(patterns: str, spark: SparkSession) -> None:
-    found = []
-    for engine in ("duckdb", spark):
-        with Session(engine, settle=None, quiet=True, patterns=patterns) as session:
-            session.subscribe(script_of(named().values()))
-            found.append(Counter((one.query, *one.documents, one.xml) for one in session.process(documents())))
-            found[-1].update((one.query, *one.documents, one.xml) for one in session.finish())
-            assert session.take_paused() == {}
-    assert found[0] == found[1] and len({query for query, *_ in found[0]}) > len(named()) / 2
-
-
-NEW_FUNCTION = """
-import sys, types
-sys.modules["xscl"] = package = types.ModuleType("xscl")
-package.__path__ = ["xscl"]
-from xscl.algebra import values
-del sys.modules["xscl"]
-values.DERIVED["first-line"] = values._CHAINED["first-line"] = lambda text: text.split("\\n")[0]
-from tests.xscl.test_productions import PLACES, answered, script_of, written
-places = [place for place in PLACES if "several" not in place and place != "AGGREGATE" and "alone" not in place]
-answered(script_of(written(place, "first-line") for place in places))
-"""
-
-
-@pytest.mark.soak
-def test_a_function_that_is_added_to_the_one_list_is_known_everywhere() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", NEW_FUNCTION], check=True, cwd=Path(ROOT), env=environment)

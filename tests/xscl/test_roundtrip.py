@@ -29,25 +29,6 @@ def _parse_or_render(text: str) -> None:
 
 # ---------------------------------------------------------------- event statements
 
-STATEMENTS = """
-SELECT *, -y AS a, - (y + 1) * 2 AS b, y - (y - y) AS c, 7 % y AS d, 80% * y AS e FROM E
-FROM FILTER{NOT (x = "a" AND y = 1) OR NOT NOT x IS NOT NULL} E
-FROM FILTER{x = 'it''s' OR x = "a ""b""; (: c :)"} E
-FROM FILTER{(y = 1 OR y = 2) AND (y = 3 OR (y = 4 OR y = 5))} E
-E NEXT (SELECT x AS a FROM E) NEXT ((SELECT x AS b FROM E) NEXT (SELECT x AS c FROM E))
-(E UNION E) NEXT{$1.from = $2.from AND DUR <= 3 h AND GAP > 1} (FROM E WITHIN 2 s) WITHIN INF
-FILTER{y = 1} FILTER{y < 2} (E NEXT (SELECT x AS a FROM E))
-"""
-
-
-def test_a_statement_is_printed_as_it_is_meant():
-    known = EventStreams({"E": (("x", "string"), ("y", "number"), ("from", "string"))})
-    for text in STATEMENTS.strip().splitlines():
-        script = parse_script(text, events=known)
-        printed = to_xscl(script)
-        assert parse_script(printed, events=known) == script
-        assert to_xscl(parse_script(printed, events=known)) == printed
-
 
 WRONG = (
     *"()[]{}<>=!,;:.*@/|$&-+%'\"#\n\0\ud800",

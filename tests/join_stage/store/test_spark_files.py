@@ -111,21 +111,22 @@ def test_a_temporary_store_goes_when_it_is_closed():
     assert not store.directory.exists()
 
 
-def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
-    clock, batches = Hours(0), MERGE * MERGE + 3
+def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store_module, "MERGE", few := 4)
+    clock, batches = Hours(0), few * few + 3
     with closing(parquet_store(tmp_path, clock.now)) as store:
         for batch in range(batches):
             commit(store, batch)
             clock.time += GRACE // 4
-            assert len(on_disk(tmp_path)) < 6 * MERGE, "superseded files go when their time has come"
-        assert len(store.files["settings"]) < 2 * MERGE
+            assert len(on_disk(tmp_path)) < 6 * few, "superseded files go when their time has come"
+        assert len(store.files["settings"]) < 2 * few
         assert {file.level for file in store.files["settings"]} == {0, 2}
         assert kept(store) == list(range(batches))
     with closing(parquet_store(tmp_path, clock.now)) as again:
         assert kept(again) == list(range(batches))
         clock.time += GRACE
         commit(again, batches)
-        assert len(on_disk(tmp_path)) < 3 * MERGE, "merged files are gone"
+        assert len(on_disk(tmp_path)) < 3 * few, "merged files are gone"
 
 
 def test_superseded_files_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
@@ -194,31 +195,6 @@ def test_no_row_after_an_empty_chunk_is_lost(spark: SparkSession):
     empty = settings()
     rows = pa.concat_tables([empty, empty, settings(1), empty, empty, settings(2, 3)])
     assert local_frame(spark, rows).count() == 3
-
-
-def test_rows_are_found_in_parts_of_files(in_parts: ParquetStore, monkeypatch: pytest.MonkeyPatch):
-    """Of wide rows, a few are read with each one: what lies in other files and other parts is not looked at."""
-    for batch in range(2 * MERGE + 3):
-        in_parts.append("documents", wide_rows(10 * batch, 10 * batch + 10))
-        if batch < 2 * MERGE + 2:
-            in_parts.commit()
-    sizes = [pq.read_metadata(path).row_group(0).num_rows for path in in_parts.paths("documents")]
-    assert len(sizes) == 4 and max(sizes) < 20
-    wanted = [3, 4, 159, 160, 257, 340, 344, 9_999]
-    read: list[int] = []
-    read_row_group = pq.ParquetFile.read_row_group
-
-    def counted(file: pq.ParquetFile, group: int, *arguments: object, **named: object) -> pa.Table:
-        read.append(group)
-        return read_row_group(file, group, *arguments, **named)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
-    found = in_parts.find("documents", "docid", pa.array(wanted, pa.int64()))
-    assert found.schema == TABLES["documents"]
-    assert sorted(zip(found["docid"].to_pylist(), found["id"].to_pylist(), strict=True)) == [
-        (n, str(n)) for n in wanted if n < 350
-    ]
-    assert 4 <= len(read) <= 5, "each part that has one of them, and no other"
 
 
 def test_a_changed_byte_is_noticed_in_the_part_that_is_read(in_parts: ParquetStore, tmp_path: Path):
