@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
 
-from feeds.documents import Document
 from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
-from tests.generate.seeds import examples, seeds
-from tests.generate.strategies import cases, random_case
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate
-from tests.oracle.pattern_matches import Matcher
 from tests.oracle.pattern_syntax import STRATEGIES, AnyOrder, Many, Near, Pattern
-from tests.oracle.pattern_world import by_parts
 from tests.oracle.walk import walk
-from xscl.syntax import Script
-
-
-@given(cases(max_queries=2, max_documents=5, max_elements=5))
-@examples(10, 1_000)
-def test_the_order_of_documents_does_not_matter(case: tuple[Script, list[Document]]) -> None:
-    script, documents = case
-    distinct = list({(document.stream, document.id): document for document in documents}.values())
-    assert evaluate(script, distinct) == evaluate(script, distinct[::-1])
 
 
 def test_a_seed_gives_the_same_case() -> None:
@@ -111,25 +96,3 @@ def _kinds(statement: Pattern | Near) -> list[str | None]:
         }
     own = ["pattern", statement.strategy] if isinstance(statement, Pattern) else ["near"]
     return [*own, *(kind for kind, holds in told.items() if holds)]
-
-
-def test_strategies_include_each_other_and_sets_of_one_are_sequences() -> None:
-    checked = 0
-    for seed in seeds(8, 100):
-        one = pattern_world(seed)
-        for statement in one.statements:
-            if not isinstance(statement, Pattern) or statement.maximal:
-                continue
-            if any(isinstance(component, AnyOrder) for component in statement.components):
-                continue
-            streams = {name: one.stream(name) for name in statement.streams}
-            found = [
-                Matcher(replace(statement, strategy=strategy), streams, by_parts).matches()
-                for strategy in STRATEGIES
-                if statement.keys or strategy != "partition_contiguity"
-            ]
-            assert all(narrow <= wide for narrow, wide in pairwise(found))
-            matcher = Matcher(replace(statement, strategy="skip_till_any_match"), streams, by_parts)
-            assert set(matcher._sequences()) == set(matcher._sets())
-            checked += 1
-    assert checked > 15

@@ -201,23 +201,8 @@ class EventTrees:
 
 XML_NAMES = ("a", "item", "x-", "a--b", "a.b", "é", "from", "by", "not", "next", "union", "fold", "text", "xml", "i1")
 WORDS = (
-    *(
-        "S",
-        "a",
-        "b-",
-        "x.y",
-        "é",
-        "selected",
-        "next",
-        "union",
-        "filter",
-        "fold",
-        "within",
-        "once",
-        "per",
-        "event",
-        "in",
-    ),
+    *("S", "a", "b-", "x.y", "é", "selected", "next", "union", "filter", "fold", "within", "once", "per", "event"),
+    "in",
 )
 VARIABLES = (*WORDS, "x'", "y''")
 STRING_VALUED = ("host", "lower-case", "string", "substring-after", "words")

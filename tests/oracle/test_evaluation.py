@@ -11,38 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds.documents import Document
 from tests.generate.blocks import BlockMaker
-from tests.generate.documents import NAMESPACE, SECOND, document_xml
+from tests.generate.documents import NAMESPACE, document_xml
 from tests.oracle.cases import answers, brief, cases, run
-from tests.oracle.evaluation import comparable, evaluate
+from tests.oracle.evaluation import comparable
 from tests.oracle.match import Matcher, Node, Tree
 from xscl.algebra.values import And, Expr, Rel, Step
-from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Block
-
-BOOK = """<book><publisher/><author>Danny Ayers</author><author>Andrew Watt</author>
-<title>Beginning RSS and Atom Programming</title><category>Scripting &amp; Programming</category>
-<category>Web Site Development</category></book>"""
-BLOG = """<blog><url/><author>Danny Ayers</author><title>Beginning RSS and Atom Programming</title>
-<category>Book Announcement</category><category>Scripting &amp; Programming</category></blog>"""
-TABLE_6_2 = """
-S//book->x1[./author->x2][./title->x3] FOLLOWED BY {x2=x5 AND x3=x6, 60} S//blog->x4[./author->x5][./title->x6];
-S//book->x1[./author->x2][./category->x7] FOLLOWED BY {x2=x5 AND x7=x8, 60} S//blog->x4[./author->x5][./category->x8]
-"""
-
-
-# ---------------------------------------------------------------- the thesis' example
-
-
-def test_running_example() -> None:
-    rows = run(TABLE_6_2, f"d1@0 {BOOK} | d2@30 {BLOG}")
-    assert brief(rows) == ["q1: d1 d2 | x1=0 x4=0", "q2: d1 d2 | x1=0 x4=0"]
-    assert {(row.t0, row.t1, row.streams) for row in rows} == {(0, 30 * SECOND, ("S", "S"))}
-    one, two = (etree.fromstring(row.xml) for row in rows)
-    assert [child.tag for child in one] == ["book", "blog"]
-    assert etree.tostring(one[0]) == etree.tostring(two[0]) == etree.tostring(etree.fromstring(BOOK))
 
 
 @pytest.mark.parametrize(("script", "documents", "expected"), cases("joins"))
@@ -60,15 +36,6 @@ def test_output_documents(script: str, documents: str, expected: list[str]) -> N
     rows = run(script, documents)
     canonical = [etree.canonicalize(xml, rewrite_prefixes=True) for xml in (*(row.xml for row in rows), *expected)]
     assert canonical == [canonical[-1]] * 2
-
-
-def test_text_documents_ignore_their_encoding_declaration() -> None:
-    text = '<?xml version="1.0" encoding="iso-8859-1"?><a>\u00e9</a>'
-    rows = evaluate(
-        parse_script("//a[. = '\u00e9']"),
-        [Document("d1", text, time=0), Document("d2", text.encode("latin-1"), time=0)],
-    )
-    assert brief(rows) == ["q1: d1 | left=0", "q1: d2 | left=0"]
 
 
 def test_comparable_is_equal_for_the_same_outputs_only() -> None:

@@ -82,32 +82,3 @@ def test_s2_runs_that_remember_the_same_are_one(function: str, is_merged: bool, 
 
     run(Q3.format("skip_till_next_match", function), QUOTES, make, until=5 * SECOND)
     assert kernels[0].instances()[1].tolist() == [waiting]
-
-
-# ---------------------------------------------------------------- EARLIEST MAXIMAL tries no subsets of events
-
-IN_SETS = "PATTERN SEQ(SET(A a, B+ b[]), C c){} WITHIN 900 s EARLIEST MAXIMAL"
-LAST_SET = "PATTERN SEQ(A a, SET(B+ b[], C c)) WITHIN 30 s EARLIEST MAXIMAL"
-MANY = f"A(x) p @1 ; B(x) {' | '.join(f'p @{second}' for second in range(2, 62))} ; C(x) "
-_2_TO_21, _2_TO_31, _2_TO_41, _2_TO_61 = (" ".join(map(str, range(2, end))) for end in (22, 32, 42, 62))
-
-
-@pytest.mark.parametrize(
-    ("statement", "times", "expected"),
-    [
-        *(
-            (IN_SETS.format(where), "p @100", [f"1 | {_2_TO_61} | 62 @100"])
-            for where in ("", ' WHERE {b[].x = "p"}', ' WHERE {a.x = "p"}')
-        ),
-        (
-            # The second C is no earliest one: the first closes the set with the same events.
-            IN_SETS.format(""),
-            "p @21.5 | p @21.7 | p @41.5 | p @100",
-            [f"1 | {_2_TO_21} | 62 @21.5", f"1 | {_2_TO_41} | 64 @41.5", f"1 | {_2_TO_61} | 65 @100"],
-        ),
-        (LAST_SET, "p @5.5 | p @7", [f"1 | {_2_TO_31} | 62 @31"]),
-    ],
-)
-def test_all_events_that_may_be_in_a_set(statement: str, times: str, expected: list[str]):
-    found = told(run(statement, MANY + times, limits=Quota(partial=1_000, matches=200)))
-    assert sorted(found) == sorted(expected)

@@ -54,7 +54,7 @@ def test_what_is_merged_in_steps_is_what_is_merged_at_once_and_exact(seed: int):
 
 # ---------------------------------------------------------------- statements
 
-G, H, X, V = (Ref(name) for name in ("g", "h", "x", "v"))
+G, X, V = (Ref(name) for name in ("g", "x", "v"))
 FUNCTIONS = [
     *(Fn("count"), Fn("count", (G,)), Fn("sum", (X,)), Fn("avg", (X,)), Fn("avg", (V,)), Fn("min", (X,))),
     *(Fn("max", (X,)), Fn("sum", (V,)), Fn("argmax", (G, X))),

@@ -33,53 +33,43 @@ def placed(*queries: str) -> list[Placement]:
     return [catalog.add(conjunct(query), 1, True)[0] for query in queries]
 
 
-def minors(query: str) -> list[list[tuple[str, int | None]]]:
-    """For each side the minor's nodes, as the definition's text and the parent."""
-    one = conjunct(query)
-    found = []
-    for i, side in enumerate(one.sides()):
-        reduced = minor(side.pattern, [join[i] for join in one.joins])
-        found.append([("".join(map(str, node.definition)), node.parent) for node in reduced.nodes])
-    return found
+MINORS = """
+(: Value-join nodes stay, and their least common ancestors. :)
+//r->r/a[./b[./c->c][./d/e->e]][./f->f][./g->g] JOIN {c = u AND e = v, 1 h} //x/y[./z->u]/w->v
+    //r/a[./f][./g]/b, 0 //r/a[./f][./g]/b/c, 0 //r/a[./f][./g]/b/d/e; //x/y, 0 //x/y/z, 0 //x/y/w
+(: Inner nodes without a branch are contracted, and those with one stay. :)
+//a[./b/c[./d->d][./e->e]][./f->f] JOIN {d = x AND e = x AND f = x, 1 h} //x->x
+    //a, 0 //a/b/c, 1 //a/b/c/d, 1 //a/b/c/e, 0 //a/f; //x
+(: A join on an inner node gets a leaf on the self axis, and a function a leaf of its own. :)
+//a->x[./b->y] JOIN {x = u AND y = u, 1 h} //c->u
+    //a, 0 //a/b, 0 //a.; //c
+//a->x JOIN {lower-case(x) = u AND x = u AND host(lower-case(x)) = u, 1 h} //c->u
+    //a, 0 //a.[lower-case], 0 //a., 0 //a.[lower-case][host]; //c
+//a->x JOIN {lower-case(x) = u, 1 h} //c->u
+    //a.[lower-case]; //c
+(: That of a filter is the top of its pattern. :)
+//a/b->x[@k][. = '1']/c
+    //a[./b[. = "1"][./@k][./c]]
+(: Branches of a definition are sorted, and none stands twice. :)
+//a[./c][./b][./c][not(./d)][. = '1']/x->x JOIN {x = u, 1 h} //x->u
+    //a[. = "1"][not(./d)][./b][./c]/x; //x
+//a[. = '1'][./b->unused][not(./d)][./c]/x->x JOIN {x = u, 1 h} //x->u
+    //a[. = "1"][not(./d)][./b][./c]/x; //x
+"""
+"""Queries, and for each side the nodes of its minor, behind the numbers of their parents."""
 
 
-@pytest.mark.parametrize(
-    ("query", "sides"),
-    [
-        # Value-join nodes stay, and their least common ancestors.
-        (
-            "//r->r/a[./b[./c->c][./d/e->e]][./f->f][./g->g] JOIN {c = u AND e = v, 1 h} //x/y[./z->u]/w->v",
-            [
-                [("//r/a[./f][./g]/b", None), ("//r/a[./f][./g]/b/c", 0), ("//r/a[./f][./g]/b/d/e", 0)],
-                [("//x/y", None), ("//x/y/z", 0), ("//x/y/w", 0)],
-            ],
-        ),
-        # Inner nodes without a branch are contracted, and those with one stay.
-        (
-            "//a[./b/c[./d->d][./e->e]][./f->f] JOIN {d = x AND e = x AND f = x, 1 h} //x->x",
-            [[("//a", None), ("//a/b/c", 0), ("//a/b/c/d", 1), ("//a/b/c/e", 1), ("//a/f", 0)], [("//x", None)]],
-        ),
-        # A join on an inner node gets a leaf on the self axis, and a function a leaf of its own.
-        (
-            "//a->x[./b->y] JOIN {x = u AND y = u, 1 h} //c->u",
-            [[("//a", None), ("//a/b", 0), ("//a.", 0)], [("//c", None)]],
-        ),
-        (
-            "//a->x JOIN {lower-case(x) = u AND x = u AND host(lower-case(x)) = u, 1 h} //c->u",
-            [[("//a", None), ("//a.[lower-case]", 0), ("//a.", 0), ("//a.[lower-case][host]", 0)], [("//c", None)]],
-        ),
-        ("//a->x JOIN {lower-case(x) = u, 1 h} //c->u", [[("//a.[lower-case]", None)], [("//c", None)]]),
-        # That of a filter is the top of its pattern.
-        ("//a/b->x[@k][. = '1']/c", [[('//a[./b[. = "1"][./@k][./c]]', None)]]),
-        # Branches of a definition are sorted, and none stands twice.
-        *(
-            (f"//a{left} JOIN {{x = u, 1 h}} //x->u", [[('//a[. = "1"][not(./d)][./b][./c]/x', None)], [("//x", None)]])
-            for left in ("[./c][./b][./c][not(./d)][. = '1']/x->x", "[. = '1'][./b->unused][not(./d)][./c]/x->x")
-        ),
-    ],
-)
-def test_minors(query: str, sides: list[list[tuple[str, int | None]]]):
-    assert minors(query) == sides
+def test_minors():
+    lines = [line for line in MINORS.strip().splitlines() if not line.startswith("(:")]
+    for query, expected in zip(lines[::2], lines[1::2], strict=True):
+        one = conjunct(query)
+        sides = []
+        for i, side in enumerate(one.sides()):
+            nodes = minor(side.pattern, [join[i] for join in one.joins]).nodes
+            parents = ("" if node.parent is None else f"{node.parent} " for node in nodes)
+            definitions = ("".join(map(str, node.definition)) for node in nodes)
+            sides.append(", ".join(map("".join, zip(parents, definitions, strict=True))))
+        assert "; ".join(sides) == expected.strip()
 
 
 Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"

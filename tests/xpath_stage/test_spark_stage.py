@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
 from feeds.documents import Document
 from templates.catalog import Change, StepEdge
@@ -20,9 +19,8 @@ from xpath_stage.spark import SparkStage, evaluate_batches
 from xscl.parser import parse_script
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-JOIN = "S/a->x JOIN {x = y, INF} S/a->y"
 CONDITIONS = """S//a[contains(., "1") and count(./b) < 3][./b->y] JOIN {lower-case(y) = lower-case(z), INF} S//b->z;
     S//a[ends-with(./@k, "1")][./@k->k] JOIN {k = z, INF} T//b[matches(., "^[12u]$")]->z"""
 
@@ -41,12 +39,6 @@ def numbered(documents: Sequence[Document]) -> list[StreamDocument]:
 
 def in_stream_s(*texts: str) -> list[StreamDocument]:
     return [StreamDocument(i, "S", i, i, parse_document(text.encode(), trusted=True)) for i, text in enumerate(texts)]
-
-
-def frame_of(session: SparkSession, rows: Iterable[tuple[int, bytes | None]]) -> DataFrame:
-    table = [{"docid": docid, "stream": "S", "t0": docid, "t1": docid + 1, "xml": xml} for docid, xml in rows]
-    types = [("docid", pa.int64()), ("stream", pa.string()), ("t0", pa.int64()), ("t1", pa.int64())]
-    return session.createDataFrame(pa.Table.from_pylist(table, pa.schema([*types, ("xml", pa.binary())])))
 
 
 def assert_same(local: Stage, spread: Stage, documents: list[StreamDocument]) -> None:
@@ -111,18 +103,3 @@ def test_a_worker_process_compiles_a_version_once():
         list(evaluate_batches(("test", version), sent, False, False, None, []))
         assert sent.asked == asked
         assert list(spark_module._workers) == [("test", version)], "only the newest is kept"
-
-
-@pytest.mark.soak
-def test_a_document_that_cannot_be_read_is_a_row_with_the_reason(spark: SparkSession):
-    entity = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
-    default, many = b"<!DOCTYPE a [<!ATTLIST a k CDATA '1'>]><a/>", b"<a>" + b"<b/>" * 9 + b"</a>"
-    texts = [b"<a>1</a>", b"<a><b></a>", entity, b"", None, b"<b>" * 300 + b"</b>" * 300, b"<a>2</a>", default, many]
-    with spreading(spark, max_nodes=9) as stage:
-        Stage(stage).add(conjuncts_of(parse_script(JOIN)))
-        rows = stage.read(frame_of(spark, enumerate(texts, 10)).repartition(2)).sort_by("docid").to_pylist()
-    assert [(row["docid"], row["t0"], row["t1"]) for row in rows] == [(i, i, i + 1) for i in range(10, 19)]
-    assert [row["docid"] for row in rows if row["error"] is None] == [10, 16]
-    assert rows[1]["error"].startswith("line 1, column") and "from outside" in rows[2]["error"]
-    assert "a default" in rows[7]["error"] and rows[8]["error"] == "more than 9 elements and attributes"
-    assert [[value["strval"] for value in row["r_doc"]] for row in rows] == [["1"], *[[]] * 5, ["2"], [], []]

@@ -44,35 +44,22 @@ def standing(given: str | Iterable[Conjunct], limits: Limits | None = None) -> S
     st.sampled_from([0, Limits().shapes]),
 )
 @examples(5, 1_000)
-def test_joined_witnesses_are_the_matches_in_any_batches(
+def test_joined_witnesses_are_the_matches_in_any_batches_while_patterns_come_and_go(
     found: list[tuple[Script, list[Document]]], rng: Random, size: int, shapes: int
 ):
-    stage = standing([conjunct for script, _ in found for conjunct in conjuncts_of(script)], Limits(shapes=shapes))
+    conjuncts = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
+    stage = standing(conjuncts, Limits(shapes=shapes, states=rng.choice((1, 5, 100))))
     documents = parsed(document for _, some in found for document in some)
     for _ in range(2):  # the second time, shapes are known
         for start in range(0, len(documents), size):
             stage.check(documents[start : start + size])
         rng.shuffle(documents)
-
-
-@given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False), st.sampled_from([1, 5, 100]))
-@examples(3, 1_000)
-def test_patterns_come_and_go_and_states_are_flushed(
-    one: tuple[Script, list[Document]], two: tuple[Script, list[Document]], rng: Random, max_states: int
-):
-    documents = parsed(one[1] + two[1])
-    stage = Stage(XPathStage(limits=Limits(states=max_states)))
-    stage.add(conjuncts_of(one[0]))
-    stage.check(documents)
-    stage.add(conjuncts_of(two[0]))
-    stage.check(documents)
-    for _ in range(len(stage.standing) // 2):
+    for _ in range(len(conjuncts) // 2):
         stage.remove(rng.randrange(len(stage.standing)))
     stage.check(documents)
-    fresh = Stage()
-    fresh.add(conjunct for conjunct, _ in stage.standing)
+    fresh = standing(conjunct for conjunct, _ in stage.standing)
     assert stage.named(stage.evaluate(documents)) == fresh.named(fresh.evaluate(documents))
-    stage.add(conjuncts_of(one[0]))
+    stage.add(conjuncts[:2])
     stage.check(documents)
     while stage.standing:
         stage.remove(rng.randrange(len(stage.standing)))
