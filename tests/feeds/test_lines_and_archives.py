@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -50,8 +50,7 @@ def test_a_bad_line_is_rejected_with_its_place_and_the_rest_goes_on(tmp_path, li
     first, reject, last = read(path)
     assert first == last == DOCUMENTS[0]
     assert isinstance(reject, Reject)
-    assert reject.reason.startswith(f"{path}:2: ")
-    assert cause in reject.reason
+    assert reject.reason.startswith(f"{path}:2: ") and cause in reject.reason
     assert reject.raw.strip() == raw[: 64 * 1024]
     reject.reason.encode()
     reject.id.encode()
@@ -66,10 +65,9 @@ def test_unix_time_is_no_time_and_the_reason_says_which_it_would_be(moment, each
     assert parse_time(int(written[0])) == parse_time(written[1]) == (time * 1_000_000 // each_second,) * 2
 
 
-@given(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 10**9 - 1) | st.integers(10**13, 10**16))
-def test_other_numbers_are_microseconds(time):
-    assume(not (10**9 <= time < 22 * 10**8 or 10**12 <= time < 22 * 10**11))
-    assert line_of(time) == Document("d", "<a/>", time=time)
+def test_other_numbers_are_microseconds():
+    for time in (-(2**63), -1, 0, 10**9 - 1, 22 * 10**8, 10**12 - 1, 22 * 10**11, 2**63 - 1):
+        assert line_of(time) == Document("d", "<a/>", time=time)
 
 
 def line_of(time):
@@ -97,14 +95,15 @@ def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
         assert len(documents) > 5_000
         assert documents == [Document(f"d{i}", f"<a>{i * i}</a>", time=i) for i in range(len(documents))]
         assert reject.reason.startswith(f"{path}:{len(documents) + 1}: the file cannot be read further")
-    # What is no archive is one reject, which has what a line says of itself if that can be read.
-    (reject,) = read(write(tmp_path / "x.jsonl.gz", json.dumps(LINES[0])))
-    assert isinstance(reject, Reject)
+    # What is no archive is one reject.
+    for name, nonsense in (
+        *(("x.jsonl.gz", "{}"), ("0.warc", "nonsense\n"), ("1.warc", "WARC/1.0\r\nWARC-Type: response\r\n\r\n")),
+    ):
+        (reject,) = read(write(tmp_path / name, nonsense))
+        assert "cannot be read further" in reject.reason
+    # A line says of itself what can be read.
     (reject,) = read(write(tmp_path / "x.jsonl", '{"id": "d", "stream": "T", "xml": 5}'))
     assert (reject.id, reject.stream, reject.time) == ("d", "T", None)
-    for number, nonsense in enumerate((b"nonsense\n", b"WARC/1.0\r\nWARC-Type: response\r\n\r\n")):
-        (reject,) = read(write(tmp_path / f"{number}.warc", nonsense))
-        assert "cannot be read further" in reject.reason
 
 
 @pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
@@ -116,12 +115,7 @@ def test_warc_responses_and_resources(tmp_path, name):
         Document("https://c.example/res 2026-05-07T00:00:00Z", b"<res/>", "S", midnight),
     ]
     (entry,) = read(path, feeds="item")
-    assert entry.id.startswith("https://c.example/rss g ")
-    assert entry.t0 == NOON
-
-
-def test_a_record_too_large_is_a_reject(tmp_path):
-    path = warc(tmp_path / "x.warc", False)
+    assert entry.id.startswith("https://c.example/rss g ") and entry.t0 == NOON
     *_, reject = read_warc(path, None, 5)
     assert isinstance(reject, Reject)
     assert reject.reason == f"{path}: https://c.example/res 2026-05-07T00:00:00Z: larger than 5 bytes"
@@ -133,10 +127,9 @@ def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path)
     rejects = 0
     for end in range(1, len(whole), 19):
         found = read(write(tmp_path / "cut.warc", whole[:end]))
-        assert [item for item in found if isinstance(item, Document)] == documents[
-            : sum(isinstance(item, Document) for item in found)
-        ]
-        rejects += any(isinstance(item, Reject) for item in found)
+        read_of_it = [item for item in found if isinstance(item, Document)]
+        assert read_of_it == documents[: len(read_of_it)]
+        rejects += len(found) > len(read_of_it)
     assert rejects > 0
 
 
@@ -167,12 +160,11 @@ def test_links_that_leave_the_directory_are_not_followed_and_names_that_are_not_
 
 
 def test_what_cannot_be_listed_is_a_reject(tmp_path):
-    write(tmp_path / "d" / "shut" / "a.xml", "<a/>")
-    write(tmp_path / "d" / "z.xml", "<z/>")
-    with shut(tmp_path / "d" / "shut"):
-        reject, document = read(tmp_path / "d")
-    assert isinstance(reject, Reject) and reject.reason.startswith("shut: cannot be read")
-    assert document.id == "z.xml"
+    write(tmp_path / "shut" / "a.xml", "<a/>")
+    write(tmp_path / "z.xml", "<z/>")
+    with shut(tmp_path / "shut"):
+        reject, document = read(tmp_path)
+    assert isinstance(reject, Reject) and reject.reason.startswith("shut: cannot be read") and document.id == "z.xml"
 
 
 def test_the_time_is_where_the_xpath_says(tmp_path):
@@ -205,8 +197,11 @@ def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch, feeds):
 
 
 def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
-    versions = (("1", "old", "2026-05-07T00:00:00+00:00"), ("2", "old", "2026-05-08"), ("3", "new", 5))
-    for version, title, fetched in versions:
+    for version, title, fetched in (
+        ("1", "old", "2026-05-07T00:00:00+00:00"),
+        ("2", "old", "2026-05-08"),
+        ("3", "new", 5),
+    ):
         write(tmp_path / "src" / f"{version}.xml", RSS.format(title))
         write(tmp_path / "src" / f"{version}.json", json.dumps({"source": "src", "fetched_at": fetched}))
     documents = read(tmp_path, feeds="item")
@@ -225,14 +220,6 @@ def test_a_sidecars_url_wins_links_are_resolved_against_the_final_one_and_the_fe
     assert document.t0 == 1_777_593_600_000_000
 
 
-def test_a_json_feed_beside_an_xml_feed_is_a_feed(tmp_path):
-    write(tmp_path / "1.xml", RSS.format("x"))
-    feed = {"version": "https://jsonfeed.org/version/1.1", "items": [{"id": "1", "title": "j"}]}
-    write(tmp_path / "1.json", json.dumps(feed), 7)
-    titles = [(d.id.split(" ")[0], etree.fromstring(d.xml).findtext("title")) for d in read(tmp_path, feeds="item")]
-    assert titles == [("1.json", "j"), ("1.xml", "x")]
-
-
 def test_a_broken_sidecar_is_told_and_the_feed_still_read(tmp_path):
     write(tmp_path / "1.xml", RSS.format("x"))
     for sidecar in ("{", "[]", '{"fetched_at": "soon"}', "[" * 100_000):
@@ -246,7 +233,10 @@ def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
     for name in (*names, "g.html"):
         write(tmp_path / name, RSS.format("x"))
     lines = write(tmp_path / "more" / "x.jsonl", json.dumps(LINES[0]))
-    assert [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")] == [*names, "d1"]
+    beside = write(tmp_path / "a.json", '{"version": "https://jsonfeed.org/version/1.1", "items": [{"id": "1"}]}')
+    found = [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")]
+    assert found == ["a.json", *names, "d1"], "it is no sidecar"
+    beside.unlink()
     lines.unlink()
     assert all(etree.fromstring(d.xml).findtext("channel_title") == "C" for d in read(tmp_path, feeds="raw"))
 
@@ -254,7 +244,7 @@ def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        *(("missing.jsonl", {}, "no such file"), ("missing", {}, "no such file")),
+        ("missing.jsonl", {}, "no such file"),
         *(("a.txt", {}, "not known from its name (.txt)"), ("README", {}, "not known from its name (no suffix)")),
         *(("a.rss", {}, "add --feeds"), ("a.json", {}, "add --feeds"), ("a.txt", {"feeds": "item"}, "not known")),
         ("empty", {}, "holds no *.xml file"),
@@ -268,14 +258,12 @@ def test_source_errors_come_before_the_first_document(tmp_path, name, options, w
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="(?s)" + "".join(f"[{c}]" for c in words)) as raised:
         read_documents([tmp_path / "a.xml", tmp_path / name], **options)
-    assert raised.value.hint
-    assert raised.value.hint in str(raised.value)
+    assert raised.value.hint and raised.value.hint in str(raised.value)
 
 
 def test_reading_is_lazy(tmp_path):
     path = write(tmp_path / "x.jsonl", "".join(json.dumps(line) + "\n" for line in LINES))
-    later = write(tmp_path / "a.xml", "<a/>")
-    documents = read_documents([path, later], now=lambda: 99)
+    documents = read_documents([path, write(tmp_path / "a.xml", "<a/>")], now=lambda: 99)
     assert next(documents) == DOCUMENTS[0]
-    write(later, "<changed/>")
+    write(tmp_path / "a.xml", "<changed/>")
     assert list(documents)[-1] == Document("a.xml", b"<changed/>", time=1_000_000_000)

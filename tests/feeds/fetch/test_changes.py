@@ -95,11 +95,3 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
     asyncio.run(run())
     assert server.paths() == ["/a", "/a", "/b"]
     assert urls(file) == [b]
-
-
-def test_what_nobody_took_in_is_made_by_the_next_fetch(server, file):
-    with FetchStore(file, write=True):
-        change_feeds(file, adding(server.serve("/a", rss("one"))))
-    job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
-    asyncio.run(job.run(world=World(resolve=to_loopback)))
-    assert server.paths() == ["/a"]

@@ -23,7 +23,6 @@ from feeds.fetch.lists import ListedFeed, write_opml
 from feeds.fetch.robots import HostGates
 from feeds.fetch.state import STATE_FILE, FetchStore
 from mmqjp.shown_engine import Engine
-from tests.generate.seeds import at_length
 from tests.processes import nursery
 from tests.processes.programs import command
 from tests.support.feed_server import START, FeedServer, Hours, rss, to_loopback
@@ -143,13 +142,11 @@ class Fetched:
         directory.mkdir()
 
     def moments(self, rng: Random) -> list[Kill]:
-        """When processes are killed: in the long run at each seam for both versions, otherwise for one of them, and
-        not where `tests/mmqjp/service/test_killed.py` kills."""
+        """When processes are killed: at each seam."""
         later = bool(self.runs)
         found = [
             (f"{('before', 'after')[(n + later) % 2]} {seam}", rng.randrange(3) + 1 if seam in self.seams else 1)
-            for n, seam in enumerate((*self.seams, *(self.joining if at_length() else self.joining[-1:])))
-            if at_length() or n // 2 % 2 == later
+            for n, seam in enumerate((*self.seams, *self.joining))
         ]
         return rng.sample(found, len(found))
 
@@ -219,22 +216,20 @@ class Fetched:
         return lines, [(row["id"], row["t0"], row["xml"]) for row in found]
 
 
-@pytest.mark.parametrize(("feeds", "hosts"), [(20, 4), pytest.param(400, 40, marks=pytest.mark.soak)])
-def test_feeds_are_fetched_politely_and_once_whatever_is_killed(
-    feeds: int, hosts: int, server: FeedServer, tmp_path: Path
-) -> None:
-    rng, many = Random(6), ManyFeeds(server, tmp_path / "feeds.opml", feeds, hosts)
+@pytest.mark.soak
+def test_feeds_are_fetched_politely_and_once_whatever_is_killed(server: FeedServer, tmp_path: Path) -> None:
+    rng, many = Random(6), ManyFeeds(server, tmp_path / "feeds.opml", 400, 40)
     (tmp_path / "queries.xscl").write_text(QUERIES)
     disturbed, calm = (Fetched(tmp_path / name, many) for name in ("disturbed", "calm"))
     for version, start in enumerate((START, START + 2 * HOUR)):
         many.publish(version)
         disturbed.fetch(start, disturbed.moments(rng))
         calm.fetch(start, [])
-    assert sum(run.killed for run in disturbed.runs) >= (8 if at_length() else 3)
+    assert sum(run.killed for run in disturbed.runs) >= 8
     for one in (disturbed, calm):
         one.assert_polite()
     once = dict.fromkeys(many.paths(), 1)
-    assert [calm.asked(run) for run in calm.runs] == [once | {"/robots.txt": hosts}, once]
+    assert [calm.asked(run) for run in calm.runs] == [once | {"/robots.txt": many.hosts}, once]
     again = [request for request in server.log if request.headers["User-Agent"] == calm.runs[1].agent]
     assert all(request.headers["If-None-Match"] for request in again)
     assert disturbed.outcome() == calm.outcome()

@@ -16,8 +16,8 @@ from warcio.archiveiterator import ArchiveIterator
 from feeds import feed as feed_module
 from feeds.documents import Document, SourceError
 from feeds.fetch.archive import FILE_AGE, Archive, Capture, DropArchive, WarcArchive
-from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, decode, feeds_of_page, is_public
-from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml, write_opml
+from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, body_hints, decode, feeds_of_page, is_public
+from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml
 from feeds.fetch.state import FeedState, FetchStore, HostState, source_name
 from feeds.files import kind_of_body
 from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, Membership, item_xml
@@ -43,13 +43,6 @@ PUBLIC = """
 def test_addresses_that_are_public():
     assert [address for address in [*PRIVATE.split(), ""] if is_public(address)] == []
     assert [address for address in PUBLIC.split() if not is_public(address)] == []
-
-
-@given(st.ip_addresses(v=4))
-def test_an_address_in_disguise_is_what_it_is(address):
-    high, low = int(address) >> 16, int(address) & 0xFFFF
-    for disguised in (f"::ffff:{address}", f"64:ff9b::{high:x}:{low:x}", f"2002:{high:x}:{low:x}::1"):
-        assert is_public(disguised) == is_public(str(address))
 
 
 ENCODERS = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstandard.compress}
@@ -113,9 +106,10 @@ def test_feeds_of_a_page_in_its_order_and_comments_last():
 
 
 @given(st.binary(max_size=300))
-def test_no_page_is_too_odd(data):
+def test_no_body_is_too_odd(data):
     feeds_of_page(data, "https://s.example/")
     kind_of_body(data)
+    body_hints(data)
 
 
 OPML = """<?xml version="1.0"?><opml version="1.0"><head/><body>
@@ -137,18 +131,6 @@ def test_opml_of_any_nesting():
     ]
     deep = "<outline>" * 200 + "<outline xmlUrl='https://x.example/'/>" + "</outline>" * 200
     assert len(read_opml(f"<opml><body>{deep}</body></opml>".encode())) == 1
-
-
-NAMES = st.text(st.characters(categories=["L", "N", "P"], exclude_characters="/"), min_size=1, max_size=5)
-LISTED = st.builds(
-    ListedFeed, NAMES.map("https://{}.example/".format), NAMES, st.lists(NAMES, max_size=3).map("/".join)
-)
-
-
-@given(st.lists(LISTED, max_size=12))
-def test_what_is_exported_is_imported(listed):
-    read = [replace(feed, line=0) for feed in read_opml(write_opml(listed))]
-    assert sorted(read, key=repr) == sorted(listed, key=repr)
 
 
 def test_lists_of_every_kind_together_each_feed_once(tmp_path):
@@ -182,11 +164,10 @@ def test_lists_that_cannot_be_read(tmp_path, content, cause):
         read_feed_lists([str(tmp_path)])
 
 
-@given(st.text(max_size=200), st.text(max_size=200))
-def test_a_feeds_name_is_a_safe_one_and_its_own(one, other):
-    names = [source_name(f"https://x.example/{text!r}") for text in (one, other)]
-    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]{8,80}", name) for name in names)
-    assert (names[0] == names[1]) == (one == other)
+def test_a_feeds_name_is_a_safe_one_and_its_own():
+    paths = ("", "a", "A", "a/../b", "\0\n", "é", "%41", "x" * 300, "x" * 301)
+    names = {source_name(f"https://x.example/{path}") for path in paths}
+    assert len(names) == len(paths) and all(re.fullmatch(r"[a-z0-9][a-z0-9-]{8,80}", name) for name in names)
 
 
 FEED = FeedState("https://a.example/", "a")
@@ -201,9 +182,8 @@ def test_the_state_is_kept_and_a_known_feed_is_not_begun_again(tmp_path):
     with FetchStore(tmp_path / "s", write=True) as store:
         store.add([replace(FEED, title="t2", folder="f")])
         assert store.feeds() == [replace(changed, title="t2", folder="f"), FeedState("https://b.example/", "b")]
-        assert (store.archive_mark(), store.host("h"), store.host("?")) == (
-            "mark 1", HostState("h", 1, 2, "robots", 3), HostState("?"),
-        )  # fmt: skip
+        assert store.archive_mark() == "mark 1"
+        assert (store.host("h"), store.host("?")) == (HostState("h", 1, 2, "robots", 3), HostState("?"))
         # One process writes, and others read.
         with pytest.raises(SourceError, match="another fetch is using this state"):
             FetchStore(tmp_path / "s", write=True)
@@ -215,11 +195,13 @@ def test_states_that_are_not_ours(tmp_path):
     with pytest.raises(SourceError, match="there is no state"):
         FetchStore(tmp_path / "missing")
     (tmp_path / "text").write_text("no database, but long enough to be looked at " * 50)
-    for name, statement in (("newer", "PRAGMA user_version = 9"), ("other", "CREATE TABLE t (x)")):
+    for name, statement, cause in (
+        ("newer", "PRAGMA user_version = 9", "has format 9"),
+        ("other", "CREATE TABLE t (x)", "has format 0"),
+        ("text", "", "cannot be used as the state of a fetch"),
+    ):
         with closing(sqlite3.connect(tmp_path / name)) as database:
             database.execute(statement)
-    causes = {"text": "cannot be used as the state of a fetch", "newer": "has format 9", "other": "has format 0"}
-    for name, cause in causes.items():
         with pytest.raises(SourceError, match=cause):
             FetchStore(tmp_path / name, write=True)
 
@@ -282,7 +264,7 @@ def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path, file_byte
 
 
 def test_a_warc_is_followed_by_the_next_after_an_hour_and_read_when_it_is_whole(tmp_path):
-    archive = WarcArchive(tmp_path, "", lambda mark: None)
+    archive = warcs(tmp_path)
     archive.keep(capture("a", START))
     archive.keep(capture("b", START + FILE_AGE - 1))
     assert [path.suffix for path in tmp_path.iterdir()] == [".open"]
@@ -297,7 +279,7 @@ def test_a_warc_is_followed_by_the_next_after_an_hour_and_read_when_it_is_whole(
 
 
 def test_links_in_a_warc_are_resolved_against_the_address_that_answered(tmp_path):
-    archive = WarcArchive(tmp_path, "", lambda mark: None)
+    archive = warcs(tmp_path)
     relative = capture("a", START)
     archive.keep(replace(relative, body=relative.body.replace(b"https://site.example", b"")))
     archive.finish()
@@ -316,10 +298,6 @@ def test_names_in_a_drop_say_when_and_what(moment, digest):
 TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
 
 
-def drops(directory: Path) -> Archive:
-    return DropArchive(directory)
-
-
 def warcs(directory: Path) -> Archive:
     return WarcArchive(directory, "", lambda mark: None)
 
@@ -332,7 +310,7 @@ def keep(archive: Archive, title: str, folders: tuple[str, ...]) -> None:
     archive.finish()
 
 
-@pytest.mark.parametrize("kind", [drops, warcs])
+@pytest.mark.parametrize("kind", [DropArchive, warcs])
 def test_any_title_and_folder_comes_through_an_archive_as_far_as_it_is_not_too_long(tmp_path, monkeypatch, kind):
     keep(kind(tmp_path / "crawl"), TITLE, FOLDERS)
     (document,) = read_documents([tmp_path / "crawl"], feeds="item")
@@ -361,8 +339,7 @@ def test_a_sidecar_is_read_as_it_was_written_and_those_of_other_crawlers_may_say
     sidecar = Sidecar(url="https://a.example/", fetched=START, title=TITLE, folders=FOLDERS)
     file.write_bytes(sidecar_json(sidecar))
     assert read_sidecar(file) == sidecar
-    odd = ['{"title": 1, "folders": "News"}', '{"title": null, "folders": {"a": 1}}', '{"folders": [1, null]}', "{}"]
-    for notes in odd:
+    for notes in ('{"title": 1, "folders": "News"}', '{"title": null, "folders": {"a": 1}}', '{"folders": [1, null]}'):
         file.write_text(notes)
         assert read_sidecar(file) == Sidecar()
 

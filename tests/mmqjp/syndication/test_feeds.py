@@ -153,46 +153,8 @@ def check(feeds, recount):
         assert feeds.archive(name, recount.archives) is None
 
 
-@pytest.mark.parametrize("seed", seeds(1, 6, 8))
-def test_feeds_hold_what_is_recounted(seed):
-    with Session("duckdb") as engine:
-        kept = feeds_of(SessionReader(engine))
-
-        def check_newest():
-            """What is read on, batch by batch, is what is read at once."""
-            recount = Recount(engine.outputs())
-            for name in QUERIES:
-                if (found := kept.newest(name)) is not None:
-                    assert (ids(found.entries), found.archive) == (recount.newest(name), recount.newest_archive(name))
-
-        filled(engine, seed, after_each=check_newest)
-        check(feeds_of(SessionReader(engine)), Recount(engine.outputs()))
-
-
 def archives(feeds, names, count):
     return {(name, number): feeds.archive(name, number) for name in names for number in range(count)}
-
-
-def test_archives_never_change(tmp_path):
-    """Whatever happens after they are full: more outputs, pauses, removals, other queries of the name, a restart."""
-    with Session("duckdb", state=tmp_path) as engine:
-        filled(engine, 11)
-        count = (engine.last_seq + 1) // 100
-        before = archives(feeds_of(SessionReader(engine)), QUERIES, count)
-        assert any(isinstance(one, Archived) and one.entries for one in before.values())
-        for number, name in enumerate(list(engine.queries())):
-            (engine.pause, engine.unsubscribe)[number % 2](name)
-        assert archives(feeds_of(SessionReader(engine)), QUERIES, count) == before
-        for name in QUERIES:
-            engine.subscribe(f"SELECT t FROM S//item->x[./title->t] PUBLISH {name}", backfill=True)
-    with Session("duckdb", state=tmp_path, plan="basic") as engine:
-        feeds = feeds_of(SessionReader(engine))
-        added = [key for key, one in before.items() if one is None]  # of names that there were not yet
-        found = archives(feeds, QUERIES, count)
-        assert {key: one for key, one in found.items() if key not in added} == {
-            key: one for key, one in before.items() if key not in added
-        }
-        check(feeds, Recount(engine.outputs()))
 
 
 def test_what_is_dropped_is_gone():
@@ -270,27 +232,6 @@ def test_long_documents_have_titles_and_long_outputs_no_values(engine):
     ] == [True, True]
 
 
-@pytest.mark.parametrize("of_form", [pytest.param(recent.OF_FORM, marks=pytest.mark.soak), 40])
-@pytest.mark.parametrize("seed", seeds(1, 4))
-def test_feeds_are_the_same_after_each_batch(of_form, seed):
-    """With few remembered answers some feeds are asked for."""
-    clock = Clock(1_784_200_000_000_000)
-    with pytest.MonkeyPatch.context() as patch, Session("duckdb", now=clock, lateness=0) as engine:
-        patch.setattr(recent, "OF_FORM", of_form)
-        patch.setattr(recipients, "MAX_CACHED_ANSWERS", of_form)
-        feeds, asked = remembering(SessionReader(engine)), feeds_of(SessionReader(engine))
-
-        def compare():
-            clock.time += 1_000_000
-            for name in QUERIES:
-                assert feeds.newest(name) == asked.newest(name)  # also documents that are shown after they are dropped
-
-        filled(engine, seed, after_each=compare)
-        engine.prune(15_000_000)
-        process(engine, 1_000, 3, Random(seed))  # what was dropped is seen with the next batch
-        compare()
-
-
 def test_the_newest_outputs_are_not_asked_for(engine):
     filled(engine, 5, batches=3)
     reader = SessionReader(engine)
@@ -354,27 +295,52 @@ class FeedReader:
             address = link(root, "prev-archive")
 
 
-@pytest.mark.parametrize("seed", seeds(1, 6))
-def test_readers_lose_nothing_however_they_poll(seed):
+@pytest.mark.parametrize("seed", seeds(1, 6, 11))
+def test_feeds_hold_what_is_recounted_archives_never_change_and_readers_lose_nothing(seed, tmp_path, monkeypatch):
+    """Batch by batch, with few remembered answers, so that some feeds are asked for. Whatever happens after archives
+    are full, they stay: pauses, removals, other queries of the name, a restart."""
+    monkeypatch.setattr(recent, "OF_FORM", 40)
+    monkeypatch.setattr(recipients, "MAX_CACHED_ANSWERS", 40)
     clock, random = Clock(1_784_200_000_000_000), Random(seed)
-    with Session("duckdb", now=clock) as engine:
+    readers: dict[str, FeedReader] = {}
+    with Session("duckdb", state=tmp_path, now=clock, lateness=0) as engine:
         pages = pages_of(engine, clock)
-        readers: dict[str, FeedReader] = {}
+        remembered, asked = remembering(SessionReader(engine)), feeds_of(SessionReader(engine))
 
-        def poll():
+        def compare():
             clock.time += random.choice((1, 500_000, 1_000_000, 3_600_000_000))
+            recount = Recount(engine.outputs())
             for name in QUERIES:
+                found = asked.newest(name)
+                assert remembered.newest(name) == found
+                if found is not None:
+                    assert (ids(found.entries), found.archive) == (recount.newest(name), recount.newest_archive(name))
                 if name in readers and random.random() < 0.4:
                     readers[name].poll()
                 elif name in engine.queries():
                     readers.setdefault(name, FeedReader(pages, name, random))
 
-        filled(engine, seed, after_each=poll)
+        filled(engine, seed, after_each=compare)
         recount = Recount(engine.outputs())
         clock.time += 2_000_000
         for name, reader in readers.items():
             reader.poll()
             assert reader.ids == set(urns(recount.of(name)))
+        before = archives(asked, QUERIES, recount.archives)
+        for number, name in enumerate(list(engine.queries())):
+            (engine.pause, engine.unsubscribe)[number % 2](name)
+        for name in QUERIES:
+            engine.subscribe(f"SELECT t FROM S//item->x[./title->t] PUBLISH {name}", backfill=True)
+    with Session("duckdb", state=tmp_path, plan="basic", now=clock, lateness=0) as engine:
+        feeds = feeds_of(SessionReader(engine))
+        found = archives(feeds, QUERIES, recount.archives)
+        assert all(found[key] == one for key, one in before.items() if one is not None), "None: there was no such name"
+        check(feeds, Recount(engine.outputs()))
+        remembered, asked = remembering(SessionReader(engine)), feeds_of(SessionReader(engine))
+        assert [remembered.newest(name) for name in QUERIES] == [asked.newest(name) for name in QUERIES]
+        engine.prune(15_000_000)
+        process(engine, 1_000, 3, random)  # what was dropped is seen with the next batch
+        assert [remembered.newest(name) for name in QUERIES] == [asked.newest(name) for name in QUERIES]
 
 
 @pytest.fixture
