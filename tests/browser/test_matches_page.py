@@ -6,41 +6,33 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Visit
 from tests.generate.seeds import at_length
 from tests.support.browser import DESK, PHONE, SCHEMES, ZOOMED, overflow, violations
-from tests.support.cli import mmqjp
+from tests.support.cli import mmqjp, write_queries
 from tests.support.hostile import QUERY, TITLES, write_hostile_feeds
-from tests.support.places import ROOT
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("pages")
     write_hostile_feeds(directory / "feeds")
-    (directory / "queries.xscl").write_text(QUERY, "utf-8")
-    examples, found = ROOT / "examples", {}
-    for name, queries, feeds in (
-        ("stories", examples / "stories.xscl", examples / "feeds"),
-        ("hostile", directory / "queries.xscl", directory / "feeds"),
+    state, page = directory / "state", directory / "page.html"
+    options = ("--engine", "duckdb", "--lateness", "INF", "--state", state, "--output", directory / "lines.jsonl")
+    queries = write_queries(directory, QUERY)
+    for result in (
+        mmqjp("run", "--queries", queries, "--documents", directory / "feeds", "--feeds", *options),
+        mmqjp("matches", "--state", state, "--format", "html", "--utc", "--output", page),
     ):
-        state, page = directory / name, directory / f"{name}.html"
-        arguments = ("--queries", queries, "--documents", feeds, "--feeds", "--engine", "duckdb", "--lateness", "INF")
-        for result in (
-            mmqjp("run", *arguments, "--state", state, "--output", directory / "lines.jsonl"),
-            mmqjp("matches", "--state", state, "--format", "html", "--utc", "--output", page),
-        ):
-            assert result.exit_code == 0, result.stderr
-        found[name] = page.as_uri()
-    return found
+        assert result.exit_code == 0, result.stderr
+    return page.as_uri()
 
 
-def shown(visit: Visit, address: str, **options: object) -> Page:
-    page = visit(address, **options).new_page()
+@pytest.fixture
+def page(visit: Visit, address: str) -> Page:
+    page = visit(address).new_page()
     page.goto(address)
     return page
 
 
-@pytest.mark.parametrize("feeds", ["hostile", pytest.param("stories", marks=pytest.mark.soak)])
-def test_it_serves_everybody(visit, pages, feeds):
-    page = shown(visit, pages[feeds])
+def test_it_serves_everybody(page):
     for viewport in (DESK, PHONE, ZOOMED):
         page.set_viewport_size(viewport)
         assert overflow(page) == 0, viewport
@@ -50,16 +42,14 @@ def test_it_serves_everybody(visit, pages, feeds):
                 assert violations(page) == [], (viewport, scheme)
 
 
-def test_hostile_titles_are_text(visit, pages):
-    page = shown(visit, pages["hostile"])
+def test_hostile_titles_are_text(page):
     assert page.title() != "broken"
     assert page.locator("script, img, [onclick]").count() == 0
     for name in ("markup", "template", "hebrew"):
         expect(page.locator(".title").filter(has_text=TITLES[name]).first).to_be_visible()
 
 
-def test_it_is_read_by_keyboard(visit, pages):
-    page = shown(visit, pages["stories"])
+def test_it_is_read_by_keyboard(page):
     names = page.locator("nav a")
     for number in range(names.count()):
         page.keyboard.press("Tab")
