@@ -10,21 +10,17 @@ import pytest
 
 from bench import patterns, patterns_peers, patterns_sequences, patterns_streams, patterns_synthetic, patterns_windows
 from bench.patterns import BENCHMARKS
-from bench.patterns_kernel import SECOND, PatternOptions, lower_texts
+from bench.patterns_kernel import PatternOptions, lower_texts
 from bench.patterns_peers import PatternPeersCase, PlacesCase, measure_pattern_peers, measure_places
 from bench.patterns_sequences import ErrorsCase, KleeneCase, measure_budgets, measure_errors, measure_kleene
 from bench.patterns_streams import PROCESSES, StreamWorkload, measure_streams
 from bench.patterns_synthetic import MemoryCase, SyntheticCase, measure_synthetic, memory_statements
 from bench.patterns_windows import DAY, PatternVariable, WindowsCase, measure_windows
 from bench.peer_protocol import TASK_TEMPLATES, PatternTask, read_task, read_task_rows, task_ranges
-from bench.plots import draw_patterns
 from mmqjp.answers.events_run import kernels
-from pattern_stage.columns import Columns
 from pattern_stage.partition.kernel import SparkRunner
 from pattern_stage.plan import RULE_NAMES
-from pattern_stage.values import Texts
 from tests.oracle.cases import case
-from xscl.algebra.events import Pattern
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,23 +126,6 @@ def test_the_command_prints_a_table_and_draws_every_figure(
         assert drawn in (tmp_path / "drawn.svg").read_text() and (tmp_path / "drawn.png").exists()
 
 
-def test_what_has_one_name_has_one_colour_in_all_panels(tmp_path, monkeypatch):
-    from matplotlib.axes import Axes
-
-    found: dict[str, set[str]] = {}
-    plot = Axes.plot
-
-    def noted(self, *values, label, color):
-        found.setdefault(label, set()).add(color)
-        return plot(self, *values, label=label, color=color)
-
-    monkeypatch.setattr(Axes, "plot", noted)
-    lines = [*streams("5.8a", "NEXT", 3, 100), *streams("5.9c", "channel", 3, 100, capacity=2)]
-    draw_patterns(lines, tmp_path / "drawn")
-    assert all(len(colours) == 1 for colours in found.values())
-    assert len(set.union(*found.values())) == len(found) == 3, "together, without channels, one at a time"
-
-
 def test_make_bench_runs_all_and_draws_what_has_a_plot():
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     drawn, others = (
@@ -234,24 +213,6 @@ def test_other_matches_are_told(monkeypatch):
     monkeypatch.setattr(patterns_sequences, "EXACT", patterns_sequences.EXACT.replace("C c", "A c"))
     with pytest.raises(AssertionError, match="match"):
         list(measure_errors([ErrorsCase("errors", 0, 1_500)], 1))
-
-
-def test_backtracking_tells_the_example_of_the_paper():
-    """S4: the run that begins at the third quote waits on the stack while the one before is followed to its end."""
-    texts = Texts()
-    text, streams, told = case("patterns", "skip_till_next_match {[symbol]")
-    (statement,) = lower_texts([text], {"Stock": patterns_sequences.STOCK_SCHEMA})
-    assert isinstance(statement, Pattern)
-    quotes = [row.split() for row in streams.partition(") ")[2].split(" | ")]
-    times = np.arange(1, len(quotes) + 1) * SECOND
-    prices, volumes = (np.array([float(row[at]) for row in quotes]) for at in (1, 2))
-    parts = np.arange(len(times)).reshape(-1, 1)
-    columns = Columns(times, times, (texts.codes(row[0] for row in quotes), prices, volumes), parts)
-    found = [
-        " | ".join(" ".join(str(number + 1) for number, of in path if of == at) for at in (0, 1))
-        for path in patterns_sequences.backtracked_matches(statement, texts, {"Stock": columns})
-    ]
-    assert sorted(found) == sorted(one.partition(" @")[0] for one in told)
 
 
 def test_a_budget_has_a_part_of_the_matches_and_a_history_more_than_chance():
