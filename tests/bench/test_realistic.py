@@ -10,7 +10,7 @@ from bench.joins import JoinFloor, plans_of
 from bench.workload import HOUR, LONGEST_HOURS, script_of, subscriptions
 from mmqjp.engine import Session
 
-TINY, SMALLER = realistic.RealisticCase(60, 6000, 3000), realistic.RealisticCase(60, 3000, 1500)
+TINY = realistic.RealisticCase(60, 6000, 3000)
 PLANS = plans_of("duckdb", None, quick=False)
 
 
@@ -54,25 +54,6 @@ def test_other_pairs_are_refused():
     for wrong in (set(), {(1, 2), (1, 3)}, {(2, 1)}):
         with pytest.raises(AssertionError, match="it tells subscription 0 of the sample of other items"):
             realistic.check_pairs("it", [wrong], [{(1, 2)}])
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("what", ["the program in Python tells subscription 0", "other has other outputs than basic"])
-def test_measuring_stops_at_a_difference(what, monkeypatch):
-    real, runs = realistic.run_path, []
-
-    def loses_an_output(engine, plan, batches, queries):
-        runs.append(real(engine, "basic", batches, queries))
-        return replace(runs[-1], outputs=runs[-1].outputs[len(runs) - 1 :])
-
-    plans = ["basic"]
-    if what.startswith("other"):
-        monkeypatch.setattr(realistic, "run_path", loses_an_output)
-        plans += ["other"]
-    else:
-        monkeypatch.setattr(realistic, "by_dictionary", lambda batches, *rest: {(0, 1)})
-    with pytest.raises(AssertionError, match=what):
-        realistic.measure_realistic(SMALLER, "duckdb", plans, 1, 5)
 
 
 @pytest.mark.soak

@@ -62,18 +62,6 @@ def test_a_sink_is_added_paused_tested_and_removed(page):
     expect(page.get_by_role("rowheader")).to_have_count(0)
 
 
-def test_logging_out_and_in_with_the_token(visit, site: Site):
-    page = site.enter(visit, "/", java_script_enabled=False, allowed=("401 (Unauthorized)",))
-    page.get_by_role("button", name="Log out").click()
-    page.goto(f"{site.url}/feeds")
-    page.get_by_label("Token").fill("not the token, though long enough")
-    page.keyboard.press("Enter")
-    expect(page.get_by_text("That is not the token.")).to_be_visible()
-    page.get_by_label("Token").fill((site.served.state / "secrets" / "token").read_text().strip())
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{site.url}/feeds")
-
-
 def test_sinks_and_errors_serve_everybody(visit, site: Site):
     table = {"kind": "webhook", "url": f"https://hooks.invalid/{'long' * 60}", "queries": ["same_*", "x" * 100]}
     with site.served.client() as client:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -44,22 +43,6 @@ def test_outputs_appear_as_they_come_and_none_is_missed(visit, living):
     expect(page.locator(".match")).to_have_count(3)
     assert sorted(page.locator(".match .title").all_inner_texts()) == ["Ada", "Bob", "Cleo"]
     expect(page.get_by_role("status")).to_have_text("3 new outputs")  # counts only are announced
-
-
-def test_events_are_resumed_by_their_ids(living):
-    """As any program reads them: a line with the id, the kind, and the data."""
-    site, drops = living
-    for name in ("Dora", "Emil", "Fay"):
-        drop(drops, name)
-    with site.served.client() as client:
-        while len(site.api("/queries/books/outputs")["outputs"]) < 3:
-            assert site.served.process.poll() is None
-            Event().wait(0.1)
-        for after, expected in (("0", "1"), ("1", "2")):
-            with client.stream("GET", "/events", headers={"Last-Event-ID": after}) as answer:
-                assert answer.headers["content-type"].startswith("text/event-stream")
-                ids = (line.removeprefix("id:").strip() for line in answer.iter_lines() if line.startswith("id:"))
-                assert next(ids) == expected
 
 
 def test_a_query_is_checked_as_one_types(visit, living):

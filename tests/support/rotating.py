@@ -27,11 +27,6 @@ class Rotating:
         write, move, cut = self.write, self.move, self.copy_and_cut
         self._rng.choice([write, write, write, self.write_to_moved, move, cut, self.anew, self.date])()
 
-    def act_unseen(self) -> None:
-        """Does something for which nobody needs to look first."""
-        actions = [self.write, self.write, self.write_to_moved, self.date, self._move_to_new, self._copy_to_new]
-        self._rng.choice(actions if self._kinds else actions[:4])()
-
     def write(self, path: Path | None = None) -> None:
         """Writes some lines. Every third is malformed. All begin alike; long ones fill the part of a file that
         identifies it."""

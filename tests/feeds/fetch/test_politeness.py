@@ -174,19 +174,15 @@ def is_skipped(moment, hints):
     return when.hour in hints.skip_hours or when.weekday() in hints.skip_days
 
 
-@given(NOW, st.integers(0, 400 * DAY), PLAIN, PACES, CHANCE)
-def test_after_a_success_no_sooner_than_anyone_wants_and_no_later_than_the_ceiling(now, fresh, hints, pace, chance):
-    wait = after_success(now, fresh, hints, pace, chance) - now
+@given(NOW, st.integers(0, 400 * DAY), st.integers(1, 10_000), PLAIN, PACES, CHANCE)
+def test_neither_sooner_than_anyone_wants_nor_later_than_the_ceiling(now, asked, errors, hints, pace, chance):
+    wait = after_success(now, asked, hints, pace, chance) - now
     ceiling = max(pace.longest, pace.interval)
-    assert min(max(pace.interval, fresh, hints.interval), ceiling) <= wait <= ceiling * (1 + JITTER)
-
-
-@given(NOW, st.integers(1, 10_000), st.integers(0, 400 * DAY), PACES, CHANCE)
-def test_after_failures_longer_up_to_the_ceiling_and_never_before_the_server_lets_us(now, errors, later, pace, chance):
+    assert min(max(pace.interval, asked, hints.interval), ceiling) <= wait <= ceiling * (1 + JITTER)
     wait = after_failure(now, errors, None, Hints(), pace, chance) - now
     assert pace.backoff <= wait <= max(pace.longest, pace.backoff) * (1 + JITTER)
     assert wait <= after_failure(now, errors + 1, None, Hints(), pace, chance) - now
-    assert after_failure(now, errors, now + later, Hints(), pace, chance) >= now + max(later, wait)
+    assert after_failure(now, errors, now + asked, Hints(), pace, chance) >= now + max(asked, wait)
 
 
 @given(NOW, st.builds(Hints, st.just(0), *SKIPPED), CHANCE)
