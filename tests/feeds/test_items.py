@@ -254,11 +254,3 @@ def test_the_feed_s_addresses_and_authors_stay_if_they_are_not_too_long():
     assert [text for name, text in told if name == "author"] == names
     own = "".join(f"<author><name>{name}</name></author>" for name in [*names, "one more"])
     assert [text for name, text in only(atom(own)) if name == "author"] == [*names, "one more"]
-
-
-def test_control_characters_do_no_harm():
-    odd = "\x00\x0b\ufffe\ud800"
-    item = {"id": "1", "title": f"T{odd}", "language": f"e{odd}n"}
-    feed = json_feed(item | {"attachments": [{"url": f"/{odd}x", "mime_type": odd}]}, title=f"F{odd}")
-    found = dict(only(feed, Origin("n", 1, f"https://c.example/{odd}", title=f"My{odd}", folders=(f"A{odd}",))))
-    assert (found["title"], found["feed_title"], found["folder"], found["lang"]) == ("T", "My", "A", "en")

@@ -133,17 +133,6 @@ def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path)
     assert rejects > 0
 
 
-def test_a_file_and_a_directory_of_xml(tmp_path):
-    write(tmp_path / "b.xml", "<b/>", 2)
-    write(tmp_path / "blog" / "x" / "c.XML", "<c/>", 3)
-    write(tmp_path / "a.xml", "<a/>", 1)
-    write(tmp_path / "a.txt", "no")
-    a = Document("a.xml", b"<a/>", "S", 1_000_000)
-    b, c = Document("b.xml", b"<b/>", "S", 2_000_000), Document("blog/x/c.XML", b"<c/>", "blog", 3_000_000)
-    assert read(tmp_path) == [a, b, c]
-    assert read(tmp_path / "a.xml", str(tmp_path / "a.xml")) == [a, a]
-
-
 def test_links_that_leave_the_directory_are_not_followed_and_names_that_are_not_utf8_are_shown(tmp_path):
     write(tmp_path / "secret" / "s.xml", "<s/>")
     inside = write(tmp_path / "d" / "a.xml", "<a/>")

@@ -83,76 +83,58 @@ def test_elements_of_modules_do_not_replace_the_entry_s(other):
         assert shown(etree.tostring(root, encoding="unicode")) >= set(OF_RSS)
 
 
-@pytest.mark.parametrize(
-    ("item", "expected"),
-    [
-        ("<link uri='at://did:plc:a/b'>https://c.example/1</link>", {"item_url": "https://c.example/1"}),
-        ("<link href='https://c.example/1'/>", {"item_url": "https://c.example/1"}),
-        ("<link/><guid isPermaLink='false'>https://c.example/1</guid>", {"item_url": None}),
-        ("<guid>https://c.example/1</guid>", {"item_url": "https://c.example/1"}),
-        ("<atom:link href='https://c.example/1'/>", {"item_url": "https://c.example/1"}),
-        ("<author><name>Ann</name><link>https://x.example/</link></author>", {"author": "Ann", "item_url": None}),
-        ("<description>D</description><itunes:summary>S</itunes:summary>", {"description": "D"}),
-        ("<description/><itunes:summary>S</itunes:summary>", {"description": "S"}),
-        (
-            "<itunes:summary>S</itunes:summary><content:encoded>C</content:encoded>",
-            {"description": "S", "content": "C"},
-        ),
-        ("<enclosure url='https://c.example/a.mp3'/>", {"enclosure": "https://c.example/a.mp3"}),
-        ("<dc:title>T</dc:title>", {"title": "T"}),
-        ("<title>Why Ã© and Â£5 show</title>", {"title": "Why Ã© and Â£5 show"}),
-        ("<title>a &lt;query, word&gt; b</title>", {"title": "a <query, word> b"}),
-        ("<title>A <b>bold</b><image>X</image> one</title>", {"title": "A bold X one"}),
-        ("<pubDate>2026-05-06</pubDate><pubDate>never</pubDate>", {"timestamp": "2026-05-06T00:00:00Z"}),
-        ("<pubDate>never</pubDate><dc:date>2026-05-06</dc:date>", {"timestamp": "2026-05-06T00:00:00Z"}),
-        ("<category>K<image>X</image></category>", {"category": "K"}),
-    ],
-)
-def test_fields_of_rss(item, expected):
-    found = dict(only(rss(f"<item>{item}</item>")))
-    assert {name: found.get(name) for name in expected} == expected
-
-
 META, XHTML = "&lt;meta content=0&gt;", "<div xmlns='http://www.w3.org/1999/xhtml'>"
-ALTERNATE = (
-    "<link rel='alternate' type='application/json' href='https://f.example/j'/><link href='https://f.example/1'/>"
-)
+IANA, PAGE = "http://www.iana.org/assignments/relation/", "https://f.example/1"
+ALTERNATE = f"<link rel='alternate' type='application/json' href='https://f.example/j'/><link href='{PAGE}'/>"
+
+OF_ITEMS = [
+    ("<link uri='at://did:plc:a/b'>https://c.example/1</link>", {"item_url": "https://c.example/1"}),
+    ("<link href='https://c.example/1'/>", {"item_url": "https://c.example/1"}),
+    ("<link/><guid isPermaLink='false'>https://c.example/1</guid>", {"item_url": None}),
+    ("<guid>https://c.example/1</guid>", {"item_url": "https://c.example/1"}),
+    ("<atom:link href='https://c.example/1'/>", {"item_url": "https://c.example/1"}),
+    ("<author><name>Ann</name><link>https://x.example/</link></author>", {"author": "Ann", "item_url": None}),
+    ("<description>D</description><itunes:summary>S</itunes:summary>", {"description": "D"}),
+    ("<description/><itunes:summary>S</itunes:summary>", {"description": "S"}),
+    ("<itunes:summary>S</itunes:summary><content:encoded>C</content:encoded>", {"description": "S", "content": "C"}),
+    ("<enclosure url='https://c.example/a.mp3'/>", {"enclosure": "https://c.example/a.mp3"}),
+    ("<dc:title>T</dc:title>", {"title": "T"}),
+    ("<title>Why Ã© and Â£5 show</title>", {"title": "Why Ã© and Â£5 show"}),
+    ("<title>a &lt;query, word&gt; b</title>", {"title": "a <query, word> b"}),
+    ("<title>A <b>bold</b><image>X</image> one</title>", {"title": "A bold X one"}),
+    ("<pubDate>2026-05-06</pubDate><pubDate>never</pubDate>", {"timestamp": "2026-05-06T00:00:00Z"}),
+    ("<pubDate>never</pubDate><dc:date>2026-05-06</dc:date>", {"timestamp": "2026-05-06T00:00:00Z"}),
+    ("<category>K<image>X</image></category>", {"category": "K"}),
+]
+OF_ENTRIES = [
+    ("<link rel='enclosure' href='https://f.example/a.mp3'/>", {"enclosure": "https://f.example/a.mp3"}),
+    (ALTERNATE, {"item_url": PAGE}),
+    (f"<link rel='{IANA}alternate' href='{PAGE}'/>", {"item_url": PAGE, "link": f"alternate {PAGE}"}),
+    (f"<link rel='{IANA}enclosure' href='{PAGE}'/>", {"item_url": None, "enclosure": PAGE}),
+    (f"<link rel='https://x.example/rel' href='{PAGE}'/>", {"link": f"https://x.example/rel {PAGE}"}),
+    ("<content type='text'>use &lt;b&gt; &amp;amp;</content>", {"content": "use &lt;b&gt; &amp;amp;"}),
+    ("<summary>a &lt;b&gt;c&lt;/b&gt;</summary>", {"description": "a <b>c</b>"}),
+    ("<source><title>X</title><author><name>Eve</name></author></source>", {"title": None, "author": "Eve"}),
+    ("<source><id>x</id></source>", {"guid": None}),
+    ("<contributor><name>X</name></contributor>", {"author": None}),
+    ("<author><name>Ann</name><uri>https://x.example/</uri></author>", {"author": "Ann"}),
+    (f"<title>On {META}</title>", {"title": "On <meta content=0>"}),
+    (f"<title type='html'>On {META}</title>", {"title": "On"}),
+    (f"<title type='html'>On {META.replace('&', '&amp;')}</title>", {"title": "On <meta content=0>"}),
+    (f"<title type='xhtml'>{XHTML}On <meta content='0'/><b>it</b></div></title>", {"title": "On it"}),
+    ("<category term='a &lt;b&gt;' label='X'/>", {"category": "a <b>"}),
+]
+
+
+def item(inside):
+    return rss(f"<item>{inside}</item>")
 
 
 @pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ("<link rel='enclosure' href='https://f.example/a.mp3'/>", {"enclosure": "https://f.example/a.mp3"}),
-        (ALTERNATE, {"item_url": "https://f.example/1"}),
-        (
-            "<link rel='http://www.iana.org/assignments/relation/alternate' href='https://f.example/1'/>",
-            {"item_url": "https://f.example/1", "link": "alternate https://f.example/1"},
-        ),
-        (
-            "<link rel='http://www.iana.org/assignments/relation/enclosure' href='https://f.example/1'/>",
-            {"item_url": None, "enclosure": "https://f.example/1"},
-        ),
-        (
-            "<link rel='https://x.example/rel' href='https://f.example/1'/>",
-            {"link": "https://x.example/rel https://f.example/1"},
-        ),
-        ("<content type='text'>use &lt;b&gt; &amp;amp;</content>", {"content": "use &lt;b&gt; &amp;amp;"}),
-        ("<summary>a &lt;b&gt;c&lt;/b&gt;</summary>", {"description": "a <b>c</b>"}),
-        (
-            "<source><title>X</title><author><name>Eve</name></author><id>x</id></source>",
-            {"title": None, "author": "Eve", "guid": None},
-        ),
-        ("<contributor><name>X</name></contributor>", {"author": None}),
-        ("<author><name>Ann</name><uri>https://x.example/</uri></author>", {"author": "Ann"}),
-        (f"<title>On {META}</title>", {"title": "On <meta content=0>"}),
-        (f"<title type='html'>On {META}</title>", {"title": "On"}),
-        (f"<title type='html'>On {META.replace('&', '&amp;')}</title>", {"title": "On <meta content=0>"}),
-        (f"<title type='xhtml'>{XHTML}On <meta content='0'/><b>it</b></div></title>", {"title": "On it"}),
-        ("<category term='a &lt;b&gt;' label='X'/>", {"category": "a <b>"}),
-    ],
+    ("form", "inside", "expected"), [*((item, *row) for row in OF_ITEMS), *((atom, *row) for row in OF_ENTRIES)]
 )
-def test_fields_of_atom(entry, expected):
-    found = dict(only(atom(entry)))
+def test_fields(form, inside, expected):
+    found = dict(only(form(inside)))
     assert {name: found.get(name) for name in expected} == expected
 
 

@@ -95,23 +95,19 @@ def test_a_bomb_does_not_go_off(server, fetching):
     assert all("larger than 100,000 bytes once decompressed" in error for error in errors), errors
 
 
-def test_an_endless_feed_ends(server, fetching):
+def test_an_endless_feed_a_slow_drip_and_silence_end(server, fetching):
     def endless(request: Request) -> None:
         request.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         while not server.released.is_set():
             request.write(b"1000\r\n" + b"<item/>\n" * 512 + b"\r\n")
 
-    server.routes["/feed"] = endless
-    assert "larger than 100,000 bytes" in failure(fetching, server.url("/feed"))
-
-
-def test_a_slow_drip_and_silence_end(server, fetching):
     def drip(request: Request) -> None:
         request.write(b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n<rss>")
         while not server.released.wait(0.02):
             request.write(b" ")
 
-    server.routes |= {"/drip": drip, "/silence": lambda request: server.released.wait()}
+    server.routes |= {"/endless": endless, "/drip": drip, "/silence": lambda request: server.released.wait()}
+    assert "larger than 100,000 bytes" in failure(fetching, server.url("/endless"))
     fetching.limits = QUICK
     errors = failures(fetching, server.url("/drip"), server.url("/silence"))
     assert errors == [f"no whole answer within {QUICK.total:g} s", "the server is silent"]
@@ -153,7 +149,7 @@ def test_validators_that_cannot_be_sent_back_are_not(server, fetching):
     assert not {"If-None-Match", "If-Modified-Since"} & server.log[1].headers.keys()
 
 
-def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch):
+def test_an_error_of_our_own_is_that_feeds_failure_and_a_damaged_state_is_not(server, fetching, monkeypatch):
     async def broken(work, body, url, size):
         if b"<title>odd" in body:
             raise RecursionError("too deep")
@@ -163,17 +159,12 @@ def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch
     odd, good = server.serve("/odd", rss("odd")), server.serve("/good", FEED)
     assert outcomes(fetching.run(odd, good)) == {"failed": 1, "new": 1}
     assert fetching.feed(odd).last_error == "unexpected RecursionError: too deep"
-
-
-def test_a_state_that_is_damaged_is_no_feeds_failure(server, fetching):
-    url = server.serve("/feed", FEED)
-    fetching.run(url)
     fetching.later(3600)
     with closing(sqlite3.connect(fetching.directory / STATE_FILE)) as database, database:
         database.execute("UPDATE hosts SET asked_at = asked_at + 1")
     with pytest.raises(SourceError, match="a row of hosts is not what was written"):
-        fetching.run(url)
-    assert fetching.feed(url).last_error == ""
+        fetching.run(good)
+    assert fetching.feed(good).last_error == ""
 
 
 def test_a_charset_in_the_header_alone_counts_for_what_is_not_utf8(server, fetching):

@@ -12,7 +12,7 @@ from mmqjp.answers.output import Output
 from mmqjp.explain.reasons import Reason
 from mmqjp.explain.terms import JoinedValue, Operand
 from mmqjp.present.item import ShownMatch, is_web_address, item_of, missing_item
-from mmqjp.syndication.atom import AtomFeed, archive_document, entry_of, feed_document, timestamp
+from mmqjp.syndication.atom import AtomFeed, entry_of, feed_document, timestamp
 from tests.support.atom import ATOM, ids_of, is_archive, link, validated
 from tests.support.feed_texts import entries_of
 
@@ -86,17 +86,6 @@ def test_documents_are_valid_and_read_back(found, time):
         assert {one.get("href") for one in content.iter("a")} == {item.link for item in match.items if item.link}
         told = content.text_content()
         assert all(text in told for item in match.items if (text := item.title) and text.isprintable())
-
-
-def test_an_archive_and_a_feed_without_entries_say_what_they_are():
-    entries = [entry_of(plain_match(seq), NOON + seq) for seq in (3, 2)]
-    root = validated(archive_document(FEED, entries, "https://a.example/1", "https://a.example/0"))
-    assert is_archive(root)
-    rels = {rel: link(root, rel) for rel in ("self", "current", "prev-archive")}
-    assert rels == {"self": "https://a.example/1", "current": FEED.address, "prev-archive": "https://a.example/0"}
-    assert root.findtext(f"{ATOM}updated") == timestamp(NOON + 3)
-    empty = feed_document(FEED, [], None)
-    assert ids_of(empty) == [] and validated(empty).findtext(f"{ATOM}updated") == "1970-01-01T00:00:00.000005Z"
 
 
 def test_an_entry_tells_times_title_and_links():
