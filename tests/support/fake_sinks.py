@@ -19,6 +19,7 @@ from mmqjp.sinks.definition import SinkDefinition, read_sink
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, Warn, acknowledged
 from mmqjp.tables.schema import CommitMetadata, GapRow, UndeliveredRow
+from tests.support.service import Events
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 START = 1_795_000_000 * SECOND
@@ -228,14 +229,6 @@ class Endpoints:
         return cast(Sink, DiskSink(cast(Disk, self.known[definition.name]), position, self.kill))
 
 
-class Events:
-    def __init__(self) -> None:
-        self.all: list[dict[str, object]] = []
-
-    def event(self, name: str, /, **fields: object) -> None:
-        self.all.append({"event": name, **fields})
-
-
 def definition(name: str, **table: object) -> SinkDefinition:
     """The definition of a live sink: a webhook, unless it says otherwise."""
     given = {"kind": "webhook", "url": "https://example.org/"} if "kind" not in table else {}
@@ -254,7 +247,7 @@ def manager(
         definitions,
         Endpoints(endpoints, store.kill),
         jobs or FakeJobs(store.kill),
-        log or Events(),
+        Events() if log is None else log,
         lambda name, table: read_sink(name, table, Path("/nowhere")),
         now=store.clock,
         random=lambda: 0.5,

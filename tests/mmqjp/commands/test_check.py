@@ -89,31 +89,38 @@ NINE = f"<a>{''.join(f'<{name}>{name}</{name}>' for name in 'nmkjihgfe')}</a>"
 VALUES = ("<i><a>a  AI</a></i>", "<i><a>x\n AI</a></i>")
 
 
-@pytest.mark.parametrize(
-    ("query", "xmls", "hint"),
-    [
-        (PAIRS, ("<a>Storm hits the coast</a>", "<b>The storm hits the west coast</b>", "<b>Rain</b>"),
-         "use near(x, y, 0.8) to find texts that differ in a word"),
-        ("S//*:a[./title]", ('<a xmlns="urn:n"><title>T</title></a>',),
-         "it is in the namespace urn:n: write *:title (in 1)"),
-        ('S//a[. = "x"]', ("<a>\u009b31mred</a>",), 'the values are "\ufffd31mred" (in 1)'),
-        ('S//i[lower-case(./a) = "AI"]', VALUES, 'the values are "a  ai" (in 1), "x\\n ai" (in 1)'),
-        ('S//i[contains(upper-case(normalize-space(./a)), "ai")]', VALUES,
-         'the values are "A AI" (in 1), "X AI" (in 1)'),
-        ('S//i[./a = "a ai"]', VALUES, 'the values are "a  AI" (in 1), "x\\n AI" (in 1)'),
-        ("S//i[string-length(./a) > 9]", VALUES, 'the values are "5" (in 2)'),
-        ("S/a[./z]", (NINE,), "there are n, m, k, j, i, h, g, f and others"),
-        ('S/a[./* = "x"]', (NINE,), 'the values are "n" (in 1), "m" (in 1), "k" (in 1) and others'),
-        (PAIRS, ("<a>One</a>", "<b>ONE</b>"), "use lower-case on both sides"),
-        (PAIRS, ("<a>https://x.example/1</a>", "<b>https://x.example/2</b>"), None),  # equal hosts are no hint
-    ],
-)  # fmt: skip
-def test_what_may_help(tmp_path, query, xmls, hint):
-    found = [{"id": str(n), "time": f"2026-01-{1 + n // 2:02}", "xml": xml} for n, xml in enumerate(xmls)]
+HELP: list[tuple[str, tuple[str, ...], str | None]] = [
+    (PAIRS, ("<a>Storm hits the coast</a>", "<b>The storm hits the west coast</b>", "<b>Rain</b>"),
+     "use near(x, y, 0.8) to find texts that differ in a word"),
+    ("S//*:a[./title]", ('<a xmlns="urn:n"><title>T</title></a>',),
+     "it is in the namespace urn:n: write *:title (in 1)"),
+    ('S//a[. = "x"]', ("<a>\u009b31mred</a>",), 'the values are "\ufffd31mred" (in 1)'),
+    ('S//i[lower-case(./a) = "AI"]', VALUES, 'the values are "a  ai" (in 1), "x\\n ai" (in 1)'),
+    ('S//i[contains(upper-case(normalize-space(./a)), "ai")]', VALUES,
+     'the values are "A AI" (in 1), "X AI" (in 1)'),
+    ('S//i[./a = "a ai"]', VALUES, 'the values are "a  AI" (in 1), "x\\n AI" (in 1)'),
+    ("S//i[string-length(./a) > 9]", VALUES, 'the values are "5" (in 2)'),
+    ("S/a[./z]", (NINE,), "there are n, m, k, j, i, h, g, f and others"),
+    ('S/a[./* = "x"]', (NINE,), 'the values are "n" (in 1), "m" (in 1), "k" (in 1) and others'),
+    (PAIRS, ("<a>One</a>", "<b>ONE</b>"), "use lower-case on both sides"),
+    (PAIRS, ("<a>https://x.example/1</a>", "<b>https://x.example/2</b>"), None),  # equal hosts are no hint
+]  # fmt: skip
+
+
+def test_what_may_help(tmp_path):
+    """Each query has a stream of its own."""
+    found = [
+        {"id": f"{row} {n}", "stream": f"S{row}", "time": f"2026-01-{1 + n // 2:02}", "xml": xml}
+        for row, (_, xmls, _) in enumerate(HELP)
+        for n, xml in enumerate(xmls)
+    ]
+    queries = ";\n".join(query.replace("S/", f"S{row}/") for row, (query, *_) in enumerate(HELP))
     path = write_documents(tmp_path / "some.jsonl", found)
-    said = mmqjp("check", write_queries(tmp_path, query), "--against", path).stdout
-    assert "note: " in said and "\u009b" not in said
-    assert said.endswith(f"\nhelp: {hint}\n") if hint else "help:" not in said and "on the right\n" in said
+    said = mmqjp("check", write_queries(tmp_path, queries), "--against", path).stdout
+    assert "\u009b" not in said
+    for (query, _, hint), note in zip(HELP, said.split("note: ")[1:], strict=True):
+        helped = note.partition("\nhelp: ")[2].partition("\n")[0]
+        assert helped == (hint or "") and (hint or " on the right\n" in note), query
 
 
 def test_a_reader_is_tried_on_what_is_published(tmp_path, documents):

@@ -6,10 +6,8 @@ import os
 import signal
 
 import pytest
-from lxml import etree
 
 from feeds.fetch.http import SystemClock
-from feeds.fetch.lists import read_opml
 from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore
 from feeds.items import LONGEST_TITLE
 from mmqjp.engine import Session
@@ -52,21 +50,6 @@ def test_failures_are_told_and_the_work_has_not_failed(server, fetch, tmp_path):
     assert lines[0] == "mmqjp: 6 feeds, 6 visits: 1 new, 0 unchanged, 5 failed, 0 stopped, 0 put off"
     assert lines[1] == f"  {server.url('/missing0')}: the server answered 404"
     assert lines[4] == "  and 2 more; mmqjp feeds list shows them"
-
-
-@pytest.mark.parametrize(
-    ("options", "status", "words"),
-    [
-        (["missing.opml"], 1, "missing.opml: no such file"),
-        ([], 2, "name a list of feeds"),
-        (["https://x.example/", "--spacing", "INF"], 2, "INF is not allowed here"),
-        (["https://x.example/", "--interval", "soon"], 2, "is not a duration"),
-        (["https://x.example/", "--concurrency", "0"], 2, "is not in the range"),
-    ],
-)
-def test_what_cannot_be_done(tmp_path, options, status, words):
-    result = mmqjp("fetch", "--out", tmp_path / "out", *options)
-    assert result.exit_code == status and words in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_the_state_is_where_it_is_said_to_be(server, fetch, tmp_path):
@@ -130,22 +113,6 @@ def test_the_list_shows_each_feed(server, fetch, tmp_path):
         "url": server.url("/a"), "title": "A", "folders": ["F/G", "H"], "status": 200, "errors": 0, "stopped": False,
     }  # fmt: skip
     assert (two["url"], two["status"], two["stopped"], two["next_check"]) == (server.url("/gone"), 410, True, None)
-
-
-def test_the_export_is_what_a_fetch_takes(server, fetch, tmp_path):
-    server.serve("/gone", b"", 410)
-    server.serve("/old", b"", 301, Location="/b")
-    opml = f'<opml><body><outline text="F"><outline title="A" xmlUrl="{server.url("/a")}"/></outline></body></opml>'
-    (tmp_path / "in.opml").write_text(opml)
-    fetch(tmp_path / "in.opml", server.url("/old"), server.url("/gone"))
-    assert mmqjp("feeds", "export", "--state", tmp_path / "crawl", "--output", tmp_path / "out.opml").exit_code == 0
-    exported = (tmp_path / "out.opml").read_bytes()
-    assert {(feed.url, feed.title, feed.folder) for feed in read_opml(exported)} == {
-        (server.url("/a"), "A", "F"),
-        (server.url("/b"), server.url("/b"), ""),
-    }
-    shown = mmqjp("feeds", "export", "--state", tmp_path / "crawl").stdout
-    assert etree.fromstring(shown.encode()).tag == "opml"
 
 
 def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path):

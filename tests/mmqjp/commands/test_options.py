@@ -70,6 +70,35 @@ def test_usage_errors_are_one_line(files, options, message):
     assert message in result.stderr and "\x1b" not in result.stderr
 
 
+MISUSE = [
+    ("stream --trigger soon", "'soon' is not a duration"),
+    ("stream --trigger INF", "write a duration like 10s, or available-now"),
+    ("stream --source none", "none: no such file or directory"),
+    ("stream --engine duckdb --master local", "--master is for the engine spark"),
+    ("stream --engine duckdb --output none/out", "No such file or directory"),
+    ("serve --address here", "write HOST:PORT"),
+    ("serve --address 127.0.0.1:99999", "write HOST:PORT"),
+    ("serve --public-url ftp://x", "no URL of a site"),
+    ("serve --public-url https://x/y", "no URL of a site"),
+    ("serve --no-token --address 0.0.0.0:0", "--no-token is for loopback addresses"),
+    ("serve --trigger available-now", "--trigger is a duration here"),
+    ("fetch missing.opml", "missing.opml: no such file"),
+    ("fetch", "name a list of feeds"),
+    ("fetch https://x.example/ --spacing INF", "INF is not allowed here"),
+    ("fetch https://x.example/ --interval soon", "is not a duration"),
+    ("fetch https://x.example/ --concurrency 0", "is not in the range"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), MISUSE)
+def test_misuse_of_other_commands_is_one_line_too(files, given, message):
+    command, *options = given.split()
+    given = {"stream": ["--source", "."], "fetch": ["--out", "out"]}.get(command, [])
+    result = mmqjp(command, *given, *options, *([] if command == "fetch" else ["--state", "state"]))
+    assert result.exit_code in (1, 2) and len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("mmqjp: error: ") and message in result.stderr
+
+
 def test_missing_options_and_unknown_commands(files):
     missing = mmqjp("run", "--documents", ".")
     expected = "mmqjp: error: name the queries with --queries, or a --state that has queries (see mmqjp run --help)\n"

@@ -195,23 +195,6 @@ def test_an_address_in_use_is_waited_for_and_then_said(tmp_path, monkeypatch):
         listen("127.0.0.1", port, lambda seconds: taken.close()).close()
 
 
-@pytest.mark.parametrize(
-    ("options", "wanted"),
-    [
-        (("--address", "here"), "write HOST:PORT"),
-        (("--address", "127.0.0.1:99999"), "write HOST:PORT"),
-        (("--public-url", "ftp://x"), "no URL of a site"),
-        (("--public-url", "https://x/y"), "no URL of a site"),
-        (("--no-token", "--address", "0.0.0.0:0"), "--no-token is for loopback addresses"),
-        (("--trigger", "available-now"), "--trigger is a duration here"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(tmp_path, options, wanted):
-    done = mmqjp("serve", "--state", tmp_path / "state", *options)
-    assert done.exit_code == 2 and wanted in done.stderr
-    assert not (tmp_path / "state").exists()
-
-
 def test_the_demo_shows_every_query_with_what_it_is_for_and_why_it_matched():
     result = mmqjp("demo", "--engine", "duckdb")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import sys
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from lxml import html
@@ -64,7 +64,7 @@ def test_hostile_texts_stay_texts(state):
     page = html.document_fromstring(asked(state, HOSTILE, "--format", "html"))
     assert [cell.text for cell in page.iter("th", "td")] == ["a|<b>", "n", "f", '<b>&"|`*', None, "=1"]
     text = MarkdownIt("commonmark").enable("table").render(asked(state, HOSTILE, "--format", "markdown"))
-    cells = html.document_fromstring(text).iter("th", "td")
+    cells: Any = html.document_fromstring(text).iter("th", "td")
     assert [cell.text_content() for cell in cells] == ["a|<b>", "n", "f", '<b>&"|`*', "", "=1"]
 
 
@@ -96,11 +96,6 @@ def test_every_time_of_the_tables_is_known():
     assert {name for name in named if name.endswith("_at")} | {"t0", "t1", "time"} == TIMES - {"timestamp"}
     with Session("duckdb") as engine:
         assert "timestamp" in engine.sql("SELECT * FROM r_docts").column_names
-
-
-@pytest.fixture
-def documents(tmp_path):
-    return write_documents(tmp_path / "documents.jsonl")
 
 
 def heads(text: str) -> list[str]:
@@ -145,8 +140,8 @@ def test_dead_letters_are_shown_with_their_reason(tmp_path):
     assert heads(result.stdout) == ["d1"] and result.stdout.endswith("2 more dead letters\n")
 
 
-def test_documents_of_a_store(tmp_path, documents):
-    state = ("--state", tmp_path / "state")
+def test_documents_of_a_store(tmp_path):
+    documents, state = write_documents(tmp_path / "documents.jsonl"), ("--state", tmp_path / "state")
     queries = write_queries(tmp_path, "FROM S//book->b JOIN {b = c, INF} S//blog->c; FROM S//blog PUBLISH it_s")
     assert mmqjp("run", "--queries", queries, "--documents", documents, "--engine", "duckdb", *state).exit_code == 0
     assert heads(mmqjp("show", *state).stdout) == ["d1", "d2", "d3", "d4"]

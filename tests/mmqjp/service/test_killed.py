@@ -194,17 +194,13 @@ to = "ann@example.org"
 every = "1us"
 queries = ["zeros"]
 """
-    seams: ClassVar = [f"{kind}Receiver.send" for kind in ("Command", "Mail", "Webhook")]
-    seams += [
-        "SinkManager._store",
-        "SinkManager.noted",
-        "SinkManager.committed",
-        "GrowingFile.prepare",
-        "GrowingFile.write",
-        "ParquetSink.prepare",
+    seams: ClassVar = [
+        *(f"{kind}Receiver.send" for kind in ("Command", "Mail", "Webhook")),
+        *(f"SinkManager.{name}" for name in ("_store", "noted", "committed")),
+        *(f"GrowingFile.{name}" for name in ("prepare", "write")),
+        *("ParquetSink.prepare", "ParquetSink.write", "ParquetFile.finish", "AtomSink.write_matches", "AtomSink._put"),
+        *("files.sync_directory", "Path.rename", "os.fsync", "DuckDBEngine.commit"),
     ]
-    seams += ["ParquetSink.write", "ParquetFile.finish", "AtomSink.write_matches", "AtomSink._put"]
-    seams += ["files.sync_directory", "Path.rename", "os.fsync", "DuckDBEngine.commit"]
     last = 2
 
     def __init__(self, path: Path, seed: int) -> None:

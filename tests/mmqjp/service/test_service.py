@@ -116,22 +116,6 @@ def test_events_are_json_or_lines_for_people():
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--trigger", "soon"], "'soon' is not a duration"),
-        (["--trigger", "INF"], "write a duration like 10s, or available-now"),
-        (["--source", "none"], "none: no such file or directory"),
-        (["--master", "local"], "--master is for the engine spark"),
-        (["--output", "none/out"], "No such file or directory"),
-    ],
-)
-def test_misuse_is_told_in_one_line(place: Directory, options: list[str], message: str):
-    result = mmqjp("stream", "--engine", "duckdb", "--source", place.drops, "--state", place.state, *options)
-    assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1
-    assert result.stderr.startswith("mmqjp: error: ") and message in result.stderr
-
-
 def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Directory):
     events = Events()
     with Session("duckdb", state=place.state, max_matches=3) as engine:

@@ -39,7 +39,6 @@ from tests.support.fake_sinks import (
     Clock,
     Disk,
     Endpoint,
-    Events,
     FakeJobs,
     FakeStore,
     definition,
@@ -47,6 +46,7 @@ from tests.support.fake_sinks import (
     position,
 )
 from tests.support.messages import match, message, output
+from tests.support.service import Events
 
 HOUR = 3_600 * SECOND
 

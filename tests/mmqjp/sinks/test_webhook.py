@@ -28,11 +28,12 @@ from mmqjp.sinks.secrets import EnvSecret, FileSecret, SecretError, SecretName, 
 from mmqjp.sinks.sink import MOST_BYTES, DeliveryResult, Message, Receiver, payload
 from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver, render_mail
 from tests.mmqjp.present.test_formats import HOSTILE, HOSTILE_MATCHES, PAGE_ELEMENTS
-from tests.support.fake_sinks import Clock, Events, FakeStore, definition, manager
+from tests.support.fake_sinks import Clock, FakeStore, definition, manager
 from tests.support.feed_server import closed_port
 from tests.support.hook_server import Behaviour, HookServer, answer, babble, drip, flood, hang, hook_server, reset
 from tests.support.mail_server import MailServer, mail_server, make_certificate
 from tests.support.messages import match, message
+from tests.support.service import Events
 
 MESSAGE = message(match(1), match(2))
 
@@ -166,7 +167,7 @@ def test_each_output_comes_once_after_each_fault(tmp_path: Path):
     assert tries[::2] == tries[1::2]
     for request in server.received:
         assert Webhook(key).verify(request.body, request.headers)
-    waits = [event["again_in_seconds"] for event in events.all if "again_in_seconds" in event]
+    waits = [event["again_in_seconds"] for event in events.named("sink") if "again_in_seconds" in event]
     assert waits == [pytest.approx(wait, rel=0.1) for _, wait in FAULTS.values()]
 
 
@@ -298,9 +299,8 @@ def test_a_program_that_cannot_be_started(command):
 CHILD = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
 
 
-def stopped(tmp_path: Path, seconds: float, *, cancelled: bool) -> DeliveryResult | None:
+def stopped(path: Path, seconds: float, *, cancelled: bool) -> DeliveryResult | None:
     """What comes of a program that never ends. It and its child must have ended by then."""
-    path = tmp_path / "pids"
     os.mkfifo(path)
     program = f"import os; {CHILD}; open(sys.argv[1], 'w').write(f'{{os.getpid()}} {{c.pid}}'); c.wait()"
 
@@ -320,13 +320,10 @@ def stopped(tmp_path: Path, seconds: float, *, cancelled: bool) -> DeliveryResul
     return verdict
 
 
-def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
-    verdict = stopped(tmp_path, 3, cancelled=False)
-    assert verdict == DeliveryResult("down", f"{sys.executable} took more than 3 s and was killed")
-
-
-def test_a_program_is_killed_when_the_service_stops(tmp_path):
-    assert stopped(tmp_path, 3600, cancelled=True) is None
+def test_a_program_is_killed_with_its_children_when_it_takes_too_long_or_the_service_stops(tmp_path):
+    too_long = DeliveryResult("down", f"{sys.executable} took more than 3 s and was killed")
+    assert stopped(tmp_path / "a", 3, cancelled=False) == too_long
+    assert stopped(tmp_path / "b", 3600, cancelled=True) is None
 
 
 def test_what_a_program_leaves_running_is_killed_and_does_not_hold_us_up(tmp_path):

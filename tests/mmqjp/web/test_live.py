@@ -15,14 +15,13 @@ import pytest
 from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.explain.plan import MOST_NAMES, SharedRowUse, SharedTemplate, summarise_sharing
+from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import NewestMatches, OutputPresenter
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.log import NullLog
 from mmqjp.web.access import Hosts
 from mmqjp.web.areas.engine import HOUR, HOURS
-from mmqjp.web.areas.queries import has_others, names_of
 from mmqjp.web.readers import FilesReader
 from mmqjp.web.serving import Server, listen
 from mmqjp.web.site import (
@@ -36,6 +35,7 @@ from mmqjp.web.site import (
     TooManyListeners,
 )
 from tests.mmqjp.web.conftest import NOW, QUERIES
+from tests.support.places import ROOT
 from tests.support.stores import as_files
 from tests.support.web import TOKEN, app_of, browser, script, site_of, stranger
 
@@ -397,16 +397,10 @@ def test_a_new_store_says_what_to_do():
     assert "No document has come yet" in text and "No batch has been committed yet" in text
 
 
-DOCS = Path(__file__).parents[3] / "docs" / "web.md"
-
-
-@pytest.fixture
-def described(unchanged_engine):
-    return script(site_of(unchanged_engine)).get("/api/v1/openapi.json").json()
-
-
-def test_the_documentation_lists_every_path(described):
-    text = DOCS.read_text("utf-8")
+def test_the_documentation_lists_every_path(unchanged_engine):
+    text = (ROOT / "docs" / "web.md").read_text("utf-8")
+    described = script(site_of(unchanged_engine)).get("/api/v1/openapi.json").json()
+    assert all(path.startswith("/api/v1/") for path in described["paths"])
     for path, operations in described["paths"].items():
         named = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), path.removeprefix("/api/v1"))
         parts = named.split("/")
@@ -431,20 +425,3 @@ def test_the_page_shows_what_the_queries_share(site, engine):
     with Session("duckdb") as empty:
         text = browser(site_of(empty)).get("/sharing").text
     assert "Nothing to share yet" in text and "/new" in text
-
-
-MANY = tuple(f"q{number}" for number in range(MOST_NAMES))
-
-
-def test_others_are_told_of_only_if_there_may_be_some():
-    for rows, used, others in (
-        (2, [(1, ("a",)), (2, ("a", "b"))], False),  # a subscribes to both
-        (1, [(5, ("a",))], False),  # five times
-        (3, [(1, ("a",)), (1, ("b",))], True),
-        (1, [(len(MANY), MANY)], False),
-        (1, [(len(MANY) + 1, MANY)], True),
-        (2, [(len(MANY), MANY), (1, ("a",))], True),
-    ):
-        shared = tuple(SharedRowUse(row, *one) for row, one in enumerate(used))
-        template = SharedTemplate(0, "", rows, sum(count for count, _ in used), shared)
-        assert has_others(template) == others and 0 < len(names_of(template)) <= MOST_NAMES

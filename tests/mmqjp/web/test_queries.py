@@ -124,10 +124,10 @@ def test_a_name_has_its_texts_sharers_days_and_matches(many):
     found: list[dict[str, Any]] = []
     after: dict[str, str] | None = {}
     while after is not None:
-        page = client.get("/api/v1/queries/j5/outputs", params={"limit": 20} | after).json()
+        page = client.get("/api/v1/queries/j5/outputs", params={"limit": 100} | after).json()
         found += page["outputs"]
         after = {"after": page["next"]} if page["next"] is not None else None
-    assert len(found) > 20 and json.loads(json.dumps(wanted)) == found[::-1]
+    assert len(found) > 100 and json.loads(json.dumps(wanted)) == found[::-1]
     shown = client.get("/api/v1/queries/j3").json()
     assert [one["text"] for one in shown["texts"]] == many.queries()["j3"]
     assert shown["texts"][0]["paused"] == "asked to" and shown["row"]["state"] == "paused"
