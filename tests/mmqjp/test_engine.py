@@ -56,23 +56,6 @@ def test_who_embeds_the_engine_is_warned_of_dead_letters(engine, caplog):
     assert len(caplog.messages) == 2
 
 
-def test_matches_and_rows_of_queries_that_share_a_row_as_in_table_6_4(engine):
-    engine.subscribe(
-        PAIRS + " PUBLISH one; S/a->p JOIN {p = q, 20} S/a->q PUBLISH two; S/b->p JOIN {p = q, INF} S/a->q"
-    )
-    engine.process([doc(1), doc(2)])
-    assert engine.sql("SELECT count(*) AS n FROM match_rows")["n"][0].as_py() == 2
-    rows = engine.sql("SELECT query, docid1, docid2, bindings FROM matches ORDER BY ALL").to_pylist()
-    expected = [("one", 0, 1, [0, 0]), ("two", 0, 1, [0, 0]), ("two", 1, 0, [0, 0])]
-    assert [tuple(row.values()) for row in rows] == expected
-    rows = engine.sql("SELECT q.name, t.* FROM r_t_0 t JOIN queries q ON q.qid = t.qid ORDER BY t.qid").to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        ("one", 0, 0, 0, 10_000_000),
-        ("two", 1, 0, 0, 20_000_000),
-        ("q3", 2, 1, 0, None),
-    ]
-
-
 def test_unknown_and_closed_engines(tmp_path):
     with pytest.raises(ValueError, match="'duckdb', 'spark' or a SparkSession, not 'flink'"):
         Session("flink")
@@ -112,16 +95,6 @@ def test_functions_may_nest_deeply_and_names_that_libxml2_does_not_know_stand_in
     engine.subscribe(f"S//a->x JOIN {{{nested} = lower-case(y), 5}} S//b->y; S//c[not(./𐐀)]")
     xmls = {"d": "<a>V</a>", "e": "<b>v</b>", "with": "<c><𐐀/></c>", "without": "<c/>"}
     assert pairs(engine.process([Document(id, xml, time=0) for id, xml in xmls.items()])) == [("d", "e"), ("without",)]
-
-
-def test_documents_of_one_shape_are_walked_twice_and_memory_holds_no_trees_between_batches(engine):
-    engine.subscribe(PAIRS)
-    for number in range(5):
-        engine.process([doc(number)])
-    assert not any("tree" in vars(record) for record in engine.records._records.values())
-    counters = engine.stage1_counters()
-    assert (counters["shape_misses"], counters["shape_hits"], counters["flushes"]) == (2, 3, 0)
-    assert counters["states"] > 0
 
 
 def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine):

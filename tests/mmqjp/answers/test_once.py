@@ -352,19 +352,10 @@ def test_the_longest_window_ends_no_batch(start, tmp_path):
     longest = f"{2**63 - 1} us"
     with Session("duckdb", state=tmp_path, lateness=0) as engine:
         engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN {longest}; {FILTER} PUBLISH ok")
+        engine.subscribe(f"FROM S//item/title->t JOIN {{t = u, {longest}}} S//none->u PUBLISH none")
         documents = [item(f"d{n}", start / SECOND + n, "uv"[n // 2]) for n in range(4)]
         assert told_once(engine, *documents[:3]) == ["d0", "d2"]
         assert told_once(engine, documents[3]) == []
         engine.prune(keep=0)
     with Session("duckdb", state=tmp_path, lateness=0) as engine:
         assert told_once(engine, item("d4", start / SECOND + 5, "u")) == [] and kept(engine) == 2
-
-
-def test_the_longest_window_of_a_join_ends_no_batch():
-    window = f"{2**63 - 1} us"
-    with Session("duckdb", lateness=0) as engine:
-        engine.subscribe(f"FROM S//a->x[./k->p] JOIN {{p = q, {window}}} S//b->y[./k->q] PUBLISH p")
-        for name, time in {"a1": -BEGIN, "b2": BEGIN, "b3": BEGIN + 1}.items():
-            outputs = engine.process([Document(name, f"<{name[0]}><k>v</k></{name[0]}>", time=time)])
-            assert [o.documents for o in outputs] == ([] if name == "a1" else [("a1", name)])
-            engine.prune(keep=0)

@@ -10,9 +10,7 @@ from lxml import etree
 from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.explain.reasons import JoinTiming, Reason
 from mmqjp.explain.retrace.values import as_text
-from mmqjp.explain.terms import Operand
 from mmqjp.present import item, output_why
 from mmqjp.present.item import UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
@@ -206,22 +204,6 @@ def test_all_that_held_and_what_fed_the_output(chained):
     for found in (one, other):
         assert OutputWhy.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert [chained.sql(f"SELECT {quote_literal(text)} AS t")["t"][0].as_py() for text in TEXTS] == [*TEXTS]
-
-
-def test_a_chain_has_the_time_of_each_of_its_joins_and_a_filter_without_conditions_an_empty_reason():
-    with Session("duckdb") as engine:
-        engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 1 h} S/b/l->y JOIN {y = z, INF} S/c->z; FROM S/d->x")
-        xmls = ("<a>v</a>", "<b><l>v</l></b>", "<c>v</c>", "<d/>")
-        engine.process([Document(f"d{number}", xml, time=number * MINUTE) for number, xml in enumerate(xmls)])
-        found, other = whys(engine)
-    assert found.match.reason is not None
-    assert found.match.reason.timings == (
-        JoinTiming("FOLLOWED BY", HOUR, (0, 0), (MINUTE, MINUTE)),
-        JoinTiming("JOIN", None, (0, MINUTE), (2 * MINUTE, 2 * MINUTE)),
-    )
-    assert [(one.left.node, one.right.node) for one in found.match.reason.joined] == [(0, 1), (1, 0)]
-    assert found.match.reason.joined[0].left == Operand("a", "v", (), 0)
-    assert other.match.reason == Reason() and facts(reason_facts(other.match)) == ["passes the filter"]
 
 
 def test_an_output_of_a_removed_query_and_one_whose_documents_have_gone(tmp_path):

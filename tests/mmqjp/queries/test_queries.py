@@ -7,14 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mmqjp
 from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.queries.compile import Compiler
-from mmqjp.queries.model import ByKey, CompactSet, Identity, Subscription, text_digest
+from mmqjp.queries.model import ByKey, Identity, Subscription, text_digest
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from xscl.lower import normalize
@@ -48,21 +46,6 @@ def test_it_is_what_the_query_says_by_itself(text: str):
 @pytest.mark.parametrize("name", ["n", "é", 'a"b\\', "\x7f\x01\n\u2028"])
 def test_an_identity_begins_a_json_list(name: str):
     assert Identity.of(name, "//a", 2).text == json.dumps([name, "//a", 2], ensure_ascii=False).removesuffix("]")
-
-
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc"))))
-def test_few_items_are_an_ordered_set(changes: list[tuple[bool, str]]):
-    few: CompactSet[str] = CompactSet()
-    expected: dict[str, None] = {}
-    for is_added, item in changes:
-        if is_added:
-            few.add(item)
-            expected[item] = None
-        else:
-            few.discard(item)
-            expected.pop(item, None)
-        assert list(few) == list(expected) and len(few) == len(expected)
-        assert [item in few for item in "abc"] == [item in expected for item in "abc"]
 
 
 def test_queries_by_key_are_in_order():

@@ -1,7 +1,5 @@
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -203,13 +201,6 @@ def test_commands_that_look_need_no_spark_and_do_not_wait_for_who_writes(stores,
         result = mmqjp(*asked, "--state", stores[1], "--wait", "0")
         owner.release()
         assert result.exit_code == 0 and told in result.stdout, (result.stdout, result.stderr)
-
-
-def test_a_look_does_not_load_spark(stores):
-    program = "import sys; from mmqjp.engine import Session; Session(state=sys.argv[1], read_only=True).close(); "
-    program += "print('pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program, stores[1]], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_spark_is_refused_for_a_store_on_duckdb_unless_a_configuration_says_so(stores, tmp_path):
