@@ -352,10 +352,11 @@ def test_the_longest_window_ends_no_batch(start, tmp_path):
     longest = f"{2**63 - 1} us"
     with Session("duckdb", state=tmp_path, lateness=0) as engine:
         engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN {longest}; {FILTER} PUBLISH ok")
-        engine.subscribe(f"FROM S//item/title->t JOIN {{t = u, {longest}}} S//none->u PUBLISH none")
+        engine.subscribe(f"FROM S//title->t FOLLOWED BY {{t = u, {longest}}} S//title->u PUBLISH pairs")
         documents = [item(f"d{n}", start / SECOND + n, "uv"[n // 2]) for n in range(4)]
         assert told_once(engine, *documents[:3]) == ["d0", "d2"]
         assert told_once(engine, documents[3]) == []
         engine.prune(keep=0)
     with Session("duckdb", state=tmp_path, lateness=0) as engine:
         assert told_once(engine, item("d4", start / SECOND + 5, "u")) == [] and kept(engine) == 2
+        assert sum(output.query == "pairs" for output in engine.outputs()) == 4
