@@ -24,7 +24,7 @@ from tests.processes import nursery
 from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged
-from tests.support.delivery import mark_delivered, undelivered
+from tests.support.delivery import undelivered
 from tests.support.stores import TABLES, parquet_store
 from xscl.syntax import Script
 
@@ -220,16 +220,11 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path):
         engine.pass_time()
         assert engine.watermarks() == ahead
         assert len(engine.process([doc(2_090), doc(2_091)])) == 1
-        engine.pause("c")
+    time[0] -= 500 * SECOND
     with Session("duckdb", state=tmp_path, **options) as engine:
         assert engine.watermarks()["S"] == 2_086 * SECOND
-        time[0] -= 500 * SECOND
-        engine.resume("c")
         assert len(engine.process([doc(2_092), doc(2_080)])) == 2
         assert [row["id"] for row in engine.dead_letters()] == ["a2080"]
-        mark_delivered(engine)
-        engine.prune(0)
-        assert not list(undelivered(engine))
 
 
 SIZE = 3
