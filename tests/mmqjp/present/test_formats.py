@@ -90,17 +90,6 @@ def test_json_and_json_lines_are_the_output_lines_with_more():
         assert json.loads(written(terminal.write_json, some)) == [json.loads(line) for line in lines[:count]]
 
 
-def test_a_match_with_everything_is_read_back():
-    operand = Operand("t", "a", (), None)
-    reason = Reason((joined("a", "b"),), (ShownCondition(("contains(", operand, ', "x")')),))
-    whole = item.ShownMatch(
-        output(documents=("d1",)), (item.ShownItem("d1", "S", title="d1"),), reason, (("a", "b"), ("a", "c"))
-    )
-    assert item.ShownMatch.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
-    found = whole.to_dict()["why"]
-    assert found["joined"][0]["value"] == "a" and found["conditions"][0]["text"] == 'contains(t, "x")'
-
-
 def test_csv_has_a_row_for_each_match_and_no_formulas():
     text = written(lambda out: terminal.write_csv(HOSTILE_MATCHES, out, item.IN_UTC))
     assert text.count("\r\n") == len(HOSTILE) + 1
@@ -228,26 +217,24 @@ def item_from(xml):
 
 
 def test_items_have_titles_sites_and_links():
-    xml = """<item><item_url>https://www.news.example/a?b=1&amp;c=2</item_url><channel_url>https://feeds.example/x</channel_url>
-<title> A
- headline </title><feed_title>News</feed_title></item>"""
-    expected = item.ShownItem(
-        "d", "S", 5, "item", "A headline", "news.example", "News", "https://www.news.example/a?b=1&c=2"
-    )
-    assert item_from(xml) == expected
-    found = item_from("<item><channel_url>https://feeds.example/x</channel_url><title>A</title></item>")
-    assert (found.site, found.link) == ("feeds.example", "")
-    for xml, title, link in (
+    url = "<item_url>https://www.n.example/a?b=1&amp;c=2</item_url>"
+    links = '<link rel="self" href="https://e.example/s"/><link href="https://e.example/1"/>'
+    channel = "<channel_url>https://feeds.example/x</channel_url>"
+    for xml, title, site, link in (
+        (f"<item>{url}{channel}<title> A\n b </title></item>", "A b", "n.example", "https://www.n.example/a?b=1&c=2"),
+        (f"<item>{channel}<title>A</title></item>", "A", "feeds.example", ""),
         (
-            '<entry xmlns="http://www.w3.org/2005/Atom"><title>A</title><link rel="self" href="https://e.example/self"/>'
-            '<link href="https://e.example/1"/></entry>',
+            f'<e xmlns="http://www.w3.org/2005/Atom"><title>A</title>{links}</e>',
             "A",
+            "e.example",
             "https://e.example/1",
         ),
-        ("<item><title>A</title><link>https://e.example/2</link></item>", "A", "https://e.example/2"),
-        ("<book><author>Ada</author><title>A <i>b</i></title></book>", "A b", ""),
+        ("<item><title>A</title><link>https://e.example/2</link></item>", "A", "e.example", "https://e.example/2"),
+        ("<book><author>Ada</author><title>A <i>b</i></title></book>", "A b", "", ""),
     ):
-        assert (item_from(xml).title, item_from(xml).link) == (title, link)
+        found = item_from(xml)
+        assert (found.title, found.site, found.link) == (title, site, link)
+    assert item_from("<item><feed_title>News</feed_title></item>").feed == "News"
 
 
 def test_titles_that_are_missing_long_or_harmful():
