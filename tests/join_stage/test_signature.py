@@ -78,7 +78,7 @@ def pairs_formed(rows: list[tuple[int, ...]], joined: SignatureJoin, batch: Witn
     return formed, sorted_rows(found)
 
 
-CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR = (0, 1, 2, 0, 1, 2), (0, 1, 3, 0, 1, 3)
+CHANNEL_AND_TITLE = (0, 1, 2, 0, 1, 2)
 
 
 def test_pairs_of_a_value_that_all_share_are_formed_where_another_is_equal():
@@ -86,17 +86,6 @@ def test_pairs_of_a_value_that_all_share_are_formed_where_another_is_equal():
     formed, found = pairs_formed([CHANNEL_AND_TITLE], joined, crowd(400, 0, 200))
     assert len(found) == 200
     assert formed == 2 * 200, "for each pair of titles it and the channel; there are 79,800 pairs of channels"
-
-
-def test_pairs_of_values_that_all_share_are_formed_if_a_row_has_no_others():
-    rows: list[tuple[int, ...]] = [CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR]
-    _, found = pairs_formed(rows, SignatureJoin(), crowd(60, 0, 30))
-    assert len(found) == 30 + 60 * 59 // 2
-    basic = DuckDBEngine()
-    basic.put_rows(TWO, [TemplateRow(i, 0, row, INFINITE, True) for i, row in enumerate(rows)])
-    basic.begin()
-    assert sorted_rows(basic.join(crowd(60, 0, 30), 0, S)) == found
-    basic.close()
 
 
 def test_what_is_kept_is_counted_and_goes():

@@ -8,6 +8,7 @@ and with skip-till-any-match, all are the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
@@ -93,32 +94,21 @@ KLEENE = {
 """Strategies and predicates. Those with `a[i].price > min(a[..i-1].price)` are left out: their results are those
 without it, which break it."""
 
-DIGESTS = {
-    ("qts2-p1", 4_000): (12, "cf991b083366268c"),
-    ("qts2-p1", 100_000): (203, "f27fb522b90f22d7"),
-    ("qts2-p2", 4_000): (3, "6851ec872e0a4b15"),
-    ("qts2-p2", 100_000): (70, "035709070b8f0c0f"),
-    ("qts3-p1", 4_000): (12, "cf991b083366268c"),
-    ("qts3-p1", 100_000): (203, "f27fb522b90f22d7"),
-    ("qts3-p2", 4_000): (12, "89692b458ee1066d"),
-    ("qts3-p2", 100_000): (203, "ad8408ebb7e358b6"),
-    ("ds500", 10_000): (117, "9c29e84c37d672e2"),
-    ("ds1000", 10_000): (24, "93488fa79b0c6515"),
-    ("ds5000", 10_000): (2, "e10355c40ab8cc93"),
-    ("ds10000", 10_000): (0, "e3b0c44298fc1c14"),
-    ("te10", 10_000): (462, "7a448980496afe05"),
-    ("te50", 10_000): (16, "a028c56dd8c4ddfc"),
-    ("te100", 10_000): (3, "6e3b44f8fa68b625"),
-    ("te500", 10_000): (0, "e3b0c44298fc1c14"),
-    ("tw10k", 10_000): (0, "e3b0c44298fc1c14"),
-    ("tw20k", 20_000): (1, "585c89fd508e8d53"),
-    ("tw40k", 40_000): (9, "97f4785ad37bf1a9"),
-    ("tw60k", 60_000): (39, "b306dfb2ffe0dd20"),
-    ("tw80k", 80_000): (113, "68984b30c7428e76"),
-    ("tw100k", 100_000): (219, "760836e3b482e248"),
-    ("Q2", 10_000): (335, "fd383b6983565f27"),
-}
+RESULTS = """
+    qts2-p1 4000 12 cf991b083366268c | qts2-p1 100000 203 f27fb522b90f22d7 | qts2-p2 4000 3 6851ec872e0a4b15
+    qts2-p2 100000 70 035709070b8f0c0f | qts3-p1 4000 12 cf991b083366268c | qts3-p1 100000 203 f27fb522b90f22d7
+    qts3-p2 4000 12 89692b458ee1066d | qts3-p2 100000 203 ad8408ebb7e358b6 | ds500 10000 117 9c29e84c37d672e2
+    ds1000 10000 24 93488fa79b0c6515 | ds5000 10000 2 e10355c40ab8cc93 | ds10000 10000 0 e3b0c44298fc1c14
+    te10 10000 462 7a448980496afe05 | te50 10000 16 a028c56dd8c4ddfc | te100 10000 3 6e3b44f8fa68b625
+    te500 10000 0 e3b0c44298fc1c14 | tw10k 10000 0 e3b0c44298fc1c14 | tw20k 20000 1 585c89fd508e8d53
+    tw40k 40000 9 97f4785ad37bf1a9 | tw60k 60000 39 b306dfb2ffe0dd20 | tw80k 80000 113 68984b30c7428e76
+    tw100k 100000 219 760836e3b482e248 | Q2 10000 335 fd383b6983565f27
+"""
 """Of each result file and so many of its first events the number of matches among these, and a digest."""
+DIGESTS = {
+    (name, int(size)): (int(count), code)
+    for name, size, count, code in map(str.split, re.split(r" \| |\n", RESULTS.strip()))
+}
 
 
 def kleene(name: str) -> str:

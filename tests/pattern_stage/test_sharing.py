@@ -7,7 +7,6 @@ from statistics import fmean
 from pattern_stage.definition import StatementForms
 from pattern_stage.plan import RULE_NAMES, MOp, RuleName
 from tests.generate.documents import SECOND
-from tests.oracle.cases import events
 from tests.oracle.events import event
 from tests.support.event_agreement import Trial
 from xscl.algebra.events import (
@@ -126,26 +125,6 @@ def test_c_alpha_queries_that_began_at_different_times_keep_events_once_and_agre
 
 
 # ---------------------------------------------------------------- what waits
-
-
-def run(trial: Trial, text: str, until: int, start: int = 0) -> dict[int, int]:
-    """Gives events, and tells what waits."""
-    trial.run({"Stock": events(dict(STOCK), text)}, start * SECOND, until * SECOND)
-    return waiting(trial)
-
-
-def waiting(trial: Trial) -> dict[int, int]:
-    return dict(zip(*(column.tolist() for column in trial.kernel.instances()), strict=True))
-
-
-def test_one_instance_serves_two_windows_and_expires():
-    text = 'FROM Stock NEXT{$2.name = "b"} Stock'
-    trial = Trial(SCHEMAS, f"{text} WITHIN 3 s", text)
-    assert run(trial, " | ".join(f"a 1 @{time}" for time in range(1, 11)), 11) == {0: 10, 1: 10}
-    trial.kernel.remove([1])
-    assert waiting(trial) == {0: 10}
-    run(trial, "b 1 @50", 100, 11)
-    assert not trial.found
 
 
 def test_rows_and_texts_of_removed_statements_are_reused():
