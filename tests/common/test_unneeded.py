@@ -26,6 +26,9 @@ import sys, xscl
 print({'elementpath', 'lxml', 'pyarrow', 'pyspark'} & set(sys.modules))
 import feeds.tail, feeds.fetch.fetcher, mmqjp.cli
 print('pyspark' in sys.modules)
+from mmqjp.process import without_pandas
+without_pandas()
+print('pandas' in sys.modules)  # nothing is hidden in the process of others
 """
 HIDDEN = """
 from common.tools import in_own_process, hidden; from mmqjp.process import without_pandas
@@ -33,13 +36,12 @@ in_own_process(); without_pandas()
 import pandas, pyarrow
 print(len(pyarrow.table({'a': [1]}).to_pandas()))
 """
-NOT_HIDDEN = "from mmqjp.process import without_pandas; without_pandas(); import sys; print('pandas' in sys.modules)"
 
 
 @pytest.mark.parametrize(
     ("code", "printed"),
-    [(LIGHT, "set()\nFalse\n"), (HIDDEN, "1\n"), (NOT_HIDDEN, "True\n")],
-    ids=["light packages", "what was hidden can be imported later", "nothing is hidden in the process of others"],
+    [(LIGHT, "set()\nFalse\nTrue\n"), (HIDDEN, "1\n")],
+    ids=["light packages", "what was hidden can be imported later"],
 )
 def test_what_a_process_loads(code: str, printed: str):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

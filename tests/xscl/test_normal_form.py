@@ -1,13 +1,10 @@
 from collections.abc import Iterator
-from itertools import product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.places import DATA
 from xscl.algebra.joins import Absent, Conjunct, Hidden, NormalQuery, Term
-from xscl.algebra.values import And, Compare, ElementConstructor, Expr, Or, String, VarPath
+from xscl.algebra.values import And, Compare, ElementConstructor, Expr, Or, VarPath
 from xscl.check import TooManyDisjuncts, disjuncts
 from xscl.lower import normalize
 from xscl.parser import parse_script
@@ -103,9 +100,6 @@ def test_normal_form(script: str, expected: str):
     assert Describer().script(parse_script(script)) == expected
 
 
-A, B, C, D = (Compare("=", VarPath(name), String("1")) for name in "abcd")
-
-
 def literal(i: int) -> Expr:
     return Compare("=", VarPath(f"x{i}"), VarPath(f"y{i}"))
 
@@ -119,27 +113,3 @@ def test_the_limit() -> None:
     assert len(disjuncts(And(pairs[:7]), limit=128)) == 128
     with pytest.raises(TooManyDisjuncts):
         disjuncts(Or(tuple(literal(i) for i in range(65))))
-
-
-expressions = st.recursive(
-    st.sampled_from((A, B, C, D)),
-    lambda inner: st.builds(
-        lambda kind, args: kind(tuple(args)), st.sampled_from((And, Or)), st.lists(inner, min_size=1, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@given(expressions)
-@settings(deadline=None)
-def test_the_normal_form_says_the_same(expr: Expr) -> None:
-    conjunctions = disjuncts(expr, limit=10_000)
-    for values in product((False, True), repeat=4):
-        truth: dict[Expr, bool] = dict(zip((A, B, C, D), values, strict=True))
-        assert holds(expr, truth) == any(all(truth[part] for part in conjunction) for conjunction in conjunctions)
-
-
-def holds(expr: Expr, truth: dict[Expr, bool]) -> bool:
-    if isinstance(expr, And | Or):
-        return (all if isinstance(expr, And) else any)(holds(arg, truth) for arg in expr.args)
-    return truth[expr]
