@@ -21,7 +21,6 @@ from xscl.algebra.events import (
     map_leaves,
 )
 
-SOME = ["Ärger ", " 1.50", "http://WWW.Example.org:80/a?utm_source=x", "", "2026-07-16", "9" * 400, None, "-0", "1"]
 N, S = Attribute("left", "n", "number"), Attribute("right", "s", "string")
 
 
