@@ -106,7 +106,7 @@ _BETWEEN = r"""
     (?:t|\s*[,@|]\s*|\s+(?:(?:-|–|at)\s+)?|(?<=[日일])
     |(?<=[0-9]{4})(?=[0-9]{2}:)|(?<=[-/.][0-9]{2}[-/.][0-9]{2})(?=[0-9]{2}:))
 """
-_END = rf"(?:{_BETWEEN}{_CLOCK}{_ZONE})?(?:\s*\([^()]*\)|\[[a-z/_]+\])?"
+_END = rf"(?:{_BETWEEN}{_CLOCK}{_ZONE})?(?P<comment>\s*\([^()]*\)|\[[a-z/_]+\])?"
 _FIRST = rf"(?:(?P<weekday>{_WORD}{{2,14}})(?:-feira)?\.?(?:\s*,\s*|\s+))?"
 _FORMS = tuple(
     re.compile(f"{_FIRST}{form}", re.VERBOSE | re.IGNORECASE)
@@ -178,10 +178,19 @@ def _time(told: dict[str, str | None]) -> int:
     clock = timedelta()
     if told["hour"] is not None:
         clock = _clock(told)
+        _check_comment(told)
     zone = _zone(told)
     if isinstance(zone, tzinfo):
         zone = _offset_at(date + clock, zone)
     return (date.replace(tzinfo=UTC) + clock - timedelta(minutes=zone) - _EPOCH) // _MICROSECOND
+
+
+def _check_comment(told: dict[str, str | None]) -> None:
+    """A comment may repeat the zone. Where it is the only place that tells one, the time cannot be told."""
+    told_zone = any(told[name] for name in ("offset", "hours", "place", "zone"))
+    comment = (told.get("comment") or "").strip().strip("()[]").lower()
+    if comment and not told_zone and comment not in ("z", "ut", "utc", "gmt"):
+        raise ValueError(comment)
 
 
 def _month_and_day(told: dict[str, str | None]) -> tuple[int, int]:

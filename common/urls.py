@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _WEB = frozenset({"http", "https"})
 _DEFAULT_PORTS = frozenset({80, 443})
 _TRACKING = frozenset({"fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src"})
+_TRACKED = re.compile(rf"[?&](?:amp;)?(?:utm_[^=&\"\s<#]*+|{'|'.join(sorted(_TRACKING))})=[^&\"\s<#]*+", re.IGNORECASE)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _MACHINE = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
 """A host whose last label is a number is an IP address."""
@@ -46,6 +47,11 @@ def canonical_url(text: str) -> str:
     except ValueError:
         return stripped
     return f"https://{user + '@' if user else ''}{host}{port}{path}{'?' + query if query else ''}"
+
+
+def without_tracking(text: str) -> str:
+    """A text without the tracking parameters of addresses in it, which may be escaped as in HTML."""
+    return _TRACKED.sub("", text)
 
 
 def url_host(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from email.message import Message
 from functools import partial
 from html import entities
@@ -78,7 +79,7 @@ def decode_text(data: bytes, content_type: str = "") -> str:
     declared = _DECLARED.match(data)
     codec = codec_of(declared[1].decode("latin-1")) if declared is not None else None
     if codec is not None and codec != "utf-8":
-        return data.decode(codec, "replace")
+        return _decoded(data, codec)
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -87,11 +88,36 @@ def decode_text(data: bytes, content_type: str = "") -> str:
     header["Content-Type"] = content_type
     charset = codec_of(header.get_content_charset() or "") if codec is None else None
     if charset is not None and charset != "utf-8":
-        return data.decode(charset, "replace")
+        return _decoded(data, charset)
     text = data.decode("utf-8", "replace")
-    invalid = text.count("\ufffd")
-    beyond_ascii = sum(1 for _ in re.finditer(r"[^\x00-\x7f]+", text))
-    return text if invalid <= beyond_ascii - invalid else data.decode("cp1252", "replace")
+    valid = data.decode("utf-8", "ignore")
+    invalid = text.count("\ufffd") - valid.count("\ufffd")
+    beyond_ascii = sum(map(len, re.findall(r"[^\x00-\x7f]+", valid)))
+    return text if invalid <= beyond_ascii else data.decode("cp1252", "replace")
+
+
+def _decoded(data: bytes, codec: str) -> str:
+    if codec != "euc_jp":
+        return data.decode(codec, "replace")
+    return data.decode(codec, _EUC_OF_WINDOWS).translate(_SIGNS_OF_WINDOWS)
+
+
+def _from_windows(error: UnicodeError) -> tuple[str, int]:
+    """Decodes a character that Windows added to EUC-JP (row 13, and IBM's), which Python's codec lacks."""
+    assert isinstance(error, UnicodeDecodeError)
+    row, cell = (*(byte - 0xA0 for byte in error.object[error.start : error.start + 2]), 0, 0)[:2]
+    if 1 <= row <= 94 and 1 <= cell <= 94:  # the same character in Shift_JIS
+        first = (row + 1) // 2 + (0x80 if row <= 62 else 0xC0)
+        second = cell + (0x9E if row % 2 == 0 else 0x3F + (cell >= 64))
+        with suppress(UnicodeDecodeError):
+            return bytes((first, second)).decode("cp932"), error.start + 2
+    return "\ufffd", error.end
+
+
+_EUC_OF_WINDOWS = "mmqjp-euc-of-windows"
+codecs.register_error(_EUC_OF_WINDOWS, _from_windows)
+_SIGNS_OF_WINDOWS = str.maketrans("〜‖−¢£¬", "～∥－￠￡￢")
+"""Signs of row 1 that Python's EUC-JP reads differently."""
 
 
 _DECLARATION = re.compile(r"<\?xml\s[^>]*+>\s*+")
@@ -111,7 +137,7 @@ _MARK = re.compile(
 )
 _CLOSERS = {"<![CDATA[": "]]>", "<!--": "-->", "<?": "?>"}
 _REFERENCE = re.compile(r"&(?:#(?:([0-9]++)|[xX]([0-9A-Fa-f]++));?|([A-Za-z][A-Za-z0-9]*+)(;?)|)")
-_ENTITY = re.compile(r"<!ENTITY\s++([^\s%]\S*+)\s++(SYSTEM|PUBLIC|)")
+_IN_SUBSET = re.compile(r"""\]|"[^"]*+"?|'[^']*+'?|<!--|<\?|<!ENTITY\s++([^\s%]\S*+)\s++(SYSTEM|PUBLIC|)""")
 _OF_XML = dict.fromkeys(("amp", "lt", "gt", "quot", "apos"), "")
 _LONGEST_LEGACY = max(len(name) for name in entities.html5 if not name.endswith(";"))
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -132,17 +158,15 @@ def mend_references(text: str) -> str:
     while (found := _MARK.search(text, place)) is not None:
         pieces.append(text[place : found.start()])
         opener = found[0]
-        if opener.startswith("<!D"):
-            closer = "]" if text.startswith("[", found.end()) else ">"
-        else:
-            closer = _CLOSERS.get(opener, "")
+        closer = ">" if opener.startswith("<!D") else _CLOSERS.get(opener, "")
         if closer:
-            end = text.find(closer, found.end()) + len(closer)
+            if closer == ">" and text.startswith("[", found.end()):
+                end, declared = _internal_subset(text, found.end() + 1)
+            else:
+                end = text.find(closer, found.end()) + len(closer)
             if end < found.end():
                 return _joined([*pieces, text[found.start() :]])
             pieces.append(text[found.start() : end])
-            if closer == "]":
-                declared = _OF_XML | dict(_ENTITY.findall(text, found.end(), end))
         elif opener == "&":
             reference = _REFERENCE.match(text, found.start())
             assert reference is not None, "it matches an ampersand"
@@ -153,6 +177,23 @@ def mend_references(text: str) -> str:
             pieces.append("&lt;" if found["bare"] else _REFERENCE.sub(partial(_mended, declared, True), opener))
         place = end
     return _joined([*pieces, text[place:]])
+
+
+def _internal_subset(text: str, start: int) -> tuple[int, dict[str, str]]:
+    """Returns the end of a DOCTYPE's internal subset, -1 if it has none, and its entities: their names, with SYSTEM or
+    PUBLIC for external ones."""
+    declared = dict(_OF_XML)
+    while (found := _IN_SUBSET.search(text, start)) is not None:
+        start = found.end()
+        if found[0] == "]":
+            return start, declared
+        if (closer := _CLOSERS.get(found[0])) is not None:
+            start = text.find(closer, start) + len(closer)
+            if start < found.end():
+                break
+        elif found[1]:
+            declared[found[1]] = found[2]
+    return -1, declared
 
 
 def _joined(pieces: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
@@ -313,10 +314,19 @@ def _document(element: etree._Element, feed: Feed) -> bytes:
 _VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
 
 
+def _whole(digits: str) -> int | str:
+    """A whole number; as text if it is one of those that Python does not read, which would cost the feed."""
+    return int(digits) if len(digits) <= 1_000 else digits
+
+
+def _finite(digits: str) -> float | None:
+    return number if math.isfinite(number := float(digits)) else None
+
+
 def load_json_feed(text: str) -> dict[str, Any]:
     """Parses a JSON Feed. Raises FeedError with the cause."""
     try:
-        feed = json.loads(text)
+        feed = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise FeedError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:

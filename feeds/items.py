@@ -19,7 +19,7 @@ from urllib.parse import urljoin, urlsplit
 import nh3
 from lxml import etree
 
-from common.urls import canonical_url
+from common.urls import canonical_url, without_tracking
 from feeds.documents import iso_utc
 
 _USER = re.compile(r"//[^/?#\s]*@")
@@ -303,7 +303,7 @@ def entry_identity(entry: Entry, canonical: bool = True) -> str:
 def entry_version(entry: Entry, canonical: bool = True) -> str:
     link, texts = entry.item_url, [entry.description, _ATTRIBUTES.sub(_in_order, entry.content)]
     if canonical:
-        link, texts = canonical_url(link), [_TRACKED.sub("", one.replace("http:", "https:")) for one in texts]
+        link, texts = canonical_url(link), [without_tracking(one.replace("http:", "https:")) for one in texts]
     return _hash(entry.title, _dated(entry), link, *texts)
 
 
@@ -314,10 +314,6 @@ _ATTRIBUTE = re.compile(r' [a-z:-]++="[^"]*+"')
 def _in_order(attributes: re.Match[str]) -> str:
     """A tag's attributes in the order of their names, in which former versions had them."""
     return "".join(sorted(_ATTRIBUTE.findall(attributes[0])))
-
-
-_TRACKED = re.compile(r"[?&](?:amp;)?(?:utm_[a-z]++|fbclid|gclid|mc_[ce]id|igshid|ref_src)=[^&\"\s<#]*+")
-"""A parameter that only tracks, in an address within a text."""
 
 
 def _dated(entry: Entry) -> str:
