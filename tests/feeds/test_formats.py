@@ -21,7 +21,8 @@ RSS_2 = rss(
 )
 RSS_1 = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/"
   xmlns:dc="http://purl.org/dc/elements/1.1/">
-  <channel rdf:about="https://c.example/rdf"><title>C</title><link>https://c.example/</link></channel>
+  <channel rdf:about="https://c.example/rdf"><title>C</title><link>https://c.example/</link>
+  <dc:language>ko</dc:language></channel>
   <item rdf:about="https://c.example/1#it"><title>T</title><link>https://c.example/1</link>
   <dc:creator>Ann</dc:creator><dc:subject>s</dc:subject><dc:date>2026-05-06T14:00:00.5+02:00</dc:date></item></rdf:RDF>"""
 ATOM_1 = atom(
@@ -33,7 +34,7 @@ ATOM_1 = atom(
     '<content type="xhtml"><div xmlns="http://www.w3.org/1999/xhtml"><p>x <em>y</em></p></div></content>',
     '<link href="https://f.example/"/><link rel="self" href="https://f.example/a"/>',
 )
-ATOM_03 = """<feed version="0.3" xmlns="http://purl.org/atom/ns#"><title>F</title>
+ATOM_03 = """<feed version="0.3" xmlns="http://purl.org/atom/ns#" xml:lang="ja"><title>F</title>
   <link rel="alternate" type="text/html" href="https://f.example/"/>
   <entry><title>T</title><link rel="alternate" type="text/html" href="https://f.example/1"/><id>i</id>
   <issued>2004-05-06T12:00:00Z</issued><modified>2004-05-07T12:00:00Z</modified>
@@ -66,8 +67,8 @@ JSON_1 = json_feed(
             RSS_1,
             "item_url https://c.example/1 | channel_url https://c.example/ | title T | "
             "timestamp 2026-05-06T12:00:00.500000Z | feed_url dir/feed.xml | feed_title C | "
-            "updated 2026-05-06T12:00:00.500000Z | author Ann | category s | link alternate https://c.example/1 | "
-            "guid https://c.example/1#it",
+            "lang ko | updated 2026-05-06T12:00:00.500000Z | author Ann | category s | "
+            "link alternate https://c.example/1 | guid https://c.example/1#it",
         ),
         (
             ATOM_1,
@@ -79,8 +80,8 @@ JSON_1 = json_feed(
         (
             ATOM_03,
             "item_url https://f.example/1 | channel_url https://f.example/ | title T | "
-            "timestamp 2004-05-06T12:00:00Z | feed_url dir/feed.xml | feed_title F | updated 2004-05-07T12:00:00Z | "
-            "link alternate https://f.example/1 | guid i | content <p>c</p>",
+            "timestamp 2004-05-06T12:00:00Z | feed_url dir/feed.xml | feed_title F | "
+            "lang ja | updated 2004-05-07T12:00:00Z | link alternate https://f.example/1 | guid i | content <p>c</p>",
         ),
         (
             JSON_1,

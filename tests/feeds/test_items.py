@@ -147,14 +147,6 @@ def test_identities_are_those_of_stores_that_were_written_before_there_were_such
 
 T, EN = "<item><title>T</title></item>", "<language>en</language>"
 SV = atom(ENTRY).replace("<feed", "<feed xml:lang='sv'")
-ATOM_03 = (
-    f'<feed version="0.3" xmlns="http://purl.org/atom/ns#" xml:lang="ja"><title>F</title><entry>{ENTRY}</entry></feed>'
-)
-RSS_1 = (
-    '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/" '
-    'xmlns:dc="http://purl.org/dc/elements/1.1/"><channel><title>C</title><dc:language>ko</dc:language></channel>'
-    f"{T}</rdf:RDF>"
-)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +161,6 @@ RSS_1 = (
         *((rss(T), []), (rss(T, "<language>English, mostly</language>"), [])),
         (rss(T, f"<language>{'x' * 1_000}</language>"), []),
         *((SV, ["sv"]), (SV.replace("<entry", "<entry xml:lang='nb-NO'"), ["nb-no"])),
-        *((ATOM_03, ["ja"]), (RSS_1, ["ko"])),
         (json_feed({"id": "1", "title": "T"}, language="ru"), ["ru"]),
         (json_feed({"id": "1", "title": "T", "language": "uk"}, language="ru"), ["uk"]),
         (json_feed({"id": "1", "title": "T", "language": ["uk"]}, language=7), []),
