@@ -58,12 +58,6 @@ def test_what_was_encoded_is_decoded_and_an_error_if_it_is_cut(data, cut, coding
         decode(data, "rot13", 5000)
 
 
-@given(st.binary(max_size=500), st.sampled_from(["gzip", "deflate", "br", "zstd"]))
-def test_nonsense_is_an_error_or_bytes(data, coding):
-    with suppress(DecodeError):
-        assert isinstance(decode(data, coding, 1000), bytes)
-
-
 @pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
 def test_a_body_has_many_compressed_parts_but_not_any_number(coding, compress):
     parts = [compress(b"a")] * (MOST_MEMBERS - 1)
@@ -110,6 +104,9 @@ def test_no_body_is_too_odd(data):
     feeds_of_page(data, "https://s.example/")
     kind_of_body(data)
     body_hints(data)
+    for coding in ("gzip", "deflate", "br", "zstd"):
+        with suppress(DecodeError):
+            assert isinstance(decode(data, coding, 1000), bytes)
 
 
 OPML = """<?xml version="1.0"?><opml version="1.0"><head/><body>
@@ -206,6 +203,10 @@ def test_states_that_are_not_ours(tmp_path):
             FetchStore(tmp_path / name, write=True)
 
 
+def warcs(directory: Path) -> Archive:
+    return WarcArchive(directory, "", lambda mark: None)
+
+
 def capture(title: str, fetched: int, source: str = "a") -> Capture:
     body = rss(title).encode()
     digest = f"{hash(title) % 2**64:064x}"
@@ -234,11 +235,9 @@ def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
     assert titles(tmp_path) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("file_bytes", [10**9, 1])
-def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path, file_bytes):
-    marks: list[str] = []
+def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path):
     (tmp_path / "zzz.warc.gz").write_bytes(gzip.compress(b"not ours"))
-    archive = WarcArchive(tmp_path, "", marks.append, file_bytes)
+    archive = warcs(tmp_path)
     archive.keep(capture("a", START))
     archive.met_again(capture("a", START + 1), START)
     archive.keep(capture("b", START + 2))
@@ -247,18 +246,15 @@ def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path, file_byte
     archive.keep(capture("not committed", START + 3))
     archive.close()
     (growing,) = tmp_path.glob("*.open")
-    assert growing.name.removesuffix(".open") == (mark if file_bytes > 1 else marks[-1]).split()[0]
-    # What was announced last is what the state has after a kill, unless more was committed.
-    archive = WarcArchive(tmp_path, mark if file_bytes > 1 else marks[-1], marks.append, file_bytes)
+    assert growing.name.removesuffix(".open") == mark.split()[0]
+    archive = WarcArchive(tmp_path, mark, lambda mark: None)
     archive.keep(capture("c", START + 4))
     archive.finish()
     (tmp_path / "zzz.warc.gz").unlink()
     assert titles(tmp_path) == ["a", "b", "c"]
-    assert len(list(tmp_path.iterdir())) == (1 if file_bytes > 1 else 4)
-    records = []
-    for path in sorted(tmp_path.iterdir()):
-        with path.open("rb") as file:
-            records += [(one.rec_type, one.rec_headers.get_header("WARC-Date")) for one in ArchiveIterator(file)]
+    (path,) = tmp_path.iterdir()
+    with path.open("rb") as file:
+        records = [(one.rec_type, one.rec_headers.get_header("WARC-Date")) for one in ArchiveIterator(file)]
     assert [kind for kind, _ in records] == ["response", "revisit", "response", "response"]
     assert records[0][1] == "2026-05-06T12:00:00Z"
 
@@ -296,10 +292,6 @@ def test_names_in_a_drop_say_when_and_what(moment, digest):
 
 
 TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
-
-
-def warcs(directory: Path) -> Archive:
-    return WarcArchive(directory, "", lambda mark: None)
 
 
 def keep(archive: Archive, title: str, folders: tuple[str, ...]) -> None:
