@@ -186,9 +186,8 @@ def test_measuring_stops_at_rows_that_differ(module, plans, lost, message, monke
         return replace(found, table=found.table.slice(lost(len(calls))))
 
     monkeypatch.setattr(module, "timed_join", losing)
-    monkeypatch.setattr(
-        technical, "opened_engine", lambda engine, plan, rows: joins.opened_engine(engine, PLANS[0], rows)
-    )
+    opened = joins.opened_engine
+    monkeypatch.setattr(technical, "opened_engine", lambda engine, plan, rows: opened(engine, PLANS[0], rows))
     measure = {
         technical: lambda: technical.measure_technical(TINY[0], "duckdb", plans, rounds=1),
         rss: lambda: rss.measure_rss(FEED, "duckdb", plans, 1, FEED.queries),

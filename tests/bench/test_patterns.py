@@ -162,11 +162,8 @@ def test_workloads_are_what_they_say():
     assert first != second and len(list(memory_statements(MemoryCase("LinearStat", 5)))) == 5
     apart = StreamWorkload("5.9d", "channel", 6, 40, capacity=3, channels=False)
     assert list(patterns_streams.stream_events(apart)) == ["S0", "S1", "S2", "T"] and apart.rules == RULE_NAMES
-    assert [text.split("}")[1].split()[0] for text in patterns_streams.stream_statements(apart)] == [
-        "S0",
-        "S1",
-        "S2",
-    ] * 2
+    asked = [text.split("}")[1].split()[0] for text in patterns_streams.stream_statements(apart)]
+    assert asked == ["S0", "S1", "S2"] * 2
     assert next(streams("5.10b", "hybrid", 4, 12 * PROCESSES, sel=0.0)).rows == 0
     one, other = patterns_streams.measure_aggregates(patterns_streams.AggregateCase(200, 1_000))
     assert 0 < one.number("kept") < other.number("kept"), "AGGREGATEs share partial ones"
@@ -184,7 +181,7 @@ def test_workloads_are_what_they_say():
     assert 20 < len(patients) / ((patients.times[-1] - patients.times[0]) / DAY) < 150
 
 
-@pytest.mark.parametrize("smoothing", [1, 2])
+@pytest.mark.parametrize("smoothing", [1, pytest.param(2, marks=soak)])
 def test_all_forms_of_double_tops_are_those_of_a_loop(smoothing):
     case = patterns_streams.DoubleTopCase(smoothing, 2_000)
     lines = list(patterns_streams.measure_double_tops(case, quick=True))
@@ -205,9 +202,8 @@ def _double_tops(case):
 
 
 def test_other_matches_are_told(monkeypatch):
-    monkeypatch.setattr(
-        patterns_sequences, "run_backtracking", lambda *rest: patterns_sequences.KleeneRun(found={0: set()})
-    )
+    wrong = patterns_sequences.KleeneRun(found={0: set()})
+    monkeypatch.setattr(patterns_sequences, "run_backtracking", lambda *rest: wrong)
     with pytest.raises(AssertionError, match="backtracking has other matches"):
         list(kleene(BASE))
     monkeypatch.setattr(patterns_sequences, "EXACT", patterns_sequences.EXACT.replace("C c", "A c"))

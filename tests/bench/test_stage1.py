@@ -60,10 +60,7 @@ def test_documents_made_to_hurt(attack, limits, capsys):
     stage1.print_attacks([lines])
     assert attack in capsys.readouterr().out
     assert [(line.case["occasion"], line.plan, line.baseline) for line in lines] == [
-        ("new", "cached", "uncached"),
-        ("new", "uncached", None),
-        ("again", "cached", "uncached"),
-        ("again", "uncached", None),
+        (occasion, *way) for occasion in ("new", "again") for way in (("cached", "uncached"), ("uncached", None))
     ]
     assert [bool(line.details["counters"]) for line in lines] == [True, False] * 2
 

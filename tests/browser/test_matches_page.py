@@ -49,6 +49,7 @@ def test_hostile_titles_are_text(page):
         expect(page.locator(".title").filter(has_text=TITLES[name]).first).to_be_visible()
 
 
+@pytest.mark.soak
 def test_it_is_read_by_keyboard(page):
     names = page.locator("nav a")
     for number in range(names.count()):

@@ -80,10 +80,10 @@ def cost(feed: bytes) -> tuple[int, int]:
 def test_what_is_made_of_a_feed_is_linear_in_its_size(feed):
     """Values and uses are four times as many: what is copied to each use would be sixteen times as much."""
     make, *arguments = feed
-    few, many = (cost(make(*arguments, n)) for n in (20, 80))
+    few, many = (cost(make(*arguments, n)) for n in (16, 64))
     for one, other in zip(few, many, strict=True):
         assert other <= 6 * one + 50_000
-    assert many[0] < 40 * len(make(*arguments, 80))
+    assert many[0] < 40 * len(make(*arguments, 64))
 
 
 def read_with(attributes: str, inside: str) -> Document | Reject | None:

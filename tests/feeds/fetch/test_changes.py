@@ -27,9 +27,8 @@ def adding(*urls):
 def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(file):
     a, b, c = (f"https://{name}.example/" for name in "abc")
     with FetchStore(file, write=True) as store:
-        assert not any(
-            change_feeds(file, one) for one in (adding(a, b), FeedChange(remove=(a,)), FeedChange(remove=(c,)))
-        )
+        changes = adding(a, b), FeedChange(remove=(a,)), FeedChange(remove=(c,))
+        assert not any(change_feeds(file, one) for one in changes)
         assert store.feeds() == []
         changed, removed = ChangesOf(file).take(store)
         assert [feed.url for feed in changed] == [b] and removed == {a, c}
