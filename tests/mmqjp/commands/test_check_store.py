@@ -15,7 +15,6 @@ from join_stage.store.spark.manifests import Manifest, read_manifest, write_mani
 from join_stage.tables import FLAT_STORE
 from mmqjp.commands.check_store import QUARANTINE, StoreCheck
 from mmqjp.engine import Session
-from mmqjp.state.choice import Ownership
 from mmqjp.tables.schema import SCHEMA
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
@@ -162,11 +161,8 @@ def test_a_damaged_file_of_a_spark_store_is_left_out_unless_the_store_needs_it(s
         path = min((state / table).iterdir())
         harmed(state, path, path.stat().st_size // 2)
         status, faults = checked(state)
-        assert (
-            status == 1
-            and faults[0]["place"] == str(path.relative_to(state))
-            and "is not what was" in faults[0]["what"]
-        )
+        assert status == 1 and faults[0]["place"] == str(path.relative_to(state))
+        assert "is not what was" in faults[0]["what"]
         assert (faults[0]["remedy"] is None) == is_needed
         status, faults = checked(state, "--repair")
         assert faults[0]["mended"] == (not is_needed) and path.exists() == is_needed
@@ -198,9 +194,8 @@ def test_a_repair_leaves_nothing_to_repair(seed, stores, tmp_path):
     )
     for options in ((), ("--repair",), ("--repair",)):
         result = mmqjp("check-store", tmp_path / "copy", *options)
-        assert result.exit_code in (0, 1) and "unexpected" not in result.output and "Traceback" not in result.output, (
-            how
-        )
+        assert result.exit_code in (0, 1), how
+        assert "unexpected" not in result.output and "Traceback" not in result.output, how
     assert "mended:" not in result.stdout, how
     if result.exit_code == 0:
         with suppress(Outdated):  # it has lost all commits
@@ -209,13 +204,10 @@ def test_a_repair_leaves_nothing_to_repair(seed, stores, tmp_path):
 
 def test_a_store_in_use_is_refused(stores, tmp_path):
     state = shutil.copytree(stores / "closed", tmp_path / "copy")
-    holder = Ownership(state)
-    try:
+    with Session("duckdb", state=state):
         for options in ((), ("--repair",)):
             result = mmqjp("check-store", state, *options)
             assert result.exit_code == 1 and "is in use by process" in result.stderr
-    finally:
-        holder.release()
 
 
 def test_a_directory_without_a_store_is_left_alone(tmp_path):

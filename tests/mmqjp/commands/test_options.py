@@ -97,6 +97,7 @@ def test_misuse_of_other_commands_is_one_line_too(files, given, message):
     result = mmqjp(command, *given, *options, *([] if command == "fetch" else ["--state", "state"]))
     assert result.exit_code in (1, 2) and len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("mmqjp: error: ") and message in result.stderr
+    assert command != "serve" or not Path("state").exists()
 
 
 def test_missing_options_and_unknown_commands(files):

@@ -119,13 +119,9 @@ def test_a_program_ends_at_once_unless_something_runs_or_is_wrong(before, status
     )
 
 
-@pytest.fixture
-def queries(tmp_path):
-    return write_queries(tmp_path)
-
-
-def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
+def test_it_holds_the_store_and_another_attaches(tmp_path):
     drops, state, output = tmp_path / "drops", tmp_path / "state", tmp_path / "out.jsonl"
+    queries = write_queries(tmp_path)
     drops.mkdir()
     options = "--queries", queries, "--source", drops, "--lateness", "INF", "--output", output, "--log", "json"
     with served(state, *options) as page, page.client() as client:
