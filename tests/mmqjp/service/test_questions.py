@@ -481,8 +481,7 @@ def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_wai
 
 
 def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
-    with Session("duckdb", state=place.state) as engine:
-        questions = asking(place, engine, Events())
+    with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, Events())) as questions:
         commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(MAX_RUNNING)]
         last = place.ask(QUERY, sql="SELECT 1 AS a")
         questions.step()
