@@ -327,6 +327,29 @@ def summary(engine: Session) -> Counter[tuple[object, ...]]:
     return Counter((one.id, one.query, one.xml, one.documents) for one in engine.outputs())
 
 
+@pytest.mark.parametrize("seed", seeds(1, 200))
+def test_chains_of_joins_and_events_depend_on_no_order_batch_or_restart(seed, tmp_path):
+    rng, made = Random(seed), list[tuple[int, Document]]()
+    for number, name in enumerate("aabbabc" * 5):
+        at = number // 2 * SECOND
+        made.append((at, Document(f"d{number}", f"<{name}><k>{rng.choice('uv')}</k></{name}>", "S", at)))
+    with Session("duckdb", settle=None) as engine:
+        engine.subscribe(EVENT_CHAIN)
+        engine.process([one for _, one in made])
+        list(engine.finish())
+        wanted = summary(engine)
+    engine = opened(tmp_path)
+    engine.subscribe(EVENT_CHAIN)
+    for batch in batches(rng, made):
+        engine.process(batch)
+        if chance(rng, 20):
+            engine.close()
+            engine = opened(tmp_path)
+    engine.process([Document("end", "<x/>", "S", END)])
+    assert summary(engine) == wanted and {query for _, query, *_ in wanted} >= {"pairs", "twice", "last", "counted"}
+    engine.close()
+
+
 SPLITS = ((0, 9), (2, 7), (5, 11), (1, 4), (3, 9), (4, 7), (6, 9))
 
 

@@ -57,16 +57,6 @@ def test_matches_of_equal_events_with_equal_values_are_one_event(item, values):
     assert sorted(inside(one) for one in by_query["events"]) == [f"<y>{value}</y>" for value in values]
 
 
-def test_the_ids_of_documents_decide_where_nothing_else_does():
-    script = "PATTERN SEQ(A a, A b) WHERE { [k] } WITHIN 1 min RETURN a.n AS a, b.n AS b NON OVERLAPPING"
-    arriving = [at_second(f"d{number}", 5, f"<a k='u' n='{number}'/>") for number in range(3)]
-    found = [
-        outputs_of(script, at_second("first", 1, "<a k='u' n='7'/>"), *order) for order in (arriving, arriving[::-1])
-    ]
-    assert [[inside(one) for one in outputs] for outputs in found] == [["<a>7</a><b>0</b>"]] * 2
-    assert found[0][0].id == found[1][0].id
-
-
 def test_silence_decides_what_did_not_happen(tmp_path):
     """Nothing else comes, and the store is closed in between."""
     start = now = 10**9 * SECOND

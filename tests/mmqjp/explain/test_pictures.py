@@ -101,12 +101,12 @@ def test_what_a_picture_shows():
 
 
 def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
-    figures = pictures.join_figures(
-        parse_script(
-            "SELECT x FROM S//a->x[./k->k] FOLLOWED BY {k = y, 1 h} S//b->y[./m->m] FOLLOWED BY {x/t = z, 2 h} S//c->z"
-        ).queries[0],
-        {},
-    ).figures
+    def figures_of(text):
+        return pictures.join_figures(parse_script(text).queries[0], {}).figures
+
+    figures = figures_of(
+        "SELECT x FROM S//a->x[./k->k] FOLLOWED BY {k = y, 1 h} S//b->y[./m->m] FOLLOWED BY {x/t = z, 2 h} S//c->z"
+    )
     assert [(figure.op, figure.window) for figure in figures] == [("FOLLOWED BY", "1 h"), ("FOLLOWED BY", "2 h")]
     assert figures[1].sides[0].join == 1
     rows = [[(row.text, row.var) for row in block.rows] for block in figures[1].sides[0].blocks]
@@ -114,14 +114,12 @@ def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
     (curve,) = figures[1].curves
     assert (curve.left, curve.right, curve.text) == ((0, 1), (0, 0), "x/t = z")
     query = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
-    (figure,) = pictures.join_figures(parse_script(query).queries[0], {}).figures
+    (figure,) = figures_of(query)
     assert [(curve.text, curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
     assert figure.conditions == ("near(k, y, 0.5)", "k != y")
-    both = query.replace("k != y", "lower-case(k) = lower-case(y)")
-    (figure,) = pictures.join_figures(parse_script(both).queries[0], {}).figures
+    (figure,) = figures_of(query.replace("k != y", "lower-case(k) = lower-case(y)"))
     assert [curve.label for curve in figure.curves] == ["lower-case"] and len(figure.conditions) == 2
-    renamed = "SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y"
-    (figure,) = pictures.join_figures(parse_script(renamed).queries[0], {}).figures
+    (figure,) = figures_of("SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y")
     (curve,) = figure.curves
     assert (curve.left_functions, curve.right_functions, curve.label) == (("lower-case",), (), "lower-case = as it is")
 

@@ -282,7 +282,7 @@ def shown(xml: str, *, full: bool = True) -> list[str]:
 
 def test_documents_are_shown_with_numbers_namespaces_and_no_control_characters():
     xml = '<p:a xmlns:p="urn:p" xmlns="urn:d" p:k="1"> <b>x</b> tail <c xmlns=""/><d xml:lang="e">t<e>u</e></d>\n</p:a>'
-    lines = """\
+    expected = """\
 0  <p:a xmlns:p="urn:p" xmlns="urn:d" p:k="1">
 1    <b>x</b>
       tail\x20
@@ -292,7 +292,7 @@ def test_documents_are_shown_with_numbers_namespaces_and_no_control_characters()
 4      <e>u</e>
      </d>
    </p:a>"""
-    assert shown(xml) == lines.split("\n")
+    assert shown(xml) == expected.split("\n")
     lines = shown("<a k='&#x9b;1m&#10;'>\u009b31mred\u202e &lt;b&gt; &amp; line&#10;tab&#9;</a>")
     assert lines == ['0  <a k="\ufffd1m↵">\ufffd31mred\ufffd &lt;b&gt; &amp; line↵tab⇥</a>']
 

@@ -361,11 +361,7 @@ def test_values_strategies_windows_and_numbers_of_documents():
     (found,) = war(f"SEQ(Price+ p[]) WHERE skip_till_next_match {{{cheaper}}} WITHIN 7 d", (1, 2))
     said = 'p[i].shop is "b", p[i-1].shop is "b", of Price (product "x", shop "b", price 98)'
     assert found == ("condition", "p[i].shop != p[i-1].shop", said)
-    strategies = {
-        "skip_till_next_match": "the match so far takes it",
-        "strict_contiguity": "nothing may come in between",
-    }
-    for strategy, why in strategies.items():
+    for strategy, why in (("skip_till_next_match", "match so far takes"), ("strict_contiguity", "nothing may come")):
         (found,) = war(f"SEQ(Price p, Price q) WHERE {strategy} {{q.price < p.price}} WITHIN 7 d", (0, 2))
         assert found[:2] == ("strategy", strategy) and why in found[2]
         assert found[2].startswith('Price (product "x", shop "b", price 99) came before, at 1970-01-01T01:00:00Z')

@@ -208,12 +208,6 @@ def test_ids_of_outputs_name_published_documents_and_who_told_before():
     assert found.message == f"ONCE PER: {told}"
 
 
-def test_an_output_that_was_dropped_is_said_to_be(tmp_path):
-    documents = [(f"d{number}", "<a/>", number) for number in range(3)]
-    with store("FROM S/a->x PUBLISH p", *documents, state=tmp_path, max_outputs=1) as select:
-        assert explain_missing_output(select, "p", ["d2"]).kind in ("dropped", "paused")
-
-
 @pytest.mark.soak
 def test_spark_says_the_same(spark, tmp_path):
     documents = (("l", item("The old pier"), 0), ("r", item("The Old Pier", lang="de"), 9), ("it's\\", item(), 5))

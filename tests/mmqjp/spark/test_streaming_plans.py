@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds.documents import Document, Reject
-from feeds.readers import ALL_READ, Offset
+from feeds.readers import Offset
 from feeds.tail import ReadItem
 from mmqjp import spark_job
 from mmqjp.spark import source
@@ -221,25 +221,6 @@ def test_a_large_version_of_a_feed_that_waits_for_an_earlier_one_holds_up_no_oth
         driver.reader.prepareForTriggerAvailableNow()
     with shut(driver.drops / "1.xml"):
         assert [driver.step(), driver.step(), driver.step()] == [[], [*"xyz"], []]
-
-
-@pytest.mark.parametrize(
-    ("known", "committed", "left"),
-    [
-        (0, 0, [1, 2, 3, ALL_READ]),
-        (0, 2, [3, ALL_READ]),
-        (0, ALL_READ, []),
-        (2, 2, [1, 2, 3, ALL_READ]),  # nothing was committed since: the file was written anew
-        (9, 1, [2, 3, ALL_READ]),
-    ],
-)
-def test_what_is_committed_since_the_plan_is_passed_over(known, committed, left):
-    items = [ReadItem(Document(str(n), "<a/>", time=n), Offset("s", "f", n)) for n in (1, 2, 3)]
-    items.append(ReadItem(None, Offset("s", "f", ALL_READ)))
-    rows = pa.Table.from_batches(
-        source.to_batches(source.row_of(n, known, read, None) for n, read in enumerate(items)), source.ROWS
-    )
-    assert source.uncommitted(rows, {("s", "f"): Offset("s", "f", committed)})["position"].to_pylist() == left
 
 
 def test_rows_without_offsets_are_numbered_within_their_micro_batch():
