@@ -56,9 +56,7 @@ def test_there_is_nothing_to_show_or_only_text(engine):
         closed.subscribe("FROM S//item->x PUBLISH every")
         found = closed.process([document(1, "A")])
     assert found._repr_html_() is None and "Output(" in repr(found)
-    # Services have no use for more.
-    with Session("duckdb") as session:
-        session.subscribe("FROM S//item->x PUBLISH every")
+    with Session("duckdb") as session:  # services have no use for more
         assert session.process([document(1, "A")])._repr_html_() is None
 
 

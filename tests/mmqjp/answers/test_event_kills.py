@@ -194,8 +194,5 @@ def test_places_that_cannot_be():
     ):
         with pytest.raises(InvalidValue, match=message):
             check_place(place, on_spark=False, lasts=lasts, settle=settle)
-
-
-def test_an_engine_on_duckdb_has_no_executors():
     with pytest.raises(InvalidValue, match="only Spark has executors"):
         Session("duckdb", patterns="executors")

@@ -214,21 +214,13 @@ def test_examples(name, arriving, found):
     assert told(statements(f"PUBLISH {name}"), name, arriving) == found
 
 
-@pytest.mark.parametrize(
-    ("states", "errors"),
-    [
-        (["Investigating", "Identified", "Resolved"], 1),
-        (["Investigating", "Identified", "Monitoring", "Resolved"], 0),
-        (["Investigating", "Resolved"], None),
-        (["Investigating", "Identified", "Monitoring"], None),
-    ],
-)
-def test_11_an_incident_although_a_step_was_left_out(states, errors):
+def test_11_an_incident_although_a_step_was_left_out():
+    steps = ("Investigating", "Identified", "Monitoring", "Resolved")
+    cases = {"full": steps, "one less": (*steps[:2], steps[3]), "two less": (steps[0], steps[3]), "open": steps[:3]}
+    made = [({"item_url": url, "title": f"{state}: x"}, at) for url in cases for at, state in enumerate(cases[url])]
     with Engine("duckdb", settle=None) as engine:
         engine.subscribe(statements("PUBLISH incident"))
-        engine.process(
-            elements("S", "item", *(({"item_url": "u", "title": f"{state}: x"}, at) for at, state in enumerate(states)))
-        )
+        engine.process(elements("S", "item", *made))
         found = [etree.fromstring(one.xml) for one in engine.finish() if one.query == "incident"]
-    assert [int(one.get("errors", "")) for one in found] == ([] if errors is None else [errors])
-    assert [[child.tag for child in one] for one in found] == ([] if errors is None else [states])
+    told = sorted((one.get("errors"), tuple(child.tag for child in one)) for one in found)
+    assert told == [("0", cases["full"]), ("1", cases["one less"])]

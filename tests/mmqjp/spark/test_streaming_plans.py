@@ -142,18 +142,6 @@ def test_what_has_gone_meanwhile_is_told_and_read_when_it_is_there_again(tmp_pat
     assert driver.end == driver.start
 
 
-def test_what_cannot_be_opened_is_told_and_read_when_it_can_be(tmp_path):
-    driver = Driver(tmp_path)
-    (driver.drops / "1.jsonl").write_text(line("a"))
-    (driver.drops / "2.xml").write_text("<a/>")
-    (driver.drops / "3.xml").write_text("<a/>")
-    with shut(driver.drops / "1.jsonl", driver.drops / "2.xml"):
-        assert driver.step() == ["3.xml"] and len(driver.failed) == 2
-        assert all("Permission denied" in why for why in driver.failed.values())
-        assert driver.planned() == [] and driver.end == driver.start
-    assert sorted(driver.step()) == ["2.xml", "a"] and not driver.failed
-
-
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_what_cannot_be_read_further_is_let_rest_and_ends_a_run_over_what_is_there(tmp_path, name):
     driver = Driver(tmp_path)

@@ -417,9 +417,6 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path):
         connection.execute("INSERT INTO settings VALUES ('schema_version', '11', 8)")
     with pytest.raises(StoreError, match="the store has format 11, and this version of mmqjp reads formats up to 10"):
         Session("duckdb", state=state)
-    result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 11")
-    assert result.stderr.count("\n") == 1
 
 
 def test_manifests_of_a_newer_format_are_refused(tmp_path):
