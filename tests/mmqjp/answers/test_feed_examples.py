@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,46 +16,29 @@ DEFINITIONS = """
 DEFINE EVENT A FROM S//a->a (k := a/@k, n := number(a/@n));
 DEFINE EVENT B FROM S//b->b (k := b/@k);
 """
-END = Document("end", "<end/>", "S", 10**6 * SECOND)
-
-
-def at_second(id: str, at: int, xml: str) -> Document:
-    return Document(id, xml, "S", at * SECOND)
-
-
-def outputs_of(script: str, *arriving: Document) -> list[Output]:
-    with Session("duckdb", settle=0, quiet=True) as engine:
-        engine.subscribe(DEFINITIONS + script)
-        for one in (*arriving, END):
-            engine.process([one])
-        return list(engine.outputs())
-
-
-RISE = (
-    at_second("d1", 1, "<x><a k='u' n='1'/></x>"),
-    at_second("d2", 2, "<x><c/><a k='u' n='2.5'/><a k='v'/></x>"),
-    at_second("d3", 3, "<x><b k='u'/></x>"),
-)
 
 
 def inside(output: Output) -> str:
     return output.xml.partition(">")[2].removesuffix("</match>")
 
 
-@pytest.mark.parametrize(("item", "values"), [("a.k", ["u"]), ("a.n", ["1", "2.5"])])
-def test_matches_of_equal_events_with_equal_values_are_one_event(item, values):
+def test_matches_of_equal_events_with_equal_values_are_one_event():
     """They are two outputs, and two documents: which event is which variable may differ."""
-    found = outputs_of(
-        f"""
-        PATTERN SEQ(SET(A a, A b)) WHERE {{ [k] }} WITHIN 1 min RETURN {item} AS x PUBLISH both;
-        SELECT x AS y FROM both PUBLISH events;
-        SELECT x FROM both//match->m[./x->x] PUBLISH documents
-        """,
-        *RISE,
-    )
-    by_query = {name: [one for one in found if one.query == name] for name in ("both", "events", "documents")}
-    assert len(by_query["both"]) == len({one.id for one in by_query["both"]}) == len(by_query["documents"]) == 2
-    assert sorted(inside(one) for one in by_query["events"]) == [f"<y>{value}</y>" for value in values]
+    xmls = ("<x><a k='u' n='1'/></x>", "<x><a k='u' n='2.5'/><a k='v'/></x>", "<end/>")
+    for item, values in (("a.k", ["u"]), ("a.n", ["1", "2.5"])):
+        with Session("duckdb", settle=0, quiet=True) as engine:
+            engine.subscribe(f"""{DEFINITIONS}
+                PATTERN SEQ(SET(A a, A b)) WHERE {{ [k] }} WITHIN 1 min RETURN {item} AS x PUBLISH both;
+                SELECT x AS y FROM both PUBLISH events;
+                SELECT x FROM both//match->m[./x->x] PUBLISH documents
+                """)
+            for at, xml in zip((1, 2, 100), xmls, strict=True):
+                engine.process([Document(f"d{at}", xml, "S", at * SECOND)])
+            found = list(engine.outputs())
+        counts = Counter(one.query for one in found)
+        assert counts == {"both": 2, "events": len(values), "documents": 2}
+        assert len({one.id for one in found}) == len(found)
+        assert sorted(inside(one) for one in found if one.query == "events") == [f"<y>{value}</y>" for value in values]
 
 
 def test_silence_decides_what_did_not_happen(tmp_path):
