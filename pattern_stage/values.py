@@ -114,8 +114,18 @@ class Texts:
     def tested(self, name: str, args: Sequence[Ints]) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
         """Returns whether `name(*args)` holds, by row: TRUE, FALSE or UNDECIDED. `name` is in TESTS."""
         rows, at = _distinct_rows(args, len(self._code_of.texts))
-        outcomes = [_outcome(TESTS[name], row) for row in zip(*map(self.texts, rows), strict=True)]
+        outcomes = [self.outcome(name, row) for row in zip(*(column.tolist() for column in rows), strict=True)]
         return np.array(outcomes, np.int8)[at]
+
+    def outcome(self, name: str, args: Iterable[int]) -> int:
+        """Returns the outcome of a test of the texts of codes."""
+        texts = [self.text(code) for code in args]
+        if None in texts:
+            return UNDECIDED
+        try:
+            return TRUE if TESTS[name](*texts) else FALSE
+        except (PatternError, PatternLimit):
+            return UNDECIDED
 
     # ------------------------------------------------------------ forgetting
 
@@ -223,15 +233,6 @@ def _distinct_rows(columns: Sequence[Ints], size: int) -> tuple[list[Ints], Ints
 def _concatenated(texts: tuple[str | None, ...]) -> str | None:
     known = [text for text in texts if text is not None]
     return "".join(known) if len(known) == len(texts) and sum(map(len, known)) <= MOST_TEXT else None
-
-
-def _outcome(test: Callable[..., bool], args: tuple[str | None, ...]) -> int:
-    if None in args:
-        return UNDECIDED
-    try:
-        return TRUE if test(*args) else FALSE
-    except (PatternError, PatternLimit):
-        return UNDECIDED
 
 
 def plain_values(column: Column, texts: Texts) -> list[Any]:

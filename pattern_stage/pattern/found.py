@@ -16,18 +16,8 @@ import numpy as np
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Columns, Mask, column_of, spread
 from pattern_stage.lineage import Lineage
-from pattern_stage.pattern.masks import (
-    EVERY,
-    EventTuple,
-    Root,
-    Trail,
-    expanded,
-    flags_of,
-    mask_to_rows,
-    masks_by_place,
-    rows_to_mask,
-)
-from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns
+from pattern_stage.pattern.masks import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
+from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns, Tally
 from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated, slots_of
 from pattern_stage.plan import Rows
 from pattern_stage.values import (
@@ -633,50 +623,6 @@ def _of_right(condition: EventCondition, own: Mapping[str, Referent]) -> EventCo
     return map_leaves(condition, leaf)
 
 
-class Tally:
-    """Counts by sets of rows, and finds rows with more than `most`; inspects single rows only if one may have."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._counts: dict[int, int] = {}
-        self._room = most
-
-    def add(self, rows: int, amount: int = 1) -> None:
-        """Counts `amount` for each of these rows."""
-        self._counts[rows] = self._counts.get(rows, 0) + amount
-        self._room -= amount
-
-    def clear(self) -> None:
-        if self._counts:
-            self._counts, self._room = {}, self._most
-
-    def over(self) -> int:
-        """Returns, and forgets, the rows with more than `most`."""
-        if self._room >= 0:
-            return 0
-        counts = self.by_row()
-        found = rows_to_mask(np.flatnonzero(counts > self._most))
-        if found:
-            before, self._counts = self._counts, {}
-            for mask, amount in before.items():
-                if left := mask & ~found:
-                    self._counts[left] = self._counts.get(left, 0) + amount
-        self._room = self._most - int(counts[counts <= self._most].max(initial=0))
-        return found
-
-    @property
-    def room(self) -> int:
-        """Lower bound of what may be counted before a row has too much; may be negative."""
-        return self._room
-
-    def by_row(self) -> Ints:
-        size = max((mask.bit_length() for mask in self._counts), default=0)
-        found = np.zeros(size, np.int64)
-        for mask, amount in self._counts.items():
-            found[mask_to_rows(mask)] += amount
-        return found
-
-
 class RowWindows:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -754,13 +700,23 @@ class LateKills:
     def __bool__(self) -> bool:
         return bool(self._negations)
 
-    def left(self, window: int, found: BundleMatches, parameters: tuple[Column, ...]) -> BundleMatches:
-        """Returns the pairs of match and row that no negated event kills."""
+    def left(
+        self, window: int, found: BundleMatches, parameters: tuple[Column, ...], most: int
+    ) -> tuple[BundleMatches, Ints]:
+        """Returns the pairs of match and row that no negated event kills, and by row the number of comparisons of its
+        matches with events. A row with more than `most` has no matches."""
+        steps = np.zeros(int(found.rows.max(initial=-1)) + 1, np.int64)
         for at, group, tests in self._negations:
             table = found.table
             killed = np.zeros(len(found.at), np.bool_)
             begin, end = _gaps(table, window, group)
             for pairs, others, events in self._blocks(found, at, begin, end):
+                steps += np.bincount(found.rows[pairs], minlength=len(steps))
+                killed |= (steps > most)[found.rows]
+                if killed.all():
+                    break
+                alive = ~killed[pairs]
+                pairs, others = pairs[alive], others[alive]
                 held = np.ones(len(pairs), np.bool_)
                 for test in tests:
                     left = np.flatnonzero(held)
@@ -768,7 +724,7 @@ class LateKills:
                     held[left] = test(table, matches, (rows, parameters), events, others[left])
                 killed[pairs[held]] = True
             found = found.only(~killed)
-        return found
+        return found, steps
 
     def _blocks(
         self, found: BundleMatches, at: int, begin: Ints, end: Ints

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -180,6 +181,10 @@ class PatternHost(PatternOp, Generic[S, F]):
         saved: list[tuple[KeyValues, SavedPart]] = []
         for group, store in self._stores.items():
             saved += self._saved(store)
+            if spent := list(store.block.saved()):
+                writer = self._writer()
+                steps = [(times, steps, writer.mask(rows)) for times, steps, rows in spent]
+                saved.append(((), writer.done(spent=steps)))
             if group in self._apart:
                 for key, ends in self._apart[group].ends.items():
                     writer = self._writer()
@@ -192,6 +197,9 @@ class PatternHost(PatternOp, Generic[S, F]):
             reader = PartReader(data, numbers, rows, self._texts, self._kinds, self._streams, self._absent_streams)
             if "ends" in reader.data:
                 self._apart[group].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
+            elif "spent" in reader.data:
+                for times, steps, spent in reader.data["spent"]:
+                    self._stores[group].block.adopt(times, steps, reader.mask(spent))
             else:
                 self._restore(self._stores[group], key, reader)
 
@@ -236,13 +244,15 @@ class BundleHost(PatternHost[T, BundleMatches]):
         store.begin()
         bundles: list[Bundle] = []
         for time, arrivals in epochs:
+            if self._settles:
+                yield from self._settled_at_times(group, store, store.pass_until(time))
             bundles += self._step(store, time, arrivals)
-            if bundles and self._settles:
-                yield self._settled(group, store, bundles)
+            if self._settles:
+                yield from self._settled_at_times(group, store, bundles)
                 bundles = []
         bundles += store.pass_until(until)
         if self._settles:
-            yield self._settled(group, store, bundles)
+            yield from self._settled_at_times(group, store, bundles)
         else:
             for some in batch_bundles(bundles):
                 yield expand_bundles(some, distinct=self._distinct)
@@ -250,6 +260,10 @@ class BundleHost(PatternHost[T, BundleMatches]):
     @property
     def _distinct(self) -> bool:
         return len(self._stores) > 1
+
+    def _settled_at_times(self, group: Hashable, store: T, bundles: list[Bundle]) -> Iterator[BundleMatches]:
+        for _, some in groupby(bundles, key=lambda one: one.ending.known):
+            yield self._settled(group, store, list(some))
 
     def _settled(self, group: Hashable, store: T, bundles: list[Bundle]) -> BundleMatches:
         found = self._checked(store, expand_bundles(bundles, distinct=self._distinct))

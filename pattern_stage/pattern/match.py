@@ -6,22 +6,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from common import limits
 from common.arrays import Ints
-from common.bounds import BEGINNING
+from common.bounds import BEGINNING, INFINITE
 from common.limits import LimitName
 from pattern_stage.columns import Column, column_of
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
 from pattern_stage.pattern.cells import CellTable
-from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded, mask_to_rows
+from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.rows import KeyValues
 from templates.witness import plain_node
 from xscl.algebra.events import Kind
@@ -104,6 +105,88 @@ class Apart:
             self.ends = {key: some for key, some in kept.items() if some}
 
 
+class Tally:
+    """Counts by sets of rows, and finds rows with more than `most`; inspects single rows only if one may have."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: dict[int, int] = {}
+        self._room = most
+
+    def add(self, rows: int, amount: int = 1) -> None:
+        """Counts `amount` for each of these rows."""
+        self._counts[rows] = self._counts.get(rows, 0) + amount
+        self._room -= amount
+
+    def clear(self) -> None:
+        if self._counts:
+            self._counts, self._room = {}, self._most
+
+    def over(self) -> int:
+        """Returns, and forgets, the rows with more than `most`."""
+        if self._room >= 0:
+            return 0
+        counts = self.by_row()
+        found = rows_to_mask(np.flatnonzero(counts > self._most))
+        if found:
+            before, self._counts = self._counts, {}
+            for mask, amount in before.items():
+                if left := mask & ~found:
+                    self._counts[left] = self._counts.get(left, 0) + amount
+        self._room = self._most - int(counts[counts <= self._most].max(initial=0))
+        return found
+
+    @property
+    def room(self) -> int:
+        """Lower bound of what may be counted before a row has too much; may be negative."""
+        return self._room
+
+    def by_row(self) -> Ints:
+        size = max((mask.bit_length() for mask in self._counts), default=0)
+        found = np.zeros(size, np.int64)
+        for mask, amount in self._counts.items():
+            found[mask_to_rows(mask)] += amount
+        return found
+
+
+class BlockSteps:
+    """The steps that each row has taken in its block: consecutive times at which it took any."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times = self._steps = np.zeros(0, np.int64)
+
+    def add(self, counts: Ints) -> int:
+        """Counts the steps of one time by row, and returns the rows that have taken too many."""
+        rows = np.flatnonzero(counts)
+        self._grow(len(counts))
+        self._clear(rows[self._times[rows] == limits.BLOCK])
+        self._times[rows] += 1
+        self._steps[rows] += counts[rows]
+        return rows_to_mask(rows[self._steps[rows] > self._most])
+
+    def remove_rows(self, gone: int) -> None:
+        rows = mask_to_rows(gone)
+        self._clear(rows[rows < len(self._times)])
+
+    def saved(self) -> Iterator[tuple[int, int, int]]:
+        """Yields times, steps, and the rows that have taken these."""
+        pairs = np.stack([self._times, self._steps], axis=1)
+        for times, steps in np.unique(pairs[self._times > 0], axis=0).tolist():
+            yield times, steps, rows_to_mask(np.flatnonzero((pairs == (times, steps)).all(axis=1)))
+
+    def adopt(self, times: int, steps: int, mask: int) -> None:
+        rows = mask_to_rows(mask)
+        self._grow(int(rows.max(initial=-1)) + 1)
+        self._times[rows], self._steps[rows] = times, steps
+
+    def _grow(self, size: int) -> None:
+        self._times, self._steps = grow_array(self._times, size), grow_array(self._steps, size)
+
+    def _clear(self, rows: Ints) -> None:
+        self._times[rows] = self._steps[rows] = 0
+
+
 class KeptRows(ABC):
     """What waits for some rows. `window` is the greatest span of a match."""
 
@@ -114,6 +197,9 @@ class KeptRows(ABC):
         """The time up to which it was advanced."""
         self._gone = 0
         """The rows that exceeded a limit in this epoch."""
+        self._steps = Tally(meter.limits.work)
+        """Steps in an epoch."""
+        self.block = BlockSteps(meter.limits.work_of_block)
 
     def add_rows(self, new: int, window: int) -> None:
         """Adds rows whose greatest window this is."""
@@ -134,6 +220,21 @@ class KeptRows(ABC):
             self._meter.tell(mask_to_rows(rows), time, bound)
             self.rows &= ~rows
             self._gone |= rows
+
+    def spend(self, rows: int, steps: int, time: int) -> int:
+        """Counts steps for rows in an epoch, and stops those that take too many. Returns them."""
+        self._steps.add(rows, steps)
+        over = self._steps.over()
+        self.exceed(over, time, "work")
+        return over
+
+    def end_steps(self, time: int, counts: Ints | None = None) -> None:
+        """Ends the steps of an epoch, or those counted by row."""
+        if counts is not None:
+            self.exceed(rows_to_mask(np.flatnonzero(counts > self._meter.limits.work)), time, "work")
+        if self._meter.limits.work_of_block < INFINITE:
+            self.exceed(self.block.add(self._steps.by_row() if counts is None else counts), time, "work_of_block")
+        self._steps.clear()
 
     @abstractmethod
     def waiting(self) -> Iterable[tuple[int, int]]:

@@ -24,6 +24,7 @@ from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, finite_or_nan, single_events
 from xscl.algebra.events import AllOf, EventCondition, Kind, Parameter, Schema, Value, leaves
+from xscl.algebra.values import number_text
 
 _SCALAR_CLASSES = 16
 """Up to this number, sets of rows are united one by one."""
@@ -285,11 +286,11 @@ def scalar_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
         "first_text": lambda *codes: next((code for code in codes if code != NULL_TEXT), NULL_TEXT),
         "first_number": lambda *numbers: next((number for number in numbers if number == number), math.nan),
         "code": texts.code,
-        "written": lambda number: int(texts.written(np.array([number]))[0]),
+        "written": lambda number: texts.code(None if number != number else number_text(number)),
         "number_of": lambda name, code: float(texts.derived_numbers(name, one(code))[0]),
         "derived": lambda name, code: int(texts.derived(name, one(code))[0]),
         "concatenated": lambda *codes: int(texts.concatenated(list(map(one, codes)))[0]),
-        "tested": lambda name, wanted, *codes: int(texts.tested(name, list(map(one, codes)))[0]) == wanted,
+        "tested": lambda name, wanted, *codes: texts.outcome(name, codes) == wanted,
     }
 
 
@@ -486,13 +487,16 @@ class RowTest:
         self._values, self._gathered, self._scalar = values, gathered, scalar
         self._holds = compile_condition(condition, values, None, texts)
         self._columns = sorted({leaf.index for leaf in leaves(condition) if isinstance(leaf, Parameter)})
-        self._rows: Ints = np.zeros(0, np.int64)
-        self._heads = self._class_of = self._rows
+        self._few_rows: list[tuple[int, list[Any]]] = []
+        """Bit and parameters of each row, if they are tested one by one."""
+        self._heads = self._class_of = np.zeros(0, np.int64)
         self._parameters: tuple[Column, ...] = ()
 
     def follow(self, rows: Rows, numbers: Ints) -> None:
         """Updates to the current rows."""
-        self._rows, self._parameters = numbers, rows.parameters
+        self._parameters = rows.parameters
+        few = numbers.tolist() if len(numbers) <= _SCALAR_ROWS else []
+        self._few_rows = [(1 << row, [column[row].item() for column in rows.parameters]) for row in few]
         size = int(numbers.max(initial=-1)) + 1
         self._class_of = np.full(size, -1, np.int64)
         if len(numbers):
@@ -505,16 +509,14 @@ class RowTest:
         for vector in self._gathered(registers, event):
             if not mask:
                 break
-            mask &= self._few(vector, mask) if len(self._rows) <= _SCALAR_ROWS else self._many(vector)
+            mask &= self._few(vector, mask) if self._few_rows else self._many(vector)
         return mask
 
     def _few(self, vector: tuple[Any, ...], mask: int) -> int:
         held = 0
-        for row in self._rows.tolist():
-            if mask >> row & 1:
-                parameters = [column[row].item() for column in self._parameters]
-                if self._scalar(vector, parameters):
-                    held |= 1 << row
+        for row, parameters in self._few_rows:
+            if mask & row and self._scalar(vector, parameters):
+                held |= row
         return held
 
     def _many(self, vector: tuple[Any, ...]) -> int:

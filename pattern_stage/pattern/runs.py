@@ -4,13 +4,14 @@ are reported. Rows of one pattern share runs if they have one window, or any whe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from common.arrays import Ints
-from common.bounds import BEGINNING, deadline
+from common.bounds import BEGINNING, INFINITE, deadline
 from pattern_stage.columns import Flow, no_flow
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
@@ -55,6 +56,13 @@ class KeptRuns(KeptTrails):
         self._nothing_absent: list[list[tuple[EventTuple, int]]] = [[] for _ in some]
         self._ends_at_once = not program.kleene[program.last] and not self.trailing
         """Whether nothing is kept of what ends with the last variable."""
+        edges = [(of, roles.takes[of], program.takes[of]) for of in range(groups) if program.kleene[of]]
+        edges += [(of - 1, roles.begins[of], program.begins[of]) for of in range(1, groups)]
+        for of, negations in enumerate(self._killing):
+            table = -1 if of == program.last else of
+            edges += [(table, roles.negations[at], negation.edge) for at, negation in negations]
+        self._edges = edges
+        """The edges by which an event is compared with runs: the place of their cells, its role, and the tests."""
 
     def kept_cells(self) -> Iterator[Cell]:
         for part in self.parts.values():
@@ -148,6 +156,7 @@ class KeptRuns(KeptTrails):
 
     def remove_rows(self, gone: int) -> None:
         self.rows &= ~gone
+        self.block.remove_rows(gone)
         for key, part in list(self.parts.items()):
             part.absent = [[(one, of & ~gone) for one, of in some if of & ~gone] for some in part.absent]
             self._change(key, part.tables, lambda cell: cell.without(gone))
@@ -188,17 +197,14 @@ class RunStore(KeptRuns):
         told = self.pass_until(time)
         if not (self._strict or self._remembered) and all(map(self._is_idle, arrivals)):
             return told
-        if len(arrivals) == 1:
-            key = arrivals[0].key
-            if key is not None:
-                self._meet(key, arrivals)
-        else:
-            by_key: dict[KeyValues, list[Arrival]] = {}
-            for one in arrivals:
-                if one.key is not None:
-                    by_key.setdefault(one.key, []).append(one)
-            for key, some in by_key.items():
-                self._meet(key, some)
+        by_key: dict[KeyValues, list[Arrival]] = {}
+        for one in arrivals:
+            if one.key is not None:
+                by_key.setdefault(one.key, []).append(one)
+        if self._meter.limits.work < INFINITE:
+            self._compare(by_key, time)
+        for key, some in by_key.items():
+            self._meet(key, some)
         if self._strict:
             begin = max(one.event[0] for one in arrivals)
             for key in list(self.parts):
@@ -207,6 +213,42 @@ class RunStore(KeptRuns):
 
     def _is_idle(self, one: Arrival) -> bool:
         return one.key is None or not (one.key in self.parts or one.masks[self.roles.begins[0]] & self.rows)
+
+    def _compare(self, by_key: dict[KeyValues, list[Arrival]], time: int) -> None:
+        """Counts the comparisons of an epoch's events with runs, before any is made: where a row may have too many of
+        them, and with negations always, since those are counted over a block."""
+        parts = [(part, some) for key, some in by_key.items() if (part := self.parts.get(key)) is not None]
+        if not self.program.negations:
+            at_most = sum(len(some) * sum(map(len, part.cells)) for part, some in parts)
+            if at_most * 2 <= self._meter.limits.work:
+                return
+        for part, some in parts:
+            tables = part.tables
+            for arrival in some:
+                for place, role, edge in self._edges:
+                    if rows := arrival.masks[role] & self.rows:
+                        cells = tables[place].asked([edge.equal], arrival.event)
+                        for held, count in Counter(self._concerned(one, arrival.event, rows) for one in cells).items():
+                            self._steps.add(held, count if held else 0)
+                        self.exceed(self._steps.over(), time, "work")
+                if rows := arrival.masks[self.roles.begins[0]] & self.rows:
+                    for negated in (one for at in self._leading for one in part.absent[at]):
+                        self._steps.add(rows & negated[1])
+                    self.exceed(self._steps.over(), time, "work")
+        if self.program.negations:
+            self.end_steps(time)
+        self._steps.clear()
+
+    def _concerned(self, cell: Cell, event: EventTuple, rows: int) -> int:
+        """Returns the rows with a run in a cell that may go on with an event."""
+        found, low = 0, event[1] - self.window
+        for at in range(cell.before(event[0]) - 1, -1, -1):
+            one = cell.entries[at]
+            if one.top < low or not rows & one.reach & ~found:
+                break
+            if one.start >= low:
+                found |= rows & one.rows & self.windows.fitting(event[1] - one.start)
+        return found
 
     def _meet(self, key: KeyValues, arrivals: Sequence[Arrival]) -> None:
         part = self.parts.get(key)
@@ -363,13 +405,13 @@ class RunStore(KeptRuns):
                     if not rows:
                         continue
                     for cell in list(cells.asked([negation.edge.equal], arrival.event)):
-                        if held := self._held(negation.edge, cell.registers, arrival.event, rows):
-                            stop = cell.before(arrival.event[0])
-                            if stop and is_last:
+                        stop = cell.before(arrival.event[0])
+                        if stop and (held := self._held(negation.edge, cell.registers, arrival.event, rows)):
+                            if is_last:
                                 cell.take(stop, held if held != self.rows else EVERY)
                                 if not cell.entries:
                                     del cells[cell.name]
-                            elif stop:
+                            else:
                                 cell.kill(arrival.event, held)
                                 self.add_weight(1)
 
@@ -501,7 +543,10 @@ class RunMatching(BundleHost[RunStore]):
         return store.step(time, arrivals)
 
     def _checked(self, store: RunStore, found: BundleMatches) -> BundleMatches:
-        found = self._late.left(store.window, found, self._rows.parameters)
+        if self._late and len(found.at):
+            time, most = int(found.table.known[0]), self._meter.limits.work
+            found, steps = self._late.left(store.window, self._in_window(found), self._rows.parameters, most)
+            store.end_steps(time, steps)
         return self._with_having(found) if self._is_apart else found
 
     def _with_having(self, found: BundleMatches) -> BundleMatches:

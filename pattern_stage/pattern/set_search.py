@@ -14,16 +14,10 @@ from heapq import heappush
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from common import limits
-from common.arrays import Ints
-from common.bounds import BEGINNING, END, INFINITE, deadline
-from pattern_stage.fan_out import grow_array
+from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.found import Tally
-from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
-from pattern_stage.pattern.match import KeptRows, SetMatch
+from pattern_stage.pattern.masks import EventTuple
+from pattern_stage.pattern.match import KeptRows, SetMatch, Tally
 from pattern_stage.pattern.rows import KeyValues
 
 _Candidates = Sequence[tuple[EventTuple, int]]
@@ -413,47 +407,6 @@ BufferedEvent = tuple[EventTuple, tuple[int, ...], int]
 """A waiting event, the rows that accept it in each role, and its input."""
 
 
-class BlockSteps:
-    """The steps that each row has taken in its block: consecutive times at which it took any."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._times = self._steps = np.zeros(0, np.int64)
-
-    def add(self, tally: Tally) -> int:
-        """Counts the steps of one time, and returns the rows that have taken too many."""
-        if self._most == INFINITE:
-            return 0
-        counts = tally.by_row()
-        rows = np.flatnonzero(counts)
-        self._grow(len(counts))
-        self._clear(rows[self._times[rows] == limits.BLOCK])
-        self._times[rows] += 1
-        self._steps[rows] += counts[rows]
-        return rows_to_mask(rows[self._steps[rows] > self._most])
-
-    def remove_rows(self, gone: int) -> None:
-        rows = mask_to_rows(gone)
-        self._clear(rows[rows < len(self._times)])
-
-    def saved(self) -> Iterator[tuple[int, int, int]]:
-        """Yields times, steps, and the rows that have taken these."""
-        pairs = np.stack([self._times, self._steps], axis=1)
-        for times, steps in np.unique(pairs[self._times > 0], axis=0).tolist():
-            yield times, steps, rows_to_mask(np.flatnonzero((pairs == (times, steps)).all(axis=1)))
-
-    def adopt(self, times: int, steps: int, mask: int) -> None:
-        rows = mask_to_rows(mask)
-        self._grow(int(rows.max(initial=-1)) + 1)
-        self._times[rows], self._steps[rows] = times, steps
-
-    def _grow(self, size: int) -> None:
-        self._times, self._steps = grow_array(self._times, size), grow_array(self._steps, size)
-
-    def _clear(self, rows: Ints) -> None:
-        self._times[rows] = self._steps[rows] = 0
-
-
 class KeptSets(KeptRows):
     """The waiting events of the rows with one window, by key."""
 
@@ -470,9 +423,6 @@ class KeptSets(KeptRows):
         """Number of events that may be added before a row may exceed the limit."""
         self.found = Tally(meter.limits.matches)
         """Matches of an epoch, which EARLIEST MAXIMAL and NON OVERLAPPING choose among."""
-        self._steps = Tally(meter.limits.work)
-        """Steps of the search in an epoch."""
-        self.block = BlockSteps(meter.limits.work_of_block)
 
     def keep(self, key: KeyValues, one: BufferedEvent) -> None:
         self.kept.setdefault(key, []).append(one)
@@ -518,8 +468,7 @@ class KeptSets(KeptRows):
     def end_found(self, time: int) -> None:
         """Ends the search of an epoch."""
         self.found.clear()
-        self.exceed(self.block.add(self._steps), time, "work_of_block")
-        self._steps.clear()
+        self.end_steps(time)
         if self._gone:
             self.remove_rows(self._gone)
             self._gone = 0
@@ -535,11 +484,7 @@ class KeptSets(KeptRows):
         return over
 
     def spend(self, rows: int, events: int, time: int) -> int:
-        """Counts the steps of events for rows in an epoch, and stops those that take too many. Returns them."""
-        self._steps.add(rows, events * _STEPS_OF_EVENT)
-        over = self._steps.over()
-        self.exceed(over, time, "work")
-        return over
+        return super().spend(rows, events * _STEPS_OF_EVENT, time)
 
     def remove_rows(self, gone: int) -> None:
         self.rows &= ~gone

@@ -339,9 +339,6 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         return ((stream, event) for some in store.kept.values() for event, _, stream in some)
 
     def _saved(self, store: KeptSets) -> Iterator[tuple[KeyValues, SavedPart]]:
-        if spent := list(store.block.saved()):
-            writer = self._writer()
-            yield (), writer.done(spent=[(times, steps, writer.mask(rows)) for times, steps, rows in spent])
         for key, some in store.kept.items():
             writer = self._writer()
             kept = [
@@ -351,10 +348,6 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
             yield key, writer.done(kept=kept, passed=store.passed)
 
     def _restore(self, store: KeptSets, key: KeyValues, reader: PartReader) -> None:
-        if "spent" in reader.data:
-            for times, steps, spent in reader.data["spent"]:
-                store.block.adopt(times, steps, reader.mask(spent))
-            return
         passed = reader.data["passed"]
         store.passed = max(store.passed, passed)
         some: list[BufferedEvent] = []

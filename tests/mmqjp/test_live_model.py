@@ -353,6 +353,21 @@ WRONG: dict[str, list[Operation]] = {
         ]
         for window in (7, 8, 9)
     },
+    **{
+        f"what waits with an event is there again although its publisher has gone: {type(change).__name__}": [
+            Reopen(settle=3 * SECOND),
+            Subscribe(
+                f'{EVENT_B}; FROM FILTER{{k = "u"}} B PUBLISH E; '
+                'FROM FILTER{k != "v"} E NEXT{$1.k = $2.k} B PUBLISH P'
+            ),
+            Batch((doc("d1", 0, "<a><y>u</y></a>"), doc("d2", 5, "<b><y>z</y></b>"))),
+            change,
+            Batch((doc("d3", 5, "<a><y>u</y></a>"),)),
+            Reopen(settle=3 * SECOND),
+            Batch((doc("d4", 10, "<a><y>v</y></a>"),)),
+        ]
+        for change in (Subscribe(f'{EVENT_B}; FROM FILTER{{k = "v"}} B PUBLISH E'), Pause("E"), Unsubscribe("E"))
+    },
     "all documents are dropped, and their numbers are not": [
         Reopen(lateness=0, idle_after=SECOND),
         Batch(tuple(doc(f"d{n}", n, "<a>v</a>") for n in range(5))),

@@ -249,8 +249,8 @@ def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind, mo
     rng = Random(seed)
     monkeypatch.setattr("common.limits.BLOCK", rng.choice((2, 5, 10_000)))
     limits = Quota(
-        *(rng.choice((0, 2, 5, 9, 1_000)), rng.choice((3, 1_000)), rng.choice((50, 250, 10**6))),
-        work_of_block=rng.choice((50, 400, 2_000, 10**6)),
+        *(rng.choice((0, 2, 5, 9, 1_000)), rng.choice((3, 1_000)), rng.choice((4, 50, 250, 10**6))),
+        work_of_block=rng.choice((9, 50, 400, 2_000, 10**6)),
     )
     at_once = with_limits(world, Run((END,)), limits)
     judge = PatternWorld(world.schemas, world.given, world.statements, order=at_once.order())

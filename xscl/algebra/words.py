@@ -100,14 +100,14 @@ def words(text: str) -> frozenset[str]:
     return frozenset(islice(_words(text), MOST_WORDS))
 
 
-@lru_cache(maxsize=8_192)
+@lru_cache(maxsize=4_096)
 def _remembered(text: str) -> frozenset[str]:
     return words(text)
 
 
 def words_again(text: str) -> frozenset[str]:
-    """`words`, cached for a short text: it is called when texts are joined, and again when two are compared."""
-    return _remembered(text) if len(text) <= _MOST_REMEMBERED else words(text)
+    """`words`, cached unless the text is long: it is called when texts are joined, and again when two are compared."""
+    return _remembered(text) if len(text) <= _MOST_SPLIT else words(text)
 
 
 def words_text(text: str) -> str:
@@ -194,6 +194,9 @@ of `encode_words`. No query can name it: a query's `words` has no literal."""
 
 _MOST_REMEMBERED = 1_000
 """Maximum length of texts whose comparison is cached."""
+
+_MOST_SPLIT = 4_000
+"""Maximum length of texts whose words are cached."""
 
 
 def near(text: str, other: str, threshold: str) -> bool:
