@@ -189,8 +189,8 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
 
 
 def is_sidecar(path: Path) -> bool:
-    """By the file's name (its feed may not be there yet), or by its content, if this names a feed or one is beside it.
-    Raises OSError."""
+    """By the file's name (its feed may not be there yet), or by its content, if a feed is beside it or it has both the
+    address and the time of a fetch. Raises OSError."""
     if path.suffix.lower() != SIDECAR_SUFFIX:
         return False
     if read_stem(path.stem) is not None:
@@ -200,7 +200,7 @@ def is_sidecar(path: Path) -> bool:
         notes = read_sidecar(path)
     except ValueError:
         return has_feed
-    return notes is not None and (has_feed or notes.url != "" or notes.fetched is not None)
+    return notes is not None and (has_feed or (notes.url != "" and notes.fetched is not None))
 
 
 HEAD = 4096
