@@ -270,7 +270,7 @@ def failed(name: str, state: Path, wait: float, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--from", "start", metavar="START", required=True,
-    help="Where to begin: start, the seq of an output, or the time of a commit.",
+    help="Where to begin: start, the seq of an output, the time of a commit, or now, which repeats nothing.",
 )  # fmt: skip
 @store_options
 def replay(name: str, start: str, state: Path, wait: float) -> None:
@@ -283,8 +283,10 @@ def replay(name: str, start: str, state: Path, wait: float) -> None:
     Only what the store still keeps can be delivered again. Messages have the same ids as before.
     """
     read_start(start)
-    _client(state, wait).ask("sinks-replay", {"name": name, "from": start})
-    click.echo(f"{name}: delivers again")
+    again = _client(state, wait).ask("sinks-replay", {"name": name, "from": start})
+    click.echo(
+        f"{name}: delivers again" if again else f"{name}: nothing to deliver again from there on; its place stays"
+    )
 
 
 @sinks.command()

@@ -196,10 +196,8 @@ class SinkCommands:
         }
 
     def _replay(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        self._sinks.replay(
-            name := _sink_argument(arguments, "name"), read_start(_sink_argument(arguments, "from")), answers(name)
-        )
-        return name
+        start = read_start(_sink_argument(arguments, "from"))
+        return self._sinks.replay(_sink_argument(arguments, "name"), start, answers)
 
     def _reload(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
         tables = self._read_tables()

@@ -20,6 +20,7 @@ from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
     NO_ANSWERS,
     REMOVED,
+    CountAnswers,
     Course,
     Notes,
     SinkExists,
@@ -200,13 +201,16 @@ class SinkManager:
         self._course(name)
         return self._work.tested.get(name)
 
-    def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+    def replay(self, name: str, start: Start, answers: CountAnswers = lambda again: NO_ANSWERS) -> int:
         course = self._course(name)
+        waiting = course.backlog.count
         self._work.committed()
         self._work.let_go(name)
         course.begin(min(self._before(start), course.acked), self._now())  # or what waits between would be lost
         self._work.recount(course)
-        self._store(self.notes(), answers)
+        again = course.backlog.count - waiting
+        self._store(self.notes(), answers(again))
+        return again
 
     def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         self._live_course(name)

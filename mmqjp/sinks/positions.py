@@ -26,6 +26,9 @@ SinkStatus = Literal["running", "waiting", "paused", "stopped"]
 NO_ANSWERS: Mapping[str, str] = {}
 """No answers to commands."""
 
+CountAnswers = Callable[[int], Mapping[str, str]]
+"""Returns the answers to a command whose result is a number."""
+
 
 class UnknownSink(InputError, KeyError):
     """There is no sink of this name."""
@@ -93,8 +96,9 @@ class SinkControl(Protocol):
     def tested(self, name: str) -> str | None:
         """Returns the result of the last test: None if pending, "" if acknowledged, else the reason."""
 
-    def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Delivers again from an output or a time on, and in any case what waits."""
+    def replay(self, name: str, start: Start, answers: CountAnswers = lambda again: NO_ANSWERS) -> int:
+        """Delivers again from an output or a time on, and in any case what waits. Returns the number of outputs that
+        did not wait."""
 
     def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Removes a sink and its position."""

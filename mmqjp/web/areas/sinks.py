@@ -84,6 +84,7 @@ DONE = {
     "paused": "It is paused. It keeps its place, as far back as its backlog allows.",
     "resumed": "It tries again now.",
     "replayed": "It delivers again.",
+    "stays": "There is nothing to deliver again from there on. It keeps its place.",
     "tested": "The test was acknowledged.",
     "sent": "The test is under way: load this page again for its result.",
     "removed": "The sink was removed.",
@@ -185,10 +186,10 @@ def sinks_router(site: Site) -> APIRouter:
     @routes.post("/sinks/{name}/replay", response_class=HTMLResponse)
     def replay_form(request: Request, name: str, start: _FormText = "") -> Response:
         try:
-            site.ask("sinks-replay", {"name": name, "from": start.strip() or "start"})
+            again = site.ask("sinks-replay", {"name": name, "from": start.strip() or "start"})
         except InputError as error:
             return shown(request, name, 400, error=str(error))
-        return back(name, "replayed")
+        return back(name, "replayed" if again else "stays")
 
     @routes.post("/sinks/{name}/remove", response_class=HTMLResponse)
     def remove_form(request: Request, name: str) -> Response:

@@ -84,8 +84,18 @@ def test_where_a_sink_begins_and_delivers_again(state):
         sinks("add", f"all{number}", *HOOK, "--from", start)
     rows = map(json.loads, sinks("list", "--json").stdout.splitlines())
     assert [row["behind"] for row in rows] == [3, 2, 0, 3]
-    sinks("replay", "all2", "--from", "start")
+    for start, words in (
+        ("100", "nothing to"),
+        ("2030-01-01", "nothing to"),
+        ("now", "nothing to"),
+        ("start", "delivers"),
+    ):
+        assert sinks("replay", "all2", "--from", start).stdout.startswith(f"all2: {words}")
     assert shown("all2")["behind"] == 3
+    assert (
+        sinks("replay", "all2", "--from", "1").stdout
+        == "all2: nothing to deliver again from there on; its place stays\n"
+    )
 
 
 def test_what_is_listed(configured):

@@ -161,7 +161,7 @@ CHANGES: list[tuple[str, dict[str, Any], Any]] = [
     ("sinks-set", {"name": "old", "table": {"wait": "5s"}}, "old"),
     ("sinks-pause", {"name": "old"}, "old"),
     ("sinks-resume", {"name": "old"}, "old"),
-    ("sinks-replay", {"name": "old", "from": "start"}, "old"),
+    ("sinks-replay", {"name": "old", "from": "start"}, 0),
     ("sinks-remove", {"name": "old"}, "old"),
     ("sinks-reload", {}, ["other"]),
 ]
