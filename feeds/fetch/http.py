@@ -151,18 +151,23 @@ class DecodeError(InputError, ValueError):
 
 
 _NO_CODINGS = frozenset({"", "identity", "none", "null", "aws-chunked", "chunked", "binary", "7bit", "8bit", "utf-16"})
+_PLAIN = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff|[\s\0]*+[<{]")
+"""The beginning of XML or JSON, also in UTF-16."""
 
 
 def decode(data: bytes, codings: str, limit: int) -> bytes:
     """Decodes a body by its Content-Encoding: all of it, or at least its first `limit` + 1 bytes and never much more.
-    Raises DecodeError for invalid bytes or an unknown coding. Charsets and the like, as some servers name, are none."""
-    for coding in reversed([name.strip().lower() for name in codings.split(",")]):
+    Raises DecodeError for invalid bytes or an unknown coding. Charsets and the like, as some servers name, are none,
+    and so is whatever they name of plain XML or JSON."""
+    for coding in reversed([name.partition(";")[0].strip(" \t\"'").lower() for name in codings.split(",")]):
         if coding in _NO_CODINGS or codec_of(coding) is not None:
             continue
+        if coding not in _DECODERS:
+            if _PLAIN.match(data):
+                continue
+            raise DecodeError(f"the content coding {coding!r:.40} is not known")
         try:
             data = _DECODERS[coding](data, limit + 1)
-        except KeyError:
-            raise DecodeError(f"the content coding {coding!r:.40} is not known") from None
         except (zlib.error, brotli.error, zstandard.ZstdError, EOFError) as error:
             raise DecodeError(f"the body is not {coding}: {str(error) or 'it ends too early'}") from None
     return data

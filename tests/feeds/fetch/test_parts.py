@@ -55,7 +55,16 @@ def test_what_was_encoded_is_decoded_and_an_error_if_it_is_cut(data, cut, coding
     with pytest.raises(DecodeError, match=f"the body is not {coding}"):
         decode(encoded[: cut % len(encoded)] or b"\x1f", coding, 5000)
     with pytest.raises(DecodeError, match="the content coding 'rot13' is not known"):
-        decode(data, "rot13", 5000)
+        decode(b"a" + data, "rot13", 5000)
+
+
+@pytest.mark.parametrize(
+    "coding", ["utf-16le", "charset=utf-8", "UTF-8; q=1", "text/xml", "base64", '"gzip"', "x;, br"]
+)
+@pytest.mark.parametrize("plain", [b"\n<rss/>", b' {"a": 1}', "\ufeff<rss/>".encode(), " <a/>".encode("utf-16-be")])
+def test_a_coding_that_is_none_leaves_a_plain_body(coding, plain):
+    encode = ENCODERS.get(coding.strip('"').removeprefix("x;, "), bytes)
+    assert decode(encode(plain), coding, 5000) == plain
 
 
 @pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
