@@ -165,6 +165,8 @@ def _name(origin: Origin, feed: Feed) -> str:
 
 def _elements(text: str, form: EntryForm) -> FeedElements:
     text = without_declaration(text)
+    if not text.strip().strip("\0\ufeff"):
+        raise FeedError("not a feed that can be read: it is empty")
     if form == "item":
         text = windows_references(text)
     prolog = read_prolog(text.encode())
@@ -235,7 +237,8 @@ def _repaired(text: str) -> FeedElements:
         return found
     version = parsed.get("version", "")
     if not parsed.entries and (parsed.bozo or not version):
-        cause = _cause(parsed.bozo_exception) if parsed.bozo else "it is neither RSS, Atom nor JSON Feed"
+        is_markup = parsed.bozo and "<" in text
+        cause = _cause(parsed.bozo_exception) if is_markup else "it is neither RSS, Atom nor JSON Feed"
         raise FeedError(f"not a feed that can be read: {cause}")
     root = etree.Element(f"{{{ATOM}}}feed")
     _add_told(root, parsed.feed, version.startswith("atom"))
@@ -244,8 +247,12 @@ def _repaired(text: str) -> FeedElements:
     return FeedElements(root, list(root.iterchildren(f"{{{ATOM}}}entry")), True)
 
 
+_ITS_PLACE = re.compile(r"<unknown>:\d+:\d+: ")
+"""feedparser's place of an error, in a text that it has changed."""
+
+
 def _cause(error: object) -> str:
-    return one_line(str(error)) or type(error).__name__
+    return one_line(_ITS_PLACE.sub("", str(error))) or type(error).__name__
 
 
 def _add_told(holder: etree._Element, told: Any, atom: bool) -> None:

@@ -223,7 +223,12 @@ def test_what_is_no_feed_is_a_reject_and_an_empty_one_nothing():
     neither = "neither RSS, Atom nor JSON Feed"
     for form, feed, cause in (
         *(("item", "<html><body>404</body></html>", neither), ("item", "<rss><channel>", "not a feed")),
-        *(("item", "", neither), ("item", "\n", "not a feed"), ("item", "{", "not JSON")),
+        *(("item", "", "it is empty"), ("raw", "\n", "it is empty"), ("item", "{", "not JSON")),
+        *(
+            ("item", "hello", f"read: it is {neither}"),
+            ("item", '"x"', neither),
+            ("item", "<a", "read: unclosed token"),
+        ),
         *(("item", '{"version": 1}', "not a JSON Feed"), ("item", '{"a":' * 100_000, "nested")),
         ("item", '{"version": "https://jsonfeed.org/version/1"}', "without a list of items"),
         # Raw entries are not mended.
