@@ -13,7 +13,7 @@ from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
 from xscl.event_patterns import STRATEGIES
 from xscl.problems import EVENT_ADVICE, Lines, Problem
-from xscl.text import KEYWORDS, UNITS_HINT, SyntaxKind, bracket_problem, unit_hint
+from xscl.text import KEYWORDS, ONE_UNIT_HINT, UNITS, UNITS_HINT, SyntaxKind, bracket_problem, unit_hint
 
 _WORDS = {
     "NAME": "a name",
@@ -67,6 +67,7 @@ _WORDS = {
     "LAST": "v.LEN",
     "EARLIER": "..i-1",
 }
+_ONE_UNIT = "a window has one number and one unit"
 _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
 
@@ -95,7 +96,13 @@ _COMPUTE = (
     "SELECT x * 2 AS y FROM E"
 )
 
+_LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
+_LENGTH = rf"\s*(?i:{_LONG_UNITS}|{'|'.join(UNITS)}|m)\b"
+_MORE = rf"\s*(?:,|\+|(?i:and\b))?\s*[0-9.]+{_LENGTH}"
+
 _SPELLINGS = (
+    Rule(_ONE_UNIT, ONE_UNIT_HINT, _MORE, rf"(?<![\w.])[0-9.]+{_LENGTH}\s*(?:,|(?i:and))?", whole=True),
+    Rule(_ONE_UNIT, ONE_UNIT_HINT, _LENGTH + _MORE, r"(?<![\w.])[0-9.]+", whole=True),
     Rule("there is no operator ==", "write =", "=", "=", whole=True),
     Rule("there is no operator <>", "write !=", ">", "<", whole=True),
     Rule("there is no operator =<", "write <=", "<", "=", whole=True),
@@ -216,8 +223,6 @@ _DOCUMENT_RULES = (
     Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
 )  # fmt: skip
 
-
-_LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
 
 _EVENT_SPELLINGS = (
     # Spellings of other languages, in expressions and windows.

@@ -492,6 +492,7 @@ UNITS = {
 """Microseconds per unit of a window."""
 
 UNITS_HINT = "the units are us, ms, s, min, h, d and w; without one it is seconds"
+ONE_UNIT_HINT = "write one number and one unit, as in 90 min for 1 h 30 min"
 
 _OTHER_UNITS = {
     "min": "m mins minute minutes",
@@ -512,6 +513,8 @@ def unit_hint(unit: str) -> str:
     >>> unit_hint("Hours")
     'write h; the units are us, ms, s, min, h, d and w; without one it is seconds'
     """
+    if re.search("[0-9]", unit):
+        return ONE_UNIT_HINT
     meant = unit.lower() if unit.lower() in UNITS else _MEANT.get(unit.lower())
     return f"write {meant}; {UNITS_HINT}" if meant else UNITS_HINT
 
