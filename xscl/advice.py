@@ -116,7 +116,16 @@ _WITHOUT_SIDE = (
     Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
 )  # fmt: skip
 
+_ALONE = "a PATTERN stands alone, and is no input of another statement"
+_AS_STATEMENT = "leave out SELECT and FROM: PATTERN SEQ(A a, B b) WITHIN 7 d RETURN a.x AS x PUBLISH name"
+_PATTERN_INSIDE = (
+    Rule(_ALONE, _AS_STATEMENT, r"(?i:seq)\b", r"(?i:\bpattern)", whole=True),
+    Rule(_ALONE, _AS_STATEMENT, r"(?i:pattern\s+seq)\b", expects="FILTER"),
+    Rule(_ALONE, _AS_STATEMENT, r"\(", r"(?i:\bseq)", whole=True),
+)
+
 _DOCUMENT_RULES = (
+    *_PATTERN_INSIDE,
     # Element constructors.
     Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
     Rule("a single } in constructor text", "write }} for a brace", r"\}", expects="TEXT"),
@@ -258,6 +267,7 @@ _EVENT_PARTS = (
 )  # fmt: skip
 
 _QUERY_RULES = (
+    *_PATTERN_INSIDE,
     # What belongs to queries over documents.
     Rule("a path reads documents, and an event query reads events",
          "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/|->|@", expects="NEXT"),
