@@ -312,7 +312,13 @@ _QUERY_RULES = (
          r"[\w(]", expects="NEXT"),
 )  # fmt: skip
 
+_NO_SUMS = "there is no arithmetic in a definition"
+_COMPUTE_LATER = "write x := number(i/price) here, and compute in a query over the events: SELECT x * 2 AS y FROM E"
+
 _DEFINITION_RULES = (
+    Rule(_NO_SUMS, _COMPUTE_LATER, r"(?:[+*%/]|-(?!>)|div\b|mod\b)", expects="COMMA"),
+    Rule(_NO_SUMS, _COMPUTE_LATER, r"-|\((?=[^;]*(?:[+*%]|\s-\s|\bdiv\b))", ":="),
+    Rule(_NO_SUMS, _COMPUTE_LATER, r"[0-9]", "/"),
     Rule("DEFINE EVENT without a name", "write DEFINE EVENT and a name, FROM S//item->i (title := i/title)",
          before=r"(?i:\bevent)", expects="WORD"),
     Rule("FROM is missing", "write FROM and the path of the event, as in FROM S//item->i", expects="FROM"),
