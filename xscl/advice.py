@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -563,6 +563,21 @@ def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Pro
 
 _BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
 """A query without FROM, whose beginning is no variable's name."""
+
+
+_INPUT = re.compile(r"(?:\b(?i:from|next|union|join)\b|\}|^)\s*(\w+)\s*(->|\b(?i:as)\b)\s*\w*")
+
+
+def variable_of_event(text: str, start: int, events: Container[str]) -> Problem | None:
+    """The problem of a statement that binds a variable to one of the `events`, as queries do to documents."""
+    for found in _INPUT.finditer(text):
+        if (name := found[1]) in events:
+            both = re.search(r"\b(?i:next|fold)\b", text)
+            hint = f"write {name} alone, and " + ("x, $1.x or $2.x" if both else "x") + " for an attribute x"
+            return Problem(f"{name} is an event, and has no variable", Span(found.start(2), found.end()), hint).moved(
+                start
+            )
+    return None
 
 
 def _where_without_braces(text: str, at: int) -> Problem | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import cast
 
 from common.tools import track_progress
+from xscl.advice import variable_of_event
 from xscl.algebra.values import ElementConstructor, Hole, Span, holes_of
 from xscl.builder import Declaration
 from xscl.check import check_publishing, check_script
@@ -208,6 +209,10 @@ class _Parser:
             self._remember()
         return script
 
+    @cached_property
+    def _defined(self) -> Set[str]:
+        return self._known_events.defined.keys() | set(_DEFINED.findall(self._clean))
+
     def _script(self, namespaces: tuple[tuple[str, str], ...]) -> Script:
         queries = tuple(query for _, query in self._queries)
         if not self._events:
@@ -222,8 +227,10 @@ class _Parser:
                 raise statement.problem
             node = parse_event_statement(self._clean, kind, statement.span, self._lines, reuse=reuse)
         except Problem as problem:
-            self._problems.append(problem)
-            self._failed_events |= name_in(self._clean[statement.span.start : statement.span.end])
+            text = self._clean[statement.span.start : statement.span.end]
+            told = variable_of_event(text, statement.span.start, self._defined) if kind == "event query" else None
+            self._problems.append(told or problem)
+            self._failed_events |= name_in(text)
             return
         self._events.append(node)
         self._order.append("definition" if isinstance(node, EventDefinition) else "event query")
@@ -245,7 +252,7 @@ class _Parser:
             reuse = reuse and ("<" not in text or self._text.startswith(text, span.start))
             node = _parse_statement(text, span.start, self._lines, reuse=reuse)
         except Problem as problem:
-            self._problems.append(problem)
+            self._problems.append(variable_of_event(text, span.start, self._defined) or problem)
             # Otherwise its prefix would be reported wherever it is used.
             if failed := _FAILED_DECLARATION.match(self._clean, statement.span.start):
                 self._declarations.append(Declaration(failed[1], "?", statement.span))
@@ -278,6 +285,7 @@ class _Parser:
 
 
 _XML_PREFIX = re.compile(r"(?<![\w.\-])xml\s*:")
+_DEFINED = re.compile(r"\bdefine\s+event\s+(\w+)", re.IGNORECASE)
 _FAILED_DECLARATION = re.compile(r"declare\s+namespace\s+([\w.\-]+)", re.IGNORECASE)
 
 
