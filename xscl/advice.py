@@ -565,7 +565,8 @@ _BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
 """A query without FROM, whose beginning is no variable's name."""
 
 
-_INPUT = re.compile(r"(?:\b(?i:from|next|union|join)\b|\}|^)\s*(\w+)\s*(->|\b(?i:as)\b)\s*\w*")
+_ALIAS = rf"(?!(?i:{'|'.join({*RESERVED, *KEYWORDS})})\b)\w+\s*(?:$|[,)]|(?i:within|publish|next|fold|union|where)\b)"
+_INPUT = re.compile(rf"(?:\b(?i:from|next|union|join)\b|\}}|^)\s*(\w+)\s*(->|\b(?i:as)\b|\b(?={_ALIAS}))\s*\w*")
 
 
 def variable_of_event(text: str, start: int, events: Container[str]) -> Problem | None:
