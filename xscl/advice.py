@@ -208,6 +208,8 @@ _DOCUMENT_RULES = (
     Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
     Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
     # Bindings.
+    Rule("a path begins with a variable of its block", "write i/{0}:{1} where the block ends in ->i",
+         r":([\w*][\w\-]*)", r"\b([\w\-]+)", without="NAME", whole=True),
     Rule("a path in a predicate or in SELECT binds no variable", "bind it in the block", "(?i:as)\\b", expects="AND"),
     Rule("a variable is missing", "write a name behind the arrow", r"(?!\w)", "->"),
     Rule("a variable is missing", "write a name behind AS", r"(?!\w)", r"(?i:\bas)"),
@@ -234,6 +236,8 @@ _DOCUMENT_RULES = (
 
 
 _EVENT_SPELLINGS = (
+    Rule("names of attributes have no prefix", "write {1} here, and {1} := i/{0}:{1} where the event is defined",
+         r":(\w+)", r"(\w+)", whole=True),
     # Spellings of other languages, in expressions and windows.
     *_SPELLINGS,
     Rule("there is no operator !", "write != between values, and NOT in front of a condition", "!"),
@@ -316,6 +320,10 @@ _NO_SUMS = "there is no arithmetic in a definition"
 _COMPUTE_LATER = "write x := number(i/price) here, and compute in a query over the events: SELECT x * 2 AS y FROM E"
 
 _DEFINITION_RULES = (
+    Rule("names of attributes have no prefix", "write {1}, as in {1} := i/{0}:{1}", r":(\w[\w\-]*)", r"([\w\-]+)",
+         expects="ASSIGN", whole=True),
+    Rule("a path begins with a variable of its block", "write i/{0} where the block ends in ->i",
+         r"(?:\.+/*|/+|(?=@))(@?[\w*][\w\-:]*)", r"(?::=|\b(?i:in)\b)", expects="FUNCTION"),
     Rule(_NO_SUMS, _COMPUTE_LATER, r"(?:[+*%/]|-(?!>)|div\b|mod\b)", expects="COMMA"),
     Rule(_NO_SUMS, _COMPUTE_LATER, r"-|\((?=[^;]*(?:[+*%]|\s-\s|\bdiv\b))", ":="),
     Rule(_NO_SUMS, _COMPUTE_LATER, r"[0-9]", "/"),

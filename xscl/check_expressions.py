@@ -187,7 +187,7 @@ def check_arguments(call: Call, least: int, most: int, example: str = "(x)") -> 
 
 def _check_threshold(threshold: Expr | EventExpr) -> Iterator[Problem]:
     if not isinstance(threshold, Number) or not LEAST <= Fraction(threshold.text) <= MOST:
-        hint = "write how large a part of the words of both is to be in common: near(x, y, 0.6)"
+        hint = "write how large a part of the words of both together is to be in common: near(x, y, 0.6)"
         yield Problem("the threshold of near() must be a number from 0.5 to 1", threshold.span, hint)
 
 
@@ -212,23 +212,32 @@ def _check_pattern(pattern: Expr | EventExpr, flags: Expr | EventExpr | None = N
         try:
             compile_pattern(pattern.value, flags.value if flags else "")
         except PatternError as error:
-            yield Problem(f"bad regular expression: {error}", pattern.span, _pattern_hint(pattern.value))
+            yield Problem(f"bad regular expression: {error}", pattern.span, _pattern_hint(pattern.value, error))
 
 
 _PATTERN_HABITS = (
-    (r"\\b", r"write (^|\W) in front of a word, and (\W|$) behind it"),
+    (r"\\[b<>]", r"write (^|\W) in front of a word, and (\W|$) behind it"),
     (r"\(\?[imsx]+\)", 'write flags as a third argument: matches(x, "[a-z]+", "i")'),
     (r"\(\?<?[=!]", "there is no look-around: write two conditions, with and or not(...)"),
     (r"\(\?P?<", "groups have no names: write ( alone"),
+    (r"\\B", r"write what stands beside it, as in \wx for an x behind a letter, digit or mark"),
+    (r"\\[hHvR]", r"write \s for white space, and \S for all else"),
+    (r"\\[uUx]", "write the character itself, as in é"),
+    (r"\\[^\w\s.\\?*+(){}|^$\[\]-]", "write the character without the backslash"),
+    (r"\[:\^?\w+:\]", r"write \p{L} for letters, \d for digits, \s for white space, \p{P} for punctuation"),
+    (r"\\[pP]", r"write a category such as \p{L}, or a block such as \p{IsGreek}"),
     (r"\\[AZz]", "write ^ for the beginning of the text, and $ for its end"),
 )
+_ESCAPES = r"the escapes are \d \s \w \i \c, their capitals, \p{L}, \n \r \t, and a backslash before a sign"
 
 
-def _pattern_hint(pattern: str) -> str:
+def _pattern_hint(pattern: str, error: PatternError) -> str:
     if len(pattern) > MAX_PATTERN:
         return "write several conditions, with or between them"
+    if "repetitions" in str(error):
+        return "write + or * for any number of repetitions, or a smaller number"
     known = (hint for habit, hint in _PATTERN_HABITS if re.search(habit, pattern.replace("\\\\", "")))
-    return next(known, "see XPath 2.0's regular expressions")
+    return next(known, _ESCAPES if "no escape" in str(error) else "see XPath 2.0's regular expressions")
 
 
 def _unknown_function(name: str, span: Span, place: ExprContext) -> Problem:
