@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -179,6 +180,10 @@ def feed_named(address: str) -> FeedState:
         raise NoSuchFeed(f"{without_credentials(str(error))}; name a feed by its http or https address") from None
 
 
+MOST_COMPARED = 10_000
+"""Maximum number of feeds among which the one with the nearest address is sought."""
+
+
 def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: str) -> list[FeedState]:
     """Returns the feeds with these addresses, compared exactly or else without name and password.
 
@@ -194,7 +199,10 @@ def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: st
             cause = f"{_shown(address)} is the address of {len(found):,} feeds, with different names or passwords"
             raise NoSuchFeed(f"{cause}; write it with the name and password of one of them")
         if not found:
-            raise NoSuchFeed(f"{_shown(address)} is not a feed of {where}")
+            shown = _shown(address)
+            near = get_close_matches(shown, [feed.shown for feed in known[:MOST_COMPARED]], 1, 0.9)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            raise NoSuchFeed(f"{shown} is not a feed of {where}{advice}")
         chosen |= {feed.url: feed for feed in found}
     return list(chosen.values())
 

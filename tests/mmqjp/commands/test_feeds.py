@@ -162,6 +162,7 @@ WRONG = [
     (["add"], 2, "Missing argument 'ADDRESS|LIST...'"),
     (["remove", "https://a.example/"], 1, "https://a.example/ is not a feed of"),
     (["rename", "https://a.example/", "T"], 1, "mmqjp feeds list shows them"),
+    (["retry", "https://ada:s3cret@know.exmple/"], 1, "feeds list shows them; did you mean https://known.example/?\n"),
     (["rename", "https://a.example/"], 2, "Missing argument 'TITLE'"),
 ]
 
