@@ -122,6 +122,8 @@ _FORMS = tuple(
 )
 _COMPACT = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})")
 _SECONDS = re.compile(r"([0-9]{10})(?:\.([0-9]+))?")
+_DAY_AND_HOUR = re.compile("(?:19[7-9][0-9]|20[0-9]{2})(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])")
+"""Digits that look like a day and its hour; as seconds they are times of 2032 and later."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -131,7 +133,7 @@ def parse_timestamp(text: str) -> int | None:
     """The time of a text in microseconds since 1970; None if it tells none of the years 1 to 9999 of UTC.
 
     A date alone is its midnight. Without a zone it is UTC. A leap second is the first second of the next minute.
-    Fractions are cut after six digits. Ten digits are seconds since 1970.
+    Fractions are cut after six digits. Ten digits are seconds since 1970, unless they look like a day and its hour.
 
     >>> parse_timestamp("2026-07-16") == parse_timestamp("Thu, 16 Jul 2026 02:00:00 +0200") == 1784160000000000
     True
@@ -147,6 +149,8 @@ def iso_utc(microseconds: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> int | None:
+    if _DAY_AND_HOUR.fullmatch(text):
+        return None
     if (seconds := _SECONDS.fullmatch(text)) is not None:
         return int(seconds[1]) * 1_000_000 + _microseconds(seconds[2])
     text = _COMPACT.sub(r"\1-\2-\3T\4:\5:\6", text, count=1)

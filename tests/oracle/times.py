@@ -78,6 +78,8 @@ def moment(text: str) -> Moment:
     if len(text) > 80:
         return Moment(None)
     whole, point, fraction = text.partition(".")
+    if len(text) == 10 and _all_digits(text) and 1970 <= int(text[:4]) < 2100 and _is_day_and_hour(text[4:]):
+        return Moment(None)
     if len(whole) == 10 and _all_digits(whole) and (not point or _all_digits(fraction)):
         return Moment(int(whole) * _SECOND + _micro(fraction))
     if text[8:9] == "T" and _all_digits(text[:8] + text[9:15]) and len(text) > 14:
@@ -86,6 +88,11 @@ def moment(text: str) -> Moment:
     first, last = (date(year, 1, 1).toordinal() - date(1970, 1, 1).toordinal() for year in (1, 9999))
     at = found.pop() if len(found) == 1 else None
     return Moment(at if at is not None and first * _DAY <= at < (last + 365) * _DAY else None)
+
+
+def _is_day_and_hour(text: str) -> bool:
+    month, day, hour = (int(text[at : at + 2]) for at in (0, 2, 4))
+    return 1 <= month <= 12 and 1 <= day <= 31 and hour < 24
 
 
 def _folded(text: str) -> str:
