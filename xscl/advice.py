@@ -575,10 +575,12 @@ _BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
 
 _ALIAS = rf"(?!(?i:{'|'.join({*RESERVED, *KEYWORDS})})\b)\w+\s*(?:$|[,)]|(?i:within|publish|next|fold|union|where)\b)"
 _INPUT = re.compile(rf"(?:\b(?i:from|next|union|join)\b|\}}|^)\s*(\w+)\s*(->|\b(?i:as)\b|\b(?={_ALIAS}))\s*\w*")
+_QUOTED = re.compile(r"""(?<!\w)(?:"[^"\n]*"|'[^'\n]*')""")
 
 
 def variable_of_event(text: str, start: int, events: Container[str]) -> Problem | None:
     """The problem of a statement that binds a variable to one of the `events`, as queries do to documents."""
+    text = _QUOTED.sub(lambda quoted: '"' * len(quoted[0]), text)
     for found in _INPUT.finditer(text):
         if (name := found[1]) in events:
             both = re.search(r"\b(?i:next|fold)\b", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -13,6 +14,7 @@ from xscl.advice import variable_of_event
 from xscl.algebra.values import ElementConstructor, Hole, Span, holes_of
 from xscl.builder import Declaration
 from xscl.check import check_publishing, check_script
+from xscl.check_expressions import blocks
 from xscl.event_parser import check_events, explained, lark_of, name_in, parse_event_statement
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
@@ -201,6 +203,8 @@ class _Parser:
             )
         if not script.queries and not script.has_events and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
+        if problems and self._defined:
+            problems = self._with_variables_of_events(problems)
         if problems and reuse and self._events:  # their places may be those in other queries
             return _Parser(self._text, self._known_events, stored=self._stored).script(reuse=False)
         if problems:
@@ -208,6 +212,23 @@ class _Parser:
         if not namespaces and not self._stored:
             self._remember()
         return script
+
+    def _with_variables_of_events(self, problems: list[Problem]) -> list[Problem]:
+        """The problems with one in place of all those of a query that binds a variable to an event."""
+        wrong: dict[int, tuple[Span, Problem]] = {}
+        for statement, query in self._queries:
+            if not any(block.stream in self._defined for block in blocks(query.source)):
+                continue
+            start, end = statement.span.start, statement.span.end
+            if told := variable_of_event(self._clean[start:end], start, self._defined):
+                wrong[start] = statement.span, told
+        starts = sorted(wrong)
+
+        def is_other(problem: Problem) -> bool:
+            at = bisect_right(starts, problem.span.start)
+            return not at or problem.span.start > wrong[starts[at - 1]][0].end
+
+        return [*filter(is_other, problems), *(told for _, told in wrong.values())]
 
     @cached_property
     def _defined(self) -> Set[str]:
