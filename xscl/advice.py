@@ -119,9 +119,8 @@ _WITHOUT_SIDE = (
 _ALONE = "a PATTERN stands alone, and is no input of another statement"
 _AS_STATEMENT = "leave out SELECT and FROM: PATTERN SEQ(A a, B b) WITHIN 7 d RETURN a.x AS x PUBLISH name"
 _PATTERN_INSIDE = (
-    Rule(_ALONE, _AS_STATEMENT, r"(?i:seq)\b", r"(?i:\bpattern)", whole=True),
     Rule(_ALONE, _AS_STATEMENT, r"(?i:pattern\s+seq)\b", expects="FILTER"),
-    Rule(_ALONE, _AS_STATEMENT, r"\(", r"(?i:\bseq)", whole=True),
+    Rule(_ALONE, _AS_STATEMENT, r"(?i:seq)\b|\(", r"(?i:\b(?:pattern|seq))", whole=True),
 )
 
 _DOCUMENT_RULES = (
@@ -585,9 +584,8 @@ def variable_of_event(text: str, start: int, events: Container[str]) -> Problem 
         if (name := found[1]) in events:
             both = re.search(r"\b(?i:next|fold)\b", text)
             hint = f"write {name} alone, and " + ("x, $1.x or $2.x" if both else "x") + " for an attribute x"
-            return Problem(f"{name} is an event, and has no variable", Span(found.start(2), found.end()), hint).moved(
-                start
-            )
+            place = Span(start + found.start(2), start + found.end())
+            return Problem(f"{name} is an event, and has no variable", place, hint)
     return None
 
 

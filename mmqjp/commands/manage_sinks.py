@@ -284,9 +284,7 @@ def replay(name: str, start: str, state: Path, wait: float) -> None:
     """
     read_start(start)
     again = _client(state, wait).ask("sinks-replay", {"name": name, "from": start})
-    click.echo(
-        f"{name}: delivers again" if again else f"{name}: nothing to deliver again from there on; its place stays"
-    )
+    click.echo(f"{name}: {'delivers again' if again else 'nothing to deliver again from there on; its place stays'}")
 
 
 @sinks.command()
