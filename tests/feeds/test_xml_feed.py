@@ -368,7 +368,7 @@ def test_content_codings_that_are_none():
     for coding in ("UTF-8", "none", "identity", "aws-chunked", "utf8", "ISO-8859-1", "", "binary", "identity, none"):
         assert decode(b"<rss/>", coding, 100) == b"<rss/>"
     with pytest.raises(DecodeError, match="not known"):
-        decode(b"<rss/>", "compress", 100)
+        decode(b"\x1f\x9d<rss/>", "compress", 100)
 
 
 # ---------------------------------------------------------------- dates that cannot be read, identity and versions
