@@ -529,8 +529,13 @@ class Patterns:
 
     # ------------------------------------------------------------ state
 
-    def save(self) -> None:
-        """Writes, within the batch, its events, the horizon, and periodically a snapshot."""
+    def keep(self) -> None:
+        """Writes, within a batch, what waits now, so that it is restored whatever the statements are then."""
+        self.follow()
+        self.save(snapshot=True)
+
+    def save(self, *, snapshot: bool = False) -> None:
+        """Writes, within the batch, its events, the horizon, and a snapshot, periodically or if it is asked for."""
         if not self._is_open:
             return
         self._stored.save_events(self._rows)
@@ -538,7 +543,7 @@ class Patterns:
         self._time.next_number = self.running.lineage.next
         self._stored.save_time(self._time)
         self._since_snapshot += 1
-        if self._since_snapshot >= self._every:
+        if snapshot or self._since_snapshot >= self._every:
             self.running.compact()
             kernel = self.running.kernel.state()
             lineage, counts = self.running.lineage.table(), self.running.counts.table()

@@ -161,16 +161,17 @@ class Pipeline:
         pauses = self._pauses(cutoffs, arrived, lambda qid, docid: max(docid or 0, first) - 1)
         pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
-        self._save(accounts)
+        self._save(accounts, stops=self._registry.events.stops(pause.query for pause in pauses))
         return StepResult(answers, self._members(accounts, answers, spread), pauses)
 
     def _members(self, accounts: Accounts, answers: Iterable[Answer], others: Iterable[str] = ()) -> dict[str, Members]:
         return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
 
-    def _save(self, accounts: Accounts) -> None:
-        """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document."""
+    def _save(self, accounts: Accounts, *, stops: bool = False) -> None:
+        """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document.
+        `stops`: a publisher of events does."""
         self.operators.save()
-        self.patterns.save()
+        self.patterns.save(snapshot=stops)
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
             self.ties.save(accounts.ties(), lambda id: tuple(self._registry.form(id) or ()))
@@ -450,7 +451,11 @@ def open_components(
         registry.events.settle()
         return patterns.first_since({} if patterns.moves else latest_stream_times(store, ledger), streams)
 
-    changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time)
+    def keep_waiting() -> None:
+        with whole_batch(store):
+            patterns.keep()
+
+    changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time, keep_waiting)
     state = JoinState(store, ledger, registry, stage1, records)
     admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     told = OnceKeyStore(store)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
@@ -256,8 +256,10 @@ class QueryChanges:
         compiler: Compiler,
         now: Now,
         event_time: EventTime,
+        keep_waiting: Callable[[], None],
     ) -> None:
-        self._event_time = event_time
+        """`keep_waiting` commits what event statements wait with."""
+        self._event_time, self._keep_waiting = event_time, keep_waiting
         self._store, self._ledger, self._stored, self._registry, self._now = store, ledger, stored, registry, now
         self._compiler = compiler
         for subscription in registry.subscriptions.values():
@@ -299,6 +301,7 @@ class QueryChanges:
             self._undefine(name, metadata_for)
             return
         gone = self._named(name)
+        self._before_stop(gone)
         with whole_batch(self._store):
             self._stored.save_removals(gone, self._now(), self._ledger.batch)
             self._ledger.save_metadata(metadata_for([name]))
@@ -318,7 +321,9 @@ class QueryChanges:
 
     def pause(self, name: str, reason: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Raises UnknownQuery."""
-        self._set_paused({s: reason for s in self._named(name) if s.paused is None}, [name], metadata_for)
+        stopping = {s: reason for s in self._named(name) if s.paused is None}
+        self._before_stop(stopping)
+        self._set_paused(stopping, [name], metadata_for)
 
     def resume(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Resumed queries see later documents and those from before the pause. Raises UnknownQuery and StoreError."""
@@ -328,7 +333,13 @@ class QueryChanges:
         self._set_paused({s: None for s in self._named(name) if s.paused is not None}, [name], metadata_for)
 
     def pause_queries(self, reasons: Mapping[Subscription, str]) -> None:
+        with suppress(Exception):  # the failure may be in what waits
+            self._before_stop(reasons)
         self._set_paused(reasons, [], no_metadata)
+
+    def _before_stop(self, queries: Iterable[Subscription]) -> None:
+        if self._registry.events.stops(queries):
+            self._keep_waiting()
 
     @contextmanager
     def without(self, queries: Iterable[Subscription]) -> Iterator[None]:
@@ -453,6 +464,7 @@ class QueryChanges:
     ) -> None:
         # Replacements are added before the old queries go, so that shared patterns keep their ids and join state, even
         # if this fails. The old queries are not answered meanwhile.
+        self._before_stop(gone)
         added: list[Subscription] = []
         events = self._registry.events
         try:

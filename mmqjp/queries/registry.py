@@ -181,6 +181,11 @@ class EventStatements:
             return []
         return [query for form in self._forms.values() if name in form.reads for query in form.queries]
 
+    def stops(self, queries: Iterable[Subscription]) -> bool:
+        """Whether others read the events of one of these queries, which are to stop. Readers cannot be replayed from
+        the time before that."""
+        return any(one.is_events and one.publishes and one.active and one.name in self._readers for one in queries)
+
     # ------------------------------------------------------------ queries
 
     def add(self, query: Subscription) -> tuple[str, ...]:

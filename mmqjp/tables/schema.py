@@ -237,8 +237,8 @@ def events_from(store: TableStore, time: int) -> pa.Table:
 
 
 def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, horizon: int) -> None:
-    """Replaces earlier snapshots by one at a horizon, and drops the events before it."""
-    store.drop_before("pattern_state", "batch", batch)
+    """Replaces the snapshot by one at a horizon, and drops the events before it."""
+    store.drop_before("pattern_state", "batch", batch + 1)
     rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
     store.append("pattern_state", rows_table(rows, SNAPSHOTS))
     store.drop_before("events", "t1", horizon)
