@@ -617,7 +617,9 @@ class _WindowQuestionBuilder(_Builder):
         role, place = self._windows.roles[at], self._source(self._windows.roles[at])
         scope = SqlScope([place], self._column, self._parameter)
         keys = [scope.value(_key(key), native_form(key.kind)) for key in role.keys]
-        where = [f"{key} IS NOT NULL" for key in keys] + self._conditions(role, scope)
+        # A match may be one event, which no equality then compares with another, so that its keys may be NULL.
+        is_alone = self._windows.firsts == [at]
+        where = [f"{key} IS NOT NULL" for key in keys if not is_alone] + self._conditions(role, scope)
         if self._longest is not None:
             where.append(f"l.t1 - l.t0 <= {scope.window(self._node.window)}")
         before = [

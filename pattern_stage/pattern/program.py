@@ -182,7 +182,7 @@ _UNITS: dict[str, tuple[_Unit, ...]] = {
 @dataclass(frozen=True, slots=True)
 class MatchRole:
     """A role of an event in a match: it satisfies `conditions`, on the event as the left one, and its `keys` equal
-    those of all other events of the match."""
+    those of all other events of the match. They may be NULL in a match of one event."""
 
     variable: int
     unit: _Unit

@@ -201,6 +201,7 @@ def test_two_phases_tell_what_the_case_says(statement: str, streams: str, expect
 CHEMO = case("patterns", "Chemo")[1]
 KINDS = 'c.l = "C" AND p.l = "P" AND b.l = "B"'
 PATIENT = "c.pid = p.pid AND c.pid = b.pid"
+NULLS = "A(x) - @0 | q @1 | q @3 ; B(x) - @2 | q @2"
 PATIENTS = [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13]
 """Of the first patient the window of 1, of the second one those of 5 and 7: 4 begins none, 6 is nothing, 14 is late."""
 
@@ -241,6 +242,22 @@ def test_each_way_to_prune_leaves_less(member: str, where: str, within: str, lef
             "A(x) - @20 | - @100 ; B(x) - @30 | - @110 ; N(x) - @16 | - @70",
             ["2 | 4 @110"],
             [1, 2, 3, 4, 5],
+        ),
+        # Nothing equals NULL: no such event kills a match, or continues one.
+        *(
+            (
+                f"{components}) WHERE {'skip_till_any_match ' * ('SET' not in components)}{{{where}}} ",
+                NULLS,
+                expected,
+                left,
+            )
+            for components, where, expected, left in (
+                ("A a, ~(A z)", "z.x = a.x", ["1 @15", "3 @18"], [1, 2, 3]),
+                ("~(B z), A a", "z.x = a.x", ["1 @0", "2 @1"], [1, 2, 3, 5]),
+                ("A+ p[]", "p[i].x = p[i-1].x", ["1 @0", "2 @1", "2 3 @3", "3 @3"], [1, 2, 3]),
+                ("SET(A+ p[])", "p[i].x = p[i-1].x", ["1 @0", "2 @1", "2 3 @3", "3 @3"], [1, 2, 3]),
+                ("A+ p[], ~(B z)", "p[i].x = p[i-1].x AND z.x = p[1].x", ["1 @15", "2 3 @16", "3 @18"], [1, 2, 3, 5]),
+            )
         ),
     ],
 )
