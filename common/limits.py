@@ -34,8 +34,8 @@ class Quota:
     For event queries, `partial` bounds the instances, events and links of each operator that wait after a time;
     `matches` the outputs, and the results of each operator, at one time, before NON OVERLAPPING and EARLIEST MAXIMAL,
     and without sets before HAVING and negations; `outputs` the outputs in a block; `work` the steps of outputs, of
-    comparisons by NEXT and FOLD, and of a search for sets, at one time, and `work_of_block` those of a search in a
-    block.
+    comparisons by NEXT, FOLD and PATTERN, and of a search for sets, at one time, and `work_of_block` those of a search
+    and of a PATTERN with negations in a block.
     """
 
     partial: int = INFINITE

@@ -33,15 +33,12 @@ class Cell:
         """Returns places, up to `stop`, from which entries may proceed to an event beginning at t0, each with excluded
         rows."""
         reaching = [(min(bisect_left(self.entries, (begin,)), stop), rows) for t1, begin, rows in self.kills if t1 < t0]
-        places = sorted({0, *(place for place, _ in reaching if place < stop)})
-        found = []
-        for at in places:
-            lacking = 0
-            for place, rows in reaching:
-                if place > at:
-                    lacking |= rows
-            found.append((at, lacking))
-        return found
+        found, lacking = {stop: 0}, 0
+        for place, rows in sorted(reaching, reverse=True):
+            found.setdefault(place, lacking)
+            lacking |= rows
+        found.setdefault(0, lacking)
+        return [(at, rows) for at, rows in reversed(found.items()) if at < stop]
 
     def kill(self, event: EventTuple, rows: int) -> None:
         """Puts a negated event behind the entries before it."""

@@ -215,8 +215,8 @@ class RunStore(KeptRuns):
         return one.key is None or not (one.key in self.parts or one.masks[self.roles.begins[0]] & self.rows)
 
     def _compare(self, by_key: dict[KeyValues, list[Arrival]], time: int) -> None:
-        """Counts the comparisons of an epoch's events with runs, before any is made: where a row may have too many of
-        them, and with negations always, since those are counted over a block."""
+        """Counts the comparisons of an epoch's events with runs, before any is made: if a row could have too many of
+        them; with negations always, since these are counted over a block."""
         parts = [(part, some) for key, some in by_key.items() if (part := self.parts.get(key)) is not None]
         if not self.program.negations:
             at_most = sum(len(some) * sum(map(len, part.cells)) for part, some in parts)
@@ -228,8 +228,9 @@ class RunStore(KeptRuns):
                 for place, role, edge in self._edges:
                     if rows := arrival.masks[role] & self.rows:
                         cells = tables[place].asked([edge.equal], arrival.event)
-                        for held, count in Counter(self._concerned(one, arrival.event, rows) for one in cells).items():
-                            self._steps.add(held, count if held else 0)
+                        counts = Counter(self._concerned(one, arrival.event, rows) for one in cells)
+                        for held, count in counts.items():
+                            self._steps.add(held, count)
                         self.exceed(self._steps.over(), time, "work")
                 if rows := arrival.masks[self.roles.begins[0]] & self.rows:
                     for negated in (one for at in self._leading for one in part.absent[at]):

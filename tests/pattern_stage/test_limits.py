@@ -398,3 +398,33 @@ def test_what_was_saved_counts_again(kind):
             with_limits(world, run, Quota(most)) for run in (Run((END,)), Run(cuts, restarts=frozenset(cuts)))
         )
         assert plain.exceeded == often.exceeded != {}
+
+
+@pytest.mark.parametrize(
+    ("components", "where", "first", "in_block"),
+    [
+        ("E a, E b", "a.x + b.x < 0", 21, None),
+        ("E a, E b", "near(a.t, b.t, 0.9)", 21, None),
+        ("E a, E b", "a.x = b.x AND near(a.t, b.t, 0.9)", None, None),
+        ("E+ a[], E b", "a[i].x < a[i-1].x AND b.x < a[1].x", 11, None),
+        # A run is compared both with what ends it and with what goes on with it.
+        ("E a, ~(E n), E b", "n.x + a.x = 0 - 5 AND a.x + b.x >= 0", 11, 14),
+        ("E a, ~(E n), E b", "n.x + a.x + b.x = 0 - 5", 7, 11),
+        ("E a, ~(E n)", "n.x + a.x = 0 - 5", 21, 20),
+        ("~(E n), E a", "n.x >= 0", 21, 20),
+        ("~(E n), E a", "n.x + a.x = 0 - 5", 21, 20),
+    ],
+)
+def test_comparisons_of_runs_and_negated_events_are_steps(components, where, first, in_block):
+    """Each event remembers another value, so at a time there are as many runs as events before."""
+    parts = [(where, 1_000), (where.replace("5", "6"), 3)]
+    texts = [ANY.replace("1000", f"{window}").format(components, some) for some, window in parts]
+    limits = [(1, Quota(work=20), first, "work"), (1, Quota(work=999, work_of_block=200), in_block, "work_of_block")]
+    for at_once, quota, time, bound in (*limits, (10, Quota(work=225), first and (3 if first == 21 else 2), "work")):
+        events = " | ".join(f"{number} w{number} @{number // at_once}" for number in range(40))
+        world, end = written(texts, [("E", "x:number t", events)]), 10_000 * SECOND
+        found = with_limits(world, Run((end,)), quota).exceeded
+        assert found.pop(0, None) == (None if time is None else Excess(time * SECOND, bound))
+        cuts = tuple(time * SECOND for time in range(1, 41, 4))
+        again = with_limits(world, Run((*cuts, end), restarts=frozenset(cuts[::2])), quota).exceeded
+        assert (again.pop(0, None), again) == (None if time is None else Excess(time * SECOND, bound), found)
