@@ -183,8 +183,7 @@ class PatternHost(PatternOp, Generic[S, F]):
             saved += self._saved(store)
             if spent := list(store.block.saved()):
                 writer = self._writer()
-                steps = [(times, steps, writer.mask(rows)) for times, steps, rows in spent]
-                saved.append(((), writer.done(spent=steps)))
+                saved.append(((), writer.done(spent=[(times, steps, writer.mask(of)) for times, steps, of in spent])))
             if group in self._apart:
                 for key, ends in self._apart[group].ends.items():
                     writer = self._writer()
@@ -245,14 +244,14 @@ class BundleHost(PatternHost[T, BundleMatches]):
         bundles: list[Bundle] = []
         for time, arrivals in epochs:
             if self._settles:
-                yield from self._settled_at_times(group, store, store.pass_until(time))
+                yield from self._settled(group, store, store.pass_until(time))
             bundles += self._step(store, time, arrivals)
             if self._settles:
-                yield from self._settled_at_times(group, store, bundles)
+                yield from self._settled(group, store, bundles)
                 bundles = []
         bundles += store.pass_until(until)
         if self._settles:
-            yield from self._settled_at_times(group, store, bundles)
+            yield from self._settled(group, store, bundles)
         else:
             for some in batch_bundles(bundles):
                 yield expand_bundles(some, distinct=self._distinct)
@@ -261,20 +260,17 @@ class BundleHost(PatternHost[T, BundleMatches]):
     def _distinct(self) -> bool:
         return len(self._stores) > 1
 
-    def _settled_at_times(self, group: Hashable, store: T, bundles: list[Bundle]) -> Iterator[BundleMatches]:
-        for _, some in groupby(bundles, key=lambda one: one.ending.known):
-            yield self._settled(group, store, list(some))
-
-    def _settled(self, group: Hashable, store: T, bundles: list[Bundle]) -> BundleMatches:
-        found = self._checked(store, expand_bundles(bundles, distinct=self._distinct))
+    def _settled(self, group: Hashable, store: T, bundles: Iterable[Bundle]) -> Iterator[BundleMatches]:
         apart = self._apart.get(group)
-        if apart is None or not len(found.at):
-            return found
-        apart.forget_before(int(found.table.known.min()) - store.window)
-        candidates = found.candidates()
-        chosen = apart.chosen(candidates)
-        self._tell(store, candidates, chosen)
-        return found.with_rows(chosen)
+        for known, some in groupby(bundles, key=lambda one: one.ending.known):
+            found = self._checked(store, expand_bundles(list(some), distinct=self._distinct))
+            if apart is not None and len(found.at):
+                apart.forget_before(known - store.window)
+                candidates = found.candidates()
+                chosen = apart.chosen(candidates)
+                self._tell(store, candidates, chosen)
+                found = found.with_rows(chosen)
+            yield found
 
     def _results(self, all_found: Sequence[BundleMatches]) -> Flow:
         found = [self._flow(self._in_window(one)) for one in all_found if len(one.at)]

@@ -198,7 +198,6 @@ class KeptRows(ABC):
         self._gone = 0
         """The rows that exceeded a limit in this epoch."""
         self._steps = Tally(meter.limits.work)
-        """Steps in an epoch."""
         self.block = BlockSteps(meter.limits.work_of_block)
 
     def add_rows(self, new: int, window: int) -> None:

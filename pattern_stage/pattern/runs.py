@@ -218,24 +218,21 @@ class RunStore(KeptRuns):
         """Counts the comparisons of an epoch's events with runs, before any is made: if a row could have too many of
         them; with negations always, since these are counted over a block."""
         parts = [(part, some) for key, some in by_key.items() if (part := self.parts.get(key)) is not None]
-        if not self.program.negations:
-            at_most = sum(len(some) * sum(map(len, part.cells)) for part, some in parts)
-            if at_most * 2 <= self._meter.limits.work:
-                return
+        at_most = 2 * sum(len(some) * sum(map(len, part.cells)) for part, some in parts)
+        if not self.program.negations and at_most <= self._meter.limits.work:
+            return
         for part, some in parts:
             tables = part.tables
-            for arrival in some:
+            for _, event, masks, _ in some:
                 for place, role, edge in self._edges:
-                    if rows := arrival.masks[role] & self.rows:
-                        cells = tables[place].asked([edge.equal], arrival.event)
-                        counts = Counter(self._concerned(one, arrival.event, rows) for one in cells)
-                        for held, count in counts.items():
+                    if rows := masks[role] & self.rows:
+                        cells = tables[place].asked([edge.equal], event)
+                        for held, count in Counter(self._concerned(one, event, rows) for one in cells).items():
                             self._steps.add(held, count)
-                        self.exceed(self._steps.over(), time, "work")
-                if rows := arrival.masks[self.roles.begins[0]] & self.rows:
+                if rows := masks[self.roles.begins[0]] & self.rows:
                     for negated in (one for at in self._leading for one in part.absent[at]):
                         self._steps.add(rows & negated[1])
-                    self.exceed(self._steps.over(), time, "work")
+                self.exceed(self._steps.over(), time, "work")
         if self.program.negations:
             self.end_steps(time)
         self._steps.clear()

@@ -107,7 +107,7 @@ def _remembered(text: str) -> frozenset[str]:
 
 def words_again(text: str) -> frozenset[str]:
     """`words`, cached unless the text is long: it is called when texts are joined, and again when two are compared."""
-    return _remembered(text) if len(text) <= _MOST_SPLIT else words(text)
+    return _remembered(text) if len(text) <= 4 * _MOST_REMEMBERED else words(text)
 
 
 def words_text(text: str) -> str:
@@ -194,9 +194,6 @@ of `encode_words`. No query can name it: a query's `words` has no literal."""
 
 _MOST_REMEMBERED = 1_000
 """Maximum length of texts whose comparison is cached."""
-
-_MOST_SPLIT = 4_000
-"""Maximum length of texts whose words are cached."""
 
 
 def near(text: str, other: str, threshold: str) -> bool:
