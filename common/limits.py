@@ -31,7 +31,8 @@ class Quota:
     `outputs` bounds the same per block. `work` and `work_of_block` bound the steps: a match, a tried joint binding, a
     visited node, and XML_CHARACTERS_PER_STEP characters of an output (without the query's name) cost one step each.
 
-    For event queries, `partial` bounds the instances, events and links of each operator that wait after a time;
+    For event queries, `partial` bounds the instances, events and links of each operator that wait after a time, each
+    counted once more for each 100 characters of the texts that functions of the query made;
     `matches` the outputs, and the results of each operator, at one time, before NON OVERLAPPING and EARLIEST MAXIMAL,
     and without sets before HAVING and negations; `outputs` the outputs in a block; `work` the steps of outputs, of
     comparisons by NEXT, FOLD and PATTERN, and of a search for sets, at one time, and `work_of_block` those of a search

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, joined, number_distinct, same, sorted_flow
-from pattern_stage.index import RowClasses
+from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.lineage import Lineage
 from pattern_stage.measures import (
     AggregateItem,
     Measure,
     WindowGroups,
+    WindowRows,
     WindowStore,
     as_measures,
     compile_measure,
@@ -32,7 +34,7 @@ from pattern_stage.plan import Rows
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Pairs, Texts, single_events
 from pattern_stage.windows import greatest_in
-from xscl.algebra.events import Aggregate, Schema
+from xscl.algebra.events import Aggregate, Schema, is_made_text
 
 FEW = 128
 """Fewer simultaneous events of an input row are not merged: it would cost more than it saves."""
@@ -194,17 +196,6 @@ def began_of(events: Columns, lineage: Lineage) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Coming:
-    """The input of an interval. By row: group, t1, number of events, columns, and parts."""
-
-    groups: Ints
-    times: Ints
-    weights: Ints
-    columns: list[Column]
-    parts: Ints
-
-
-@dataclass(frozen=True, slots=True)
 class _Sorted:
     times: Ints
     weights: Ints
@@ -264,38 +255,49 @@ class Aggregating(Bounded):
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         (flow,) = inputs
         shared = self._shared
-        come = self._each(flow) if shared is None or shared.is_idle(flow) else self._together(flow, shared)
+        come, parts = self._each(flow) if shared is None or shared.is_idle(flow) else self._together(flow, shared)
         if self._definition.over is not None:
-            room.waiting -= int(come.weights.sum())
+            room.waiting -= int(come.sizes.sum())
             if room.waiting < 0:
                 raise Crowded("partial")
-        found = self._aggregated(come)
+        found = self._aggregated(come, parts)
         if self._definition.over is not None:
-            self._store.add(come.groups, come.times, come.weights, come.columns, come.columns[: len(self._by)])
+            self._store.add(come, len(self._by))
             self._store.expire(self._groups.within, until)
         return found
 
-    def _each(self, flow: Flow) -> _Coming:
+    def _sized(self, groups: Ints, times: Ints, weights: Ints, columns: Sequence[Column]) -> WindowRows:
+        sizes = np.ones(len(groups), np.int64)
+        for number, places in each_shape(self._classes.made[self._groups.class_of[groups]]):
+            left = self._rows.sources[number][0]
+            is_made = [name in left for name in self._definition.by]
+            is_made += [one.is_text and is_made_text(one.of, {"left": left}) for one in self._measures]
+            for column in compress(columns, is_made):
+                sizes[places] += self._texts.sizes(column[places])
+        return WindowRows(groups, times, weights, weights * sizes, tuple(columns))
+
+    def _each(self, flow: Flow) -> tuple[WindowRows, Ints]:
+        """Returns the events of an interval and their parts."""
         places, groups = self._groups.groups.of(flow.rows)
         at, events = flow.at[places], flow.events
         columns: list[Column] = [events.values[place][at] for place in self._by]
         pairs = single_events(events, at, self._groups.class_of[groups], self._classes.parameters)
         columns += [value(pairs) for value in self._values]
         columns.append(began_of(events, self._lineage)[at])
-        return _Coming(groups, events.t1[at], np.ones(len(at), np.int64), columns, events.parts[at])
+        return self._sized(groups, events.t1[at], np.ones(len(at), np.int64), columns), events.parts[at]
 
-    def _together(self, flow: Flow, shared: Simultaneous) -> _Coming:
+    def _together(self, flow: Flow, shared: Simultaneous) -> tuple[WindowRows, Ints]:
         whole = shared.of(flow, self._definition.by)
         places, groups = self._groups.groups.of(whole.rows)
         columns: list[Column] = [whole.by[name][places] for name in self._definition.by]
         columns += [whole.measures[one][places] for one in self._measures]
         columns.append(whole.began[places])
-        return _Coming(groups, whole.t1[places], whole.weights[places], columns, whole.parts[places])
+        return self._sized(groups, whole.t1[places], whole.weights[places], columns), whole.parts[places]
 
-    def _aggregated(self, come: _Coming) -> Flow:
+    def _aggregated(self, come: WindowRows, parts: Ints) -> Flow:
         by = len(self._by)
-        kept = self._store.touched(come.groups, come.columns[:by])
-        groups, times = np.concatenate([kept.rows, come.groups]), np.concatenate([kept.times, come.times])
+        kept = self._store.touched(come.rows, come.columns[:by])
+        groups, times = np.concatenate([kept.rows, come.rows]), np.concatenate([kept.times, come.times])
         weights = np.concatenate([kept.weights, come.weights])
         columns = [_both(*pair) for pair in zip(kept.columns, come.columns, strict=True)]
         is_new = np.arange(len(groups)) >= len(kept.rows)
@@ -322,7 +324,7 @@ class Aggregating(Bounded):
         since = self._rows.apart[rows]
         whole = (-greatest_in(-began, starts, ends[run]))[window] > since
         mine = np.flatnonzero(is_new)
-        arrived = _Arrived(come.parts[order[mine] - len(kept.rows)], (np.cumsum(current) - 1)[run_of[mine]])
+        arrived = _Arrived(parts[order[mine] - len(kept.rows)], (np.cumsum(current) - 1)[run_of[mine]])
         data = _Sorted(times, weights, sorted_columns, heads, ends)
         if whole.all():
             made, numbers = self._windows(data, run, starts, arrived), window
@@ -403,14 +405,14 @@ class Aggregating(Bounded):
         kept, found = self._store.all(), []
         for row in candidates:
             mine = (kept.rows == self._groups.of_row[row]) & (kept.times + self._rows.within[row] > until)
-            if kept.weights[mine & (kept.columns[-1] > self._rows.apart[row])].sum() > most:
+            if kept.sizes[mine & (kept.columns[-1] > self._rows.apart[row])].sum() > most:
                 found.append(row)
         return np.array(found, np.int64)
 
     # ------------------------------------------------------------ state
 
     def waiting(self) -> Ints:
-        """Returns the number of events in the windows of each row."""
+        """Returns what the events in the windows of each row count for."""
         groups, counts = self._groups.of_row, self._store.counts
         there = (groups >= 0) & (groups < len(counts))
         return np.where(there, counts[np.where(there, groups, 0)], 0)
@@ -445,7 +447,7 @@ class Aggregating(Bounded):
         columns.append(ints(table, "began")[there])
         groups, times = self._groups.of_row[rows[there]], ints(table, "t1")[there]
         weights = np.ones(len(there), np.int64) if is_old else ints(table, "events")[there]
-        self._store.add(groups, times, weights, columns, columns[: len(self._by)])
+        self._store.add(self._sized(groups, times, weights, columns), len(self._by))
 
 
 def _both(one: Column, other: Column) -> Column:

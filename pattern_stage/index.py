@@ -44,8 +44,8 @@ class RowClasses:
         self._rows = rows
         self.of_row = np.full(16, -1, np.int64)
         """The class of each row; -1 for none."""
-        self.right, self.shape, self.within = (np.zeros(0, np.int64) for _ in range(3))
-        """By class: right input, shape, and the greatest window its rows have had."""
+        self.right, self.shape, self.made, self.within = (np.zeros(0, np.int64) for _ in range(4))
+        """By class: right input, shape, `made` of its rows, and the greatest window they have had."""
         self.parameters: tuple[Column, ...] = ()
         self._sizes = np.zeros(16, np.int64)
         self._numbers = HashTable()
@@ -62,13 +62,13 @@ class RowClasses:
         rows = self._rows
         lacking = rows.parameters[len(self.parameters) :]
         self.parameters += tuple(nulls(column.dtype, self.end) for column in lacking)
-        vectors = [rows.right[new], rows.shape[new], *(column[new] for column in rows.parameters)]
+        vectors = [rows.right[new], rows.shape[new], rows.made[new], *(column[new] for column in rows.parameters)]
         keys = list(map(same, vectors))
-        hashes = hashes_of(keys[:2], keys[2:])
+        hashes = hashes_of(keys[:3], keys[3:])
 
         def equal(at: Ints, classes: Ints) -> Mask:
             held: Mask = np.ones(len(at), np.bool_)
-            for key, column in zip(keys, (self.right, self.shape, *self.parameters), strict=True):
+            for key, column in zip(keys, (self.right, self.shape, self.made, *self.parameters), strict=True):
                 held &= key[at] == same(column[classes])
             return held
 
@@ -89,9 +89,10 @@ class RowClasses:
         return fresh
 
     def _write(self, fresh: Ints, vectors: Sequence[Column], within: Ints) -> None:
-        right, shape, *parameters = vectors
+        right, shape, made, *parameters = vectors
         self.right = scatter(self.right, fresh, cast(Ints, right), self.end)
         self.shape = scatter(self.shape, fresh, cast(Ints, shape), self.end)
+        self.made = scatter(self.made, fresh, cast(Ints, made), self.end)
         self.parameters = tuple(
             scatter(column, fresh, values, self.end) for column, values in zip(self.parameters, parameters, strict=True)
         )
@@ -112,8 +113,8 @@ class RowClasses:
         self._row_count -= len(gone)
         np.subtract.at(self._sizes, classes, 1)
         emptied = distinct(classes[self._sizes[classes] == 0])
-        keys = [same(column[emptied]) for column in (self.right, self.shape, *self.parameters)]
-        self._numbers.remove(hashes_of(keys[:2], keys[2:]), emptied)
+        keys = [same(column[emptied]) for column in (self.right, self.shape, self.made, *self.parameters)]
+        self._numbers.remove(hashes_of(keys[:3], keys[3:]), emptied)
         self._slots.give(emptied)
         return emptied
 

@@ -307,11 +307,12 @@ class WindowGroups:
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
-    """Stored events: row, t1, number of events, and some values."""
+    """Stored events: row, t1, number of events, what they count for, and some values."""
 
     rows: Ints
     times: Ints
     weights: Ints
+    sizes: Ints
     columns: tuple[Column, ...]
 
 
@@ -320,10 +321,10 @@ class WindowStore:
 
     def __init__(self, are_texts: Sequence[bool]) -> None:
         self.counts = np.zeros(16, np.int64)
-        """Number of events of each row."""
+        """What the events of each row count for."""
         self._slots = Slots()
         self._alive = np.zeros(16, np.bool_)
-        self._rows, self._times, self._weights, self._marks = (np.zeros(16, np.int64) for _ in range(4))
+        self._rows, self._times, self._weights, self._sizes, self._marks = (np.zeros(16, np.int64) for _ in range(5))
         self._columns: list[Column] = [np.zeros(16, np.int64) if text else np.zeros(16) for text in are_texts]
 
     def all(self) -> WindowRows:
@@ -337,16 +338,17 @@ class WindowStore:
         end = self._slots.end
         return self._take(np.flatnonzero(table[self._marks[:end] & (len(table) - 1)] & self._alive[:end]))
 
-    def add(self, rows: Ints, times: Ints, weights: Ints, columns: Sequence[Column], by: Sequence[Column]) -> None:
-        places = self._slots.take(len(rows))
+    def add(self, given: WindowRows, by: int) -> None:
+        """Adds events, whose first `by` columns are the values of BY."""
+        rows, columns, places = given.rows, given.columns, self._slots.take(len(given.rows))
         if self._slots.end > len(self._alive):
             self._grow(self._slots.end)
-        self._rows[places], self._times[places], self._marks[places] = rows, times, _marks(rows, by)
-        self._weights[places], self._alive[places] = weights, True
+        self._rows[places], self._times[places], self._marks[places] = rows, given.times, _marks(rows, columns[:by])
+        self._weights[places], self._sizes[places], self._alive[places] = given.weights, given.sizes, True
         for mine, column in zip(self._columns, columns, strict=True):
             mine[places] = column
         self.counts = grow_array(self.counts, int(rows.max(initial=-1)) + 1)
-        np.add.at(self.counts, rows, weights)
+        np.add.at(self.counts, rows, given.sizes)
 
     def expire(self, over: Ints, until: int) -> None:
         """Drops events in no window that ends at `until` or later; `over` is by row."""
@@ -359,17 +361,18 @@ class WindowStore:
         self._drop(np.flatnonzero(np.isin(self._rows[:end], gone) & self._alive[:end]))
 
     def _drop(self, places: Ints) -> None:
-        np.subtract.at(self.counts, self._rows[places], self._weights[places])
+        np.subtract.at(self.counts, self._rows[places], self._sizes[places])
         self._alive[places] = False
         self._slots.give(places)
 
     def _take(self, places: Ints) -> WindowRows:
         columns = tuple(column[places] for column in self._columns)
-        return WindowRows(self._rows[places], self._times[places], self._weights[places], columns)
+        return WindowRows(self._rows[places], self._times[places], self._weights[places], self._sizes[places], columns)
 
     def _grow(self, size: int) -> None:
         self._rows, self._times = grow_array(self._rows, size), grow_array(self._times, size)
-        self._weights, self._marks = grow_array(self._weights, size), grow_array(self._marks, size)
+        self._weights, self._sizes = grow_array(self._weights, size), grow_array(self._sizes, size)
+        self._marks = grow_array(self._marks, size)
         more = len(self._rows) - len(self._alive)
         self._alive = np.concatenate([self._alive, np.zeros(more, np.bool_)])
         self._columns = [np.concatenate([column, np.zeros(more, column.dtype)]) for column in self._columns]

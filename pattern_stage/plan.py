@@ -28,7 +28,7 @@ from pattern_stage.columns import (
     spread,
 )
 from pattern_stage.definition import AlgebraOp, Definition, FormNode, StatementForm, sees_before, with_leaves
-from pattern_stage.fan_out import Slots
+from pattern_stage.fan_out import Slots, grow_array
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
     Aggregate,
@@ -43,6 +43,7 @@ from xscl.algebra.events import (
     Schema,
     Stream,
     Value,
+    made_texts,
     map_leaves,
     sources_of,
     window_of,
@@ -75,12 +76,13 @@ class Rows:
     where unused. `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds; it may grow.
     `apart` separates otherwise equal rows: of AGGREGATE, and of some patterns, it is the time after which the first
     part of visible events ends. Columns are read-only and longer than there are rows; numbers of removed rows are
-    reused."""
+    reused. `made` is a number in `sources`, which has the attributes of the two inputs whose texts functions make."""
 
     def __init__(self) -> None:
-        self.left, self.right, self.shape, self.within, self.apart, self.count = (
-            np.zeros(0, np.int64) for _ in range(6)
+        self.left, self.right, self.shape, self.within, self.apart, self.count, self.made = (
+            np.zeros(0, np.int64) for _ in range(7)
         )
+        self.sources: list[tuple[frozenset[str], ...]] = [(frozenset(), frozenset())]
         self.parameters: tuple[Column, ...] = ()
         self._numbers = HashTable()
         self._slots = Slots()
@@ -159,6 +161,7 @@ class Rows:
         )
         if size > len(self.count):
             self.count = np.append(self.count, np.zeros(room(size, len(self.count)) - len(self.count), np.int64))
+        self.made = grow_array(self.made, size)
 
 
 def _hashes(keys: Sequence[Ints]) -> Ints:
@@ -529,12 +532,31 @@ class _Adding:
             self._found[number], made = mop.rows.add(self._vectors(mop, parts))
             if len(made):
                 self.new[number] = made
+                self._follow_texts(mop, made)
         rows: Ints = np.zeros(len(self._ids), np.int64)
         for number, groups in self._last.items():
             if number in self._found:
                 firsts, begins, counts = np.array(groups, np.int64).T
                 rows[spread(firsts, counts)[0]] = self._found[number][spread(begins, counts)[0]]
         return rows
+
+    def _follow_texts(self, mop: MOp, new: Ints) -> None:
+        rows, pairs = mop.rows, [[frozenset[str]()] * 2 for _ in range(len(new))]
+        for side, number in enumerate(mop.inputs[:2]):
+            source = self._plan.mops[number]
+            if source.placement is None:
+                continue
+            before = (rows.right if side else rows.left)[new]
+            firsts, of = number_distinct([source.rows.shape[before], source.rows.made[before]])
+            for place, row in enumerate(before[firsts].tolist()):
+                definition, made_before = source.definitions[source.rows.shape[row]], source.rows.made[row]
+                made = made_texts(definition, *source.rows.sources[made_before])
+                for at in np.flatnonzero(of == place).tolist() if made else ():
+                    pairs[at][side] = made
+        for row, pair in zip(new.tolist(), map(tuple, pairs), strict=True):
+            if pair not in rows.sources:
+                rows.sources.append(pair)
+            rows.made[row] = rows.sources.index(pair)
 
     def _vectors(self, mop: MOp, parts: Sequence[_Part]) -> RowColumns:
         assert mop.placement is not None

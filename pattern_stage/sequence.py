@@ -42,13 +42,10 @@ from pattern_stage.search import (
     take_apart,
 )
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
-from xscl.algebra.events import EventCondition, Fold, Function, Next, Schema, Value
+from xscl.algebra.events import EventCondition, Fold, Next, Schema, Value, made_of_latest
 
 _NONE = np.zeros(0, np.int64)
 NO_INSTANCES = InstanceColumns(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
-
-CHARACTERS = 100
-"""A run counts once more towards limits for this many characters of the texts that FOLD made of it."""
 
 _TEXTS_AT_ONCE = 256
 """Texts that may be made before they are counted; each has at most MOST_TEXT characters."""
@@ -216,19 +213,29 @@ class Joining(Bounded):
             if len(rows):
                 yield time, rows
 
-    def waiting_sizes(self) -> Ints | None:
-        """Returns what each waiting instance counts for; None if that is one."""
-        return None
+    @property
+    def has_made_texts(self) -> bool:
+        """Whether instances may have texts that functions made."""
+        return len(self._rows.sources) > 1
+
+    def sizes_of(self, batch: InstanceColumns) -> Ints:
+        """Returns what each instance counts for while it waits."""
+        sizes = np.ones(len(batch), np.int64)
+        for number, places in each_shape(self.classes.made[batch.classes] if self.has_made_texts else _NONE):
+            for (name, _), column in zip(self._left, self.instances.kept.sides[0].values, strict=True):
+                if name in self._rows.sources[number][0]:
+                    sizes[places] += self._texts.sizes(column[batch.events[places]])
+        return sizes
 
     def waiting(self) -> Ints:
-        return self.instances.counts(self.waiting_sizes())
+        return self.instances.counts(self.sizes_of(self.instances.all()[1]) if self.has_made_texts else None)
 
     def crowded(self, until: int) -> Ints:
-        most, sizes = self._meter.limits.partial, self.waiting_sizes()
-        if len(self.instances) <= most and sizes is None:
+        most = self._meter.limits.partial
+        if len(self.instances) <= most and not self.has_made_texts:
             return _NONE
         _, batch = self.instances.all()
-        return self._over(batch, np.ones(len(batch), np.int64) if sizes is None else sizes, until, most)
+        return self._over(batch, self.sizes_of(batch), until, most)
 
     def leave(self, rows: Ints) -> None:
         self.instances.remove_rows(rows)
@@ -360,16 +367,10 @@ class Joining(Bounded):
         self.finish(_NONE, batch, BEGINNING)
 
 
-def is_made_text(value: Value) -> bool:
-    return isinstance(value, Function) and value.kind == "string"
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     continues: Callable[[Pairs], Mask]
     sets: tuple[tuple[int, Callable[[Pairs], Column]], ...]
-    made: tuple[int, ...]
-    """The attributes whose texts are made, and so may grow."""
 
 
 class Folding(Joining):
@@ -400,9 +401,8 @@ class Folding(Joining):
         for definition in added:
             sets = tuple((self._places[name], self._value(value)) for name, value in definition.sets)
             continues = compile_condition(definition.continues, self._left, self._right, self._texts)
-            made = tuple(self._places[name] for name, value in definition.sets if is_made_text(value))
-            self._steps.append(_Step(continues, sets, made))
-            self._makes_texts = self._makes_texts or bool(made)
+            self._steps.append(_Step(continues, sets))
+            self._makes_texts = self._makes_texts or bool(made_of_latest(definition, *self._rows.sources[0]))
         self.add_shapes(definition.chooses for definition in added)
         super().add_rows(new)
 
@@ -413,7 +413,7 @@ class Folding(Joining):
             return self._results(left.events, right.events, NO_INSTANCES)
         width = right.events.parts.shape[1]
         new = self.enter(left, lambda events: [events, _begun(events, width)])
-        self.make(room, int(self._sizes(new).sum()))
+        self.make(room, int(self.sizes_of(new).sum()))
         # A class that has no instance now gets none in this interval.
         search = self.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
@@ -432,30 +432,41 @@ class Folding(Joining):
         self.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
 
-    def waiting_sizes(self) -> Ints | None:
-        return self._sizes(self.instances.all()[1]) if self._makes_texts else None
+    @property
+    def has_made_texts(self) -> bool:
+        return self._makes_texts or super().has_made_texts
+
+    def sizes_of(self, batch: InstanceColumns) -> Ints:
+        return super().sizes_of(batch) + self._sizes(batch, self.classes.made[batch.classes]) - 1
 
     def sizes(self, flow: Flow) -> Ints | None:
         if not self._makes_texts:
             return None
-        classes = self.classes
+        classes = self.classes.of_row[flow.rows]
         columns = {place: at for at, (is_latest, place) in enumerate(self._columns) if is_latest}
         values = {place: flow.events.values[at] for place, at in columns.items()}
-        return self._sizes_of(classes.shape[classes.of_row[flow.rows]], values, flow.at)
+        return self._sizes_of(self.classes.shape[classes], np.zeros_like(classes), values, flow.at)
 
-    def _sizes(self, batch: InstanceColumns) -> Ints:
-        """Returns what instances count for."""
-        if not self._makes_texts or not len(batch):
-            return np.ones(len(batch), np.int64)
-        latest = dict(enumerate(self.instances.kept.sides[1].values))
-        return self._sizes_of(self.classes.shape[batch.classes], latest, batch.events)
+    def _sizes(self, batch: InstanceColumns, made: Ints) -> Ints:
+        """Returns what instances count for by their latest values; without `made`, by those that FOLD made."""
+        latest = dict(enumerate(self.instances.kept.sides[1].values)) if len(batch) else {}
+        return self._sizes_of(self.classes.shape[batch.classes], made, latest, batch.events)
 
-    def _sizes_of(self, shapes: Ints, values: Mapping[int, Column], at: Ints) -> Ints:
+    def _sizes_of(self, shapes: Ints, made: Ints, values: Mapping[int, Column], at: Ints) -> Ints:
         sizes = np.ones(len(at), np.int64)
-        for shape, places in each_shape(shapes):
-            for place in self._steps[shape].made:
-                lengths = self._texts.derived_numbers("string-length", values[place][at[places]].astype(np.int64))
-                sizes[places] += np.nan_to_num(lengths).astype(np.int64) // CHARACTERS
+        if not self.has_made_texts or not len(at):
+            return sizes
+        firsts, of = number_distinct([shapes, made])
+        for number, first in enumerate(firsts.tolist()):
+            left, right = self._rows.sources[made[first]]
+            places = np.flatnonzero(of == number)
+            for name in made_of_latest(self._definitions[shapes[first]], left, right):
+                if (place := self._places.get(name, -1)) in values:
+                    codes = values[place][at[places]]
+                    counts = self._texts.sizes(codes)
+                    if name in left:  # where it is that of the first event, that counts
+                        counts[codes == self.instances.kept.sides[0].values[place][at[places]]] = 0
+                    sizes[places] += counts
         return sizes
 
     def _generation(
@@ -472,15 +483,15 @@ class Folding(Joining):
             if search.candidates.tests > room.compared:
                 self.compare(search, room, self._distinct)
             resolved[whose + begin] = True
-            step = _TEXTS_AT_ONCE if self._makes_texts else max(len(whose), 1)
+            step = _TEXTS_AT_ONCE if self.has_made_texts else max(len(whose), 1)
             for start in range(0, max(len(whose), 1), step):
                 some = slice(start, start + step)
                 found.append(self._next(search, part, whose[some], at[some]))
-                count = int(self._sizes(found[-1][0]).sum())
+                count = int(self.sizes_of(found[-1][0]).sum())
                 room.found -= count
                 if room.found < 0:
                     runs = self._once(joined_batches([one for one, _ in found]))
-                    self.give_up(runs, self._sizes(runs), room)
+                    self.give_up(runs, self._sizes(runs, np.zeros_like(runs.classes)), room)
                 self.make(room, count)
         if len(found) == 1:
             return *found[0], resolved
@@ -576,7 +587,7 @@ class Sequencing(Joining):
         if self.idle(left, right, until):
             return self._results(left.events, right.events, NO_INSTANCES, _NONE, _NONE)
         new = self.enter(left, lambda events: [events])
-        self.make(room, len(new))
+        self.make(room, int(self.sizes_of(new).sum()))
         search = self.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
         batch = joined_batches([waiting, new])

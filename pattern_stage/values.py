@@ -45,6 +45,9 @@ from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text,
 C = TypeVar("C", bound=Column)
 T = TypeVar("T")
 
+CHARACTERS = 100
+"""What waits counts once more towards limits for this many characters of the texts that functions made."""
+
 FALSE, TRUE, UNDECIDED = 0, 1, -1
 """Outcomes of a test. UNDECIDED for NULL, and for an invalid or too slow regular expression."""
 
@@ -99,6 +102,11 @@ class Texts:
             cache = self._derived[name] = _Cache(np.int64, unknown=NULL_TEXT - 1, null=NULL_TEXT)
         function = chained(name)
         return cache.of(codes, len(self._code_of.texts), lambda new: self.codes(map(function, self._of(new))))
+
+    def sizes(self, codes: Column) -> Ints:
+        """Returns what texts count for beside their event: 1 for each CHARACTERS."""
+        lengths = self.derived_numbers("string-length", codes.astype(np.int64))
+        return np.nan_to_num(lengths).astype(np.int64) // CHARACTERS
 
     def written(self, numbers: Floats) -> Ints:
         """Returns the codes of numbers written as texts; NULL for NaN."""

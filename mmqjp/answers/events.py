@@ -49,13 +49,12 @@ from pattern_stage.assemble import (
 from pattern_stage.columns import Column
 from pattern_stage.kernel import adopted
 from pattern_stage.lineage import EventOrigin, Lineage
-from pattern_stage.sequence import CHARACTERS, is_made_text
-from pattern_stage.values import Texts
+from pattern_stage.values import CHARACTERS, Texts
 from templates.catalog import Catalog, Change
 from templates.events import EventPlacement, place_events
 from templates.witness import Witnesses, plain_node
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import EventPattern, Fold, NearPattern, Pattern, Statement, sources_of
+from xscl.algebra.events import EventPattern, Fold, NearPattern, Pattern, Statement, made_texts, sources_of
 from xscl.algebra.values import number_text
 
 
@@ -67,8 +66,9 @@ def pause_reason(excess: Excess, quota: Quota, statement: Statement) -> str:
         where = f"after {iso_utc(excess.at)}"
     if excess.bound == "matches" and (later := _chosen_by(statement)):
         where += f", before {', '.join(later)}"
-    elif excess.bound in ("matches", "partial") and _makes_texts(statement):
-        where += f", with 1 for each {CHARACTERS} characters of a text that FOLD makes"
+    elif excess.bound in ("matches", "partial") and _makes_texts(statement, by_fold=excess.bound == "matches"):
+        maker = "FOLD" if excess.bound == "matches" else "a function"
+        where += f", with 1 for each {CHARACTERS} characters of a text that {maker} makes"
     return excess_text(quota, excess.bound, where)
 
 
@@ -88,10 +88,12 @@ def _chosen_by(statement: Statement) -> list[str]:
     return [name for name, there in found if there]
 
 
-def _makes_texts(statement: Statement) -> bool:
-    if isinstance(statement, Fold) and any(is_made_text(value) for _, value in statement.sets):
+def _makes_texts(statement: Statement, *, by_fold: bool) -> bool:
+    if isinstance(statement, Pattern | NearPattern):
+        return False
+    if made_texts(statement) and (isinstance(statement, Fold) or not by_fold):
         return True
-    return not isinstance(statement, Pattern | NearPattern) and any(map(_makes_texts, sources_of(statement)))
+    return any(_makes_texts(source, by_fold=by_fold) for source in sources_of(statement))
 
 
 class EventOutput:

@@ -428,3 +428,32 @@ def test_comparisons_of_runs_and_negated_events_are_steps(components, where, fir
         cuts = tuple(time * SECOND for time in range(1, 41, 4))
         again = with_limits(world, Run((*cuts, end), restarts=frozenset(cuts[::2])), quota).exceeded
         assert (again.pop(0, None), again) == (None if time is None else Excess(time * SECOND, bound), found)
+
+
+LONG = f'concat(k, "{"long" * 50}")'
+MADE = f"(SELECT x, k, {LONG} AS t FROM E)"
+WAITING = {
+    f"FROM {MADE} NEXT{{$1.x < 0 AND $2.x < 0}} E": 3,
+    "FROM (SELECT x, k, k AS t FROM E) NEXT{$1.x < 0 AND $2.x < 0} E": 1,
+    f"FROM E NEXT{{$1.x < 0 AND $2.x < 0}} {MADE}": 1,
+    f"FROM (SELECT x AS y, t FROM FILTER{{x >= 0}} {MADE}) NEXT{{y < 0 AND x < 0}} E": 3,
+    f"FROM {MADE} UNION (SELECT x, k, k AS t FROM E) NEXT{{$1.x < 0 AND $2.x < 0}} E": 4,
+    f"FROM {MADE} FOLD{{$.x < 0, ,}} (SELECT k FROM E)": 3,
+    f"FROM {MADE} FOLD{{$.x < 0, , concat($.t, $2.k) AS t}} (SELECT k FROM E)": 3,
+    f"FROM AGGREGATE{{argmax({LONG}, x) AS n OVER 100 s}} E": 3,
+    f"FROM AGGREGATE{{count() AS n BY t OVER 100 s}} {MADE}": 3,
+    "FROM AGGREGATE{count() AS n BY t OVER 100 s} (SELECT x, k, k AS t FROM E)": 1,
+    f"FROM AGGREGATE{{argmax(t, x) AS n OVER 100 s}} {MADE}": 3,
+    f"FROM AGGREGATE{{count(x) AS n OVER 100 s}} {MADE}": 1,
+}
+
+
+@pytest.mark.parametrize("most", [40, 130])
+def test_what_waits_counts_the_characters_that_functions_made(most):
+    """For each statement by itself, also where it shares operators and events with others."""
+    given = [("E", "x:number k:string", " | ".join(f"{time} k{time:02} @{time}" for time in range(60)))]
+    world, cuts = written(list(WAITING), given), tuple(time * SECOND for time in range(1, 60))
+    times = [most // each if most // each < 60 else None for each in WAITING.values()]
+    right = {place: Excess(time * SECOND, "partial") for place, time in enumerate(times) if time is not None}
+    for run in (Run((END,)), Run(cuts, restarts=frozenset(cuts[::7])), Run((END,), rules=())):
+        assert with_limits(world, run, Quota(most)).exceeded == right

@@ -8,7 +8,7 @@ are ordinary conditions with each name an Attribute of `left`. See docs/patterns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -310,6 +310,50 @@ def window_of(operator: Stream) -> int | None:
     if isinstance(operator, Next | Fold):
         return operator.within
     return operator.over if isinstance(operator, Aggregate) else None
+
+
+NONE_MADE = frozenset[str]()
+
+
+def made_texts(
+    operator: Statement, left: frozenset[str] = NONE_MADE, right: frozenset[str] = NONE_MADE
+) -> frozenset[str]:
+    """The attributes of an operator's results whose texts functions may have made, there or before; `left` and `right`
+    are those of its inputs."""
+    match operator:
+        case Filter():
+            return left
+        case Union():
+            return left | right
+        case Select(items=items):
+            return frozenset([name for name, value in items if is_made_text(value, {"left": left})])
+        case Aggregate(items=aggregates):
+            texts = [
+                name for name, one in aggregates if one.name == "argmax" and is_made_text(one.args[0], {"left": left})
+            ]
+            return left.intersection(operator.by).union(texts)
+        case Next() | Fold():
+            latest = made_of_latest(operator, left, right) if isinstance(operator, Fold) else left
+            made = {"left": left, "latest": latest, "right": right}
+            pairs = zip(operator.schema, operator.names, strict=True)
+            return frozenset([name for (name, _), (part, before) in pairs if before in made[part]])
+    return NONE_MADE
+
+
+def made_of_latest(fold: Fold, left: frozenset[str], right: frozenset[str]) -> frozenset[str]:
+    """As `made_texts`, of the latest values of a run."""
+    latest = left | right
+    for _ in fold.sets:  # each may be made of the one before
+        made = {"left": left, "latest": latest, "right": right}
+        latest |= {name for name, value in fold.sets if is_made_text(value, made)}
+    return latest
+
+
+def is_made_text(value: Value, made: Mapping[str, frozenset[str]]) -> bool:
+    """Whether a value may be a text that a function makes; `made` has, by part, the attributes that may be."""
+    if isinstance(value, Attribute):
+        return value.name in made[value.part]
+    return isinstance(value, Function) and value.kind == "string"
 
 
 def with_parts(
