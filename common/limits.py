@@ -35,8 +35,8 @@ class Quota:
     counted once more for each 100 characters of the texts that functions of the query made;
     `matches` the outputs, and the results of each operator, at one time, before NON OVERLAPPING and EARLIEST MAXIMAL,
     and without sets before HAVING and negations; `outputs` the outputs in a block; `work` the steps of outputs, of
-    comparisons by NEXT, FOLD and PATTERN, and of a search for sets, at one time, and `work_of_block` those of a search
-    and of a PATTERN with negations in a block.
+    comparisons by NEXT, FOLD and PATTERN, and of a search for sets, at one time, and `work_of_block` those of outputs,
+    of a search, and of a PATTERN with negations in a block.
     """
 
     partial: int = INFINITE

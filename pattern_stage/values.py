@@ -138,11 +138,6 @@ class Texts:
     # ------------------------------------------------------------ forgetting
 
     @property
-    def longest(self) -> int:
-        """Upper bound of the characters of a text."""
-        return self._code_of.longest
-
-    @property
     def crowded(self) -> bool:
         """Whether texts have grown enough, in number or size, since the last `keep` to call it again."""
         return len(self) > 2 * self._kept + 10_000 or self._code_of.size > 2 * self._kept_size + 16_000_000
@@ -175,8 +170,6 @@ class _Codes(dict[str | None, int]):
         self.texts: list[str] = []
         self.size = 0
         """Number of characters."""
-        self.longest = 0
-        """Number of characters that no text has had more of."""
         self._free: list[int] = []
 
     def __missing__(self, text: str) -> int:
@@ -188,7 +181,6 @@ class _Codes(dict[str | None, int]):
             self.texts.append(text)
         self[text] = code
         self.size += len(text)
-        self.longest = max(self.longest, len(text))
         return code
 
     def forget(self, codes: list[int], count: int) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from common import limits
 from common.arrays import Ints
-from common.bounds import BEGINNING, INFINITE
+from common.bounds import BEGINNING
 from common.errors import InvalidValue
 from common.limits import UNLIMITED, Excess, Quota, first_excess, note_excess, sums_in_blocks
 from join_stage.protocol import JoinEngine
@@ -151,47 +151,45 @@ def _spark(session: SparkSession) -> Database:
     return Asked(session)
 
 
+_COUNTED = ("times", "told", "steps")
+
+
 class OutputCounts:
     """What forms tell: at each time, and at BLOCK times in a row at which they tell anything."""
 
     def __init__(self, quota: Quota, texts: Texts) -> None:
         self._quota, self._texts = quota, texts
-        self._blocks: dict[str, tuple[int, int]] = {}
-        """By form, the number of times of its block, and what was told at them."""
+        self._blocks: dict[str, tuple[int, int, int]] = {}
+        """By form, the number of times of its block, and of outputs and steps at them."""
 
     def add(self, form_id: str, found: Sequence[Columns]) -> Iterator[Excess]:
         """Counts all that a form tells in an interval, and yields how it exceeds its quota."""
-        quota, count = self._quota, sum(map(len, found))
-        if count > quota.matches:
-            times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
-            yield from first_excess(times, counts, quota, "matches")
-        width = max(len(one.values) for one in found)
-        if count * (1 + width * (self._texts.longest // XML_CHARACTERS_PER_STEP + 1)) > quota.work:
-            steps = np.concatenate([self._steps(one) for one in found])
-            times, which = np.unique(np.concatenate([one.t1 for one in found]), return_inverse=True)
-            yield from first_excess(times, np.bincount(which, steps, len(times)), quota, "work")
-        if quota.outputs < INFINITE:
-            yield from self._of_block(form_id, found, count)
+        quota, (before, *earlier) = self._quota, self._blocks.get(form_id, (0, 0, 0))
+        t1, steps = (np.concatenate(each) for each in ([one.t1 for one in found], list(map(self._steps, found))))
+        count, taken = len(t1), int(steps.sum())
+        if before + count < limits.BLOCK and count <= quota.matches and taken <= quota.work:
+            outputs, work = earlier[0] + count, earlier[1] + taken
+            if outputs <= quota.outputs and work <= quota.work_of_block:
+                self._blocks[form_id] = before + len(set(t1.tolist())), outputs, work
+                return
+        times, which, counts = np.unique(t1, return_inverse=True, return_counts=True)
+        at_once = np.bincount(which, steps, len(times)).astype(np.int64)
+        yield from first_excess(times, counts, quota, "matches")
+        yield from first_excess(times, at_once, quota, "work")
+        blocks, sums = (before + np.arange(len(times))) // limits.BLOCK, list[Ints]()
+        for amounts, so_far in zip((counts, at_once, np.ones_like(counts)), (*earlier, before), strict=True):
+            sums.append(sums_in_blocks(blocks, amounts, so_far, 0))
+        yield from first_excess(times, sums[0], quota, "outputs")
+        yield from first_excess(times, sums[1], quota, "work_of_block")
+        self._blocks[form_id] = int(sums[2][-1]), int(sums[0][-1]), int(sums[1][-1])
 
     def _steps(self, events: Columns) -> Ints:
         characters = np.zeros(len(events), np.int64)
         for column in events.values:
             if column.dtype == np.int64:
-                lengths = self._texts.derived_numbers("string-length", column.astype(np.int64))
-                characters += np.nan_to_num(lengths).astype(np.int64)
+                texts = self._texts.texts(column.astype(np.int64))
+                characters += np.fromiter((len(text or "") for text in texts), np.int64, len(texts))
         return 1 + characters // XML_CHARACTERS_PER_STEP
-
-    def _of_block(self, form_id: str, found: Sequence[Columns], count: int) -> Iterator[Excess]:
-        before, told = self._blocks.get(form_id, (0, 0))
-        if count + before < limits.BLOCK and count + told <= self._quota.outputs:
-            self._blocks[form_id] = before + len({time for one in found for time in one.t1.tolist()}), told + count
-            return
-        times, counts = np.unique(np.concatenate([one.t1 for one in found]), return_counts=True)
-        blocks = (before + np.arange(len(times))) // limits.BLOCK
-        sums = sums_in_blocks(blocks, counts, told, 0)
-        yield from first_excess(times, sums, self._quota, "outputs")
-        in_block = sums_in_blocks(blocks, np.ones_like(counts), before, 0)
-        self._blocks[form_id] = int(in_block[-1]), int(sums[-1])
 
     def forget(self, form_id: str) -> None:
         self._blocks.pop(form_id, None)
@@ -200,14 +198,14 @@ class OutputCounts:
         self._blocks |= {form_id: others._blocks[form_id] for form_id in form_ids if form_id in others._blocks}
 
     def table(self) -> pa.Table:
-        times, told = zip(*self._blocks.values(), strict=True) if self._blocks else ((), ())
-        form_ids = pa.array(self._blocks, pa.string())
-        return pa.table({"form": form_ids, "times": pa.array(times, pa.int64()), "told": pa.array(told, pa.int64())})
+        counts = zip(*self._blocks.values(), strict=True) if self._blocks else ((), (), ())
+        columns = dict(zip(_COUNTED, (pa.array(one, pa.int64()) for one in counts), strict=True))
+        return pa.table({"form": pa.array(self._blocks, pa.string())} | columns)
 
     def restore(self, table: pa.Table, form_ids: Collection[str]) -> None:
         for row in table.to_pylist():
             if row["form"] in form_ids:
-                self._blocks[row["form"]] = row["times"], row["told"]
+                self._blocks[row["form"]] = row["times"], row["told"], row.get("steps", 0)  # stores before had none
 
 
 class RunningForms:

@@ -22,6 +22,7 @@ from tests.support.cli import mmqjp, write_documents, write_queries
 from tests.support.delivery import undelivered
 from tests.support.faults import FaultySession, Injected
 from xpath_stage.documents import element_text, parse_document
+from xscl.parser import parse_script
 
 BLOCK = 4
 
@@ -302,6 +303,8 @@ def limited(name: str, events: Sequence[Event], matches: int, partial: int, outp
         if sum(at_once[one] for one in times[place // BLOCK * BLOCK : place + 1]) > outputs:
             several = "1 match" if outputs == 1 else f"{outputs} matches"
             over.append((time, f"more than {several} at 10,000 times in a row, with", "max-outputs"))
+        if sum(at_once[one] for one in times[place // BLOCK * BLOCK : place + 1]) > 10 * work:
+            over.append((time, f"more than {10 * work} steps at 10,000 times in a row, with", "max-work"))
     for now in {one.time for one in events}:
         if waiting(name, events, now) > partial:
             over.append((now, f"more than {wait} after", "max-partial"))
@@ -545,3 +548,23 @@ def test_silence_decides_once_within_quotas_although_a_commit_fails(most, decide
         right = [(name, id) for name in ("alone", "readers") for id in decided]
         assert told == [(seq, name, id) for seq, (name, id) in enumerate(right)]
         assert (engine.registry.named("alone")[0].paused is not None) == (not decided)
+
+
+@pytest.mark.parametrize(
+    "made", ["SELECT concat(k, k) AS t FROM A", "FROM AGGREGATE{argmax(concat(k, k), 1) AS t OVER 1 s} A"]
+)
+def test_characters_of_outputs_count_at_many_times_in_a_row(made, tmp_path, monkeypatch):
+    """13 steps at a time, then 51. With one document a batch there is a snapshot before the restart."""
+    monkeypatch.setattr("common.limits.BLOCK", 12)
+    given = [sent(time, time, [Event("A", time, f"{time:03}" * (66 if time < 44 else 134))]) for time in range(1, 64)]
+    script = parse_script(f"{EVENT_QUERIES.partition('FROM A NEXT')[0]} {made} PUBLISH q")
+    for most, size, at in ((55, 1, "00:59"), (55, 100, "00:59"), (60, 7, "01:00"), (62, 7, None)):
+        for begin in range(0, len(given), 55):
+            with Session("duckdb", state=tmp_path / f"{most}-{size}", settle=0, max_work=most, quiet=True) as engine:
+                engine.ensure(script)
+                for start in range(begin, min(begin + 55, len(given)), size):
+                    engine.process(given[start : min(start + size, begin + 55)])
+                found, reason = len(list(engine.outputs())), engine.registry.named("q")[0].paused
+        assert found == {"00:59": 58, "01:00": 59, None: 62}[at]
+        why = f"more than {10 * most} steps at 10,000 times in a row, with 1970-01-01T00:{at}Z (max-work)"
+        assert reason == (why if at else None)
