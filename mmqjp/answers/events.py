@@ -542,6 +542,8 @@ class Patterns:
             return
         self._stored.save_events(self._rows)
         self._rows = []
+        if self.running.is_crowded:  # before answers, which have their texts by now, are copied to be stored
+            self.running.compact()
         self._time.next_number = self.running.lineage.next
         self._stored.save_time(self._time)
         self._since_snapshot += 1
@@ -559,8 +561,6 @@ class Patterns:
         self._late = {}
         if self._since_snapshot >= self._every:
             self._since_snapshot = 0
-        if self._is_open and self.running.is_crowded:
-            self.running.compact()
 
     def _open(self) -> None:
         """Restores the last snapshot and replays the events since. Forms and definitions are added at the points where

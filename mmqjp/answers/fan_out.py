@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from heapq import merge
 from itertools import groupby, islice
 from json.encoder import encode_basestring as json_text
@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -129,8 +130,8 @@ def _order(answer: Answer) -> tuple[object, ...]:
     return answer.order
 
 
-ROWS_AT_A_TIME = 10_000
-"""Maximum number of (answer, member) pairs per chunk."""
+ROWS_AT_A_TIME, CHARACTERS_AT_A_TIME = 10_000, 16 << 20
+"""Maximum number of (answer, member) pairs per chunk, and of characters of the answers at several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +206,18 @@ class FanOut:
         starts = np.flatnonzero(np.diff(self._group, prepend=self._group[0] - 1))
         sizes = np.add.reduceat(self._high - self._low, starts)
         ends = np.append(starts[1:], count)
-        begin = taken = 0
-        for start, end, size in zip(starts.tolist(), ends.tolist(), sizes.tolist(), strict=True):
-            if taken and taken + size > ROWS_AT_A_TIME:
+        lengths = sum(pc.binary_length(self._answers[name]).to_numpy() for name in ("tail", "choice"))
+        read = np.add.reduceat(lengths, starts, dtype=np.int64)
+        begin = taken = characters = 0
+        for start, end, size, more in zip(starts.tolist(), ends.tolist(), sizes.tolist(), read.tolist(), strict=True):
+            if taken and (taken + size > ROWS_AT_A_TIME or characters + more > CHARACTERS_AT_A_TIME):
                 yield self._box(begin, start)
-                begin, taken = start, 0
+                begin, taken, characters = start, 0, 0
             if size > ROWS_AT_A_TIME:
                 yield from self._split(self._box(start, end))
-                begin, taken = end, 0
+                begin, taken, characters = end, 0, 0
             else:
-                taken += size
+                taken, characters = taken + size, characters + more
         if taken:
             yield self._box(begin, count)
 
@@ -300,13 +303,13 @@ class FanOut:
         assert self._members is not None, "outputs have members"
         return self._members
 
-    @cached_property
-    def answers(self) -> list[_Shared]:
+    def answers(self, places: Ints) -> list[_Shared]:
         names = ("t0", "t1", "documents", "streams", "nodes", "head", "tail", "choice")
+        some = self._answers.take(places)
         return [
             _Shared(t0, t1, documents, streams, nodes, head, tail, choice.encode())
             for t0, t1, documents, streams, nodes, head, tail, choice in zip(
-                *(self._answers[name].to_pylist() for name in names), strict=True
+                *(some[name].to_pylist() for name in names), strict=True
             )
         ]
 
@@ -384,14 +387,16 @@ class OutputChunk:
         wanted = np.array([self._fan_out.members.names[member] in names for member in members.tolist()], bool)[place]
         return self._take(wanted)
 
-    def _rows(self) -> Iterator[tuple[int, int, int]]:
-        return zip(self._answer.tolist(), self._member.tolist(), self._seq.tolist(), strict=True)
+    def _rows(self) -> Iterator[tuple[_Shared, int, int]]:
+        places, of = np.unique(self._answer, return_inverse=True)
+        answers = self._fan_out.answers(places)
+        return zip(map(answers.__getitem__, of.tolist()), self._member.tolist(), self._seq.tolist(), strict=True)
 
     def outputs(self) -> Iterator[Output]:
-        members, answers = self._fan_out.members, self._fan_out.answers
+        members = self._fan_out.members
         known: dict[str, dict[str, int | str]] = {}
-        for place, member, seq in self._rows():
-            answer, name = answers[place], members.names[member]
+        for answer, member, seq in self._rows():
+            name = members.names[member]
             if answer.nodes not in known:
                 known[answer.nodes] = read_nodes(answer.nodes)
             yield Output(
@@ -410,11 +415,9 @@ class OutputChunk:
         return next(self._take(slice(place, place + 1)).outputs())
 
     def lines(self) -> OutputLines:
-        members, answers = self._fan_out.members, self._fan_out.answers
-        names, identities = members.names, members.identities
+        names, identities = self._fan_out.members.names, self._fan_out.members.identities
         found = []
-        for place, member, seq in self._rows():
-            answer = answers[place]
+        for answer, member, seq in self._rows():
             between, end = answer.line
             name, id = json_text(names[member]), identities[member].id(answer.choice)
             shown = name[1:-1] if answer.head else ""

@@ -627,6 +627,7 @@ class Batches:
             self._save_pauses(answered.pauses)
             components.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
             outputs = components.outbox.save_answers(answered.answers, answered.members)
+            answered.answers.clear()  # rows by now: a commit needs memory of its own
             if is_trial:
                 raise _Tried
             components.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)

@@ -71,6 +71,7 @@ def brute_force(
 @pytest.mark.parametrize("most", [1, 7, 10_000])
 def test_each_member_gets_its_answers_in_order(seed, most, monkeypatch):
     monkeypatch.setattr("mmqjp.answers.fan_out.ROWS_AT_A_TIME", most)
+    monkeypatch.setattr("mmqjp.answers.fan_out.CHARACTERS_AT_A_TIME", 4 * most)
     rng = random.Random(seed)
     members = {form: some_members(rng, 20 * n) for n, form in enumerate("xyz"[: rng.randint(1, 3)])}
     answers: list[dict[str, Any]] = []
@@ -98,6 +99,9 @@ def test_each_member_gets_its_answers_in_order(seed, most, monkeypatch):
     ]
     assert [o.seq for o in outputs] == list(range(len(outputs)))
     assert b"".join(chunk.lines().text for chunk in fan_out.chunks()) == b"".join(o.to_line() for o in outputs)
+    for chunk in fan_out.chunks():  # an answer has 4 characters
+        read = {*chunk.pairs[0].tolist()}
+        assert len(read) <= most or len({answers[place]["first_seq"] for place in read}) == 1
     by_time = FanOut(table.sort_by([("t1", "ascending"), ("first_seq", "ascending")]), members, withheld, by_time=True)
     again = [output for chunk in by_time.chunks() for output in chunk.outputs()]
     assert outputs == sorted(again, key=lambda one: one.seq)
