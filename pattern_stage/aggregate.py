@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -299,7 +300,7 @@ class Aggregating(Bounded):
         kept = self._store.touched(come.rows, come.columns[:by])
         groups, times = np.concatenate([kept.rows, come.rows]), np.concatenate([kept.times, come.times])
         weights = np.concatenate([kept.weights, come.weights])
-        columns = [_both(*pair) for pair in zip(kept.columns, come.columns, strict=True)]
+        columns: list[Any] = [np.concatenate(pair) for pair in zip(kept.columns, come.columns, strict=True)]
         is_new = np.arange(len(groups)) >= len(kept.rows)
         # Groups one after the other, each in the order of time. A run is what is simultaneous in a group.
         keys = number_distinct([groups, *(same(column) for column in columns[:by])])[1] if len(groups) else groups
@@ -448,8 +449,3 @@ class Aggregating(Bounded):
         groups, times = self._groups.of_row[rows[there]], ints(table, "t1")[there]
         weights = np.ones(len(there), np.int64) if is_old else ints(table, "events")[there]
         self._store.add(self._sized(groups, times, weights, columns), len(self._by))
-
-
-def _both(one: Column, other: Column) -> Column:
-    values: Column = np.concatenate([one, other])
-    return values

@@ -297,6 +297,9 @@ class MOp:
     shapes: dict[Definition, tuple[int, list[int]]] = field(default_factory=dict)
     """By definition: its shape, and the columns of its parameters and of what separates instances."""
 
+    def made_texts(self, row: int) -> frozenset[str]:
+        return made_texts(self.definitions[self.rows.shape[row]], *self.rows.sources[self.rows.made[row]])
+
 
 @dataclass(slots=True)
 class BoundForm:
@@ -541,19 +544,15 @@ class _Adding:
         return rows
 
     def _follow_texts(self, mop: MOp, new: Ints) -> None:
-        rows, pairs = mop.rows, [[frozenset[str]()] * 2 for _ in range(len(new))]
+        rows, sides = mop.rows, [[frozenset[str]()] * len(new)] * 2
         for side, number in enumerate(mop.inputs[:2]):
             source = self._plan.mops[number]
-            if source.placement is None:
-                continue
-            before = (rows.right if side else rows.left)[new]
-            firsts, of = number_distinct([source.rows.shape[before], source.rows.made[before]])
-            for place, row in enumerate(before[firsts].tolist()):
-                definition, made_before = source.definitions[source.rows.shape[row]], source.rows.made[row]
-                made = made_texts(definition, *source.rows.sources[made_before])
-                for at in np.flatnonzero(of == place).tolist() if made else ():
-                    pairs[at][side] = made
-        for row, pair in zip(new.tolist(), map(tuple, pairs), strict=True):
+            if source.placement is not None:
+                before = (rows.right if side else rows.left)[new]
+                firsts, of = number_distinct([source.rows.shape[before], source.rows.made[before]])
+                made = list(map(source.made_texts, before[firsts].tolist()))
+                sides[side] = [made[place] for place in of.tolist()]
+        for row, pair in zip(new.tolist(), zip(*sides, strict=True), strict=True):
             if pair not in rows.sources:
                 rows.sources.append(pair)
             rows.made[row] = rows.sources.index(pair)

@@ -5,7 +5,7 @@ with a left event; each run is a result, and an instance that continues."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -42,7 +42,7 @@ from pattern_stage.search import (
     take_apart,
 )
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
-from xscl.algebra.events import EventCondition, Fold, Next, Schema, Value, made_of_latest
+from xscl.algebra.events import EventCondition, Fold, Next, Schema, made_of_latest
 
 _NONE = np.zeros(0, np.int64)
 NO_INSTANCES = InstanceColumns(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
@@ -75,6 +75,8 @@ class Joining(Bounded):
         self._bounded = False
         self._origins = 0
         self._made: list[tuple[Ints, Ints]] = []
+        self._has_texts = False
+        """Whether instances may have texts that functions made."""
 
     # ------------------------------------------------------------ rows
 
@@ -85,6 +87,7 @@ class Joining(Bounded):
     def add_rows(self, new: Ints) -> None:
         fresh = self.classes.add(new)
         self._readers.add(new, self._rows.left[new])
+        self._has_texts = self._has_texts or len(self._rows.sources) > 1
         self._bounded = self._bounded or bool(np.any(self._rows.within[new] < LONGEST_WINDOW))
         for shape, places in each_shape(self.classes.shape[fresh]):
             if self._static[shape]:
@@ -213,26 +216,21 @@ class Joining(Bounded):
             if len(rows):
                 yield time, rows
 
-    @property
-    def has_made_texts(self) -> bool:
-        """Whether instances may have texts that functions made."""
-        return len(self._rows.sources) > 1
-
     def sizes_of(self, batch: InstanceColumns) -> Ints:
         """Returns what each instance counts for while it waits."""
         sizes = np.ones(len(batch), np.int64)
-        for number, places in each_shape(self.classes.made[batch.classes] if self.has_made_texts else _NONE):
+        for number, places in each_shape(self.classes.made[batch.classes] if self._has_texts else _NONE):
             for (name, _), column in zip(self._left, self.instances.kept.sides[0].values, strict=True):
                 if name in self._rows.sources[number][0]:
                     sizes[places] += self._texts.sizes(column[batch.events[places]])
         return sizes
 
     def waiting(self) -> Ints:
-        return self.instances.counts(self.sizes_of(self.instances.all()[1]) if self.has_made_texts else None)
+        return self.instances.counts(self.sizes_of(self.instances.all()[1]) if self._has_texts else None)
 
     def crowded(self, until: int) -> Ints:
         most = self._meter.limits.partial
-        if len(self.instances) <= most and not self.has_made_texts:
+        if len(self.instances) <= most and not self._has_texts:
             return _NONE
         _, batch = self.instances.all()
         return self._over(batch, self.sizes_of(batch), until, most)
@@ -399,10 +397,12 @@ class Folding(Joining):
     def add_rows(self, new: Ints) -> None:
         added = self._definitions[len(self._steps) :]
         for definition in added:
-            sets = tuple((self._places[name], self._value(value)) for name, value in definition.sets)
-            continues = compile_condition(definition.continues, self._left, self._right, self._texts)
+            both = self._left, self._right, self._texts
+            sets = tuple((self._places[name], compile_value(value, *both)) for name, value in definition.sets)
+            continues = compile_condition(definition.continues, *both)
             self._steps.append(_Step(continues, sets))
             self._makes_texts = self._makes_texts or bool(made_of_latest(definition, *self._rows.sources[0]))
+        self._has_texts = self._has_texts or self._makes_texts
         self.add_shapes(definition.chooses for definition in added)
         super().add_rows(new)
 
@@ -412,7 +412,7 @@ class Folding(Joining):
         if self.idle(left, right, until):
             return self._results(left.events, right.events, NO_INSTANCES)
         width = right.events.parts.shape[1]
-        new = self.enter(left, lambda events: [events, _begun(events, width)])
+        new = self.enter(left, lambda events: [events, replace(events, parts=np.full((len(events), width), -1))])
         self.make(room, int(self.sizes_of(new).sum()))
         # A class that has no instance now gets none in this interval.
         search = self.search(right, new.classes)
@@ -432,10 +432,6 @@ class Folding(Joining):
         self.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
 
-    @property
-    def has_made_texts(self) -> bool:
-        return self._makes_texts or super().has_made_texts
-
     def sizes_of(self, batch: InstanceColumns) -> Ints:
         return super().sizes_of(batch) + self._sizes(batch, self.classes.made[batch.classes]) - 1
 
@@ -454,7 +450,7 @@ class Folding(Joining):
 
     def _sizes_of(self, shapes: Ints, made: Ints, values: Mapping[int, Column], at: Ints) -> Ints:
         sizes = np.ones(len(at), np.int64)
-        if not self.has_made_texts or not len(at):
+        if not self._has_texts or not len(at):
             return sizes
         firsts, of = number_distinct([shapes, made])
         for number, first in enumerate(firsts.tolist()):
@@ -483,7 +479,7 @@ class Folding(Joining):
             if search.candidates.tests > room.compared:
                 self.compare(search, room, self._distinct)
             resolved[whose + begin] = True
-            step = _TEXTS_AT_ONCE if self.has_made_texts else max(len(whose), 1)
+            step = _TEXTS_AT_ONCE if self._has_texts else max(len(whose), 1)
             for start in range(0, max(len(whose), 1), step):
                 some = slice(start, start + step)
                 found.append(self._next(search, part, whose[some], at[some]))
@@ -546,14 +542,6 @@ class Folding(Joining):
         then = latest.parts if len(runs) else right.parts[:0]
         events = Columns(first.t0, first.t1, values, np.concatenate([first.parts, then], axis=1))
         return each_once(self.flow_of(events, runs.members, np.arange(len(runs)), events.t1 - events.t0))
-
-    def _value(self, value: Value) -> Callable[[Pairs], Column]:
-        return compile_value(value, self._left, self._right, self._texts)
-
-
-def _begun(events: Columns, places: int) -> Columns:
-    """Returns the latest values of runs of left events alone, without a right part."""
-    return Columns(events.t0, events.t1, events.values, np.full((len(events), places), -1))
 
 
 class Sequencing(Joining):

@@ -25,6 +25,9 @@ Part = Literal["left", "latest", "right"]
 """Whose attribute a reference means. Of an operator with one input: `left`. Of NEXT: `left` ($1) and `right` ($2). Of
 FOLD: `left` ($1, the values that the instance began with), `latest` ($) and `right` ($2)."""
 
+Made = frozenset[str]
+"""Attributes whose texts functions may have made."""
+
 ArithmeticOp = Literal["+", "-", "*", "/", "%"]
 
 # ---------------------------------------------------------------- expressions
@@ -312,12 +315,7 @@ def window_of(operator: Stream) -> int | None:
     return operator.over if isinstance(operator, Aggregate) else None
 
 
-NONE_MADE = frozenset[str]()
-
-
-def made_texts(
-    operator: Statement, left: frozenset[str] = NONE_MADE, right: frozenset[str] = NONE_MADE
-) -> frozenset[str]:
+def made_texts(operator: Statement, left: Made = frozenset(), right: Made = frozenset()) -> Made:
     """The attributes of an operator's results whose texts functions may have made, there or before; `left` and `right`
     are those of its inputs."""
     match operator:
@@ -337,10 +335,10 @@ def made_texts(
             made = {"left": left, "latest": latest, "right": right}
             pairs = zip(operator.schema, operator.names, strict=True)
             return frozenset([name for (name, _), (part, before) in pairs if before in made[part]])
-    return NONE_MADE
+    return frozenset()
 
 
-def made_of_latest(fold: Fold, left: frozenset[str], right: frozenset[str]) -> frozenset[str]:
+def made_of_latest(fold: Fold, left: Made, right: Made) -> Made:
     """As `made_texts`, of the latest values of a run."""
     latest = left | right
     for _ in fold.sets:  # each may be made of the one before
@@ -349,7 +347,7 @@ def made_of_latest(fold: Fold, left: frozenset[str], right: frozenset[str]) -> f
     return latest
 
 
-def is_made_text(value: Value, made: Mapping[str, frozenset[str]]) -> bool:
+def is_made_text(value: Value, made: Mapping[str, Made]) -> bool:
     """Whether a value may be a text that a function makes; `made` has, by part, the attributes that may be."""
     if isinstance(value, Attribute):
         return value.name in made[value.part]
