@@ -15,9 +15,6 @@ pytestmark = pytest.mark.xdist_group("house")  # one worker parses the product o
 PROTOCOLS = {
     "main": "the entry point of a program",
     "add": "the command of that name, of feeds and of sinks",
-    "pause": "the command of that name, of queries and of sinks",
-    "remove": "the command of that name, of feeds and of sinks",
-    "resume": "the command of that name, of queries and of sinks",
     "show": "the command of that name, of documents and of sinks",
 }
 """Functions that stand in several modules because a protocol names them."""

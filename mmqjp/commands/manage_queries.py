@@ -105,43 +105,35 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
     print_changed(changed, "subscribed")
 
 
-@click.command()
-@click.argument("name")
-@store_options
-def unsubscribe(name: str, state: Path, wait: float) -> None:
-    """Remove all queries of a name.
+def command_on_name(
+    words: str, name: str, what: str, change: Callable[[Path, float, str], list[str]], done: str
+) -> click.Command:
+    """Returns the command `words`, which changes what has a name, and prints what changed. `name` is that of the
+    example, and `what` the help."""
 
-    \b
-    Example:
-      mmqjp unsubscribe same_story --state state/
-    """
-    print_changed(client(state, wait).ask("unsubscribe", {"name": name}), "removed")
+    @click.command(words.split()[-1], help=f"{what}\n\n\b\nExample:\n  mmqjp {words} {name} --state state/")
+    @click.argument("name")
+    @store_options
+    def command(name: str, state: Path, wait: float) -> None:
+        print_changed(change(state, wait, name), done)
 
-
-@click.command()
-@click.argument("name")
-@store_options
-def pause(name: str, state: Path, wait: float) -> None:
-    """Pause the queries of a name: they give no outputs, and never see the documents that arrive meanwhile.
-
-    \b
-    Example:
-      mmqjp pause same_story --state state/
-    """
-    print_changed(client(state, wait).ask("pause", {"name": name}), "paused")
+    return command
 
 
-@click.command()
-@click.argument("name")
-@store_options
-def resume(name: str, state: Path, wait: float) -> None:
-    """Resume the paused queries of a name.
+def _change(do: str, what: str, done: str) -> click.Command:
+    def change(state: Path, wait: float, name: str) -> Any:
+        return client(state, wait).ask(do, {"name": name})
 
-    \b
-    Example:
-      mmqjp resume same_story --state state/
-    """
-    print_changed(client(state, wait).ask("resume", {"name": name}), "resumed")
+    return command_on_name(do, "same_story", what, change, done)
+
+
+unsubscribe = _change("unsubscribe", "Remove all queries of a name.", "removed")
+pause = _change(
+    "pause",
+    "Pause the queries of a name: they give no outputs, and never see the documents that arrive meanwhile.",
+    "paused",
+)
+resume = _change("resume", "Resume the paused queries of a name.", "resumed")
 
 
 @click.command("list")

@@ -17,7 +17,7 @@ from feeds.documents import iso_utc, now_us
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
 from mmqjp.commands.console import console, table_of_columns
-from mmqjp.commands.manage_queries import client, json_lines, store_options
+from mmqjp.commands.manage_queries import client, command_on_name, json_lines, print_changed, store_options
 from mmqjp.commands.sinks import tables_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
@@ -203,34 +203,6 @@ def set_keys(name: str, keys: tuple[str, ...], state: Path, wait: float) -> None
 @sinks.command()
 @click.argument("name")
 @store_options
-def pause(name: str, state: Path, wait: float) -> None:
-    """Pause a sink. It keeps its place, as far back as its backlog allows.
-
-    \b
-    Example:
-      mmqjp sinks pause alerts --state state/
-    """
-    _client(state, wait).ask("sinks-pause", {"name": name})
-    click.echo(f"{name}: paused")
-
-
-@sinks.command()
-@click.argument("name")
-@store_options
-def resume(name: str, state: Path, wait: float) -> None:
-    """Let a sink that was paused, has stopped or waits try again at once.
-
-    \b
-    Example:
-      mmqjp sinks resume alerts --state state/
-    """
-    _client(state, wait).ask("sinks-resume", {"name": name})
-    click.echo(f"{name}: resumed")
-
-
-@sinks.command()
-@click.argument("name")
-@store_options
 def test(name: str, state: Path, wait: float) -> None:
     """Send a test message, which has no outputs, and say what came of it.
 
@@ -306,18 +278,17 @@ def secret(name: str, state: Path) -> None:
     click.echo(make_secret(state, name))
 
 
-@sinks.command()
-@click.argument("name")
-@store_options
-def remove(name: str, state: Path, wait: float) -> None:
-    """Remove a sink, and its place. What it has written stays.
+def _change(do: str, what: str, done: str) -> None:
+    def change(state: Path, wait: float, name: str) -> list[str]:
+        _client(state, wait).ask(f"sinks-{do}", {"name": name})
+        return [name]
 
-    \b
-    Example:
-      mmqjp sinks remove alerts --state state/
-    """
-    _client(state, wait).ask("sinks-remove", {"name": name})
-    click.echo(f"{name}: removed")
+    sinks.add_command(command_on_name(f"sinks {do}", "alerts", what, change, done))
+
+
+_change("pause", "Pause a sink. It keeps its place, as far back as its backlog allows.", "paused")
+_change("resume", "Let a sink that was paused, has stopped or waits try again at once.", "resumed")
+_change("remove", "Remove a sink, and its place. What it has written stays.", "removed")
 
 
 @sinks.command()
@@ -329,8 +300,7 @@ def reload(state: Path, wait: float) -> None:
     Example:
       mmqjp sinks reload --state state/
     """
-    for name in _client(state, wait).ask("sinks-reload", {}):
-        click.echo(f"{name}: in the configuration")
+    print_changed(_client(state, wait).ask("sinks-reload", {}), "in the configuration")
 
 
 def _client(state: Path, wait: float) -> Client:
