@@ -116,7 +116,7 @@ class SinkCommands:
         self._read_tables = read_tables
         self._looks: Mapping[str, _Lookup] = {
             SINKS: self._list,
-            "sinks-secrets": self._list_secrets,
+            "sinks-secrets": lambda _: secrets.names(),
             "sinks-test": self._test,
             "sinks-tested": self._tested,
             "sinks-failed": self._failed,
@@ -155,9 +155,6 @@ class SinkCommands:
         queries = list(definition.queries) or ["*"]
         return state.to_dict() | {"queries": queries, "to": shown_target(definition, self._secrets)}
 
-    def _list_secrets(self, arguments: Mapping[str, Any]) -> object:
-        return self._secrets.names()
-
     def _add(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
         definition = self._read(_sink_argument(arguments, "name"), _table(arguments))
         self._sinks.add(definition, answers(definition.name))
@@ -168,7 +165,8 @@ class SinkCommands:
         name = _sink_argument(arguments, "name")
         known = self._sinks.definition(name)
         if not known.is_live:
-            raise SinkOfFile(told_where(known))
+            place = f"the sink {name} is defined in {known.file}"
+            raise SinkOfFile(f"{place}: change it there, and run mmqjp sinks reload")
         self._sinks.set(self._read(name, merge_changes(known.table, _table(arguments))), answers(name))
         return name
 
@@ -224,10 +222,6 @@ def read_live(state: Path, name: str, table: Mapping[str, Any]) -> SinkDefinitio
 def merge_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a table with changes; None deletes a key."""
     return {key: value for key, value in {**table, **changes}.items() if value is not None}
-
-
-def told_where(definition: SinkDefinition) -> str:
-    return f"the sink {definition.name} is defined in {definition.file}: change it there, and run mmqjp sinks reload"
 
 
 def _sink_argument(arguments: Mapping[str, Any], name: str) -> str:
@@ -392,14 +386,6 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     ]
 
 
-def _status(engine: Session, arguments: Mapping[str, Any]) -> object:
-    return store_status(engine).to_dict()
-
-
-def _feed_link(engine: Session, arguments: Mapping[str, Any]) -> object:
-    return _revoked(engine, _command_argument(arguments, "name"))
-
-
 def _revoked(engine: Session, name: str) -> int:
     """Returns how often a query's feed link was revoked, even if the query is removed. Raises UnknownQuery."""
     if not engine.registry.named(name) and not engine.removed_queries(name):
@@ -413,26 +399,18 @@ def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
     return counted | {"plan": None if costs is None else costs[0]}
 
 
-def _sharing(engine: Session, arguments: Mapping[str, Any]) -> object:
-    return summarise_sharing(engine).to_dict()
-
-
-def _explain(engine: Session, arguments: Mapping[str, Any]) -> object:
-    return explain_queries(engine, _command_argument(arguments, "name")).to_dict()
-
-
 SHARING, EXPLAIN = "sharing", "explain"
 """The commands that return what queries share, and how the queries of a name run."""
 
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
     "show": _show,
-    STATUS: _status,
-    "feed-link": _feed_link,
+    STATUS: lambda engine, _: store_status(engine).to_dict(),
+    "feed-link": lambda engine, arguments: _revoked(engine, _command_argument(arguments, "name")),
     "counters": _counters,
     MATCHES: page_of_matches,
-    SHARING: _sharing,
-    EXPLAIN: _explain,
+    SHARING: lambda engine, _: summarise_sharing(engine).to_dict(),
+    EXPLAIN: lambda engine, arguments: explain_queries(engine, _command_argument(arguments, "name")).to_dict(),
 }
 """Read-only commands that run between two batches."""
 
@@ -555,29 +533,17 @@ class Client:
 
 
 class NoJobs:
-    """Runs no jobs for any sink."""
+    """Runs no jobs for any sink: does nothing."""
 
-    def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
-        """Sends nothing."""
-
-    def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
-        """Writes nothing."""
-
-    def cancel(self, job: int) -> None:
-        """Does nothing: there are no jobs."""
-
+    def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None: ...
+    def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None: ...
+    def cancel(self, job: int) -> None: ...
     def events(self, read: ReadOutputs) -> list[JobEvent]:
-        """Returns nothing."""
         return []
 
-    def close_receiver(self, receiver: Receiver | Sink) -> None:
-        """Does nothing: none was opened."""
-
-    def wait(self, seconds: float) -> None:
-        """Returns at once."""
-
-    def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
-        """Does nothing."""
+    def close_receiver(self, receiver: Receiver | Sink) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None: ...
 
 
 def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:
@@ -616,19 +582,13 @@ def set_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> Non
         ask("sinks-set", {"name": name, "table": {}})  # which is refused
 
 
-def try_sink(
-    ask: _Ask,
-    name: str,
-    seconds: float,
-    sleep: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> str | None:
+def try_sink(ask: _Ask, name: str, seconds: float) -> str | None:
     """Sends a test message through a service and waits up to `seconds`. Returns "" if it was acknowledged, else the
     reason; None if unknown yet. Raises InputError."""
     ask("sinks-test", {"name": name})
-    until = clock() + seconds
-    while (found := ask("sinks-tested", {"name": name})) is None and clock() < until:
-        sleep(SINK_TEST_POLL)
+    until = time.monotonic() + seconds
+    while (found := ask("sinks-tested", {"name": name})) is None and time.monotonic() < until:
+        time.sleep(SINK_TEST_POLL)
     return None if found is None else str(found)
 
 
