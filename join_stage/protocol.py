@@ -223,9 +223,8 @@ class UnknownPlan(InputError, ValueError):
         return f"a plan is one of {', '.join(PLANS)}, not {self.name!r}"
 
 
-class Joiner(Protocol):
-    """Joins the documents of batches with the join state, within the running batch of the store. `put_rows` and
-    `drop_rows` take effect at the next `join`. R_T is not stored: it is rebuilt from the registered queries when a
+class AnswersTemplates(Protocol):
+    """Answers templates: an engine, or its plan. R_T is not stored: it is rebuilt from the registered queries when a
     store is opened."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
@@ -233,6 +232,17 @@ class Joiner(Protocol):
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         """Removes rows from the R_T of a template."""
+
+    def costs(self) -> dict[int, Cost]:
+        """The cost of each template, by number, in the last batch that answered it."""
+
+    def counters(self) -> dict[str, int]:
+        """Plan-specific counters since the engine was opened."""
+
+
+class JoinEngine(TableStore, AnswersTemplates, Protocol):
+    """A store that joins the documents of batches with the join state, which it keeps, within its running batch.
+    `put_rows` and `drop_rows` take effect at the next `join`."""
 
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         """Adds witnesses to the join state, and answers all templates for them. Documents have ids from `first_docid`
@@ -256,29 +266,13 @@ class Joiner(Protocol):
         """Called after rollback with the error of the batch. Returns whether it came of damaged files that derive from
         the tables: the next batch builds them anew."""
 
-    def costs(self) -> dict[int, Cost]:
-        """The cost of each template, by number, in the last batch that answered it."""
 
-    def counters(self) -> dict[str, int]:
-        """Plan-specific counters since the engine was opened."""
-
-
-class JoinEngine(TableStore, Joiner, Protocol):
-    """A store and a joiner whose state the store keeps."""
-
-
-class JoinPlan(Protocol):
+class JoinPlan(AnswersTemplates, Protocol):
     """Answers batches over the join state; the protocol of each engine adds how a plan reads it. A plan's document
     state is committed and rolled back with the store's batches."""
 
     in_sql: ClassVar[bool]
     """Whether the plan reads the batch from r_bin_w, r_doc_w and r_docts_w, and the join state from tables."""
-
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Adds rows to the R_T of a template, replacing rows with the same id."""
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Removes rows from the R_T of a template."""
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         """Called before witnesses of earlier documents are added to the join state. With `whole`, they are all those of
@@ -306,12 +300,6 @@ class JoinPlan(Protocol):
 
     def close(self) -> None:
         """Called when the engine is closed."""
-
-    def counters(self) -> dict[str, int]:
-        """Plan-specific counters since the engine was opened."""
-
-    def costs(self) -> dict[int, Cost]:
-        """The cost of each template, by number, in the last batch that answered it."""
 
 
 class SQLPlan:

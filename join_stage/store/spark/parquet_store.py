@@ -408,9 +408,6 @@ class TableViews:
         for name, statement in self._derived(words).items():
             self.refresh(statement)  # it may name other views
             self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {statement}")
-        self._refresh_tables(words)
-
-    def _refresh_tables(self, words: set[str]) -> None:
         for table in words & self._store.schema.tables.keys():
             state = (self._store.files[table], self._store.parts(table))
             if self._seen.get(table) != state:
