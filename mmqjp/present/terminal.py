@@ -15,7 +15,7 @@ from importlib.resources import files
 from json import dumps
 from typing import Any, BinaryIO
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from rich import box
 from rich.console import Console
@@ -140,11 +140,8 @@ def escape_markdown(text: str) -> str:
     >>> print(escape_markdown("a|b [c](http://d) <e>"))
     a\\|b \\[c\\](http\\://d) \\<e\\>
     """
-    return _REFERENCE.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", _in_line(text)))
-
-
-def _in_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
+    in_line = "".join(char if char.isprintable() else " " for char in text)
+    return _REFERENCE.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", in_line))
 
 
 def _head(group: MatchGroup) -> str:
@@ -206,13 +203,15 @@ def get_template(name: str) -> Template:
 
 @cache
 def _environment() -> Environment:
+    environment = template_environment(PackageLoader("mmqjp.present"))
+    environment.keep_trailing_newline = True
+    return environment
+
+
+def template_environment(loader: BaseLoader) -> Environment:
+    """Returns an environment for templates that show matches."""
     environment = Environment(
-        loader=PackageLoader("mmqjp.present"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     functions: dict[str, Callable[..., object]] = {
         "why": reason_facts, "values": values, "marked_title": marked_title, "source": source,

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -33,10 +33,10 @@ from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 from common.tools import LruCache
 from feeds.documents import Now, now_us
 from mmqjp.backtest.process import BACKTEST_SECONDS
-from mmqjp.present.item import ShownMatch, TimeFormat, marked_title, match_count_text, reason_facts, source, values
+from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.recent import RecentAnswers
-from mmqjp.present.terminal import TITLES, funnel_notes, sections, stage_name
+from mmqjp.present.terminal import TITLES, funnel_notes, sections, stage_name, template_environment
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.service.commands import Client
@@ -314,17 +314,11 @@ class Hub:
 def environment(clock: TimeFormat) -> Environment:
     """Returns the template environment of pages, with `mmqjp.present`'s below `present/`. Times are in the zone of
     `clock`."""
-    made = Environment(
-        loader=ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]),
-        autoescape=True,
-        auto_reload=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+    made = template_environment(
+        ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})])
     )
+    made.auto_reload = False
     functions: dict[str, Callable[..., object]] = {
-        "why": reason_facts, "values": values, "marked_title": marked_title, "source": source,
-        "counted": match_count_text,
         "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
         "sections": sections, "stage_name": stage_name, "notes": funnel_notes,
     }  # fmt: skip
