@@ -473,7 +473,11 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
         for query in makers:
             if query.active:
                 publishers[query] = None
-                read(set(registry.events.reads(query)) if query.is_events else _read_by_text(query.text))
+                read(
+                    set(registry.events.reads(query))
+                    if query.is_events
+                    else _streams_read(parse_script(query.text, stored=True))
+                )
     return PreparedScript(text, tuple(_texts(publishers, definitions)), frozenset(outside), _novelty(script, registry))
 
 
@@ -484,10 +488,6 @@ def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -
     if events := [one for one in publishers if one.is_events]:
         names = ", ".join(dict.fromkeys(one.name for one in events))
         yield names, ";\n".join(one.text for one in events)
-
-
-def _read_by_text(text: str) -> set[str]:
-    return _streams_read(parse_script(text, stored=True))
 
 
 def _streams_read(script: Script) -> set[str]:

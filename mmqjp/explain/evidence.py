@@ -501,7 +501,9 @@ class JoinEvidence:
         for number, expr in enumerate(self.conjunct.residual):
             part, holds = partial(self.query.expression, expr), partial(_holds, expr, take)
             yield _Test("residual", (4, number), part, holds, partial(self._is_false, expr))
-        if op == UNORDERED and (mirror := mirror_of(self._alternatives)) is not None:
+        # Those that may have the mirror of a match: an inner join's without outer restrictions.
+        alternatives = self.whole.alone if isinstance(self.whole, Hidden) else self.whole.conjuncts
+        if op == UNORDERED and (mirror := mirror_of(alternatives)) is not None:
             mirrors = Mirrors()
 
             def is_told_so(pair: RowPair) -> bool:
@@ -512,11 +514,6 @@ class JoinEvidence:
                     return True
 
             yield _Test("mirror", (5, 0), lambda: op, is_told_so, _is_mirrored)
-
-    @property
-    def _alternatives(self) -> tuple[Conjunct, ...]:
-        """The conjunctive queries that may have the mirror of a match: an inner join's without outer restrictions."""
-        return self.whole.alone if isinstance(self.whole, Hidden) else self.whole.conjuncts
 
     def _within(self, pair: RowPair) -> bool:
         return self.window is None or _distance(pair) <= self.window

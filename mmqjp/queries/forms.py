@@ -520,9 +520,6 @@ class LiteralGroup:
         group.form_of_queries.join(self.queries)
         self.queries.add(_query(target))
 
-    def remove_target(self, target: Target) -> None:
-        self.queries.remove(_query(target))
-
     def remove(self, group: TargetGroup, literal: str) -> None:
         group.form_of_queries.leave(self.queries)
         del self._by_literal[literal][group]
@@ -584,7 +581,7 @@ class RowTargets:
         test = None if group.placed is None else group.literal_test
         group.targets.discard(target)
         if group.placed is not None:
-            group.placed.remove_target(target)
+            group.placed.queries.remove(_query(target))
         if group.targets:
             return
         del self._groups[key]

@@ -99,7 +99,8 @@ class StoredQueries:
         self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
         self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
         self._saved_templates = self._saved_chains = 0
-        self._begun = {qid: batch for qid, batch, begins in self._memberships() if begins}
+        memberships = self._rows.tuples("memberships", "qid batch begins", "batch")
+        self._begun = {qid: batch for qid, batch, begins in memberships if begins}
         # Variables that no query used when the store was migrated. They have no stored pattern.
         with_node = {var for var, *_, node in self._variables if node is not None}
         self._without_node = {var for var, *_ in self._variables} - with_node
@@ -215,9 +216,6 @@ class StoredQueries:
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
         return pauses
-
-    def _memberships(self) -> Iterator[tuple[int, int, int]]:
-        return self._rows.tuples("memberships", "qid batch begins", "batch")
 
     def take_names(self) -> list[str]:
         """Returns all names ever added. Frees what opening the store has read."""

@@ -172,7 +172,8 @@ def _mail(keys: OptionTable, base: Path) -> MailOptions:
         raise keys.bad("to", "name at least one address")
     sender = keys.text("sender", user if "@" in user else to[0])
     for key, address in (*(("to", one) for one in to), ("sender", sender)):
-        _check_mail_address(address, keys, key)
+        if not _MAIL_ADDRESS.fullmatch(address):
+            raise keys.bad(key, "write addresses like ann@example.org")
     at, zone, every = _times(keys)
     ca = Path(keys.text("ca")) if keys.has("ca") else None
     return MailOptions(
@@ -184,11 +185,6 @@ def _mail(keys: OptionTable, base: Path) -> MailOptions:
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _MAIL_ADDRESS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@(?:{_ATOM}(?:\.{_ATOM})*|\[[0-9.]+\])")
 """In ASCII, since others need a server with SMTPUTF8; without quotes, spaces and comments, which nobody means."""
-
-
-def _check_mail_address(text: str, keys: OptionTable, key: str) -> None:
-    if not _MAIL_ADDRESS.fullmatch(text):
-        raise keys.bad(key, "write addresses like ann@example.org")
 
 
 def _times(keys: OptionTable) -> tuple[int | None, ZoneInfo | None, int]:

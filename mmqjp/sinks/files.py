@@ -34,9 +34,6 @@ class FileCheckpoint:
         """Returns the checkpoint in a position's details; None if they are not of a file."""
         return cls(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
 
-    def to_details(self) -> dict[str, Any]:
-        return asdict(self)
-
     def cut_back(self, pending: Pending) -> bool:
         """Truncates the file, even if moved within its directory, to the checkpoint if all that follows is pending
         outputs. Returns whether other lines remain after it."""
@@ -268,7 +265,7 @@ class GrowingFile(_AcknowledgingSink):
                 os.ftruncate(self._handle, length)
 
     def position(self) -> Position:
-        return Position(self._acked, {} if self._checkpoint is None else self._checkpoint.to_details())
+        return Position(self._acked, {} if self._checkpoint is None else asdict(self._checkpoint))
 
     def close(self) -> None:
         if self._handle >= 0:

@@ -197,7 +197,9 @@ class ParquetSink:
         if not directory.is_dir():
             directory.mkdir()
         if before is None or before.directory != str(directory):
-            self._refuse_others(directory)
+            if (found := next(_files(directory), None)) is not None:  # it could be taken for ours
+                cause = f"{found[0]} is of another sink, or of a state that is gone"
+                raise FileExistsError(f"{cause}: choose another directory, or move its files away")
             self._place = _Place(str(directory), uuid4().hex, None if before is None else before.opened)
         if self._file is not None and not self._file.is_in_place():
             self._warn(f"{self._file.draft} was removed or replaced: its outputs are written again")
@@ -282,12 +284,6 @@ class ParquetSink:
                     path.unlink()
                 else:  # somebody asked for what comes after a number that is in the middle of it
                     cut_file(path, self._acked, owner)
-
-    def _refuse_others(self, directory: Path) -> None:
-        """Refuses a directory with files that could be taken for ours. Raises FileExistsError."""
-        if (found := next(_files(directory), None)) is not None:
-            cause = f"{found[0]} is of another sink, or of a state that is gone"
-            raise FileExistsError(f"{cause}: choose another directory, or move its files away")
 
 
 def _files(directory: Path) -> Iterator[tuple[Path, int, int]]:

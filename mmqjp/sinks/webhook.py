@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import ssl
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, timedelta
@@ -72,7 +72,8 @@ class CommandReceiver:
                 async with asyncio.timeout(self._seconds):
                     status = await asyncio.shield(ending)
             finally:
-                _kill_group(process)
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 await asyncio.wait([reading, ending], timeout=LAST_WORDS)
                 reading.cancel()
         except TimeoutError:
@@ -123,11 +124,6 @@ class _LastWords:
             self._transport.close()
 
 
-def _kill_group(process: Process) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 WIDTH = 76
 """Width of plain text, in columns."""
 
@@ -149,17 +145,14 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
     mail["To"] = [Address(addr_spec=one) for one in options.to]
     mail["Subject"] = f"{message.sink}: {match_count_text(total)}" if total else f"{message.sink}: a test"
     mail["Date"] = format_datetime(EPOCH + timedelta(microseconds=message.committed_at))
-    mail["Message-ID"] = message_id(message, options.sender)
+    domain = options.sender.rpartition("@")[2]
+    mail["Message-ID"] = f"<{message.sink}.{message.first}-{message.last}.{message.id}@{domain}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text, cte="quoted-printable")
     if total:
         mail.add_alternative(page.getvalue().decode(), subtype="html", cte="quoted-printable")
         mail.set_boundary(f"={message.id}=")
     return mail.as_bytes()
-
-
-def message_id(message: Message, sender: str) -> str:
-    return f"<{message.sink}.{message.first}-{message.last}.{message.id}@{sender.rpartition('@')[2]}>"
 
 
 def _report_text(report: Report) -> str:

@@ -201,10 +201,6 @@ def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, .
     return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
 
 
-def _cut_row(place: int, split: Split) -> tuple[Any, ...]:
-    return (place, split.source, split.file, split.known, CUT, *[None] * 9, split.known_fingerprint or None)
-
-
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     return (batch_of_rows(some, ROWS) for some in in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
 
@@ -454,7 +450,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
                     size += 0 if read.item is None else size_of(read.item)
                     if split.end == ALL_READ and size >= LARGE:
-                        yield _cut_row(place + 1, split)
+                        fingerprint = split.known_fingerprint or None
+                        yield (place + 1, split.source, split.file, split.known, CUT, *[None] * 9, fingerprint)
                         return
             except OSError as error:
                 if not is_unreadable(error):

@@ -43,7 +43,6 @@ from xscl.algebra.events import (
     AllOf,
     Attribute,
     EventAttribute,
-    EventCondition,
     Events,
     Filter,
     Fold,
@@ -402,7 +401,7 @@ def spelled_out_filters(stream: Stream) -> Stream:
     if isinstance(stream, Union):
         return stream
     every = conjuncts(stream.condition if isinstance(stream, Next) else stream.chooses)
-    filters = tuple(one for one in every if _is_of_right(one))
+    filters = tuple(one for one in every if referenced_parts(one) == {"right"})
     if not filters:
         return stream
     rest = AllOf(tuple(one for one in every if one not in filters))
@@ -410,10 +409,6 @@ def spelled_out_filters(stream: Stream) -> Stream:
     if isinstance(stream, Next):
         return replace(stream, right=right, condition=rest)
     return replace(stream, right=right, chooses=rest)
-
-
-def _is_of_right(condition: EventCondition) -> bool:
-    return referenced_parts(condition) == {"right"}
 
 
 def _of_input(leaf: Value) -> Value:
