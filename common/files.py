@@ -17,8 +17,7 @@ from zlib import crc32
 
 
 def lock(handle: int, *, shared: bool = False) -> bool:
-    """Locks an open file until it is closed. Returns False if another process holds it. Raises OSError without
-    locks."""
+    """Locks a file until it is closed. Returns False if another process holds it. Raises OSError without locks."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -151,8 +150,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def make_secret_file(path: Path, content: bytes) -> bool:
-    """Makes a file that its owner alone can read, whole, unless there is one. Returns whether it did. Raises
-    OSError."""
+    """Makes a file that its owner alone can read, whole, unless there is one. Tells whether it did. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -56,8 +56,7 @@ UNLIMITED = Quota()
 
 
 class Excess(NamedTuple):
-    """The place at which a limit was exceeded, and which one. The first place counts; of several there, the first
-    name."""
+    """The place at which a limit was exceeded, and which one. The first counts; of several there, the first name."""
 
     at: int
     bound: LimitName
@@ -76,8 +75,7 @@ def first_excess(places: Ints, counts: Ints, quota: Quota, bound: LimitName) -> 
 
 
 def sums_in_blocks(blocks: Ints, counts: Ints, before: int, block: int) -> Ints:
-    """Returns the running sums of counts within their blocks, which ascend; `before` is the sum of one `block` so
-    far."""
+    """Returns the running sums of counts within their blocks, which ascend; `before` is that of one `block` so far."""
     running = np.cumsum(counts)
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
     skipped = np.repeat(running[starts] - counts[starts], np.diff(np.append(starts, len(blocks))))

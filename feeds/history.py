@@ -144,8 +144,7 @@ Versions = Literal["keep", "ignore"]
 """Whether a changed entry becomes a document again."""
 
 MOST_VERSIONS = 20
-"""Maximum number of versions of an entry that become documents, and of a feed's entries that differ only in their
-guids."""
+"""Maximum number of versions of an entry that become documents, and of entries that differ only in their guids."""
 
 
 @dataclass(slots=True)

@@ -358,16 +358,14 @@ MOST_MENTIONS = 200
 """Maximum number of pages that an entry mentions, from the beginning of its text."""
 
 LONGEST_ADDRESS = 2_000
-"""Maximum number of characters of an address in a text, or of one that all entries of a feed share. Longer ones are
-ignored."""
+"""Maximum length of an address in a text, or of one that all entries of a feed share. Longer ones are ignored."""
 
 _ADDRESSES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
 def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> tuple[str, list[str]]:
-    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones against
-    `base`."""
+    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones."""
     links: dict[str, None] = {}
 
     def checked(tag: str, name: str, value: str) -> str | None:

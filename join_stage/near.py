@@ -74,8 +74,7 @@ _FREQUENT = np.uint64(1 << 63)
 
 @dataclass(frozen=True)
 class WordOrder:
-    """An order of words by number, with the words in `frequent` behind all others, the most frequent at the very
-    end."""
+    """An order of words by number, with the words in `frequent` behind all others, the most frequent at the end."""
 
     frequent: Ints
 
@@ -346,8 +345,7 @@ class NearTexts:
         self._seen = 0
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
-        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number of
-        texts."""
+        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
         different = {text[THRESHOLD:]: text for text in latest(MOST_READ)}

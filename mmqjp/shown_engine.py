@@ -73,8 +73,7 @@ class Engine(engine.CoreEngine):
         return Explanation("\n".join(lines).rstrip(), explanation_html(lines, picture))
 
     def why(self, id: str | int) -> Explanation:
-        """Explains an output, given its id, a unique prefix of it, or its number (`seq`). Raises NoOutput,
-        StoreError."""
+        """Explains an output, given its id or a unique prefix, or its number `seq`. Raises NoOutput, StoreError."""
         from rich.console import Console
 
         from mmqjp.present.item import TimeFormat

@@ -32,16 +32,14 @@ MOST_TAGS = 128
 """Maximum number of tags, starts and ends, of a document with an outline."""
 
 RUN = 8
-"""Consecutive documents of a stream with the same outline before it is built: building takes as long as reading 100
-documents."""
+"""Consecutive documents of a stream with the same outline before it is built: building takes as long as reading 100."""
 
 MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000
 """Maximum numbers of cached outlines and streams."""
 
 TRIAL, PAUSE = 128, 2_048
 """After TRIAL documents of a stream whose outline differed from the one before, the trees of its next PAUSE documents
-are read if fewer than twice as many had the same since the last time: finding another outline takes as long as reading
-a tree."""
+are read if fewer than twice as many had the same since the last time: finding one takes as long as reading a tree."""
 
 _TEXT = re.compile(">[^<]+<")
 _VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="[^"]*"')

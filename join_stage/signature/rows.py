@@ -170,8 +170,7 @@ class RowIndex:
         return row
 
     def covered_by(self, edges: Collection[int]) -> list[int]:
-        """The sorted places of the rows whose edges are all among `edges`, in time linear in the rows indexed by
-        these."""
+        """The sorted places of the rows whose edges are all among `edges`, in time linear in the rows of these."""
         return sorted(
             place
             for edge in edges
@@ -427,8 +426,7 @@ MOST_SETS = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SatisfiedRows:
-    """Rows that a set of kinds satisfies: `places`, and in `choices` by row and join the kinds that satisfy the
-    join."""
+    """Rows that a set of kinds satisfies: `places`, and in `choices` by row and join the kinds that do."""
 
     places: Ints
     choices: list[list[list[PairKind]]]

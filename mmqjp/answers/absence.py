@@ -308,8 +308,7 @@ class KeptMatches:
 
 
 def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Callable[[LeftMatch], bool]]:
-    """Returns the time before which every entry may be decided for these groups, and whether a given entry is
-    undecided."""
+    """Returns the time before which every entry may be decided for these groups, and whether an entry is undecided."""
     low = min(decided_before(op, window, decided.least(stream)) for _, op, window, stream in groups)
 
     def is_needed(entry: LeftMatch) -> bool:
@@ -475,8 +474,7 @@ class AbsenceOperator(Operator):
     def _charged(
         self, part: TargetGroup, context: StepContext, inputs: Inputs, take: Callable[[], tuple[int, int]]
     ) -> bool:
-        """Charges the plan nodes of a part; `take` returns outputs and steps. Returns whether any plan node gets the
-        match."""
+        """Charges the plan nodes of a part; `take` returns outputs and steps. Returns whether any gets the match."""
         if part.form is not None:
             account = context.accounts.of(part.form)
             share = account.share(-1, inputs, context.accounts.first_qid)

@@ -300,8 +300,7 @@ def wanted(
 
 @dataclass(slots=True)
 class Partners:
-    """Finds partners. `watched` are the disjuncts of one absence; `in_vain` counts steps spent on sightings that are
-    not partners."""
+    """Finds partners. `watched` are the disjuncts of one absence; `in_vain` counts steps spent on others."""
 
     records: StoredRecords
     order: WordsInOrder

@@ -282,8 +282,7 @@ class FanOut:
         return np.array([rank[name] for name in names], np.int64)[place]
 
     def _seq(self, answer: Ints, given: dict[int, int]) -> Ints:
-        """Returns output numbers: those of one group of a batch are consecutive. `given` counts each group's outputs so
-        far."""
+        """Returns output numbers: those of one group of a batch are consecutive. `given` counts outputs by group."""
         first = self._column["first_seq"][answer]
         order = np.argsort(first, kind="stable")
         groups, starts, counts = np.unique(first[order], return_index=True, return_counts=True)
@@ -330,8 +329,7 @@ class _Shared:
 
     @property
     def line(self) -> tuple[str, str]:
-        """The line's parts between the query's two names and after the second; the first ends with the XML before the
-        name."""
+        """The line between the query's two names, which ends with the XML before the second, and after it."""
         if self._line is None:
             self._line = (
                 f', "t0": {self.t0}, "t1": {self.t1}, "documents": {json_texts(self.documents)}, '
@@ -426,8 +424,7 @@ class OutputChunk:
 
 
 def _sort_keys(answers: pa.Table) -> list[tuple[object, ...]]:
-    """Returns keys that sort equal-time answers into line order (documents, nodes). Ties stay by `choice` and
-    `form`."""
+    """Returns keys that sort equal-time answers into line order (documents, nodes), ties by `choice` and `form`."""
     columns = (answers[name].to_pylist() for name in ("documents", "nodes", "choice", "form"))
     return [
         (documents, node_orders(read_nodes(nodes)), choice, form)

@@ -434,8 +434,7 @@ def backfilled_matches(
 
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:
-    """Yields the stored tuples of hidden streams as (stream, parts, bound); `bound` has a (docid, node) per
-    variable."""
+    """Yields the stored tuples of hidden streams as (stream, parts, bound); `bound`: a (docid, node) per variable."""
     for row in hidden_tuples(store, streams).to_pylist():
         nodes = ((node & 0xFFFFFFFF, node >> 32) for node in row["bound_nodes"])
         yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))

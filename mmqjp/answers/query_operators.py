@@ -254,8 +254,7 @@ def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs,
 
 
 class QueryOperator(Operator):
-    """Each distinct choice of documents and SELECT nodes is one answer to a form's members; each PUBLISHes it to its
-    readers."""
+    """Each distinct choice of documents and SELECT nodes is one answer to a form's members; each PUBLISHes it."""
 
     def __init__(self, registry: KnownQueries, records: StoredRecords, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
@@ -353,8 +352,7 @@ class QueryOperator(Operator):
     def _answer_literals(
         self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
     ) -> list[_Answering]:
-        """Returns results for the forms whose literals occur in a joint binding's text. `steps` is shared by the
-        group."""
+        """Returns results for the forms whose literals occur in a joint binding's text. They share `steps`."""
         found: dict[TargetGroup, _Answering | None] = {}
         with suppress(OutOfSteps):
             steps.take()
@@ -388,8 +386,7 @@ class QueryOperator(Operator):
     def _answer(
         self, answering: _Answering, context: StepContext, match: Match, inputs: Inputs, binding: JointBinding
     ) -> bool:
-        """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if it exceeds every
-        member's quota."""
+        """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if no quota allows it."""
         if answering.new > self._quota.matches or answering.steps.left < 0:
             return False
         values, holes = self._values(answering.form, binding)

@@ -451,8 +451,7 @@ TABLES_OF_ANSWERS = ("answers", "withheld", "answer_matches", "match_rows")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Executors' unwritten results of the running step, with the shipped queries: counts per range, and first match
-    numbers."""
+    """Executors' unwritten results of the step, with the shipped queries: counts per range, and first match numbers."""
 
     told: RDD[ShuffleRecord]
     step: SpreadStep

@@ -118,8 +118,7 @@ NOTHING_LOOKED_AT: Mapping[str, int] = {}
 
 
 class Cutoff(NamedTuple):
-    """Arrival from which a query gets nothing, and the bound exceeded. `hidden`: tuples of a hidden stream were
-    counted."""
+    """Arrival from which a query gets nothing, and the bound exceeded. `hidden`: tuples of a hidden stream counted."""
 
     at: int
     bound: LimitName

@@ -73,8 +73,7 @@ MOST_PAIRS = 200_000
 """Maximum number of pairs of rows examined per join."""
 
 FOR_HINTS, MOST_BYTES_FOR_HINTS = 100, 256 << 10
-"""Maximum number of furthest documents searched for hints, and their size in bytes; a larger document is searched
-alone."""
+"""Maximum number of furthest documents searched for hints, and their size in bytes; a larger one is searched alone."""
 
 STEPS, LEAST_STEPS, STEPS_FOR_A_DOCUMENT = 6_000_000, 300_000, 300_000
 """Step limits: for all queries of a request, at least for each query, and for each document."""

@@ -108,8 +108,7 @@ def _edge(edge: DiagramEdge) -> Iterator[str]:
 
 
 HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
-"""Columns of the table of rules. `stores` are sets of rows with waiting events; `aggregations` are per point in
-time."""
+"""Columns of the table of rules. `stores` are sets of rows with waiting events; `aggregations` are at one time."""
 
 
 def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> Iterator[str]:

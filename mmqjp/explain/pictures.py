@@ -262,8 +262,7 @@ _TO_LEFT = {"NOT PRECEDED BY"}
 
 
 def join_graph(text: str, name: str) -> str:
-    """Returns the join graph of a query as an SVG element. `text` is a complete script, as stored. Raises
-    XsclErrors."""
+    """Returns the join graph of a query as an SVG element. `text` is a script, as stored. Raises XsclErrors."""
     return join_graphs([(name, text)])
 
 

@@ -47,8 +47,7 @@ class Operation:
 
 
 def whole_plan(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> list[Operation]:
-    """Returns the operations of all registered queries, inputs first where possible. `joined`: the rule for value joins
-    is on."""
+    """Returns the operations of all queries, inputs first where possible. `joined`: the rule for value joins is on."""
     events = _EventPlan(registry, rules)
     joins = _join_operations(registry, joined=joined)
     makers: dict[str, list[str]] = {}
@@ -302,8 +301,7 @@ class Estimates:
     pairs: dict[tuple[int, int], float]
 
     def of_row(self, shape: Shape, variables: tuple[int, ...]) -> tuple[float, tuple[int, int]] | None:
-        """Returns the expected pairs per new document for a row's rarest join, and its variables; None without
-        joins."""
+        """Returns the expected pairs per new document for a row's rarest join, and its variables, if any."""
         joins = [(variables[left], variables[right]) for left, right in shape.joins]
         return min(((self.pairs.get(join, 0.0), join) for join in joins), default=None)
 

@@ -265,8 +265,7 @@ def structure_text(shape: Shape) -> str:
 def lacking(
     op: JoinOp, window: int | None, absent: Sequence[Absent], operands: Mapping[str, Operand], times: tuple[int, int]
 ) -> ShownCondition:
-    """Describes an absence that held. `operands` are the variables of its left input, `times` the interval of its
-    documents."""
+    """Describes an absence that held: `operands` of its left input, and in `times` the interval of its documents."""
     parts: list[str | Operand] = ["nothing"]
     for number, one in enumerate(absent):
         names: dict[str, str | Operand] = {**_names(one), **operands}

@@ -220,8 +220,7 @@ FILTERED = "passes the filter"
 
 
 class FactToken(NamedTuple):
-    """A part of a fact: the name of an element or function, a value of a document, or the text between, with its
-    spaces."""
+    """A part of a fact: the name of an element or function, a value of a document, or the text between."""
 
     kind: Literal["name", "value", "plain"]
     text: str

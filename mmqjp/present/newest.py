@@ -44,8 +44,7 @@ class NewestPage:
 
 
 class NewestMatches:
-    """Matches of a store. An answer is built once for all its queries. Thread-safe; methods raise what reading the
-    store raises."""
+    """Matches of a store. Each answer is built once. Thread-safe; methods raise what reading the store raises."""
 
     def __init__(self, recent: RecentAnswers) -> None:
         self.recent = recent

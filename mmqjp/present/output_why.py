@@ -439,8 +439,7 @@ class NoOutput(InputError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """An output of another query that fed this one: its id and query. `documents` are indexes into the match's
-    documents."""
+    """An output of another query that fed this one: its id and query. `documents` are indexes into the match's."""
 
     id: str
     query: str

@@ -85,8 +85,7 @@ WHERE form LIKE 'events-%' AND qid NOT IN (SELECT qid FROM removed_queries) GROU
 
 
 def definitions(select: SelectFn) -> dict[str, RegisteredDefinition]:
-    """Returns the definitions of a store by name, except those that this version cannot read. Raises what `select`
-    does."""
+    """Returns a store's definitions by name, except those that this version cannot read. Raises what `select` does."""
     found = {}
     for row in select(_DEFINITIONS).to_pylist():
         with suppress(UnreadableQuery):
@@ -210,8 +209,7 @@ def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> Know
 
 
 def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[str], dict[str, RegisteredDefinition]]:
-    """Returns the texts of all event queries upstream of a query, and the definitions of all, as of the query's
-    removal."""
+    """Returns the texts of all event queries upstream of a query, and the definitions of all, as of its removal."""
     publishing: dict[str, str] = {}
     definitions: dict[str, RegisteredDefinition] = {}
     known, new = set[str](), set(_NAME.findall(text))
@@ -316,8 +314,7 @@ def named_document(select: SelectFn, asked: str, streams: Collection[str]) -> Na
 def named_records(
     select: SelectFn, name: str, asked: Sequence[str], streams: Collection[str], text: str
 ) -> list[Record] | WhyNot:
-    """Returns the documents that texts name, or, if one is missing, the answer to a why-not question about the query
-    `name`."""
+    """Returns the documents that texts name, or, if one is missing, the why-not answer for the query `name`."""
     found = []
     for one in asked:
         document = named_document(select, one, streams)

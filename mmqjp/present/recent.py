@@ -168,8 +168,7 @@ ASKED = (*CHANGED, "added_queries", "earlier_outputs")
 """Rows in these tables make the reader query the store."""
 
 FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED)
-"""The tables whose commits are followed. Of settings only the ledger's notes matter, and only when outputs are
-deleted."""
+"""The tables whose commits are followed. Of settings only the ledger's notes of deletions matter."""
 
 
 def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool) -> News | None:
@@ -458,8 +457,7 @@ class _Older:
 
 
 class RecentAnswers:
-    """The newest answers of a store, as of its newest batch at the last refresh. Thread-safe; methods raise what
-    `select` raises."""
+    """The newest answers of a store, as of the last refresh. Thread-safe; methods raise what `select` raises."""
 
     def __init__(self, select: SelectFn, version: VersionFn, since: Since | None = None) -> None:
         """`since` returns what was committed, which saves queries."""

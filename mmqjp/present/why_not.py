@@ -522,8 +522,7 @@ MOST_DOCUMENTS = 10_000
 
 
 def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> QueryFunnels:
-    """Returns the funnels of a name's queries over the newest stored documents of their streams. Raises what `select`
-    does."""
+    """Returns the funnels of a name's queries over the newest documents of their streams. Raises what `select` does."""
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)

@@ -108,8 +108,7 @@ class SharedQuery:
 
 
 class UnnamedQuery:
-    """A query without its PUBLISH name. `text` is a script of its own; `window` is that of its join, None if it is no
-    join."""
+    """A query without its PUBLISH name. `text` is a script of its own; `window` is that of its join, if any."""
 
     __slots__ = ("_normal", "shared", "text", "window")
 

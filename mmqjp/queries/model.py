@@ -296,8 +296,7 @@ class Subscription:
 
     @property
     def is_events(self) -> bool:
-        """Whether it is an event query. Its `since`, pauses and resumptions are then times in microseconds, not
-        documents."""
+        """Whether it is an event query. Its `since`, pauses and resumptions are then microseconds, not documents."""
         return self.form_id.startswith(EVENT_FORM)
 
     @property
@@ -470,8 +469,7 @@ MANY = 1_000
 
 @dataclass(frozen=True, eq=False)
 class Audience:
-    """Active queries of a set: `members` and parallel `queries`. `latest_gap` is the last document of any ended
-    pause."""
+    """Parallel `members` and active `queries` of a set. `latest_gap` is the last document of any ended pause."""
 
     queries: Sequence[Subscription]
     members: Members

@@ -53,8 +53,7 @@ class EventForm:
 
 
 class EventRegistry:
-    """Running event statements of a store. `changed` are the ids of forms added, changed or removed since last
-    followed."""
+    """Running event statements of a store. `changed` are ids of forms added, changed or removed since followed."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
         self._defined = DefinedEvents(catalog, stage1)
@@ -107,8 +106,7 @@ _RESUMED, _APART = "@", "+"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDefinition:
-    """A definition: number in the store, text as a script, attributes of its events, and the pattern that stage 1
-    evaluates."""
+    """A definition: number in the store, text as a script, attributes, and the pattern that stage 1 evaluates."""
 
     id: int
     name: str
@@ -283,8 +281,7 @@ class EventStatements:
         return query.form_id
 
     def settle(self) -> None:
-        """Updates what runs. Raises TooManyChains if the catalog has no number left; the changes are then retried
-        later."""
+        """Updates what runs. Raises TooManyChains if the catalog has no number left; changes are then retried."""
         for id in list(self._changed):
             members = self._members.get(id)
             known = self.running.forms.get(id)
@@ -363,8 +360,7 @@ def cannot_be_read(query: Subscription) -> bool:
 
 
 def since_of(query: Subscription) -> int:
-    """Returns the time, in microseconds, after which the first event of a query's results ends: its last resumption or
-    subscription."""
+    """Returns when a query began, in microseconds: its first event ends after its last resumption or subscription."""
     resumed = query.gaps[-1][1] if query.gaps else None
     return query.since if resumed is None else max(query.since, resumed)
 

@@ -419,8 +419,7 @@ ANSWER_POLL = 0.05
 """Seconds between two polls for the answer."""
 
 IDLE = frozenset((*LOOKUPS, *RUN_BESIDE, *SINK_LOOKUPS))
-"""The commands that change nothing, which a read-only store can answer, and whose results nobody needs after the
-wait."""
+"""The commands that change nothing, which a read-only store can answer, whose results nobody needs after the wait."""
 
 
 class CommandError(InputError, ValueError):
@@ -457,8 +456,7 @@ class Client:
         return answer.result
 
     def _looked_up(self, do: str, arguments: Mapping[str, Any]) -> CommandResult | None:
-        """Runs a read-only command in this process; None if it cannot. Only the serving process knows the states of
-        sinks."""
+        """Runs a read-only command in this process; None if it cannot. Only the serving process knows sinks' states."""
         if do not in IDLE or (do in SINK_LOOKUPS and is_held(self.state)):
             return None
         with self.reading(beside=do in RUN_BESIDE) as engine:

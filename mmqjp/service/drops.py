@@ -380,8 +380,7 @@ def _size(read: _Read) -> int | None:
 
 
 SETTLED = 2 * 10**9
-"""Nanoseconds after which a change certainly alters a file's times: some file systems have a resolution of two
-seconds."""
+"""Nanoseconds after which a change certainly alters a file's times: some file systems round to two seconds."""
 
 
 class Stamp(NamedTuple):

@@ -504,8 +504,7 @@ class Service:
         self._note_delivered()
 
     def _run_commands(self) -> bool:
-        """Runs commands and returns whether there were any. A backfill among them has outputs, and may pause
-        queries."""
+        """Runs commands; returns whether there were any. A backfill among them has outputs, and may pause queries."""
         if self._options.should_reopen():
             self._delivery.prepare()
             self._note_delivered()
@@ -596,8 +595,7 @@ _PLACE = 4
 
 
 def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
-    """Watches the sources and the spool's commands. Logs `polling` for sources that other machines may change
-    unreported."""
+    """Watches the sources and the spool's commands. Logs `polling` for sources that others may change unreported."""
     mounts = mounted_file_systems(_lines(MOUNTS))
     for source in sources:
         if (kind := file_system_of(source.path, mounts)) in REMOTE or kind.startswith("fuse."):

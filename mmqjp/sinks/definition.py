@@ -265,8 +265,7 @@ _DIGITS = re.compile(r"\d{1,17}")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new sink begins: at the output number `seq`, or at the commit `time` in microseconds; with neither,
-    now."""
+    """Where a new sink begins: at the output number `seq`, or at the commit `time` in microseconds; else now."""
 
     seq: int | None = None
     time: int | None = None
@@ -306,8 +305,7 @@ class SinkDefinition:
         return not self.queries or _matcher(self.queries).match(query) is not None
 
     def closes(self, opened: int) -> int | None:
-        """Returns when a group opened by a commit at `opened` closes, in microseconds; None if each output is a
-        message."""
+        """Returns when a group opened by a commit at `opened` closes, in microseconds; None: each is a message."""
         options = self.options
         if not isinstance(options, MailOptions):
             return opened + self.wait_us if self.wait_us else None
@@ -317,8 +315,7 @@ class SinkDefinition:
 
 
 def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = "") -> SinkDefinition:
-    """Returns the definition in a table; of a live sink without `file`. Paths are relative to `base`. Raises
-    BadSink."""
+    """Returns a table's definition; of a live sink without `file`. Paths are relative to `base`. Raises BadSink."""
     place = f"the configuration {file}: sinks.{name}" if file else f"the sink {name}"
     check_sink_name(name, f"the configuration {file}: " if file else "")
     keys = OptionTable(table, f"{place}." if file else f"{place}: ", live=not file)

@@ -1,5 +1,4 @@
-"""The sinks of a service: stores their definitions and positions, and runs its operations. For the service's thread
-only."""
+"""The sinks of a service: stores definitions and positions, and runs operations. For the service's thread only."""
 
 from __future__ import annotations
 

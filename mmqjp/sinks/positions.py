@@ -233,8 +233,7 @@ class Backlog:
         return group
 
     def give_up(self, may: Callable[[DeliveryGroup, int], bool]) -> list[DeliveryGroup]:
-        """Removes and returns the oldest groups while `may` allows it, given a group and the number of outputs after
-        it."""
+        """Removes and returns the oldest groups while `may` allows it, given a group and the outputs after it."""
         gone = []
         left = self.count
         while self.groups and may(self.groups[0], left - self.groups[0].count):
@@ -408,8 +407,7 @@ class Course:
         self.acked = max(self.acked, self._held if self._written else reached)
 
     def failure(self, verdict: DeliveryResult, now: int, more: float) -> Literal["wait", "leave out", "stop"]:
-        """Records that the oldest group was not delivered; returns the action. `more` is a random number from 0 to
-        1."""
+        """Records that the oldest group was not delivered; returns the action. `more` is random, from 0 to 1."""
         self.failed += 1
         self._tries, step, wait = self._tries.after(verdict, more)
         self.reason = verdict.reason

@@ -333,8 +333,7 @@ class OnceKeyStore:
         self._store = store
 
     def ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
-        """Returns the sorted ends of outputs with these keys, each within an inclusive interval. Omits keys without
-        any."""
+        """Returns the sorted ends of these keys' outputs, each within an inclusive interval. Omits keys without any."""
         found: dict[AskedKey, list[int]] = {}
         if keys:
             rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))

@@ -37,8 +37,7 @@ FROM earlier_outputs"""
 
 
 def output_by_seq(select: SelectFn, seq: int) -> Row | None:
-    """Returns the numbered output: the columns of `outputs`, with `answer`, `qid` and `form`, None in earlier
-    formats."""
+    """Returns the numbered output: the columns of `outputs`, with `answer`, `qid` and `form`, None in old ones."""
     return first_row(
         select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq <= {seq} AND a.last_seq >= {seq}) AS o WHERE seq = {seq}
 UNION ALL {_EARLIER} WHERE seq = {seq}""")
@@ -298,8 +297,7 @@ ORDER BY abs(a.t1 - {near}), a.answer, m.qid LIMIT {most}"""
 
 
 def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]) -> tuple[int, int] | None:
-    """Returns the first start and last end of a query's outputs derived from one of some external documents, or
-    None."""
+    """Returns the first start and last end of a query's outputs derived from any of some documents, or None."""
     made = " OR ".join(f"array_contains(a.documents, {quote_literal(id)})" for id in sorted(set(documents)))
     (row,) = select(
         f"SELECT min(a.t0) AS t0, max(a.t1) AS t1 {RECIPIENTS} AND m.name = {quote_literal(name)} AND ({made})"
@@ -308,8 +306,7 @@ def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]
 
 
 def definitions_named(select: SelectFn, names: Collection[str]) -> list[Row]:
-    """Returns event definitions ever registered under some names, oldest first: `id`, `name`, `text`, `added_at`,
-    `removed_at`."""
+    """Returns all event definitions of some names, oldest first: `id`, `name`, `text`, `added_at`, `removed_at`."""
     listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
     found: list[Row] = select(
         f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d

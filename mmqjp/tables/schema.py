@@ -124,8 +124,7 @@ FROM (
   FROM settings WHERE key = 'costs') AS kept
 LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
 }
-"""Views that only Spark can run. `costs` has, per closed run, each template's cost in the last batch that matched
-it."""
+"""Views that only Spark can run. `costs` has, per closed run, each template's cost in its last matching batch."""
 
 
 def read_settings(store: TableStore, prefix: str) -> dict[str, str]:

@@ -412,8 +412,7 @@ class PageProcess:
 
 
 MOST_CONNECTIONS = 500
-"""Maximum number of connections. For a further one, one that waits for a request is closed; if none does, it gets
-503."""
+"""Maximum number of connections. A further one replaces one that waits for a request, or gets 503."""
 
 MOST_STRANGERS, MOST_OF_CLIENT = 100, 50
 """Maximum number of connections on which nobody has shown a token or a login yet: of all, and of one address. For a
@@ -471,8 +470,7 @@ class Connections:
 
 
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose next request head is late; uvicorn alone would wait for ever. Strangers have less
-    time."""
+    """Closes a connection whose next request head is late; uvicorn alone would wait for ever. Strangers get less."""
 
     _head: asyncio.TimerHandle | None = None
     host = ""

@@ -312,8 +312,7 @@ class Hub:
 
 
 def environment(clock: TimeFormat) -> Environment:
-    """Returns the template environment of pages, with `mmqjp.present`'s below `present/`. Times are in the zone of
-    `clock`."""
+    """Returns the environment of pages, with `mmqjp.present`'s below `present/`. Times are in the zone of `clock`."""
     made = template_environment(
         ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})])
     )

@@ -517,8 +517,7 @@ class Returned:
 
 
 EVENTS = "#events"
-"""The attribute with the values of all events of a match: a JSON array of arrays, as text, by variable and then by
-time."""
+"""The attribute with the values of all events of a match: a JSON array of arrays, as text, by variable, then time."""
 
 
 @frozen

@@ -410,8 +410,7 @@ class SequenceSearch(ABC):
         self._reached[id(first)] = max(far, self._reached.get(id(first), far))
 
     def _tell_early(self, partial: Partial, missing: frozenset[int], to: int) -> None:
-        """Notes which events of the documents come too early for a partial result and cannot stand further ahead in
-        it."""
+        """Notes which events of the documents come too early for a partial result and cannot stand earlier."""
         for place in range(to, len(self.events)):
             latest = self.latest(partial, place)
             for one in self.named[place] if latest is not None else ():
@@ -570,8 +569,7 @@ class RunSearch(SequenceSearch):
 
 
 class PatternSearch(SequenceSearch):
-    """Matches of a PATTERN without ERRORS. Variables take events one after the other, those of a SET in any order of
-    time."""
+    """Matches of a PATTERN without ERRORS. Variables take events one after the other, those of a SET in any order."""
 
     def __init__(self, pattern: Pattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take) -> None:
         self._pattern, self._given = pattern, given

@@ -344,8 +344,7 @@ class Evaluator:
         found: Sequence[Event],
         ways: Iterable[Sequence[Trace]],
     ) -> Trace:
-        """Returns what a search found; if nothing with all documents gets to its end, the part that they do not have an
-        event of."""
+        """Returns what a search found; if nothing with all documents gets to its end, the part without an event."""
         stages = tuple(stage for one in sources for stage in one.stages)
         if search is not None and (found or not docs):
             *passed, last = search.counted()
