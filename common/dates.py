@@ -155,7 +155,8 @@ def _parsed(text: str) -> int | None:
         return int(seconds[1]) * 1_000_000 + _microseconds(seconds[2])
     text = _COMPACT.sub(r"\1-\2-\3T\4:\5:\6", text, count=1)
     if not text.isascii():
-        text = _unaccented(text)
+        letters = (char for char in unicodedata.normalize("NFD", text) if not unicodedata.combining(char))
+        text = unicodedata.normalize("NFC", "".join(letters))
     for form in _FORMS:
         if (found := form.fullmatch(text)) is not None:
             try:
@@ -163,11 +164,6 @@ def _parsed(text: str) -> int | None:
             except (ValueError, OverflowError):
                 return None
     return None
-
-
-def _unaccented(text: str) -> str:
-    letters = (char for char in unicodedata.normalize("NFD", text) if not unicodedata.combining(char))
-    return unicodedata.normalize("NFC", "".join(letters))
 
 
 def _time(told: dict[str, str | None]) -> int:

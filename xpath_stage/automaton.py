@@ -322,7 +322,9 @@ class PartWalks:
             if below.binds:
                 self._elements.append((number, below.emission))
             if below.reads_attributes:
-                self._read_attributes(below, number)
+                for attribute in self._attributes_of(number, number + 1):
+                    if emission := below[self._attributes[attribute]].emission:
+                        self._of_attributes.append((attribute, emission))
             children = counts[number]
             number += 1
             if children:
@@ -335,11 +337,6 @@ class PartWalks:
                 state, left = waiting.pop()
             below = state[labels[number]]
             left -= 1
-
-    def _read_attributes(self, state: State, number: int) -> None:
-        for attribute in self._attributes_of(number, number + 1):
-            if emission := state[self._attributes[attribute]].emission:
-                self._of_attributes.append((attribute, emission))
 
     def _attributes_of(self, begin: int, end: int) -> range:
         owners = self._columns.owners
@@ -645,7 +642,11 @@ class Automaton:
         return ElementColumns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
 
     def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:
-        self._bound_memory()
+        if self.states > self._limits.states or self._classes.made >= self._limits.classes:
+            self.flushes += 1
+            self._forget_states()
+            self._forget_outcomes()
+            self._classes.forget()
         attributes = self._classes.of_attributes(columns)
         labels: Sequence[Label] = self._classes.of_elements(columns, attributes) if self._filters else columns.tags
         elements: list[int] = []
@@ -676,13 +677,6 @@ class Automaton:
         self.flushes += 1
         self.reset()
         return True
-
-    def _bound_memory(self) -> None:
-        if self.states > self._limits.states or self._classes.made >= self._limits.classes:
-            self.flushes += 1
-            self._forget_states()
-            self._forget_outcomes()
-            self._classes.forget()
 
     def _forget_outcomes(self) -> None:
         self._outcomes.clear()

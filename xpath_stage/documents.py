@@ -303,8 +303,9 @@ def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None =
     except ValueError as error:
         raise DocumentError(str(error)) from None
     # lxml ignores an error if a warning follows it.
-    if errors := parser.error_log:
-        _refuse_overlooked(errors)
+    for entry in parser.error_log:
+        if entry.level >= etree.ErrorLevels.ERROR:
+            raise DocumentError(f"line {entry.line}, column {entry.column}: {_cause(entry.message)}")
     if not prolog.understood and root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # one exists
         raise DocumentError("the DOCTYPE cannot be read: write it in UTF-8")
     roomy = size > ROOM_FOR_MANY_ATTRIBUTES and not trusted and not (bare and _has_short_tags(xml))
@@ -329,12 +330,6 @@ PARSERS = {trusted: xml_parser(elements_only=True, trusted=trusted) for trusted 
 
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
 _BARE = Prolog(understood=True)
-
-
-def _refuse_overlooked(errors: Iterable[etree._LogEntry]) -> None:
-    for entry in errors:
-        if entry.level >= etree.ErrorLevels.ERROR:
-            raise DocumentError(f"line {entry.line}, column {entry.column}: {_cause(entry.message)}")
 
 
 MOST_TEXT = 4

@@ -298,7 +298,9 @@ class FilterBank:
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
-        guard = self._guard(node)
+        found = {self._bit_of["branch", str(child)] for child in node.children}
+        found.update(self._bit_of["literal", literal] for literal in _literals(node))
+        guard = tuple(sorted(found))
         for xpath in _xpaths(node):
             decrease(self._guarded[node.test], Guarded(xpath, guard))
             self._let_go("xpath", xpath)
@@ -314,11 +316,6 @@ class FilterBank:
             if self._let_go("branch", str(child)):
                 self._branches[child.test].remove(self._branch_of.pop(str(child)))
         self._vocabulary.remove(node.test)
-
-    def _guard(self, node: PatternNode) -> Bits:
-        found = {self._bit_of["branch", str(child)] for child in node.children}
-        found.update(self._bit_of["literal", literal] for literal in _literals(node))
-        return tuple(sorted(found))
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)

@@ -263,7 +263,9 @@ def print_item(item: ShownItem, clock: TimeFormat, out: Console, title: Sequence
     for part, marked in title or ((item.title, False),):
         shown.append(part, style="bold underline" if marked and out.is_terminal else "bold")
     _print_row(Text("" if item.time is None else clock.minute(item.time), style="dim"), shown, out)
-    _print_source(item, out)
+    _print_row(Text(""), Text(source(item), style="dim"), out)
+    if item.link:  # not wrapped: a link in two lines cannot be followed
+        out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)
 
 
 def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:
@@ -277,12 +279,6 @@ def _print_row(first: Text, second: Text, out: Console) -> None:
         before = Text(first.plain if not number else "", style=first.style)
         before.align(first.justify or "left", INDENT - 2)  # type: ignore[arg-type]  # of the two that are used here
         out.print(Text.assemble(before, "  ", part), soft_wrap=True)
-
-
-def _print_source(item: ShownItem, out: Console) -> None:
-    _print_row(Text(""), Text(source(item), style="dim"), out)
-    if item.link:  # not wrapped: a link in two lines cannot be followed
-        out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)
 
 
 def _styled_fact(fact: Fact) -> Text:

@@ -371,10 +371,7 @@ def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> W
         withheld.append(_missing(select, name, one))
     if withheld:
         return withheld[0]
-    return _of_verdict(name, furthest_verdict(verdicts))
-
-
-def _of_verdict(name: str, one: Verdict) -> WhyNot:
+    one = furthest_verdict(verdicts)
     items = record_items(one.documents)
     return WhyNot(name, one.kind, one.message, one.hint, one.part, one.query.text, items, (), one.stages)
 

@@ -701,7 +701,10 @@ class Registry:
                     if not self._hidden_readers[stream]:
                         del self._hidden_readers[stream]
             for inner in list(self.inner(target)):
-                self._detach(inner)
+                inner.reader_count -= 1
+                if not inner.reader_count:
+                    del self._hidden[inner.stream]
+                    self._remove_targets(inner)
 
     def _attach(self, name: str, find: Callable[[], Hidden], since: int, add: Callable[[HiddenStream], None]) -> None:
         """Adds a reader of a hidden stream; `add` registers the targets of a new one."""
@@ -714,12 +717,6 @@ class Registry:
             stream.since = min(stream.since, since)
             self._activate_stream(stream)
         stream.reader_count += 1
-
-    def _detach(self, stream: HiddenStream) -> None:
-        stream.reader_count -= 1
-        if not stream.reader_count:
-            del self._hidden[stream.stream]
-            self._remove_targets(stream)
 
     def _queue_rows(self, rows: tuple[TemplateRow, ...]) -> None:
         for row in rows:

@@ -138,7 +138,9 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
     with MatchSpool().add(message.matches) as spool:
         report = Report(spool.groups(), total, TimeFormat(options.zone or UTC), which="first")
         if total:
-            text = _report_text(report)
+            out = io.StringIO()
+            print_report(report, Console(file=out, width=WIDTH, color_system=None, highlight=False, emoji=False))
+            text = out.getvalue()
             write_page(report, page)
     mail = EmailMessage(_POLICY)
     mail["From"] = Address(addr_spec=options.sender)
@@ -153,12 +155,6 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
         mail.add_alternative(page.getvalue().decode(), subtype="html", cte="quoted-printable")
         mail.set_boundary(f"={message.id}=")
     return mail.as_bytes()
-
-
-def _report_text(report: Report) -> str:
-    out = io.StringIO()
-    print_report(report, Console(file=out, width=WIDTH, color_system=None, highlight=False, emoji=False))
-    return out.getvalue()
 
 
 MAIL_IDLE_TIMEOUT, MAIL_ATTEMPT_TIMEOUT = 20.0, 120.0

@@ -117,7 +117,8 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 15 or int(length) > self._largest:
             return plain_error_response(path, 413, f"a request has at most {self._largest:,} bytes")
-        bearer = _bearer(headers)
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        bearer = token.strip() if kind.lower() == "bearer" else None
         if scope["method"] not in SAFE and not self._comes_from_here(headers, bearer is not None):
             return plain_error_response(
                 path, 403, "this form belongs to another page: open the page here, and send it again"
@@ -217,11 +218,6 @@ def _origin(headers: Headers) -> str | None:
     if (origin := headers.get("origin")) is not None or (page := headers.get("referer")) is None:
         return origin
     return "/".join(page.split("/", 3)[:3])
-
-
-def _bearer(headers: Headers) -> str | None:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else None
 
 
 def _log_in(scope: Scope) -> Response:
