@@ -184,8 +184,7 @@ def write_mark(path: Path, *numbers: int) -> None:
 
 
 def read_mark(path: Path) -> tuple[int, ...] | None:
-    """The numbers of a mark; None if there is none to be read, or a power failure left it empty. Raises ValueError if
-    it is damaged."""
+    """The numbers of a mark; None if it is missing, or empty by a power failure. Raises ValueError if it is damaged."""
     try:
         content = path.read_bytes().strip(b"\0")
     except OSError:

@@ -105,8 +105,7 @@ def _report(what: str, items: Sequence[T], observer: Observer) -> Iterator[T]:
 
 
 def quick(cls: type[T]) -> type[T]:
-    """Gives a frozen dataclass with slots an equivalent `__init__` and `__repr__` (without recursion guard), twice as
-    fast."""
+    """Gives a frozen dataclass with slots an `__init__` and a `__repr__` (without recursion guard) twice as fast."""
     found = fields(cls)  # type: ignore[arg-type]  # a dataclass
     names: dict[str, Any] = {f"_set_{field.name}": getattr(cls, field.name).__set__ for field in found}
     names |= {f"_default_{field.name}": field.default for field in found}

@@ -340,8 +340,7 @@ def _write(pipe: BinaryIO, pieces: list[bytes], flags: int = 0) -> None:
 
 
 def _read(pipe: BinaryIO, most: int | None = None) -> tuple[int, bytes]:
-    """The flags of a message and the message. Raises EOFError if the pipe ends early, OverflowError for more than
-    `most` bytes."""
+    """The flags of a message and the message. Raises EOFError if the pipe ends, OverflowError beyond `most` bytes."""
     head = pipe.read(_HEAD.size)
     if len(head) < _HEAD.size:
         raise EOFError

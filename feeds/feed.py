@@ -350,8 +350,7 @@ def is_json_feed(value: object) -> bool:
 
 
 def json_feed_to_atom(feed: dict[str, Any]) -> FeedElements:
-    """A JSON Feed as Atom 1.0, whose items become elements when they are asked for. Values of a wrong type are
-    dropped."""
+    """A JSON Feed as Atom 1.0, whose items become elements when asked for. Values of a wrong type are dropped."""
     root = etree.Element(f"{{{ATOM}}}feed")
     _set_language(root, feed)
     _add(root, "title", feed.get("title"))

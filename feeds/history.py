@@ -261,7 +261,6 @@ class History:
             self._note(seen.fetch)
 
     def settle(self, items: Iterable[InputItem]) -> Iterator[Document | Reject]:
-        """Judges items; yields documents and rejects."""
         for item in items:
             if (settled := self.judge(item)) is not None:
                 yield settled

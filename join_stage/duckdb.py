@@ -120,8 +120,6 @@ class DuckDBBasicPlan(SQLPlan):
 
 
 class DuckDBSignaturePlan(SignaturePlan):
-    """The plan `signature` on DuckDB."""
-
     def join(self, batch: Batch) -> Matches:
         return self.answer(batch)
 

@@ -224,8 +224,7 @@ class UnknownPlan(InputError, ValueError):
 
 
 class AnswersTemplates(Protocol):
-    """Answers templates: an engine, or its plan. R_T is not stored: it is rebuilt from the registered queries when a
-    store is opened."""
+    """An engine, or its plan. R_T is not stored: it is rebuilt from the registered queries when a store is opened."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         """Adds rows to the R_T of a template, replacing rows with the same id."""

@@ -479,8 +479,7 @@ class Hints:
 
 
 def body_hints(data: bytes) -> Hints:
-    """RSS `ttl`, `skipHours`, `skipDays`, the syndication module's `updatePeriod`, and what dates are; empty if not
-    XML."""
+    """RSS `ttl`, `skipHours`, `skipDays`, the syndication module's `updatePeriod`, and dates; empty if not XML."""
     try:
         root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):

@@ -68,7 +68,6 @@ class PostingRanges:
     kind: Ints
 
     def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
-        """The ranges of the kinds in a mask."""
         return self.at(np.flatnonzero(kinds[self.kind]))
 
     def at(self, chosen: Ints) -> PostingRanges:

@@ -55,8 +55,7 @@ class SignaturePlan(ABC):
 
     @abstractmethod
     def _between(self, first: int, end: int) -> Witnesses:
-        """The stored witnesses of documents with `first` <= docid < `end`. `r_group` need only have what `_groups`
-        lacks."""
+        """The stored witnesses of documents with `first` <= docid < `end`. `r_group` needs what `_groups` lacks."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self._join.put_rows(template.shape, rows)

@@ -455,8 +455,7 @@ class _Builder:
         return _Chains(kind + first, longer.top, self._below[edge], (*longer.inner, between))
 
     def _rows_of_values(self, ends: Ints) -> tuple[Ints, Ints]:
-        """The rows of R_doc with the values of the ends, and for each the index of its end. Most ends have at most one
-        value, some many."""
+        """The rows of R_doc with the values of the ends, and for each the index of its end. Most have at most one."""
         first, last = equal_ranges(ends, self._valued)
         at, place = expand_ranges(first, last)
         return self._value_rows[at], place

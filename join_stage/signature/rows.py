@@ -161,7 +161,6 @@ class RowIndex:
         return (self._rights if left else self._lefts).get(path, {})
 
     def using(self, edge: int) -> set[int]:
-        """The places of the rows with an edge."""
         return self._using[edge]
 
     def at(self, place: int) -> JoinRow:

@@ -264,7 +264,6 @@ class Layout:
         return np.dtype(fields, align=True)
 
     def __or__(self, other: Layout) -> Layout:
-        """The layout for the postings of both."""
         longest = max(self.longest, other.longest)
         return Layout(self.wide or other.wide, longest, self.lasting or other.lasting)
 
@@ -315,7 +314,6 @@ class RunHead:
         return self.postings, self.groups, self.blocks, self.blocks, sum(self.page_counts)
 
     def page_bytes(self, array: int) -> int:
-        """The size of the pages of an array."""
         return records_of_page(self.types[array], self.page) * self.types[array].itemsize
 
     @property
@@ -678,8 +676,7 @@ class DiskRun:
 
 
 def _possible(digests: Digests, index: RunIndex) -> tuple[Ints, Ints]:
-    """Filters digests by fingerprint: sorted indices of all that the run has and few others, and the group to
-    begin at."""
+    """Filters digests by fingerprint: sorted indices of all in the run and few others, and the group to begin at."""
     fences = index.fences
     high, low = digests.T
     fence = fences.searchsorted(high)

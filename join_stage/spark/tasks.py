@@ -131,8 +131,7 @@ FILES = KeptFiles()
 
 
 class RowMeanings:
-    """The rows of R_T and what a task derives from them, anew in each task, so that a repeated task gives the same
-    order."""
+    """The rows of R_T and what each task derives from them anew, so that a repeated one gives the same order."""
 
     def __init__(self, rows: RowIndex) -> None:
         self.rows, self.classes = rows, PathClasses(rows)
@@ -142,7 +141,6 @@ class RowMeanings:
         return self.classes.number_of_edges(one.groups, one.same, one.stream)
 
     def numbers(self, file: RunFile) -> Ints:
-        """The numbers of the path classes of a file."""
         return np.array([self.number_of(one) for one in file.head.classes], np.int64)
 
 
@@ -206,8 +204,7 @@ Shuffled = tuple[int, Located | bytes]
 
 
 def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
-    """Looks up the batch's values in a bucket of the digests in all runs. Yields their groups for each slice that needs
-    them."""
+    """Looks up the batch's values in a bucket of the digests in all runs. Yields their groups for each slice."""
     if told.batch is None:
         return
     FILES.keep({told.batch, *(stored.path for stored in told.others)})

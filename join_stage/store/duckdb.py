@@ -848,7 +848,6 @@ class DuckDBStore(DuckDBTables):
             yield StoreFiles(opened, mark, checkpoint)
 
     def checkpoint(self) -> int:
-        """The number of the last checkpoint."""
         with self._reading:
             if self._descriptor < 0:
                 # It stays open: to close any descriptor of a file gives up the locks of the process on it.

@@ -183,8 +183,6 @@ class Parts:
 
 
 def ids_of(records: Records) -> DocumentIds:
-    """Returns the documents' store-independent ids."""
-
     def found(docids: Collection[int]) -> Mapping[int, str]:
         records.load(docids)
         return {docid: records[docid].id for docid in docids}

@@ -122,8 +122,7 @@ class Backtest:
 
     @property
     def recent_days(self) -> int:
-        """Days that `outputs_a_day` averages over: at most RECENT_DAYS, since feed entries may be far older than the
-        rest."""
+        """Days that `outputs_a_day` averages over: at most RECENT_DAYS, since feed entries may be far older."""
         if self.since is None or self.until is None:
             return 0
         return min(self.until // DAY_US - self.since // DAY_US + 1, RECENT_DAYS)

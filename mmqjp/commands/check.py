@@ -1,5 +1,4 @@
-"""`mmqjp check` and `mmqjp explain`: find mistakes in query files and try queries; show how they run and what they
-share."""
+"""`mmqjp check` and `mmqjp explain`: find mistakes in query files; show how queries run and what they share."""
 
 from __future__ import annotations
 

@@ -89,8 +89,7 @@ def serve_demo(engine: str, master: str | None, plan: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """Result of the packaged example: text, queries, outputs, lines, and seconds from opening the engine to the last
-    output."""
+    """Result of the packaged example: text, queries, outputs, lines, and seconds from opening to the last output."""
 
     session: Session
     text: str

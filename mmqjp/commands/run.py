@@ -209,14 +209,11 @@ class EngineOptions:
     engine: str = given_by(engine_option)
 
     def of_engine(self) -> dict[str, Any]:
-        """The keywords with which an engine opens."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name in _OF_ENGINE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(EngineOptions):
-    """Options of `mmqjp run`."""
-
     paths: tuple[Path, ...] = option(
         "--documents", "paths", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
         help="Documents: .jsonl[.gz], .xml, .warc[.gz], feeds with --feeds, or a directory. May be repeated.",

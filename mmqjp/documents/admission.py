@@ -74,8 +74,7 @@ class EvaluatedBatch(Protocol):
         """Returns a document's text, or why it could not be parsed."""
 
     def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
-        """Returns the witnesses of these documents, with consecutive docids from `first_docid`; None if a pattern
-        failed there."""
+        """Returns these documents' witnesses, with consecutive docids from `first_docid`; None if a pattern failed."""
 
 
 @dataclass(frozen=True, slots=True)

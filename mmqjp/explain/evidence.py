@@ -89,8 +89,6 @@ _Told = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundNode:
-    """A node of a document, with its text."""
-
     record: Record
     node: Node
     text: str

@@ -109,8 +109,7 @@ class PathHints:
 
 
 class _Names:
-    """The names in and below some elements of a document, each once, in order; `numbers` None: those of the document
-    itself."""
+    """The names in and below some elements of a document, each once, in order; `numbers` None: those of the root."""
 
     def __init__(self, tree: ParsedDocument, numbers: list[int] | None, *, deep: bool) -> None:
         everything: Sequence[int] = range(len(tree.elements))

@@ -267,8 +267,7 @@ def join_graph(text: str, name: str) -> str:
 
 
 def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
-    """Returns the join graphs of queries, given as names and texts, one below the other, up to a height. Raises
-    XsclErrors."""
+    """Returns the join graphs of queries by name, one below the other, up to a height. Raises XsclErrors."""
     parts: list[str] = []
     described: list[str] = []
     y, width, rest = float(EDGE), 2 * EDGE + SIDE, len(queries)

@@ -338,7 +338,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def tree(pattern: PatternNode) -> Iterator[str]:
-    """Yields a pattern as a tree, one node per line."""
     yield str(replace(pattern, children=()))
     for place, child in enumerate(pattern.children, 1):
         last = place == len(pattern.children)

@@ -48,7 +48,6 @@ class Sample:
 
 
 def sample_of(items: Iterable[Document | Reject], most: int) -> Sample:
-    """Returns the first `most` readable documents."""
     sample, met, size = Sample(), set[tuple[str, str]](), 0
     for item in items:
         if isinstance(item, Reject):

@@ -69,7 +69,6 @@ class RowBlock:
 
 
 def sort_into_blocks(rows: pa.Table, column: str) -> list[RowBlock]:
-    """Returns rows in blocks, sorted by the numbers in a column."""
     numbers = rows[column].to_numpy()
     order = np.argsort(numbers)
     made: list[RowBlock] = []
@@ -392,7 +391,6 @@ class RememberedDocuments:
         return found | self.records(parts) if parts else found
 
     def item(self, record: Record) -> ShownItem:
-        """Returns a document as shown."""
         if (known := self._items.get(record.docid)) is None:
             known = item_of(record.id, record.stream, record.t0, record.xml)
             self._items.put(record.docid, known)

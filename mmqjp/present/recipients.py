@@ -417,8 +417,7 @@ class NumberedGroup:
 
 
 class NewestAnswers:
-    """All answers of a store's newest batches. A group is the answers with one `first_seq`, all of one batch. Not
-    thread-safe."""
+    """All answers of a store's newest batches. A group, of one batch, has one `first_seq`. Not thread-safe."""
 
     def __init__(self) -> None:
         self._tables: list[AnswerTable] = []
@@ -436,14 +435,12 @@ class NewestAnswers:
         return self._tables[0].first_batch if self._tables else None
 
     def begin(self, table: AnswerTable, *, is_all: bool) -> None:
-        """Replaces all answers with the newest of a store. Unless `is_all`, drops the first batch, which may be
-        incomplete."""
+        """Replaces all answers with the newest of a store. Unless `is_all`, drops the first, maybe incomplete batch."""
         self.clear()
         self.add(table if is_all or not len(table) else table.without_first_batch())
         self.is_all = is_all and self._count == len(table)
 
     def add(self, table: AnswerTable) -> None:
-        """Adds all answers of newer batches."""
         if self._tables and len(self._tables[-1]) + len(table) <= TOGETHER and len(table):
             self._tables[-1] = self._tables[-1].followed_by(table)
         else:

@@ -195,8 +195,7 @@ ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
 
 
 def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents], most: int) -> QueryFunnels:
-    """Returns the funnels of at least one event query over the newest `most` stored documents and outputs. Raises what
-    `select` does."""
+    """Returns the funnels of event queries over the newest `most` documents and outputs. Raises what `select` does."""
     read, left_out, funnels = 0, 0, list[QueryFunnel]()
     for one in known:
         work, paused = StepBudget(MAX_EVENT_STEPS // len(known)), one.query.paused or ""

@@ -461,8 +461,7 @@ _SEPARATOR = ";\n"
 
 @dataclass(frozen=True, slots=True)
 class ReturnItem:
-    """An item of RETURN: element name, column in `with_output_attributes`, and whether it is a JSON array with a value
-    per event."""
+    """An item of RETURN: element name, column in `with_output_attributes`, and whether it has a value per event."""
 
     name: str
     column: int

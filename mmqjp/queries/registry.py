@@ -404,7 +404,6 @@ class Registry:
         return JoinScope(self.window, frozenset(self._joined))
 
     def joined_streams(self) -> frozenset[str]:
-        """Returns the streams of joins and absences."""
         if self._joined_streams is None:
             of_absences = (one.streams for row in self.absent for one in self.rows[row] if one.op in NEGATED)
             self._joined_streams = frozenset().union(*self._joined, *of_absences)

@@ -210,8 +210,7 @@ class StoredQueries:
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
-        """Returns pauses and resumptions in order, by qid: the last document before each, and the reason (None:
-        resumption)."""
+        """Returns pauses and resumptions in order, by qid: the document before, and the reason (None: resumption)."""
         pauses: dict[int, list[tuple[int, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))

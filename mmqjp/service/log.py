@@ -70,8 +70,6 @@ class Log(Protocol):
 
 
 class NullLog:
-    """Discards all events."""
-
     def event(self, name: str, /, **fields: object) -> None:
         pass
 

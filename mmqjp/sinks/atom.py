@@ -48,8 +48,7 @@ class AtomSink:
         self._archives: set[int] = set()
 
     def prepare(self, pending: Pending) -> bool:
-        """Reads existing files, removes leftovers of a killed process, and creates an empty feed if none exists. Raises
-        OSError."""
+        """Reads the files, removes leftovers of a killed process, and creates a missing feed. Raises OSError."""
         path = self._options.path / FEED
         if self._entries is not None and path.exists():
             return False

@@ -256,8 +256,7 @@ TOO_OLD, TOO_MANY = "older than the backlog may be", "more outputs than the back
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Outputs up to `last` that a file sink has written but could lose: their `count`, and the oldest commit time
-    `since`."""
+    """Outputs up to `last` that a file sink could still lose: their `count`, and the oldest commit time `since`."""
 
     last: int
     count: int

@@ -38,8 +38,6 @@ class BadSink(InputError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SecretName:
-    """A reference to a secret by name."""
-
     name: str
 
 
@@ -210,15 +208,11 @@ class SecretError(InputError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FileSecret:
-    """A secret stored in a file."""
-
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSecret:
-    """A secret in an environment variable."""
-
     variable: str
 
 

@@ -49,8 +49,7 @@ NextIds = tuple[int, int, int, int, int]
 
 
 class Ledger:
-    """Reads and writes numbers and metadata. `batch` is the running batch. The caller controls batches unless a method
-    says otherwise."""
+    """Reads and writes numbers and metadata, in batches of the caller unless noted. `batch` is the running one."""
 
     def __init__(self, store: TableStore, now: Now = now_us) -> None:
         """Raises StoreError if the store has a newer format."""

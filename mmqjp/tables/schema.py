@@ -479,8 +479,7 @@ WHERE q.qid < {qid}""",
 
 
 def output_before(store: TableStore, outputs: pa.Table) -> pa.Table:
-    """Returns those of `outputs` (`place`, `qid`, `identity`, `choice`) whose ids stored outputs have: `place`,
-    `qid`."""
+    """Returns `place` and `qid` of those `outputs` (also `identity`, `choice`) whose ids are stored."""
     return store.select(
         f"""SELECT DISTINCT o.place, o.qid FROM asked o JOIN answers a ON a.choice = o.choice
 JOIN members m ON m.identity = o.identity AND {RECEIVES}
@@ -733,8 +732,7 @@ TIMES = frozenset(("t0", "t1", "time", "timestamp", "added_at", "removed_at", "n
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """Committed atomically with a batch: source offsets, settings by key, answers by command id, and undelivered
-    outputs."""
+    """Committed with a batch: source offsets, settings by key, answers by command id, and undelivered outputs."""
 
     offsets: Sequence[Offset] = ()
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -137,7 +137,6 @@ _Node = TypeVar("_Node", bound=EventCondition | Value)
 
 
 def operands(node: EventCondition | Value) -> tuple[EventCondition | Value, ...]:
-    """The direct operands of a condition or value."""
     match node:
         case Comparison() | Arithmetic():
             return node.left, node.right

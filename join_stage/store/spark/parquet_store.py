@@ -384,7 +384,6 @@ class TableViews:
         return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Makes a view of rows."""
         local_frame(self._session, rows).createOrReplaceTempView(name)
 
     def select(self, sql: str, given: Mapping[str, pa.Table] | None = None) -> pa.Table:

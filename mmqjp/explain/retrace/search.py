@@ -197,8 +197,7 @@ class SequenceSearch(ABC):
         return None
 
     def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
-        """Returns why an event that fits is not next: another one, the `barrier`, comes before. For those that have a
-        barrier."""
+        """Returns why an event that fits is not next: another one, the `barrier`, if any, comes before."""
         raise NotImplementedError
 
     def refuses(self, partial: Partial, one: Event) -> Refusal | None:

@@ -474,8 +474,7 @@ class BoundCondition:
         return Attribute(leaf.part, self._texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
 
     def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
-        """Yields the values of the names for each combination of events, in order; of the variable `new`, only for its
-        last event."""
+        """Yields values by name for each combination of events, in order; of `new`, only for its last event."""
         about = {one: self._places(match, one, is_new=one == new) for one in self.variables}
         variables = self._pattern.variables
         for places in product(*about.values()):

@@ -105,7 +105,6 @@ def query_page(
 
 
 def query_row(tally: QueryTally, place: int) -> QueryRow:
-    """Returns the row at an index of the tally."""
     queries, paused = int(tally.queries[place]), int(tally.paused[place])
     last = int(tally.last[place])
     return QueryRow(
