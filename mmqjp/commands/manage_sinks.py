@@ -200,6 +200,18 @@ def set_keys(name: str, keys: tuple[str, ...], state: Path, wait: float) -> None
     click.echo(f"{name}: changed")
 
 
+def _change(do: str, what: str, done: str) -> None:
+    def change(state: Path, wait: float, name: str) -> list[str]:
+        _client(state, wait).ask(f"sinks-{do}", {"name": name})
+        return [name]
+
+    sinks.add_command(command_on_name(f"sinks {do}", "alerts", what, change, done))
+
+
+_change("pause", "Pause a sink. It keeps its place, as far back as its backlog allows.", "paused")
+_change("resume", "Let a sink that was paused, has stopped or waits try again at once.", "resumed")
+
+
 @sinks.command()
 @click.argument("name")
 @store_options
@@ -278,16 +290,6 @@ def secret(name: str, state: Path) -> None:
     click.echo(make_secret(state, name))
 
 
-def _change(do: str, what: str, done: str) -> None:
-    def change(state: Path, wait: float, name: str) -> list[str]:
-        _client(state, wait).ask(f"sinks-{do}", {"name": name})
-        return [name]
-
-    sinks.add_command(command_on_name(f"sinks {do}", "alerts", what, change, done))
-
-
-_change("pause", "Pause a sink. It keeps its place, as far back as its backlog allows.", "paused")
-_change("resume", "Let a sink that was paused, has stopped or waits try again at once.", "resumed")
 _change("remove", "Remove a sink, and its place. What it has written stays.", "removed")
 
 
