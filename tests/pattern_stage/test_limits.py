@@ -419,8 +419,12 @@ def test_comparisons_of_runs_and_negated_events_are_steps(components, where, fir
     """Each event remembers another value, so at a time there are as many runs as events before."""
     parts = [(where, 1_000), (where.replace("5", "6"), 3)]
     texts = [ANY.replace("1000", f"{window}").format(components, some) for some, window in parts]
-    limits = [(1, Quota(work=20), first, "work"), (1, Quota(work=999, work_of_block=200), in_block, "work_of_block")]
-    for at_once, quota, time, bound in (*limits, (10, Quota(work=225), first and (3 if first == 21 else 2), "work")):
+    limits: list[tuple[int, Quota, int | None, LimitName]] = [
+        (1, Quota(work=20), first, "work"),
+        (1, Quota(work=999, work_of_block=200), in_block, "work_of_block"),
+        (10, Quota(work=225), first and (3 if first == 21 else 2), "work"),
+    ]
+    for at_once, quota, time, bound in limits:
         events = " | ".join(f"{number} w{number} @{number // at_once}" for number in range(40))
         world, end = written(texts, [("E", "x:number t", events)]), 10_000 * SECOND
         found = with_limits(world, Run((end,)), quota).exceeded
