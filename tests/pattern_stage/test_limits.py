@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from common.limits import UNLIMITED, Excess, Quota
+from common.limits import UNLIMITED, Excess, LimitName, Quota
 from pattern_stage import operators
 from pattern_stage.pattern import set_search
 from tests.generate.documents import SECOND, chance
