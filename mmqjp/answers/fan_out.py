@@ -206,8 +206,9 @@ class FanOut:
         starts = np.flatnonzero(np.diff(self._group, prepend=self._group[0] - 1))
         sizes = np.add.reduceat(self._high - self._low, starts)
         ends = np.append(starts[1:], count)
-        lengths = sum(pc.binary_length(self._answers[name]).to_numpy() for name in ("tail", "choice"))
-        read = np.add.reduceat(lengths, starts, dtype=np.int64)
+        texts = [self._answers[name] for name in ("tail", "choice") if name in self._answers.column_names]
+        lengths = sum((pc.binary_length(column).to_numpy() for column in texts), np.zeros(count, np.int64))
+        read = np.add.reduceat(lengths, starts)
         begin = taken = characters = 0
         for start, end, size, more in zip(starts.tolist(), ends.tolist(), sizes.tolist(), read.tolist(), strict=True):
             if taken and (taken + size > ROWS_AT_A_TIME or characters + more > CHARACTERS_AT_A_TIME):

@@ -11,6 +11,7 @@ from join_stage.store.protocol import TableStore
 from mmqjp.answers import query_operators as counting
 from mmqjp.answers import quota
 from mmqjp.answers.operators import is_near, once_key
+from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.tables.schema import told_among
 from tests.generate.documents import SECOND
@@ -190,6 +191,23 @@ def test_a_document_whose_pairs_take_too_many_steps_counts_none(monkeypatch):
     monkeypatch.setattr(counting, "MOST_STEPS", 1000)
     found = [bounded(given, size, query) for size in (1, 3, 100)]
     assert found == [({"pairs": 3}, found[0][1])] * 3
+
+
+def test_pairs_past_the_bounds_are_not_expanded(monkeypatch):
+    monkeypatch.setattr(quota, "MOST_OF_FORM", 50)
+    looked: list[tuple[Record, Record]] = []
+    is_tie = counting.is_tie
+
+    def noted(left: Record, right: Record) -> bool:
+        looked.append((left, right))
+        return is_tie(left, right)
+
+    monkeypatch.setattr(counting, "is_tie", noted)
+    with Session("duckdb") as engine:
+        engine.subscribe(PAIRS)
+        for start in range(0, 60, 10):
+            engine.process(at(1, 10, start))
+    assert len(looked) < 400  # of 3,540 in both orders
 
 
 def test_counts_of_queries_that_are_gone_are_dropped():

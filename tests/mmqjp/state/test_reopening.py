@@ -1,7 +1,11 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import duckdb
@@ -20,6 +24,7 @@ from mmqjp.sinks.files import open_sink
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
+from tests.generate.documents import START
 from tests.mmqjp.present.test_event_why import select_of
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
@@ -105,6 +110,35 @@ def test_a_query_whose_text_is_not_what_stands_for_it_is_told(tmp_path):
 def test_what_is_no_pattern_is_refused(text):
     with pytest.raises(ValueError):
         pattern_from_json(text)
+
+
+def write_store(state: Path) -> None:
+    """A store whose queries have chains of functions. This process may have met these before, in another order."""
+    rng = Random(7)
+    with Session("duckdb", state=state, now=lambda: START) as engine:
+        engine.subscribe("; ".join(f"S//*[./k[contains(., '{c}')]]->x PUBLISH f{c}" for c in "xyXY "))
+        for n in rng.sample(range(6), 6):
+            p, q = "p", "q"
+            for function in rng.choices(("lower-case", "upper-case", "normalize-space"), k=n % 4):
+                p, q = f"{function}({p})", f"{function}({q})"
+            join = f"S//a->x[./k->p] JOIN {{{p} = {q}, INF}} S//b->y[./k->q] PUBLISH join{n}"
+            engine.subscribe(join, backfill=True)
+            text = rng.choice((" x", "x ", "X", "x  y", " Xy"))
+            engine.process([Document(f"{tag}{n}", f"<{tag}><k>{text}</k></{tag}>", "S", START) for tag in "ab"])
+
+
+def test_a_store_does_not_tell_which_process_wrote_it(tmp_path):
+    code = f"from {__name__} import *; write_store(Path({str(tmp_path / 'other')!r}))"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONHASHSEED": "5"})
+    write_store(tmp_path / "ours")
+    found = []
+    for state in (tmp_path / "other", tmp_path / "ours"):
+        with duckdb.connect(str(state / DUCKDB_FILE)) as store:
+            tables = [name for (name,) in store.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
+            rows = {name: sorted(map(repr, store.execute(f'FROM "{name}"').fetchall())) for name in tables}
+        rows["settings"] = [row for row in rows["settings"] if "costs" not in row]  # seconds
+        found.append(rows)
+    assert found[0] == found[1] and found[0]["chains"] and found[0]["groups"] and found[0]["bound"]
 
 
 def test_a_node_id_has_room_for_its_attribute_and_its_chain():
