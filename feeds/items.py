@@ -365,7 +365,8 @@ _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
 def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> tuple[str, list[str]]:
-    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones."""
+    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones against
+    `base`."""
     links: dict[str, None] = {}
 
     def checked(tag: str, name: str, value: str) -> str | None:

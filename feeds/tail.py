@@ -221,7 +221,8 @@ class Rotation:
                     yield name, path, state
 
     def _candidates(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
-        """Files with a lost file's inode, or whose names begin with its name. Lists only after changes."""
+        """Files with a lost file's inode, or whose names begin with its name. Lists the directory only after
+        changes."""
         try:
             found = directory.stat()
             seen, candidates = self._searched.get(directory, ((), []))

@@ -345,7 +345,8 @@ class NearTexts:
         self._seen = 0
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
-        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum."""
+        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number of
+        texts."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
         different = {text[THRESHOLD:]: text for text in latest(MOST_READ)}

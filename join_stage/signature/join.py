@@ -542,7 +542,8 @@ def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def _parts(weights: Ints, together: Ints | None = None) -> Iterator[slice]:
-    """Slices of weights that sum to about CHUNK, or one larger one; equals in the sorted `together` stay so."""
+    """Slices of weights that sum to about CHUNK, or one larger one; equal numbers in the sorted `together` stay
+    together."""
     total = np.cumsum(weights)
     start = 0
     while start < len(weights):

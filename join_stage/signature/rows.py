@@ -425,7 +425,8 @@ MOST_SETS = 100_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SatisfiedRows:
-    """Rows that a set of kinds satisfies: `places`, and in `choices` by row and join the kinds that do."""
+    """Rows that a set of kinds satisfies: `places`, and in `choices` by row and join the kinds that satisfy the
+    join."""
 
     places: Ints
     choices: list[list[list[PairKind]]]

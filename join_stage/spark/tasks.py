@@ -131,7 +131,8 @@ FILES = KeptFiles()
 
 
 class RowMeanings:
-    """The rows of R_T and what each task derives from them anew, so that a repeated one gives the same order."""
+    """The rows of R_T and what a task derives from them, anew in each task, so that a repeated task gives the same
+    order."""
 
     def __init__(self, rows: RowIndex) -> None:
         self.rows, self.classes = rows, PathClasses(rows)
@@ -204,7 +205,8 @@ Shuffled = tuple[int, Located | bytes]
 
 
 def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
-    """Looks up the batch's values in a bucket of the digests in all runs. Yields their groups for each slice."""
+    """Looks up the batch's values in a bucket of the digests in all runs. Yields their groups for each slice that needs
+    them."""
     if told.batch is None:
         return
     FILES.keep({told.batch, *(stored.path for stored in told.others)})

@@ -163,7 +163,8 @@ class CachedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class CachedSlices:
-    """The cache's state: values, least recently used first; files with numbers of rows; `size` of slices in bytes."""
+    """The cache's state: values, least recently used first; files with numbers of rows; `size` of all slices in
+    bytes."""
 
     entries: Mapping[str, CachedValue] = field(default_factory=lambda: MappingProxyType({}))
     files: tuple[tuple[Path, int], ...] = ()

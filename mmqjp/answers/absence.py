@@ -365,7 +365,8 @@ class AbsenceOperator(Operator):
         )
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        """Yields decisions due at these greatest times, by stream, whose inputs are complete. None: the streams end."""
+        """Yields decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
+        of all streams."""
         has_given = False
         while not has_given and (ready := self._ready(self._due(context, greatest), context)):
             for group, plan, entries in ready:

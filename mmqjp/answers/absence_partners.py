@@ -300,7 +300,8 @@ def wanted(
 
 @dataclass(slots=True)
 class Partners:
-    """Finds partners. `watched` are the disjuncts of one absence; `in_vain` counts steps spent on others."""
+    """Finds partners. `watched` are the disjuncts of one absence; `in_vain` counts steps spent on sightings that are
+    not partners."""
 
     records: StoredRecords
     order: WordsInOrder

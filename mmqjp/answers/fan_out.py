@@ -283,7 +283,8 @@ class FanOut:
         return np.array([rank[name] for name in names], np.int64)[place]
 
     def _seq(self, answer: Ints, given: dict[int, int]) -> Ints:
-        """Returns output numbers: those of one group of a batch are consecutive. `given` counts outputs by group."""
+        """Returns output numbers: those of one group of a batch are consecutive. `given` counts each group's outputs so
+        far."""
         first = self._column["first_seq"][answer]
         order = np.argsort(first, kind="stable")
         groups, starts, counts = np.unique(first[order], return_index=True, return_counts=True)

@@ -201,7 +201,8 @@ class StoreBacktest:
         self._question: Question | None = None
 
     def run(self) -> Backtest:
-        """Returns the result. Raises XsclErrors and the like, BacktestFailed, BacktestEnded, StoreError."""
+        """Returns the result. Raises XsclErrors and other errors in the script, BacktestFailed, BacktestEnded,
+        StoreError."""
         try:
             script = prepared(self._text, self._engine.registry)
             kept = select_newest_documents(self._ask, script.streams, self._limits.documents, self._limits.characters)

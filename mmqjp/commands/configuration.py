@@ -146,7 +146,8 @@ def _parameters(command: click.Command) -> dict[str, _Setting]:
 
 
 def _option_value(path: Path, key: str, option: click.Option | click.Argument, value: Any) -> Any:
-    """Converts a value as the command line does. A type with `takes_table` accepts a table, as NAME=VALUE entries."""
+    """Converts a value to what the command line would give. A type with `takes_table` accepts a table, as NAME=VALUE
+    entries."""
     if getattr(option.type, "takes_table", False):
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]

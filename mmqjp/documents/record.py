@@ -139,7 +139,8 @@ class Inputs(tuple[Record, ...]):
 
 
 def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
-    """Returns an output as a document without a docid. `within`: it appears with its latest document, otherwise now."""
+    """Returns an output as a document of a stream, without a docid. `within`: it appears with its latest document,
+    otherwise now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
 

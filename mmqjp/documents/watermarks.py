@@ -158,7 +158,8 @@ class Progress:
                 self._arrivals.setdefault(record.stream, []).append(record.arrival)
 
     def reached(self, stream: str, time: int) -> int:
-        """Returns the arrival at which a stream reached a time, in microseconds; `first` if before or by the clock."""
+        """Returns the arrival at which a stream reached a time in microseconds; `first` if it was there before or
+        followed the clock."""
         times = self._times.get(stream, ())
         place = bisect_left(times, time)
         return self._arrivals[stream][place] if place < len(times) else self.first

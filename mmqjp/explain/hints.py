@@ -109,7 +109,8 @@ class PathHints:
 
 
 class _Names:
-    """The names in and below some elements of a document, each once, in order; `numbers` None: those of the root."""
+    """The names in and below some elements of a document, each once, in order; `numbers` None: those of the document
+    itself."""
 
     def __init__(self, tree: ParsedDocument, numbers: list[int] | None, *, deep: bool) -> None:
         everything: Sequence[int] = range(len(tree.elements))

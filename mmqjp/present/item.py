@@ -278,7 +278,8 @@ def fact_text(fact: Fact) -> str:
 
 
 def events(filling: Filling) -> Iterator[Fact]:
-    """Yields a line for each event that filled a part of a query, with its attributes and, of several, its end."""
+    """Yields a line for each event that filled a part of an event query, with its attributes and, if there are several,
+    its end."""
     for part in filling.parts:
         if part.count == 1:
             yield FactToken("name", part.name), *_attributes(part.events[0])

@@ -52,7 +52,8 @@ class NewestMatches:
         self._kept = LruCache[tuple[int, int], ShownMatch](KEPT_CHARACTERS, _size)
 
     def newest(self, name: str, before: OutputOrder | None, most: int, *, numbered: bool = False) -> NewestPage:
-        """Returns the newest outputs of a name before a position. Unless `numbered`, `seq` may be -1. `xml` is ""."""
+        """Returns the newest outputs of a name before a position. Unless `numbered`, `seq` may be -1, and `xml` is
+        empty."""
         self.forget_what_was_dropped()
         told = self.recent.newest(name, before, most + 1)
         shown = told[:most]

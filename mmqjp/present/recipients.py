@@ -435,7 +435,8 @@ class NewestAnswers:
         return self._tables[0].first_batch if self._tables else None
 
     def begin(self, table: AnswerTable, *, is_all: bool) -> None:
-        """Replaces all answers with the newest of a store. Unless `is_all`, drops the first, maybe incomplete batch."""
+        """Replaces all answers with the newest of a store. Unless `is_all`, drops the first batch, which may be
+        incomplete."""
         self.clear()
         self.add(table if is_all or not len(table) else table.without_first_batch())
         self.is_all = is_all and self._count == len(table)

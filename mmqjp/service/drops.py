@@ -40,7 +40,8 @@ from mmqjp.state.choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
 FETCHED = "#fetched"
-"""The source's name in stored offsets, which survives moving the state. Other sources have their absolute paths."""
+"""The source's name in stored offsets, which survives moving the state directory. Other sources are named by their
+absolute paths."""
 
 HOUR = 3600 * 1_000_000
 

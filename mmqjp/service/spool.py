@@ -44,7 +44,8 @@ class Explained(JsonRecord):
 
 
 def explained_text(text: str) -> list[Explained]:
-    """Explains a text's queries in memory, by name: the first MOST_QUERIES. Raises XsclErrors, PublishCycle."""
+    """Explains the queries of a text in an engine in memory, by name: the first MOST_QUERIES names. Raises XsclErrors,
+    PublishCycle."""
     with Session("duckdb", quiet=True) as engine:
         names = list(dict.fromkeys(engine.subscribe(text)))
         return [explain_queries(engine, name, NOTHING_KEPT) for name in names[:MOST_QUERIES]]

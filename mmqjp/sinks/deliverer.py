@@ -438,7 +438,8 @@ class SinkScheduler:
         self.recount(course)
 
     def recount(self, course: Course) -> None:
-        """Counts the stored outputs after a course's position. Its memory must be empty, all outputs offered."""
+        """Counts the stored outputs after a course's position. Its memory must be empty, and all stored outputs offered
+        to it."""
         self._cursors.pop(course.definition.name, None)
         for query, count, t0, since in self._engine.waiting_after(course.acked):
             if course.definition.wants(query):

@@ -351,7 +351,8 @@ class PlanPartition(InputPartition):
 
 
 class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches of files. `positions` returns committed offsets. Spark's are plan numbers."""
+    """Plans and reads micro-batches of files. `positions` returns the committed file offsets. Spark's offsets are plan
+    numbers."""
 
     def __init__(
         self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us

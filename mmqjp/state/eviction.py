@@ -222,7 +222,8 @@ class Eviction:
         return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
 
     def evict(self, greatest: Mapping[str, int]) -> None:
-        """Evicts, within a batch, what is obsolete at these greatest times, and stores them: late stays late."""
+        """Evicts, within a batch, what is obsolete at these greatest times, and stores the times so that late stays
+        late."""
         lateness = self._watermarks.timing.lateness
         if not is_lateness_bounded(lateness):
             return

@@ -49,7 +49,8 @@ class EntryReader:
         )
 
     def of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
-        """Returns entries of outputs, in order, and whether they are complete: documents or times may be deleted."""
+        """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
+        deleted."""
         found = self._kept.found(one.key for one in told)
         new = [one for one in told if one.key not in found]
         for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):

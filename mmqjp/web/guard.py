@@ -164,7 +164,8 @@ class Guard:
 
 
 class _Sender:
-    """Sends a response with the common headers; none once the body is unreadable: the app may misjudge that."""
+    """Sends a response with the common headers; sends none once the body is unreadable, as the app may mistake that for
+    other errors."""
 
     def __init__(self, send: Send, body: _Body) -> None:
         self._send, self._body, self.begun = send, body, False

@@ -60,7 +60,8 @@ class Manifest:
 
 
 def newest_files(directory: Path, schema: StoreSchema) -> Files:
-    """The files of the tables after the last batch; others may be writing. Raises StoreError if there is no store."""
+    """The files of the tables after the last batch; another process may be writing. Raises StoreError if the directory
+    holds no store."""
     while True:
         mark = last_commit(directory)  # first: another process may commit in between
         batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]

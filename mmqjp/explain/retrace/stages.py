@@ -147,7 +147,8 @@ Docs = tuple[int, ...]
 """Document numbers, ascending."""
 
 WhyNone = Callable[[str, int], Iterable[FunnelStage]]
-"""Yields the stages up to the first that keeps a document, by number, from having an event of the stream."""
+"""Yields the stages up to the first that keeps a document, given by its number, from having an event of the named
+stream."""
 
 MOST_SPLIT = 3
 """Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""
