@@ -452,8 +452,12 @@ def open_components(
         return patterns.first_since({} if patterns.moves else latest_stream_times(store, ledger), streams)
 
     def keep_waiting() -> None:
-        with whole_batch(store):
-            patterns.keep()
+        try:
+            with whole_batch(store):
+                patterns.keep()
+        except BaseException:
+            patterns.finish_batch(committed=False)  # what waits may be restored in part
+            raise
 
     changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time, keep_waiting)
     state = JoinState(store, ledger, registry, stage1, records)

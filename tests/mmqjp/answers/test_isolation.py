@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import NoReturn
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from lxml import etree
 
 from feeds.documents import Document
+from mmqjp.answers.events import Patterns
 from mmqjp.engine import Session
 from templates.catalog import Catalog
 from templates.events import place_events
@@ -113,6 +115,24 @@ ALONE = [*product([break_tests], FAILING.values()), *product([break_stage_1], PA
 """How functions fail, and a query that uses one."""
 LIVES = ((1,), (2, 12), (13,), (23, 24), (32, 33, 43))
 """When documents come. From the second life to the last but one functions fail."""
+
+
+def test_what_waits_is_not_taken_over_in_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before a publisher stops, what its readers wait with is stored; that may fail while it is restored."""
+    texts = (
+        "DEFINE EVENT E FROM S//e->e (k := e/k); FROM FILTER{k = 'v'} E PUBLISH P; "
+        "FROM P NEXT{$1.k = $2.k} E PUBLISH R; FROM E NEXT{$1.k = $2.k} E PUBLISH Q"
+    )
+    documents = [Document(f"d{n}", "<e><k>v</k></e>", "S", n * SECOND) for n in range(6)]
+    with Session("duckdb", state=tmp_path, settle=0) as engine:
+        engine.subscribe(texts)
+        engine.process(documents[:3])
+    with Session("duckdb", state=tmp_path, settle=0) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Patterns, "_run_again", lambda self, reached, until: fails("", ""))
+            engine._components.changes.pause_queries({engine.registry.named("P")[0]: "it fails"})
+        found = engine.process(documents[3:])
+        assert [one.documents for one in found if one.query == "Q"] == [(f"d{n}", f"d{n + 1}") for n in range(1, 4)]
 
 
 @pytest.fixture(scope="module")
