@@ -214,8 +214,8 @@ class StepContext:
     """Pairs of documents with equal times, as the parts of each: with their budget once examined, with their form once
     counted."""
     emitted: dict[tuple[object, ...], tuple[Answer, Match] | None] = field(default_factory=dict)
-    """By identity of the answer or tuple; an answer comes with the last match that gave it. It is recorded with each
-    match, so that the table `matches` does not depend on the order in which a plan finds them."""
+    """By identity of the answer or tuple; an answer comes with the last match that gave it. It is recorded with all
+    its matches, if they are not very many: the first ones depend on the plan."""
     put_off: AllPutOff = field(default_factory=dict)
 
     def serves(self, owner: Owner) -> bool:

@@ -448,7 +448,7 @@ class QueryOperator(Operator):
         key = _choice(form, inputs, values)
         if (emitted := context.emitted.get(key)) is not None:
             answer, last = emitted
-            if last is match:
+            if last is match or len(answer.matches) >= MOST_MATCHES:
                 return None
             context.emitted[key] = answer, match
             return Expanded(answer, duplicate=True)
@@ -472,6 +472,9 @@ class QueryOperator(Operator):
         context.emitted[key] = answer, match
         return Expanded(answer)
 
+
+MOST_MATCHES = 100
+"""Maximum number of matches that are stored for an answer: equal values of two documents may make millions."""
 
 NOBODY = -1
 """A docid before all others."""

@@ -218,6 +218,14 @@ def test_an_output_is_of_each_match_that_gives_it(query):
         assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0, 0]
 
 
+def test_an_output_is_stored_with_a_hundred_of_its_matches_at_most():
+    with Session("duckdb") as engine:
+        engine.subscribe("SELECT x FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./k->q] PUBLISH one")
+        outputs = engine.process([Document(tag, f"<{tag}>{'<k>v</k>' * 20}</{tag}>", time=1) for tag in "ab"])
+        assert_consistent(engine, list(outputs))
+        assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0] * 100
+
+
 def named(state: Path) -> set[str]:
     manifests = [json.loads(path.read_text()) for path in (state / "manifests").glob("*.json")]
     return {file["name"] for manifest in manifests for files in manifest["tables"].values() for file in files}
