@@ -104,7 +104,7 @@ RESULTS = """
     tw40k 40000 9 97f4785ad37bf1a9 | tw60k 60000 39 b306dfb2ffe0dd20 | tw80k 80000 113 68984b30c7428e76
     tw100k 100000 219 760836e3b482e248 | Q2 10000 335 fd383b6983565f27
 """
-"""Of each result file and so many of its first events the number of matches among these, and a digest."""
+"""By result file and a number of events from its beginning: the number of matches among them, and a digest."""
 DIGESTS = {
     (name, int(size)): (int(count), code)
     for name, size, count, code in map(str.split, re.split(r" \| |\n", RESULTS.strip()))
