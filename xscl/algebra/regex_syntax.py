@@ -494,7 +494,6 @@ class _Parser:
         self._at += 1
         self._deeper(1)
         negative = self._took("^")
-        start = self._at
         sets, without = list[CharSet](), NONE
         while not self._took("]"):
             if not self._next():
@@ -505,21 +504,19 @@ class _Parser:
                 if self._next() != "]":
                     raise self._error("a subtraction ends its brackets: write ] after it")
             else:
-                sets.append(self._part(start))
+                sets.append(self._part())
         if not sets:
             raise self._error("these brackets are empty", opened)
         self._deeper(-1)
         found = union(sets)
         return difference(complement(found) if negative else found, without)
 
-    def _part(self, start: int) -> CharSet:
+    def _part(self) -> CharSet:
         at = self._at
         if self._next() == "\\":
             found = self._escaped_set()
             if found is not None:
                 return found
-        elif self._next() == "-" and at > start and self._next(1) != "]" and not self._text.startswith("-[", at + 1):
-            raise self._error("in the middle of brackets write \\- for the character -")
         first = self._bracket_char()
         # A hyphen makes no range at the end of brackets, nor before a subtraction.
         if self._next() != "-" or self._next(1) in ("]", "[") or self._text.startswith("--[", self._at):

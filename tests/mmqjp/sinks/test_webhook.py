@@ -155,6 +155,7 @@ def test_each_output_comes_once_after_each_fault(tmp_path: Path):
     with hook_server(*[one for fault, _ in FAULTS.values() for one in (fault, answer(200))]) as server:
         options = WebhookOptions(server.url, (SecretName("hook"),), allow_private=True)
         hook = WebhookReceiver(options, secrets, silence=0.3, attempt=0.6)
+        # The deliverer and the receiver are the real ones, where `manager` is typed for its own.
         sinks = manager(store, {"s": hook}, [definition("s")], deliverer, events)  # type: ignore[dict-item, arg-type]
         sinks.committed(store.commit(["a"] * len(FAULTS)))
         while (state := sinks.list()[0]).behind:
