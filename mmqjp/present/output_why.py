@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from common.bounds import END
 from common.errors import InputError
 from common.tools import from_json, in_batches
 from feeds.documents import iso_utc
@@ -62,7 +63,7 @@ from mmqjp.present.query_lookup import AT_ONCE, CHARACTERS_AT_ONCE, KnownEvents,
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.queries.compile import is_bare, is_event_form, read_by
 from mmqjp.queries.model import Subscription
-from mmqjp.queries.registry import since_of
+from mmqjp.queries.registry import life_at, since_of
 from mmqjp.tables.lookup import (
     Row,
     SelectFn,
@@ -116,7 +117,8 @@ class Interval(NamedTuple):
 
 class EventSources:
     """The events that a query reads. `records` are always read; `interval` selects further documents and outputs, at
-    most `most` documents and `most` outputs of a query; None: no others."""
+    most `most` documents and `most` outputs of a query; None: no others. Of a query that was paused these are the
+    events between the pauses around the time `at`, when what is explained ends."""
 
     def __init__(
         self,
@@ -126,9 +128,10 @@ class EventSources:
         interval: Interval | None,
         work: StepBudget,
         most: int = MOST_DOCUMENTS,
+        at: int = END,
     ) -> None:
         self._select, self._known, self._work, self._most = select, known, work, most
-        self._since = since_of(known.query)
+        self._since, self._until = life_at(known.query, at)
         self._makers = {name: DocumentEvents(one) for name, one in known.definitions.items()}
         self._events: dict[str, list[Event]] = {name: [] for name in read_by(known.stream)}
         self._unseen: dict[str, list[Event]] = {name: [] for name in self._events}
@@ -182,7 +185,7 @@ class EventSources:
             (self._events if is_seen else self._unseen)[name].append(_published(name, schema, row))
 
     def _sees(self, time: int) -> bool:
-        return time > self._since
+        return self._since < time <= self._until
 
     # ------------------------------------------------------------ why there is none
 
@@ -316,7 +319,7 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
         for interval in (None, around) if _is_of_documents(known, records) else (around,):
             with suppress(Exhausted):
                 work = StepBudget(MAX_EVENT_STEPS)
-                events = EventSources(select, known, records, interval, work)
+                events = EventSources(select, known, records, interval, work, at=output.t1)
                 if (told := _told_by(known, events, work, output, sources)) is not None:
                     return EventWhy(*told, known.query.text)
     return None

@@ -332,7 +332,7 @@ def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) 
     interval = interval_of(known.stream, t0, t1, around=True)
     work, trace, sources = StepBudget(MAX_EVENT_STEPS), _NO_TRACE, None
     with suppress(Exhausted):
-        sources = EventSources(select, known, records, interval, work)
+        sources = EventSources(select, known, records, interval, work, at=max(one.t1 for one in records))
         trace = _trace(known, sources, records, work)
     is_incomplete = trace is _NO_TRACE or (sources is not None and sources.left_out > 0)
     return LookedAt(known, trace, 0 if sources is None else sources.read, is_incomplete)

@@ -28,8 +28,8 @@ from mmqjp.queries.registry import (
     Registry,
     cannot_be_read,
     cycle_of,
+    lives,
     published_name,
-    since_of,
 )
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
 from mmqjp.tables.ledger import Ledger
@@ -534,21 +534,10 @@ def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[
         for name in sorted(waiting):
             for query in registry.named(name):
                 if query.is_events and query.publishes and not query.removed and query.qid not in fresh:
-                    for since, until in _lives(query):
+                    for since, until in lives(query):
                         _add(forms, f"{query.form_id} {since}", query, registry, since, until)
         known |= waiting
     return forms, of_new
-
-
-def _lives(query: Subscription) -> Iterator[tuple[int, int]]:
-    """Yields the intervals between a query's pauses: first parts end after the start, results end by the end."""
-    since = query.since
-    for paused, resumed in query.gaps:
-        yield since, paused
-        if resumed is None:
-            return
-        since = max(query.since, resumed)
-    yield since_of(query), END
 
 
 def _add(forms: dict[str, EventForm], id: str, query: Subscription, registry: Registry, since: int, until: int) -> None:

@@ -365,6 +365,23 @@ def since_of(query: Subscription) -> int:
     return query.since if resumed is None else max(query.since, resumed)
 
 
+def lives(query: Subscription) -> Iterator[tuple[int, int]]:
+    """Yields the intervals between a query's pauses: first parts end after the start, results end by the end."""
+    since = query.since
+    for paused, resumed in query.gaps:
+        yield since, paused
+        if resumed is None:
+            return
+        since = max(query.since, resumed)
+    yield since, END
+
+
+def life_at(query: Subscription, time: int) -> tuple[int, int]:
+    """Returns the life in which a result that ends at a time falls; the last, without an end, if it falls in none."""
+    *earlier, (since, _) = lives(query)
+    return next((one for one in earlier if one[0] < time <= one[1]), (since, END))
+
+
 def running_form_id(running_id: str) -> str:
     return running_id.partition(_RESUMED)[0]
 

@@ -128,7 +128,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
             counts = (f"SELECT count(*) AS n FROM {table}" for table in (*tables, "settings"))
             left.append([engine.sql(count)["n"][0].as_py() for count in counts])
     assert found[0] == found[1] and len(found[0]) > 100
-    assert left[1].pop() < 12
+    assert left[1].pop() < 20  # those since the last prune
     assert all(2 * few < many for few, many in zip(left[1], left[0], strict=False)), left
 
 

@@ -165,10 +165,13 @@ def _kinds_of_next(statement: Cel, given: Mapping[str, Collection[Expected]], wa
     components = One("$1", "a"), One("$2", "b")
     cond = _of_variables(statement.stream.cond)
     pattern = Pattern(components, statement.within, "skip_till_next_match", cond=cond)
-    ways = list(_Ways(pattern, sides, wanted).ways())
+    partial = _Ways(pattern, sides, wanted)
+    ways = list(partial.ways())
     best = max((way[:3] for way in ways), default=(0, 0, 0))
     if best[0] < len(wanted) or not all(sides.values()):
-        return {"event", "filtered"}
+        # An event that takes too long alone is in no partial match.
+        is_too_long = any(not partial.oracle._fits(one.t0, one.t1) for one in wanted)
+        return {"event", "filtered", *(("order", "window") if is_too_long else ())}
     return {"consumed" if kind == "strategy" else kind for *way, kind in ways if tuple(way) == best}
 
 
