@@ -251,6 +251,11 @@ DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
 """Marker of a store on DuckDB (a file) and on Spark (a folder)."""
 
 
+def manifest_batches(directory: Path) -> list[int]:
+    """The batches of a store on Spark whose manifests are there, the newest last."""
+    return sorted(int(one.stem) for one in (directory / SPARK_MANIFESTS).glob("*.json") if one.stem.isdecimal())
+
+
 COMMITTED = "committed"
 """The mark of a store, a file that says how far it had come: never further than the store itself."""
 

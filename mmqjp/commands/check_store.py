@@ -20,7 +20,16 @@ from feeds.documents import now_us
 from feeds.fetch.state import FetchStore
 from join_stage.protocol import DEFAULT_PLAN, JoinEngine
 from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
-from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, DamagedRun, Outdated, StoreError
+from join_stage.store.protocol import (
+    COMMITTED,
+    DUCKDB_FILE,
+    RUNS,
+    SPARK_MANIFESTS,
+    DamagedRun,
+    Outdated,
+    StoreError,
+    manifest_batches,
+)
 from join_stage.tables import FLAT_STORE, runs_manifest
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.outbox import SINK_PREFIX, Position
@@ -178,7 +187,7 @@ class StoreCheck:
         try:
             files = newest_files(self._directory, schema)
         except StoreError as error:
-            found = sorted((self._directory / SPARK_MANIFESTS).glob("*.json"), key=lambda path: int(path.stem))
+            found = [self._directory / SPARK_MANIFESTS / f"{one}.json" for one in manifest_batches(self._directory)]
             is_newest_bad = str(found[-1]) in str(error) if found else False
             able = len(found) > (1 if is_newest_bad else 0)
 

@@ -31,7 +31,6 @@ from common import child
 from common.arrays import packed, unpacked
 from join_stage.store.duckdb import DuckDBQuestion, DuckDBStore, seclude, set_up
 from join_stage.store.protocol import (
-    SPARK_MANIFESTS,
     UNBOUNDED,
     Bounds,
     NumberedViews,
@@ -39,6 +38,7 @@ from join_stage.store.protocol import (
     QuestionRefused,
     StoreError,
     StoreSchema,
+    manifest_batches,
 )
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ class ParquetSource:
 
     @contextmanager
     def snapshot(self) -> Iterator[StoreVersion]:
-        newest = max((path.name for path in (self._state / SPARK_MANIFESTS).glob("*.json")), default="")
-        yield StoreVersion(newest, None, True, {})
+        yield StoreVersion(max(manifest_batches(self._state), default=0), None, True, {})
 
     def last(self) -> object:
         """Never changes: files that are not of the newest version are kept for a while."""

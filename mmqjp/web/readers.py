@@ -22,13 +22,13 @@ from common.errors import OperationalError
 from common.tools import LruCache
 from join_stage.duckdb_files import DuckDBFilesReader
 from join_stage.store.protocol import (
-    SPARK_MANIFESTS,
     Bounds,
     Committed,
     Following,
     Question,
     QuestionInterrupted,
     StoreError,
+    manifest_batches,
 )
 from mmqjp.engine import Session
 from mmqjp.present.recent import FOLLOWED
@@ -176,7 +176,7 @@ class FilesReader:
         self._changed = Condition()
         self._opened: DuckDBFilesReader | None = None
         self._opened_at: object = None
-        self._looked_at, self._newest = float("-inf"), ""
+        self._looked_at, self._newest = float("-inf"), 0
         self._users: dict[DuckDBFilesReader, int] = {}
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
@@ -192,10 +192,10 @@ class FilesReader:
             return self._running.answer(question, seconds)
 
     def version(self) -> object:
-        """Returns the name of the newest manifest, refreshed at most once in KEPT_SECONDS."""
+        """Returns the newest batch, 0 for none, refreshed at most once in KEPT_SECONDS."""
         now = self._clock()
         if now >= self._looked_at + KEPT_SECONDS:
-            self._newest = max((path.name for path in (self._state / SPARK_MANIFESTS).glob("*.json")), default="")
+            self._newest = max(manifest_batches(self._state), default=0)
             self._looked_at = now
         return self._newest
 

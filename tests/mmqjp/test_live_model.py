@@ -411,12 +411,12 @@ def test_live_use_of_event_statements_gives_what_the_model_expects(seed: int, tm
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [5, 6])
-def test_live_use_on_spark_gives_what_the_model_expects(seed, spark, tmp_path):
+@pytest.mark.parametrize(("seed", "with_events"), [(5, 6), (6, 9)])
+def test_live_use_on_spark_gives_what_the_model_expects(seed, with_events, spark, tmp_path):
     live = Live(spark, tmp_path, START)
     live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long
     assert live.outputs > 0
     for patterns in ("driver", "executors"):
         live = Live(spark, tmp_path, START, patterns)
-        live.run(operations_with_events(Random(seed), 6))
+        live.run(operations_with_events(Random(with_events), 12))
         assert live.outputs > 0

@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 from common.arrays import Ints
 from common.files import open_like_directory, sync_directory, sync_file, write_mark, write_whole
 from common.tools import in_batches
-from join_stage.store.protocol import COMMITTED, LOST, SPARK_MANIFESTS, StoreError, StoreSchema, last_commit
+from join_stage.store.protocol import (
+    COMMITTED,
+    LOST,
+    SPARK_MANIFESTS,
+    StoreError,
+    StoreSchema,
+    last_commit,
+    manifest_batches,
+)
 
 FORMAT = 2
 """Manifest format. Since 2 manifests have digests of themselves and of their files."""
@@ -64,12 +72,12 @@ def newest_files(directory: Path, schema: StoreSchema) -> Files:
     holds no store."""
     while True:
         mark = last_commit(directory)  # first: another process may commit in between
-        batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
+        batches = manifest_batches(directory)
         check_newest(directory, max(batches, default=0), mark)
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
         with suppress(FileNotFoundError):  # newer manifests have come, and this one was removed
-            return read_manifest(directory / SPARK_MANIFESTS / f"{max(batches)}.json", schema).files
+            return read_manifest(directory / SPARK_MANIFESTS / f"{batches[-1]}.json", schema).files
 
 
 def check_newest(directory: Path, newest: int, mark: tuple[int, ...] | None) -> None:

@@ -31,6 +31,7 @@ from join_stage.store.protocol import (
     StoreSchema,
     check_not_lost,
     last_commit,
+    manifest_batches,
 )
 from join_stage.store.spark.manifests import (
     DataFile,
@@ -151,7 +152,7 @@ class ParquetStore(FileTables):
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         if not is_shared(self.directory):
             keep_private(self.directory / COMMITTED)
-        kept = {batch: read_manifest(self._manifest(batch), schema) for batch in sorted(self._batches())}
+        kept = {batch: read_manifest(self._manifest(batch), schema) for batch in manifest_batches(self.directory)}
         self._batch = max(kept, default=0)
         check_newest(self.directory, self._batch, last_commit(self.directory))
         self._committed = self.files = kept[self._batch].files if kept else self.files
@@ -327,9 +328,6 @@ class ParquetStore(FileTables):
 
     def _manifest(self, batch: int) -> Path:
         return self.directory / SPARK_MANIFESTS / f"{batch}.json"
-
-    def _batches(self) -> Iterable[int]:
-        return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
 
 
 _TYPES = {

@@ -16,11 +16,12 @@ from starlette.testclient import TestClient
 
 from common.errors import OperationalError
 from feeds.documents import Document
-from join_stage.store.protocol import QuestionRefused
+from join_stage.store.protocol import QuestionRefused, manifest_batches
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandError, run_command
 from mmqjp.service.spool import Command
 from mmqjp.service.sql_question import BACKTEST, WHY_NOT
+from mmqjp.state import sql_worker
 from mmqjp.tables import lookup
 from mmqjp.web import readers
 from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
@@ -141,7 +142,8 @@ def test_a_page_is_the_same_beside_a_service(unchanged_engine):
     assert shown(over(engine, spool_reader(engine)), ids) == shown(site_of(engine, now=lambda: NOW), ids)
 
 
-def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_path):
+def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(sql_worker, "STALE", 0.0)
     now, written = [0.0], dict[str, int]()
     store = parquet_store(tmp_path)
 
@@ -152,10 +154,14 @@ def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_pat
             written[name] = len(rows)
         store.commit()
 
+    for _ in range(8):
+        store.append("settings", engine._store.read("settings", TABLES["settings"].names).slice(0, 1))
+        store.commit()
     write_on()
+    assert manifest_batches(tmp_path)[-1] == 9
     reader = readers.FilesReader(tmp_path, lambda: now[0])
     count = "SELECT count(*) AS n FROM outputs"
-    assert reader.select(count, 1, 30, own=True)["n"].to_pylist() == [1]
+    assert [reader.select(count, 1, 30, own=own)["n"].to_pylist() for own in (True, False)] == [[1], [1]]
     for sql in REFUSED:
         with pytest.raises(QuestionRefused):
             reader.select(sql, 10, 30)
@@ -164,7 +170,7 @@ def test_files_as_those_of_spark_are_read_as_of_the_newest_batch(engine, tmp_pat
     write_on()
     now[0] += readers.KEPT_SECONDS
     assert reader.version() != version
-    assert reader.select(count, 1, 30, own=True)["n"].to_pylist() == [2]
+    assert [reader.select(count, 1, 30, own=own)["n"].to_pylist() for own in (True, False)] == [[2], [2]]
     ids = [output.id for output in engine.outputs()]
     assert shown(over(engine, reader), ids) == shown(site_of(engine, now=lambda: NOW), ids)
     reader.close()
