@@ -194,8 +194,8 @@ def test_what_the_last_watermark_decides_depends_on_no_batch_or_restart(seed, tm
             for _ in range(rng.choice((1, 2, 9))):
                 if batches:
                     got += map(as_row, engine.process(batches[0]))
-                    late = {(letter["stream"], letter["id"]) for letter in engine.last_dead_letters()}
-                    arrived += [one for one in batches.pop(0) if (one.stream, one.id) not in late]
+                    late = {(one["stream"], one["id"], one["time"]) for one in engine.last_dead_letters()}
+                    arrived += [one for one in batches.pop(0) if (one.stream, one.id, one.t0) not in late]
             got += map(as_row, engine.finish())
     assert comparable(got) == comparable(evaluate(script, arrived, watermark(arrived, lateness)))
 
