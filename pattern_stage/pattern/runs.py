@@ -360,6 +360,13 @@ class RunStore(KeptRuns):
             draft.segments.append(segment)
             self.made += 1
 
+    def name(self, registers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The name of a cell."""
+        if self._merged:
+            return registers
+        self._next += 1
+        return (*registers, self._next)
+
     def _draft(self, drafts: _Drafts, state: int, registers: tuple[Any, ...], event: EventTuple) -> Draft:
         name = (state, registers, event[2])
         if not self._merged:
@@ -467,11 +474,7 @@ class RunStore(KeptRuns):
         rows: int,
         state: int,
     ) -> None:
-        name = registers
-        if not self._merged:
-            self._next += 1
-            name = (*registers, self._next)
-        self.keep(key, cells, name, registers, draft, trail, rows, state)
+        self.keep(key, cells, self.name(registers), registers, draft, trail, rows, state)
         if self.trailing and draft.roots:
             self.watch(draft.event[0], key, "pending")
 
@@ -596,8 +599,8 @@ class RunMatching(BundleHost[RunStore]):
     def _restore(self, store: RunStore, key: KeyValues, reader: PartReader) -> None:
         part = KeyState(self._program.hashed, len(self._program.negations))
         for (layout, table), some in zip(self._cells(part), reader.data["cells"], strict=True):
-            for name, cell in reader.cells(some, layout).items():
-                table[name] = cell
+            for cell in reader.cells(some, layout, store.name):
+                table[cell.name] = cell
         part.absent = [
             [(reader.event(event), mask) for event, of in some if (mask := reader.mask(of))]
             for some in reader.data["absent"]

@@ -199,18 +199,18 @@ class PartReader:
             ]
         )
 
-    def cells(self, saved: Sequence[Any], layout: Sequence[Register]) -> dict[tuple[Any, ...], Cell]:
-        """Returns the cells of a state that have rows left."""
-        found: dict[tuple[Any, ...], Cell] = {}
+    def cells(
+        self, saved: Sequence[Any], layout: Sequence[Register], name: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    ) -> Iterator[Cell]:
+        """Yields the cells of a state that have rows left."""
         for values, entries, kills in saved:
             registers = self.registers(layout, values)
-            cell = Cell(registers, registers)
+            cell = Cell(name(registers), registers)
             cell.entries = self.lists[entries]
             cell.without(0)
             cell.kills = [(t1, t0, self.mask(rows)) for t1, t0, rows in kills]
             if cell.entries:
-                found[registers] = cell
-        return found
+                yield cell
 
 
 def map_register_texts(register: Register, value: Any, text: Callable[[Any], Any]) -> Any:

@@ -114,7 +114,7 @@ def in_parts(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
     ("seed", "kind", "make"),
     [
         *((seed, "run", whole) for seed in seeds(10, 4_000)),
-        *((seed, "run", not_merged) for seed in seeds(4, 1_000, first=15_000)),
+        *((seed, "run", not_merged) for seed in (*seeds(4, 1_000, first=15_000), 3_315_043)),
         *((seed, KINDS[seed % 3], in_parts) for seed in (*seeds(8, 1_000, first=20_000), 20_233, 20_293)),
         *((seed, "set", whole) for seed in seeds(8, 4_000, first=30_000)),
         *((seed, "near", whole) for seed in seeds(6, 3_000, first=40_000)),
