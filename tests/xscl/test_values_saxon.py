@@ -252,7 +252,8 @@ SETS += [rf"\p{{Is{name}}}" for name in BLOCKS.split()]
 def check_sets(chars: str) -> None:
     """Of these characters the same are in each set, but for those that one Unicode has and the other has not yet."""
     (unassigned,) = saxon(r"replace($c(1), '\P{Cn}', '')", [(chars,)])
-    both = "".join(char for char in chars if not assigned_later(char) and char not in set(unassigned))
+    unknown = set(unassigned)
+    both = "".join(char for char in chars if char not in unknown and not assigned_later(char))
     assert len(both) > len(chars) // 10
     answers = saxon("replace($c(1), $c(2), '')", [(both, f"\\{name[1].swapcase()}{name[2:]}") for name in SETS])
     for name, answer in zip(SETS, answers, strict=True):
