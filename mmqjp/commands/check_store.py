@@ -394,7 +394,7 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
     kept = {
         name: tuple(file for file in some if (name, file.name) not in repairs.files) for name, some in files.items()
     }
-    batch = 1 + max(int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json"))
+    batch = 1 + manifest_batches(directory)[-1]
     for table in {table: None for table, _ in repairs.rows}:  # none of the join state
         lost = " OR ".join(f"({condition})" for name, condition in repairs.rows if name == table)
         with closing(_reader(directory)) as reader:
