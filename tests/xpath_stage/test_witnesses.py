@@ -17,7 +17,7 @@ from tests.support.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
 from xpath_stage.documents import Limits, StreamDocument, parse_document
-from xpath_stage.evaluator import XPathStage
+from xpath_stage.evaluator import TRIAL, XPathStage
 from xscl.algebra.joins import Conjunct
 from xscl.parser import parse_script
 from xscl.syntax import Script
@@ -129,6 +129,13 @@ def new_shapes(count: int) -> list[str]:
     """Documents of different shapes, of two that look alike the one or the other at each of ten places."""
     parts = ("<b k='1'/>", "<c>1<b>2</b></c>")
     return [f"<a>{''.join(parts[number >> place & 1] for place in range(10))}</a>" for number in range(count)]
+
+
+def test_every_document_is_a_new_shape():
+    stage = standing(FEW)
+    stage.evaluate(in_stream_s(new_shapes(TRIAL + 100)))
+    counters = stage.stage.counters()
+    assert (counters["shape_hits"], counters["shape_misses"]) == (0, TRIAL)
 
 
 @pytest.mark.parametrize("max_shapes", [1, 7, 1000])
