@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from random import Random
 from types import ModuleType
@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.documents import Document
+from tests.generate.blocks import BlockMaker
+from tests.generate.documents import document_xml
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.cases import cases as oracle_cases
@@ -16,9 +18,12 @@ from tests.support.in_turn import in_turn
 from tests.support.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
+from xpath_stage.binder import bindings
 from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import TRIAL, XPathStage
 from xscl.algebra.joins import Conjunct
+from xscl.algebra.trees import PatternNode
+from xscl.lower import PatternBuilder
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
@@ -91,6 +96,28 @@ def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkey
 @pytest.mark.parametrize(("script", "xml", "_"), oracle_cases("blocks"))
 def test_what_was_checked_by_hand(script: str, xml: str, _: object):
     standing(script).check(in_stream_s([xml]))
+
+
+@given(st.randoms(use_true_random=False))
+def test_fixing_nodes_chooses_among_the_bindings(rng: Random):
+    xml = document_xml(rng, 12)
+    block, _ = BlockMaker(rng, False).block("S", xml)
+    pattern, document = PatternBuilder({}).path(block.steps), parse_document(xml)
+    found = bindings(pattern, document)
+    paths = dict(variable_paths(pattern, ()))
+    chosen = rng.sample(sorted(paths), rng.randint(1, len(paths)))
+    somewhere = [node for bound in sorted(found) for node in bound] or [("", (0, 0))]
+    fixed = {var: dict(rng.choice(sorted(found))).get(var, (0, 0)) if found else (0, 0) for var in chosen}
+    fixed[chosen[0]] = rng.choice(somewhere)[1]
+    expected = {bound for bound in found if fixed.items() <= dict(bound).items()}
+    assert bindings(pattern, document, {paths[var]: node for var, node in fixed.items()}) == expected
+
+
+def variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if pattern.var:
+        yield pattern.var, path
+    for i, child in enumerate(pattern.children):
+        yield from variable_paths(child, (*path, i))
 
 
 # ---------------------------------------------------------------- documents made to be slow

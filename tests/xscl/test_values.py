@@ -78,8 +78,8 @@ REFUSED = r"""
     \X \R \h \G \K \m \0 \a \f \v \b \B \A \Z \z \# \/ \: \_ \x41 \u0041 \N{A} \Q \E \p{l} \pL
     \p{Cs} \p{LC} \p{IsNope} \p{IsNoBlock} \p{Isbasiclatin} \p{Latin} \p{^L} \p{} \p{L \1 (\1) (a\1) [\1]
     a** a*+ a??? a{,2} {2} a{2}{3} a{x} a{1,2,3} a{1001} a{1,1001} a{99999999999999999999} (a{50}){50}
-    } a} { ] a] [] [^] [--] [a-c-e] [--a] [a--] [[:alpha:]] [a[b]] [a-z-[b]c] [-[a]] ? (* a|+
-    [\w-a] [a-\d] [b-a] [\ [a- [a-[b]
+    } a} { ] a] [] [^] [--] [--a] [a--] [[:alpha:]] [a[b]] [a-z-[b]c] [-[a]] ? (* a|+
+    [a-\d] [b-a] [\ [a- [a-[b]
     ( a) [ *a \q \p{Nonsense} a{2,1}
     (?=a) (?<n>a) (?i)a (?i:a) (?!a) (?<=a) (?<!a) (?P<n>a) (?>a) (?#a) (?|a) (?(1)a) (?
 """
