@@ -366,7 +366,7 @@ def since_of(query: Subscription) -> int:
 
 
 def lives(query: Subscription) -> Iterator[tuple[int, int]]:
-    """Yields the intervals between a query's pauses: first parts end after the start, results end by the end."""
+    """Yields the intervals (since, until] between a query's pauses: all events of a result end in the same one."""
     since = query.since
     for paused, resumed in query.gaps:
         yield since, paused
@@ -377,7 +377,7 @@ def lives(query: Subscription) -> Iterator[tuple[int, int]]:
 
 
 def life_at(query: Subscription, time: int) -> tuple[int, int]:
-    """Returns the life in which a result that ends at a time falls; the last, without an end, if it falls in none."""
+    """Returns the life that contains a time; the last, without an end, if none does."""
     *earlier, (since, _) = lives(query)
     return next((one for one in earlier if one[0] < time <= one[1]), (since, END))
 

@@ -586,7 +586,7 @@ def try_sink(ask: _Ask, name: str, seconds: float) -> str | None:
     ask("sinks-test", {"name": name})
     until = time.monotonic() + seconds
     while (found := ask("sinks-tested", {"name": name})) is None and time.monotonic() < until:
-        time.sleep(SINK_TEST_POLL)  # the service does not say when the receiver has answered
+        time.sleep(SINK_TEST_POLL)  # a command is answered at once, so the receiver's reply has to be polled for
     return None if found is None else str(found)
 
 

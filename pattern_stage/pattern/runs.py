@@ -361,7 +361,7 @@ class RunStore(KeptRuns):
             self.made += 1
 
     def name(self, registers: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The name of a cell."""
+        """Names a cell: by its registers, and uniquely without merging."""
         if self._merged:
             return registers
         self._next += 1

@@ -288,7 +288,8 @@ class Live:
         """Compares what strangers' SQL sees, in a process of its own, with what this process does."""
         for table in ASKED if at_length() else ():
             asked = (ask(f"SELECT * FROM {table}") for ask in (self._engine.confined_question, self._engine.question))
-            with patch.object(sql_worker, "STALE", 0.0):  # an answer on Spark may be so many seconds old
+            # On Spark, a worker may answer from a snapshot that is STALE seconds old.
+            with patch.object(sql_worker, "STALE", 0.0):
                 seen, there = (sorted(map(repr, question.answer().to_pylist())) for question in asked)
             _same(f"what SQL sees of {table}", seen, there)
 
