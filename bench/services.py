@@ -387,12 +387,11 @@ class Pages:
     def _get(self, path: str) -> httpx.Response:
         return self._client.get(path).raise_for_status()
 
-    def check(self, state: Path) -> None:
+    def check(self, unvisited: Session) -> None:
         shown = {name: self._get(f"/api/v1/queries/{name}/outputs").json()["outputs"] for name in self._sample}
         listed = ", ".join(f"'{name}'" for name in self._sample)
-        with Session("duckdb", state=state) as engine:
-            sql = f"SELECT query, id FROM outputs WHERE query IN ({listed}) ORDER BY seq"
-            rows = engine.sql(sql, trusted=True).to_pylist()
+        sql = f"SELECT query, id FROM outputs WHERE query IN ({listed}) ORDER BY seq"
+        rows = unvisited.sql(sql, trusted=True).to_pylist()
         kept: dict[str, list[str]] = {name: [] for name in self._sample}
         for row in rows:
             kept[row["query"]].append(row["id"])
@@ -437,6 +436,7 @@ MOST_SLOWER, MOST_P95_MS = 1.1, 200.0
 @dataclass(frozen=True)
 class ServeCase:
     queries: int = QUERIES
+    engine: str = "duckdb"
     outputs: int = OUTPUTS
     rate: float = RATE
     turns: int = TURNS
@@ -470,30 +470,32 @@ def measure_serve(case: ServeCase, kept: Path | None = None) -> list[Line]:
         for name in names:
             write_documents(islice(documents, case.documents), waiting / name)
         address = f"127.0.0.1:{free_ports(1)[0]}"
-        options = ["--engine", "duckdb", "--state", state, "--address", address, "--lateness", "INF"]
+        options = ["--engine", case.engine, "--state", state, "--address", address, "--lateness", "INF"]
         options += ["--idle-after", "INF", "--max-ahead", "INF", "--batch-size", case.documents]
         with RunningService(place, options, "serve") as service:
             service.wait_until_ready(SERVE_READY)
             pages = Pages(f"http://{address}", state, [f"q{n + 1}" for n in range(case.queries)])
-            pages.check(unvisited)
+            with _opened(case, unvisited) as engine:
+                pages.check(engine)
             times = PageTimes()
             alone, visited = _turns(case, place, [waiting / name for name in names], service, pages, times)
             service.stop()
-        with _opened(unvisited) as engine, gc_frozen():
+        with _opened(case, unvisited) as engine, gc_frozen():
             for name in names:
                 engine.process(list(read_documents(waiting / name)))
-        outputs = _output_ids(state)
-        assert outputs == _output_ids(unvisited), "visitors have changed what comes out"
+        outputs = _output_ids(case, state)
+        assert outputs == _output_ids(case, unvisited), "visitors have changed what comes out"
         assert not times.wrong, times.wrong[:10]
         return [_engine_line(case, alone, visited, len(outputs)), *_page_lines(case, times)]
 
 
-_opened = partial(open_unlimited, "duckdb", DEFAULT_PLAN)
+def _opened(case: ServeCase, state: Path) -> Session:
+    return open_unlimited(case.engine, DEFAULT_PLAN, state)
 
 
 def _fill(case: ServeCase, state: Path, documents: Iterator[Document]) -> None:
     count = 0
-    with _opened(state) as engine, gc_frozen():
+    with _opened(case, state) as engine, gc_frozen():
         engine.subscribe(script_of(parameters(case.queries)))
         while count < case.outputs:
             count += len(engine.process([next(documents) for _ in range(STEP)]))
@@ -502,7 +504,7 @@ def _fill(case: ServeCase, state: Path, documents: Iterator[Document]) -> None:
 def _pass_over(case: ServeCase, state: Path, documents: Iterator[Document]) -> None:
     """Skips the documents of a store that was filled before. Raises AssertionError if that was for another case."""
     sql = "SELECT (SELECT count(*) FROM documents) AS documents, (SELECT max(last_seq) FROM answers) AS seq"
-    with _opened(state) as engine:
+    with _opened(case, state) as engine:
         (told,) = engine.sql(sql, trusted=True).to_pylist()
         assert told["seq"] >= case.outputs - 1 and len(engine.queries()) == case.queries, "the store is another one"
     next(islice(documents, told["documents"] - 1, None), None)
@@ -540,8 +542,8 @@ def _turns(
     return alone, visited
 
 
-def _output_ids(state: Path) -> list[str]:
-    with _opened(state) as engine:
+def _output_ids(case: ServeCase, state: Path) -> list[str]:
+    with _opened(case, state) as engine:
         return sorted(engine.sql("SELECT id FROM outputs", trusted=True)["id"].to_pylist())
 
 
@@ -554,16 +556,9 @@ def _engine_line(case: ServeCase, alone: list[float], visited: list[float], outp
     for seconds, where in ((visited, ""), (alone, "_alone")):
         details[f"documents_a_second{where}"] = case.documents / median(seconds)
         details[f"p95_ms{where}"] = 1000 * percentile(seconds, 95)
+    middle, beside = median(visited), "nobody visits"
     return Line(
-        "serve",
-        case.about(""),
-        "duckdb",
-        DEFAULT_PLAN,
-        median(visited),
-        outputs,
-        "nobody visits",
-        1 / slower,
-        details=details,
+        "serve", case.about(""), case.engine, DEFAULT_PLAN, middle, outputs, beside, 1 / slower, details=details
     )
 
 
@@ -572,7 +567,7 @@ def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
         details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(seconds, share) for share in (50, 95)}
         details |= {"most_p95_ms": MOST_P95_MS, "put_off": times.put_off[page]}
         middle, visits = percentile(seconds, 50), len(seconds)
-        yield Line("serve", case.about(page), "duckdb", DEFAULT_PLAN, middle, visits, details=details)
+        yield Line("serve", case.about(page), case.engine, DEFAULT_PLAN, middle, visits, details=details)
 
 
 SERVE_COLUMNS = columns(
@@ -585,12 +580,19 @@ SERVE_COLUMNS = columns(
 
 def bench_serve() -> None:
     parser = harness.benchmark_parser("serve", "what visitors of the page cost the engine", plot=False)
+    parser.add_argument("--engine", choices=harness.ENGINES, default="duckdb", help="default: duckdb")
+    parser.add_argument(
+        "--outputs", type=int, default=OUTPUTS, metavar="N", help="before it starts; default: 1,000,000"
+    )
     parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
     parser.add_argument("--hostile", action="store_true", help="some visitors ask SQL that takes all there is")
     options = parser.parse_args()
-    about = {"rate": options.rate, "turns": QUICK_TURNS if options.quick else TURNS, "hostile": options.hostile}
-    cases = [ServeCase(queries, **about) for queries in options.queries or [QUERIES]]
+    turns = QUICK_TURNS if options.quick else TURNS
+    cases = [
+        ServeCase(queries, options.engine, options.outputs, options.rate, turns, hostile=options.hostile)
+        for queries in options.queries or [QUERIES]
+    ]
     with interruptible():  # so that the service is ended on SIGTERM, too
         lines = [line for case in harness.with_progress(cases) for line in measure_serve(case, options.keep)]
     harness.report(lines, "the page beside the engine", SERVE_COLUMNS, options)
