@@ -568,6 +568,16 @@ def _empty(directory: Path, feeds: EntryForm | None) -> SourceError:
     return SourceError(printable(str(directory)), cause, hint)
 
 
+def in_a_hurry(items: Iterator[ReadItem[InputItem]], seconds: int | None) -> Iterator[ReadItem[InputItem]]:
+    """The items, until a feed takes more than these seconds to parse, which raises HurriedError."""
+    while True:
+        with hurried(seconds):
+            read = next(items, None)
+        if read is None:
+            return
+        yield read
+
+
 _OnUnreadable = Callable[[WaitingFile, str], object]
 
 
@@ -623,7 +633,7 @@ class Turns:
         self._was_cut, blocked = False, BlockedFeeds()
         for waiting in files:
             if not (blocked.has(waiting) or self._holds(waiting)):
-                yield from self._take_turn(waiting, waiting.read(), blocked, told)
+                yield from self._take_turn(waiting, in_a_hurry(waiting.read(), self._turn), blocked, told)
                 if self._was_cut:
                     return
         if self._begun:
@@ -642,8 +652,7 @@ class Turns:
         begun = self._clock()
         while True:
             try:
-                with hurried(self._turn):
-                    read = next(items, None)
+                read = next(items, None)
             except HurriedError:
                 self._slow[_key(waiting)] = waiting
                 self._was_cut = True

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from common.arrays import batch_of_rows
 from common.files import write_whole
 from common.tools import in_batches
+from feeds.confined import HurriedError
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
 from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
@@ -44,7 +45,7 @@ from feeds.readers import (
 )
 from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
-from feeds.tail import BlockedFeeds, ReadItem, Tail, WaitingFile, waiting_files
+from feeds.tail import TURN, BlockedFeeds, ReadItem, Tail, WaitingFile, in_a_hurry, start_thread, waiting_files
 from join_stage.store.protocol import StoreSchema
 from join_stage.store.spark.attach import DATABASE
 from join_stage.store.spark.attach import attach_store as _attach
@@ -227,11 +228,11 @@ def _is_done(known: int, fingerprint: str, position: int, committed: Offset | No
     return now[0] == ALL_READ or ALL_READ != position <= now[0]
 
 
-def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
+def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[_FileKey, str]]:
     """Returns the rows of readable files before the first cut, in order, and reasons for the unreadable ones by
     (source, file). The reason is "" for a file whose name another one now has, or that must wait for an unreadable
     earlier version of its feed."""
-    failed: dict[tuple[str, str], str] = {}
+    failed: dict[_FileKey, str] = {}
     cut = pc.index(rows["position"], CUT).as_py()
     if cut >= 0:
         rows = rows.slice(0, cut)
@@ -341,13 +342,23 @@ class FileSource:
         ]
 
 
+_FileKey = tuple[str, str]
+"""A source and the name of a file in it."""
+
+_Ahead = dict[_FileKey, tuple[Offset, list[ReadItem[InputItem]]]]
+"""Items of files that are read already, and the offsets before them."""
+
+
 @dataclass
 class PlanPartition(InputPartition):
-    """The part of a plan for one task: splits in order, the number of the first, and the plan's time."""
+    """The part of a plan for one task: splits in order, the number of the first, and the plan's time. A feed that takes
+    more than `turn` seconds to parse is left to the driver; `ahead` has what it has read of such files."""
 
     time: int
     first: int
     splits: tuple[Split, ...]
+    turn: int | None = None
+    ahead: _Ahead = field(default_factory=dict)
 
 
 class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -358,11 +369,12 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us
     ) -> None:
         self._source, self._positions, self._plans, self._now = source, positions, plans, now
+        self._slow = SlowLane()
         self._tails: list[Tail] = []
         self._waiting: list[WaitingFile] = []
-        self._available: set[tuple[str, str]] | None = None
-        self._planned: dict[tuple[str, str], tuple[Offset | None, int]] = {}
-        self._delays: dict[tuple[str, str], RetryDelay] = {}
+        self._available: set[_FileKey] | None = None
+        self._planned: dict[_FileKey, tuple[Offset | None, int]] = {}
+        self._delays: dict[_FileKey, RetryDelay] = {}
         self._last = -1
 
     # ------------------------------------------------------------ on the driver
@@ -397,6 +409,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             now = positions.get(file)
             if now == before:
                 self._delays.setdefault(file, RetryDelay()).failed()
+                if end == ALL_READ:
+                    self._slow.waiting.add(file)
                 self._waiting.clear()  # files that wait for it are listed again
             else:
                 self._delays.pop(file, None)
@@ -408,13 +422,15 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _list(self, positions: Positions) -> list[WaitingFile]:
         self._tails = self._tails or self._source.tails()
         found = waiting_files(self._tails, positions)
-        there = {(waiting.source, waiting.file) for waiting in found}
+        there = {(waiting.source, waiting.file): waiting for waiting in found}
         self._delays = {file: delay for file, delay in self._delays.items() if file in there}
         delayed = {file for file, delay in self._delays.items() if self._available is not None or not delay.is_over()}
+        self._slow.go_on(there)
+        delayed = (delayed | self._slow.waiting) - self._slow.ahead.keys()
         blocked = BlockedFeeds()
         return [waiting for waiting in found if self._is_readable(waiting, delayed, blocked)]
 
-    def _is_readable(self, waiting: WaitingFile, delayed: Container[tuple[str, str]], blocked: BlockedFeeds) -> bool:
+    def _is_readable(self, waiting: WaitingFile, delayed: Container[_FileKey], blocked: BlockedFeeds) -> bool:
         """Whether to read a file now: it is not late, delayed, or after a delayed version of its feed."""
         file = waiting.source, waiting.file
         if blocked.has(waiting) or (self._available is not None and file not in self._available):
@@ -424,11 +440,13 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return file not in delayed
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        turn, ahead = TURN if self._available is None else None, self._slow.ahead.copy()
         return [
-            PlanPartition(plan.time, first, tuple(splits))
+            PlanPartition(plan.time, first, tuple(splits), turn, {file: ahead[file] for file in files & ahead.keys()})
             for number in range(start[_PLAN] + 1, end[_PLAN] + 1)
             for plan in [self._plans.read(number)]
             for first, splits in plan_partitions(plan, self._source.tasks, self._source.grain)
+            for files in [{(split.source, split.file) for split in splits}]
         ]
 
     def commit(self, end: dict[str, int]) -> None:
@@ -444,8 +462,11 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tails = {tail.name: tail for tail in self._source.tails(lambda: partition.time)}
         for number, split in enumerate(partition.splits, partition.first):
             count = size = 0
+            offset, found = partition.ahead.get((split.source, split.file), (None, []))
+            is_ahead = offset is not None and offset.position == split.start
+            items = iter(found) if is_ahead else in_a_hurry(_read(tails[split.source], split), partition.turn)
             try:
-                for count, read in enumerate(_read(tails[split.source], split), 1):
+                for count, read in enumerate(items, 1):
                     place = number << 32 | count
                     yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
                     size += 0 if read.item is None else size_of(read.item)
@@ -453,11 +474,53 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         fingerprint = split.known_fingerprint or None
                         yield (place + 1, split.source, split.file, split.known, CUT, *[None] * 9, fingerprint)
                         return
+            except HurriedError:
+                yield unread_row(number << 32 | count + 1, split, "", feed_address(Path(split.path)))
             except OSError as error:
                 if not is_unreadable(error):
                     raise
                 reason = "" if isinstance(error, ReplacedError) else read_error_text(error)
                 yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
+
+
+class SlowLane:
+    """Reads files that executors could not, or not within their turn: on the driver, one at a time, in a thread.
+
+    `waiting` has the files that it will read, and `ahead` what it has read: up to LARGE bytes of a file. A file that it
+    cannot read either is left to the executors.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: set[_FileKey] = set()
+        self.ahead: _Ahead = {}
+        self._is_reading = False
+
+    def go_on(self, there: Mapping[_FileKey, WaitingFile]) -> None:
+        """Begins with the next file. Drops what is no longer to be read."""
+        for file, (offset, _) in [*self.ahead.items()]:
+            if file not in there or there[file].start != offset:
+                del self.ahead[file]
+        if not self._is_reading:
+            self.waiting &= there.keys()
+            if self.waiting:
+                self._is_reading = True
+                start_thread(partial(self._read, min(self.waiting), there[min(self.waiting)]))
+
+    def _read(self, file: _FileKey, waiting: WaitingFile) -> None:
+        items: list[ReadItem[InputItem]] = []
+        size = 0
+        try:
+            for read in waiting.read():
+                items.append(read)
+                size += 0 if read.item is None else size_of(read.item)
+                if size >= LARGE:
+                    break
+            self.ahead[file] = waiting.start, items
+        except OSError:
+            pass  # an executor reports it
+        finally:
+            self.waiting.discard(file)
+            self._is_reading = False
 
 
 class RetryDelay:

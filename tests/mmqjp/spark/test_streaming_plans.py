@@ -1,14 +1,17 @@
 import gzip
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from feeds import confined
 from feeds.documents import Document, Reject
-from feeds.readers import Offset
+from feeds.readers import Offset, read_feed_file
 from feeds.tail import ReadItem
 from mmqjp import spark_job
 from mmqjp.spark import source
@@ -19,6 +22,11 @@ LIMIT = ReadAllAvailable()
 
 def line(id: str, text: str = "") -> str:
     return json.dumps({"id": id, "xml": f"<a>{text}</a>"}) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "start_thread", lambda work: work())
 
 
 class Driver:
@@ -209,6 +217,50 @@ def test_a_large_version_of_a_feed_that_waits_for_an_earlier_one_holds_up_no_oth
         driver.reader.prepareForTriggerAvailableNow()
     with shut(driver.drops / "1.xml"):
         assert [driver.step(), driver.step(), driver.step()] == [[], [*"xyz"], []]
+
+
+@pytest.mark.parametrize("large", [source.LARGE, 900])
+def test_a_feed_that_takes_long_to_parse_is_read_by_the_driver_while_others_go_on(tmp_path, monkeypatch, large):
+    def parse(path: Path, *rest: Any) -> Iterator[Any]:
+        items = read_feed_file(path, *rest)
+        if path.name.startswith("slow") and confined._hurry.get() is not None:
+            raise confined.HurriedError
+        return items
+
+    monkeypatch.setattr(source, "LARGE", large)
+    monkeypatch.setattr("feeds.tail.read_feed_file", parse)
+    driver, slow = Driver(tmp_path), list[Callable[[], None]]()
+    monkeypatch.setattr(source, "start_thread", slow.append)
+    driver.source = source.FileSource((source.SourcePath(driver.drops, "item"),))
+    driver.restart()
+
+    def drop(name: str, feed: str, ids: str) -> None:
+        text = "".join(f"<item><guid>{id}</guid><title>{id} {'v' * 300}</title></item>" for id in ids)
+        (driver.drops / f"{name}.xml").write_text(f"<rss><channel>{text}</channel></rss>")
+        notes = {"url": f"http://{feed}/", "fetched_at": f"1970-01-01T00:00:0{len(list(driver.drops.iterdir()))}Z"}
+        (driver.drops / f"{name}.json").write_text(json.dumps(notes))
+
+    def read() -> str:
+        return "".join(id.split()[1] for id in driver.until_read(6))
+
+    drop("slow1", "f", "abcd")
+    drop("slow2", "f", "ax")
+    drop("other", "g", "y")
+    assert (read(), len(slow)) == ("y", 1)
+    drop("another", "g", "z")
+    assert (read(), len(slow)) == ("z", 1), "the executors do not try again meanwhile"
+    slow.pop()()
+    driver.planned()
+    driver.restart()
+    assert (read(), len(slow)) == ("", 1), "what was read is gone, and is read again"
+    found = ""
+    while slow:
+        slow.pop()()
+        found += read()
+    assert (found, driver.planned()) == ("abcdax", []), "the versions of a feed in order"
+    drop("slow3", "f", "b")
+    driver.reader.prepareForTriggerAvailableNow()
+    assert (read(), slow) == ("b", []), "without a hurry if nothing new is waited for"
 
 
 def test_rows_without_offsets_are_numbered_within_their_micro_batch():
