@@ -38,8 +38,7 @@ from xscl.algebra.events import (
     Value,
     value_kind,
 )
-from xscl.algebra.regex import PatternLimit
-from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
 
 C = TypeVar("C", bound=Column)

@@ -25,8 +25,7 @@ from common.dates import parse_timestamp
 from common.tools import decrease
 from xpath_stage.documents import ElementColumns, Memo, Tags, Vocabulary, element_text, owner_test
 from xpath_stage.masks import Bits, MaskIndex, bit_mask, bits
-from xscl.algebra.regex import PatternLimit
-from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.trees import EXTENSION_PREFIX, PatternNode, Test, node_texts
 from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, ends_with, matches_regex, number_text, xpath_number
 from xscl.algebra.words import near

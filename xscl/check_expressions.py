@@ -10,9 +10,8 @@ from typing import Literal
 
 from common.tools import Remembered
 from xscl.algebra.joins import NEGATED
-from xscl.algebra.regex import compile_pattern
-from xscl.algebra.regex_syntax import KNOWN as KNOWN_FLAGS
-from xscl.algebra.regex_syntax import MAX_PATTERN, PatternError
+from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
+from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
 from xscl.algebra.values import (
     DERIVED,
     TESTS,

@@ -22,8 +22,7 @@ from mmqjp.tables.schema import ANSWER_TABLES
 from templates.witness import PLAIN, plain_node
 from xpath_stage.binder import HELD, Node, PreparedNode, each_binding
 from xscl.algebra.joins import Conjunct, Mirror, Side, Term, needed
-from xscl.algebra.regex import PatternLimit
-from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.trees import naming
 from xscl.algebra.values import (
     NUMERIC,

@@ -14,8 +14,7 @@ from common.dates import parse_timestamp
 from tests.generate.seeds import at_length
 from tests.oracle import times as oracle
 from tests.oracle import values as oracle_values
-from xscl.algebra.regex import MAX_WORK, PatternLimit
-from xscl.algebra.regex_syntax import MAX_DEPTH, MAX_PATTERN, MAX_SIZE, PatternError
+from xscl.algebra.regex import MAX_DEPTH, MAX_PATTERN, MAX_SIZE, MAX_WORK, PatternError, PatternLimit
 from xscl.algebra.values import (
     DERIVED,
     ORDER,

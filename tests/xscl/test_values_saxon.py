@@ -13,8 +13,8 @@ from tests.generate.seeds import at_length, seeds
 from tests.oracle import regex as oracle_regex
 from tests.oracle import values as oracle_values
 from tests.support.saxon import saxon
-from xscl.algebra import regex_syntax, values
-from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra import regex, values
+from xscl.algebra.regex import PatternError
 from xscl.algebra.values import CompareOp
 
 Case = Sequence[str]
@@ -202,7 +202,7 @@ def test_which_letters_are_alike_without_regard_to_case() -> None:
                 found = values.matches_regex(other, pattern, "i")
                 assert found == oracle_regex.matches(other, pattern, "i"), (other, pattern)
     last = max(map(ord, cased))
-    assert last < 0x20000, "xscl.algebra.regex_syntax looks no further"
+    assert last < 0x20000, "xscl.algebra.regex looks no further"
 
 
 def test_flags_and_references_that_are_refused() -> None:
@@ -235,7 +235,7 @@ def test_a_reluctant_regular_expression_finds_the_same() -> None:
 
 def assigned_later(char: str) -> bool:
     """Whether Python's Unicode does not know the character yet."""
-    return regex_syntax.has(regex_syntax.property_charset("Cn") or regex_syntax.NONE, ord(char))
+    return regex.has(regex.property_charset("Cn") or regex.NONE, ord(char))
 
 
 SETS = [rf"\{letter}" for letter in "sdwic"]
@@ -264,14 +264,12 @@ def test_which_characters_a_set_has() -> None:
     """At the ends of some of the sets' ranges, and some in between; in the long run all."""
     some = [bounds for name in SETS for bounds in Random(name).choices(ranges(name), k=5)]
     edges = {code + by for bounds in some for code in bounds for by in (-1, 0, 1)}
-    edges |= set(range(0, regex_syntax.LAST, 3989)) | set(map(ord, CHARACTERS))
+    edges |= set(range(0, regex.LAST, 3989)) | set(map(ord, CHARACTERS))
     every = at_length()
     check_sets("".join(char for char in LEGAL if every or ord(char) in edges))
 
 
-def ranges(name: str) -> regex_syntax.CharSet:
-    found = (
-        regex_syntax.property_charset(name[3:-1]) if name.startswith("\\p") else regex_syntax.escape_charset(name[1])
-    )
+def ranges(name: str) -> regex.CharSet:
+    found = regex.property_charset(name[3:-1]) if name.startswith("\\p") else regex.escape_charset(name[1])
     assert found
     return found

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import islice
 
-from xscl.algebra.regex_syntax import CharSet, property_charset, union
+from xscl.algebra.regex import CharSet, property_charset, union
 
 MOST_WORDS = 256
 """Maximum number of words of a text that count, from its beginning."""

@@ -49,8 +49,7 @@ from xscl.algebra.events import (
     WhereConjunct,
     map_leaves,
 )
-from xscl.algebra.regex import PatternLimit
-from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import TESTS, CompareOp, compare, number_text, xpath_number
 from xscl.event_forms import arithmetic, function_of
 
