@@ -34,6 +34,7 @@ from xscl.algebra.values import (
     Step,
     String,
     VarPath,
+    holes_of,
     is_number,
 )
 from xscl.check_expressions import name_span
@@ -276,6 +277,17 @@ class Builder(_ExpressionBuilder):
 
     def hole(self, children: list[Any]) -> Hole:
         return Hole(children[1], "", _span(children[0], children[2]))
+
+
+def with_hole_texts(node: Any, text: str) -> Any:
+    """A constructor whose holes have their texts, which `text` has at their places; any other node as it is."""
+    if isinstance(node, Hole) and not node.text:  # else it is of another statement
+        return Hole(node.operand, text[node.span.start + 1 : node.span.end - 1].strip(), node.span)
+    if not isinstance(node, ElementConstructor) or all(hole.text for hole in holes_of(node)):
+        return node
+    attributes = tuple((name, tuple(with_hole_texts(part, text) for part in parts)) for name, parts in node.attributes)
+    children = tuple(with_hole_texts(child, text) for child in node.children)
+    return ElementConstructor(node.name, attributes, children, node.span)
 
 
 def unquoted(literal: str) -> str:

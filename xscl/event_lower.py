@@ -11,9 +11,8 @@ serves queries whose constants differ where equal ones would be merged.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -44,7 +43,7 @@ from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, Resolver, Schemas
 from xscl.lower import PatternBuilder
 from xscl.problems import Problem
-from xscl.skeletons import Fill, Skeletons, rebuilt, recipe_of, unpublished
+from xscl.skeletons import Fill, KnownTree, Skeleton, rebuilt
 from xscl.syntax import EventDefinition, EventQuery, Sequenced, names_read
 from xscl.text import UNITS, window_us
 
@@ -53,19 +52,8 @@ def resolve_event_query(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[Statement | None, list[Problem]]:
     """A query's stream, and its problems in its own text. `documents` are document streams, for hints."""
-    known = _known.get(id(query))
-    if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
-        return known[2], []
     if problem := too_deep(query):
         return None, [problem]
-    stream, problems = _resolved(query, schemas, documents)
-    if stream is None or problems:
-        return None, problems
-    remember(query, schemas, stream)
-    return stream, []
-
-
-def _resolved(query: EventQuery, schemas: Schemas, documents: Sequence[str]) -> tuple[Statement | None, list[Problem]]:
     if isinstance(query.stream, Sequenced):
         patterns = PatternResolver(schemas, documents)
         return patterns.pattern(query, query.stream), patterns.problems
@@ -74,13 +62,7 @@ def _resolved(query: EventQuery, schemas: Schemas, documents: Sequence[str]) -> 
     if resolver.inputs > MAX_INPUTS:
         message = f"more than {MAX_INPUTS} inputs in one query"
         resolver.problem(message, query.stream.span, "PUBLISH a part of it, and read that stream")
-    return stream, resolver.problems
-
-
-def remember(query: EventQuery, schemas: Schemas, stream: Statement) -> None:
-    if len(_known) >= MOST_KNOWN:
-        _known.clear()
-    _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
+    return (None if resolver.problems else stream), resolver.problems
 
 
 MOST_KNOWN = 20_000
@@ -128,77 +110,43 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
     return (*inner, name), path
 
 
-_LITERAL = re.compile(
-    r"""(?<![\w.'"$]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | ((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) (?!\s*\]) )""",
-    re.VERBOSE,
-)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class EventSkeleton:
-    """Builds the trees of a skeleton's queries. `kinds` are those of its literals, as in a Recipe."""
-
-    tree: Fill
-    kinds: tuple[str, ...]
-    streams: dict[object, Any] = field(default_factory=dict)
-    """Cached templates of the queries' streams."""
-
-
-class KnownEventTrees:
-    def __init__(self, parse: Callable[[str], EventQuery | None]) -> None:
-        """`parse` returns the tree of a query, with its spans in it, or None."""
-        self._parse = parse
-        self._skeletons = Skeletons(_LITERAL, self._skeleton)
-
-    def query(self, text: str) -> tuple[EventQuery, EventSkeleton, list[str]] | None:
-        """A query's tree, with another's spans, skeleton and literals; None if the skeleton is new."""
-        body, name = unpublished(text)
-        skeleton, literals = self._skeletons.of(body)
-        if skeleton is None:
-            return None
-        try:
-            made: EventQuery = skeleton.tree(literals)
-        except Problem:
-            return None
-        return EventQuery(made.stream, made.select, made.within, name, made.span), skeleton, literals
-
-    def _skeleton(self, text: str) -> EventSkeleton | None:
-        query = self._parse(text)
-        if query is None or query.publish is not None or too_deep(query):
-            return None
-        if (found := recipe_of(query, text, _LITERAL)) is None:
-            return None
-        recipe, tree = found
-        return EventSkeleton(tree, tuple(recipe.kinds[slot] for slot in range(len(recipe.kinds))))
-
-
 Literal = str | float | int
 MOST_SCHEMAS = 8
 """Maximum number of input schemas cached per skeleton."""
 
-_made: dict[int, tuple[EventQuery, EventSkeleton, list[str]]] = {}
-"""Queries built from a skeleton, with their literals, by identity."""
+_made: dict[int, tuple[EventQuery, KnownTree]] = {}
+"""Queries built from a skeleton, by identity."""
 
 
-def made_of(query: EventQuery, skeleton: EventSkeleton, literals: list[str]) -> None:
-    """Records that a query was built from a skeleton with these literals."""
+def made_of(query: EventQuery, known: KnownTree) -> None:
+    """Records that a query was built from a skeleton."""
     if len(_made) >= MOST_KNOWN:
         _made.clear()
-    _made[id(query)] = query, skeleton, literals
+    _made[id(query)] = query, known
 
 
 def resolve_known(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[Statement | None, list[Problem]]:
-    """`resolve`, by template where possible. Problems of a query built from a skeleton have another's places."""
+    """`resolve_event_query`, cached, and by template where possible. Problems of a query built from a skeleton have
+    another's places."""
+    known = _known.get(id(query))
+    if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
+        return known[2], []
     made = _made.pop(id(query), None)
-    if made is not None and (stream := _stream(*made, schemas)) is not None:
-        remember(query, schemas, stream)
-        return stream, []
-    return resolve_event_query(query, schemas, documents)
+    stream = None if made is None else _stream(query, made[1], schemas)
+    if stream is None:
+        stream, problems = resolve_event_query(query, schemas, documents)
+        if stream is None:
+            return None, problems
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
+    return stream, []
 
 
-def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], schemas: Schemas) -> Statement | None:
+def _stream(query: EventQuery, known: KnownTree, schemas: Schemas) -> Statement | None:
+    skeleton = known.skeleton
     read: dict[str, Schema] = {}
     for name in names_read(query.stream):
         schema = schemas.get(name.name)
@@ -211,7 +159,7 @@ def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], sch
             skeleton.streams.clear()
         skeleton.streams[key] = _template(skeleton, read)
     template: _Template | None = skeleton.streams[key]
-    return None if template is None else template.stream(literals)
+    return None if template is None else template.stream(known.literals)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -252,12 +200,12 @@ def _value(kind: str, text: str) -> Literal | None:
 # ---------------------------------------------------------------- how a template is found
 
 
-def _template(skeleton: EventSkeleton, schemas: Mapping[str, Schema]) -> _Template | None:
+def _template(skeleton: Skeleton, schemas: Mapping[str, Schema]) -> _Template | None:
     kinds = skeleton.kinds
     if any(kind not in ("string", "number", "percentage", *UNITS) for kind in kinds):
         return None
     ours = [_marks(kinds, falling) for falling in (False, True)]
-    streams = [resolve_event_query(skeleton.tree(marks), schemas)[0] for marks in ours]
+    streams = [resolve_event_query(skeleton.fill(marks), schemas)[0] for marks in ours]
     first, second = streams
     if first is None or second is None:
         return None

@@ -1,4 +1,4 @@
-"""Parses with the tables that Lark builds of a grammar, in a third of Lark's time.
+"""The grammars of statements, and a parser with the tables that Lark builds of them, in a third of Lark's time.
 
 It builds the same trees, but does not explain syntax errors. Chunks that recur in many texts, such as filters, are
 cached.
@@ -8,11 +8,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lark import Lark, Token
 from lark.lexer import TerminalDef
 from lark.parse_tree_builder import ChildFilterLALR_NoPlaceholders, ExpandSingleChild
+
+from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder, with_hole_texts
+from xscl.check_expressions import EVENT_FUNCTIONS
+from xscl.text import SyntaxKind
+
+_GRAMMARS: dict[SyntaxKind, tuple[str, str, type[Builder | EventPatternBuilder]]] = {
+    "xscl": ("xscl.lark", "statement", Builder),
+    "definition": ("xscl.lark", "definition", DefinitionBuilder),
+    "event query": ("events.lark", "query", EventPatternBuilder),
+    "pattern": ("events.lark", "pattern", EventPatternBuilder),
+}
+
+
+@cache
+def lark_of(kind: SyntaxKind) -> Lark:
+    return _lark(*_GRAMMARS[kind])
+
+
+def _lark(file: str, start: str, builder: type[Builder | EventPatternBuilder]) -> Lark:
+    hyphenated = "|".join(name for name in EVENT_FUNCTIONS if "-" in name)
+    grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
+    return Lark(
+        grammar, parser="lalr", lexer="contextual", start=start, transformer=builder(), maybe_placeholders=False
+    )
+
+
+@cache
+def tables_of(kind: SyntaxKind) -> TableParser:
+    return TableParser(lark_of(kind))
+
 
 MAX_CHUNKS = 20_000
 """Maximum number of cached chunks; the cache is cleared when it is full."""
@@ -48,8 +80,7 @@ class TableParser:
     """A parser with the tables of `lark`: LALR, with a contextual lexer, calling the same transformer. Its tokens have
     a type, a start and an end, but no line and column, which are slow to count."""
 
-    def __init__(self, lark: Lark, finish: Callable[[Any, str], Any] = lambda value, text: value) -> None:
-        """`finish` turns the value of a chunk, and its text, into the value that other texts reuse."""
+    def __init__(self, lark: Lark) -> None:
         tables: Any = lark.parse_interactive("").parser_state.parse_conf
         self._start, self._end = tables.start_state, tables.end_state
         self._actions = {
@@ -58,7 +89,6 @@ class TableParser:
         }
         self._only = {state: _only_action(actions) for state, actions in self._actions.items()}
         self._scans = _Scans(lark, self._actions)
-        self._finish = finish
         self._chunks: dict[tuple[int, str], _Chunk] = {}
 
     def parse(self, text: str, start: int, end: int, *, reuse: bool = False) -> Any:
@@ -141,7 +171,7 @@ class TableParser:
         if is_pure and not any(value.__class__ is list for value in own):
             if len(self._chunks) >= MAX_CHUNKS:
                 self._chunks.clear()
-            self._chunks[key] = whole, more, [self._finish(value, text) for value in own]
+            self._chunks[key] = whole, more, [with_hole_texts(value, text) for value in own]
         return states[-1]
 
 

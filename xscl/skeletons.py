@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
 
-from xscl.algebra.values import Number, Span, String
+from xscl.algebra.values import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted
 from xscl.event_forms import RESERVED
-from xscl.syntax import Percentage, Window
+from xscl.problems import Problem
+from xscl.syntax import EventQuery, Join, Percentage, Query, Window
 from xscl.text import KEYWORDS, window_us
 
 MAX_SKELETONS = 5_000
 """Maximum number of cached skeletons; the cache is cleared when it is full."""
+
+MAX_TREES = 20_000
+"""Maximum number of trees cached by the text before PUBLISH; the cache is cleared when it is full."""
 
 _PUBLISHED = re.compile(
     r"[ \t\r\n]+publish[ \t\r\n]+"
@@ -32,8 +36,6 @@ _PUBLISHED = re.compile(
 Fill = Callable[[Sequence[Any]], Any]
 """Builds a part of a tree from the literals of a statement, or from their values."""
 
-S = TypeVar("S")
-
 
 def unpublished(text: str) -> tuple[str, str | None]:
     """A statement without PUBLISH, and the name that it PUBLISHes."""
@@ -42,89 +44,142 @@ def unpublished(text: str) -> tuple[str, str | None]:
     return (text, None) if found is None else (body, found[1])
 
 
-class Skeletons(Generic[S]):
-    """What is made of each skeleton's first text. `literal` finds strings, its first group, and numbers, its second."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Skeleton:
+    """Builds the trees of a skeleton's statements. `kinds` are those of its literals, as in a Recipe. `slot` is the
+    literal of a join's window, and `window` builds it."""
 
-    def __init__(self, literal: re.Pattern[str], make: Callable[[str], S | None]) -> None:
-        self._literal, self._make = literal, make
-        self._found: dict[tuple[object, ...], S | None] = {}
+    fill: Fill
+    kinds: tuple[str, ...]
+    slot: int | None = None
+    window: Fill | None = None
+    streams: dict[object, Any] = field(default_factory=dict)
+    """Cached templates of the event streams that these statements are."""
+
+
+class KnownTree(NamedTuple):
+    """A statement's tree without its PUBLISH name, with spans of another statement; the name; and what built it."""
+
+    tree: Query | EventQuery
+    name: str | None
+    skeleton: Skeleton
+    literals: list[str]
+
+
+class KnownTrees:
+    """The trees of statements whose skeletons are known."""
+
+    def __init__(self, literal: re.Pattern[str], parse: Callable[[str], Query | EventQuery | None]) -> None:
+        """`literal` finds strings, its first group, and numbers, its second. `parse` returns the tree of a statement,
+        with its spans in it, or None."""
+        self._literal, self._parse = literal, parse
+        self._skeletons: dict[tuple[object, ...], Skeleton | None] = {}
         self._unused: dict[tuple[object, ...], str] = {}
+        self._trees: dict[object, tuple[Query | EventQuery, Skeleton, list[str]]] = {}
 
-    def of(self, text: str) -> tuple[S | None, list[str]]:
-        """What was made, if the skeleton of `text` is cached and can be used for other texts; and the literals."""
+    def query(self, text: str) -> KnownTree | None:
+        """A statement's tree, if its skeleton is cached; else None. Statements that differ only in their PUBLISH names
+        share all other parts; joins that also differ in their windows share inputs, predicate and SELECT."""
+        text, name = unpublished(text)
+        found = self._trees.get(text)
+        if found is None:
+            skeleton, literals = self._skeleton_of(text)
+            if skeleton is None:
+                return None
+            try:
+                found = self._tree(skeleton, literals), skeleton, literals
+            except Problem:
+                return None
+            self._keep(text, found)
+        return KnownTree(found[0], name, *found[1:])
+
+    def _skeleton_of(self, text: str) -> tuple[Skeleton | None, list[str]]:
+        """The skeleton of a text, if it is cached and can be used for other texts; and the literals."""
         parts = self._literal.split(text)
         strings, numbers = parts[1::3], parts[2::3]
         literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
         key = (*parts[::3], *[string is None for string in strings])
         if key in self._unused:
             # What makes other trees takes long to find, and most statements may have a skeleton of their own.
-            self._found[key] = self._make(self._unused.pop(key))
-        elif key not in self._found:
-            if len(self._found) + len(self._unused) >= MAX_SKELETONS:
-                self._found.clear()
+            self._skeletons[key] = self._skeleton(self._unused.pop(key))
+        elif key not in self._skeletons:
+            if len(self._skeletons) + len(self._unused) >= MAX_SKELETONS:
+                self._skeletons.clear()
                 self._unused.clear()
             self._unused[key] = text
-        return self._found.get(key), literals
+        return self._skeletons.get(key), literals
+
+    def _skeleton(self, text: str) -> Skeleton | None:
+        tree = self._parse(text)
+        # The holes of a constructor have texts of their own.
+        if tree is None or isinstance(tree.select, ElementConstructor):
+            return None
+        places = [Span(*found.span()) for found in self._literal.finditer(text)]
+        recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
+        fill = recipe.of(tree) or (lambda literals: tree)
+        if recipe.kinds.keys() != set(range(len(places))):
+            return None  # the lexer found other literals
+        kinds = tuple(recipe.kinds[slot] for slot in range(len(places)))
+        source = tree.source if isinstance(tree, Query) else None
+        if not isinstance(source, Join) or source.window.us is None:
+            return Skeleton(fill, kinds)
+        return Skeleton(fill, kinds, recipe.slots[source.window.span.start][0], recipe.of(source.window))
+
+    def _tree(self, skeleton: Skeleton, literals: list[str]) -> Query | EventQuery:
+        if skeleton.slot is None or skeleton.window is None:
+            tree: Query | EventQuery = skeleton.fill(literals)
+            return tree
+        # By the literals but the window.
+        key = skeleton, *literals[: skeleton.slot], *literals[skeleton.slot + 1 :]
+        if (found := self._trees.get(key)) is None:
+            found = skeleton.fill(literals), skeleton, literals
+            self._keep(key, found)
+            return found[0]
+        query: Any = found[0]
+        join = query.source
+        other = Join(join.op, join.left, join.right, join.pred, skeleton.window(literals), join.span)
+        return Query(other, query.select, query.publish, query.span, query.once)
+
+    def _keep(self, key: object, found: tuple[Query | EventQuery, Skeleton, list[str]]) -> None:
+        if len(self._trees) >= MAX_TREES:
+            self._trees.clear()
+        self._trees[key] = found
 
 
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
 
 
 class Recipe:
-    """Rebuilds a tree with other literals. `met` are its slots for literals, and `kinds` their kinds: "string",
-    "number", "percentage", or the unit of a window."""
+    """Rebuilds a tree with other literals. `slots` are the places of the literals by their starts. `kinds` are the
+    kinds of those that it met: "string", "number", "percentage", or the unit of a window."""
 
     def __init__(self, slots: dict[int, tuple[int, Span]], text: str) -> None:
         self.slots, self._text = slots, text
-        self.met: set[int] = set()
         self.kinds: dict[int, str] = {}
 
     def of(self, node: Any) -> Fill | None:
         """A builder of a node with other literals; None if it has none."""
         match node:
-            case String(span=span) if self._is_slot(span):
-                return self._string(span)
-            case Number(span=span) if self._is_slot(span):
-                return self._number(span)
-            case Percentage(span=Span(start, end)) if self._is_slot(Span(start, end - 1)):
-                slot = self._slot(Span(start, end - 1))
-                self.kinds[slot] = "percentage"
-                return lambda literals: Percentage(literals[slot])
+            case String(span=span):
+                return self._filled(span, "string", lambda text: String(unquoted(text)))
+            case Number(span=span):
+                return self._filled(span, "number", Number)
+            case Percentage(span=Span(start, end)):
+                return self._filled(Span(start, end - 1), "percentage", Percentage)
             case Window(us=us, span=span) if us is not None and span.start in self.slots:
-                return self._window(span)
+                number, place = self.slots[span.start]
+                found = _UNIT.match(self._text, place.end, span.end)
+                unit = self.kinds[number] = found[1] if found else "s"
+                return lambda literals: Window(window_us(literals[number], unit, span))
         return rebuilt(node, self.of)
 
-    def _is_slot(self, span: Span) -> bool:
-        return span.start in self.slots and self.slots[span.start][1] == span
-
-    def _slot(self, span: Span) -> int:
-        slot = self.slots[span.start][0]
-        self.met.add(slot)
-        return slot
-
-    def _string(self, span: Span) -> Fill:
-        slot = self._slot(span)
-        self.kinds[slot] = "string"
-        return lambda literals: String(unquoted(literals[slot]))
-
-    def _number(self, span: Span) -> Fill:
-        slot = self._slot(span)
-        self.kinds[slot] = "number"
-        return lambda literals: Number(literals[slot])
-
-    def _window(self, span: Span) -> Fill:
-        slot = self._slot(span)
-        found = _UNIT.match(self._text, self.slots[span.start][1].end, span.end)
-        unit = self.kinds[slot] = found[1] if found else "s"
-        return lambda literals: Window(window_us(literals[slot], unit, span))
-
-
-def recipe_of(tree: Any, text: str, literal: re.Pattern[str]) -> tuple[Recipe, Fill] | None:
-    """What makes other trees of a text's tree; None if the lexer found other literals than `literal` does."""
-    places = [Span(*found.span()) for found in literal.finditer(text)]
-    recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
-    fill = recipe.of(tree) or (lambda literals: tree)
-    return (recipe, fill) if recipe.met == set(range(len(places))) else None
+    def _filled(self, span: Span, kind: str, make: Callable[[str], Any]) -> Fill | None:
+        """A builder of what `make` builds of the literal at a place; None if there is none."""
+        slot, place = self.slots.get(span.start, (0, None))
+        if place != span:
+            return None
+        self.kinds[slot] = kind
+        return lambda literals: make(literals[slot])
 
 
 def rebuilt(node: Any, fill_of: Callable[[Any], Fill | None]) -> Fill | None:

@@ -29,8 +29,8 @@ from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 from templates.catalog import needs_of
 from xscl.algebra.joins import Conjunct
+from xscl.check_events import schemas_of
 from xscl.check_expressions import blocks
-from xscl.event_parser import schemas_of
 from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.syntax import Script, names_read

@@ -65,8 +65,8 @@ from xscl.algebra.events import (
     WhereConjunct,
     map_leaves,
 )
+from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement
-from xscl.event_parser import schemas_of
 from xscl.printer import to_xscl
 from xscl.syntax import EventQuery, Script
 

@@ -40,9 +40,9 @@ from xscl.algebra.values import (
     operands_of,
     time_text,
 )
+from xscl.check_events import schemas_of
 from xscl.check_expressions import blocks
 from xscl.event_forms import event_name_span, is_windowed
-from xscl.event_parser import schemas_of
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import Resolver, Scope
 from xscl.lower import and_arms

@@ -36,8 +36,8 @@ from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import CommitMetadata
 from templates.witness import NO_WITNESSES
 from xscl.algebra.events import Schema
+from xscl.check_events import schemas_of
 from xscl.event_forms import unequal
-from xscl.event_parser import schemas_of
 from xscl.syntax import EventQuery, Script, free_number, names_read
 
 

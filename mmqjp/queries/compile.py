@@ -42,8 +42,8 @@ from xscl.algebra.events import (
     letters_of,
 )
 from xscl.algebra.joins import Conjunct, Hidden, JoinOp, NormalQuery
+from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement
-from xscl.event_parser import schemas_of
 from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import around_window, to_xscl

@@ -19,7 +19,7 @@ import pytest
 
 from tests.test_project import PACKAGES
 from xscl import lalr
-from xscl.event_parser import lark_of
+from xscl.lalr import lark_of
 from xscl.parser import parse_script
 
 SINGLE = {codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN}

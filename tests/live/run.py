@@ -40,7 +40,7 @@ from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, FaultyStore, Injected
 from tests.support.shown import assert_shown
-from xscl import event_parser
+from xscl import lalr
 from xscl.parser import parse_script
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ def forget_process() -> None:
 
 
 def has_parameters(called: Callable[..., Any]) -> bool:
-    return called not in (event_parser.lark_of, event_parser._tables_of) and bool(signature(called).parameters)
+    return called not in (lalr.lark_of, lalr.tables_of) and bool(signature(called).parameters)
 
 
 def _letter(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -7,9 +7,9 @@ from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import pattern_schema
 from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Select, Union
 from xscl.algebra.values import Span
+from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement
-from xscl.event_parser import parse_event_statement, schemas_of
-from xscl.parser import parse_script
+from xscl.parser import parse_script, parse_statement
 from xscl.printer import to_xscl
 from xscl.problems import Lines
 from xscl.syntax import EventQuery, EventStreams
@@ -181,7 +181,7 @@ def test_within_bounds_all_inside_its_from():
 
 def parsed(text: str, *, reuse: bool = False) -> EventQuery:
     kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
-    found = parse_event_statement(text, kind, Span(0, len(text)), Lines(text), reuse=reuse)
+    found = parse_statement(text, kind, Span(0, len(text)), Lines(text), reuse=reuse)
     assert isinstance(found, EventQuery)
     return found
 

@@ -10,13 +10,13 @@ from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import event_parser, lalr, parser, skeletons
+from xscl import lalr, parser, skeletons
 from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
-from xscl.event_lower import KnownEventTrees, lower_statement
-from xscl.event_parser import _tables_of, lark_of, schemas_of
-from xscl.lalr import TableParser, Unparsable
-from xscl.parser import KnownTrees, _Parser, _tables, parse_script
+from xscl.check_events import schemas_of
+from xscl.event_lower import lower_statement
+from xscl.lalr import TableParser, Unparsable, lark_of, tables_of
+from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import Problem, XsclErrors
 from xscl.syntax import EventStreams, Script
@@ -64,15 +64,15 @@ PARTS = [
 def test_texts_with_known_parts_are_what_they_are():
     for first, second in product(PARTS, PARTS):
         for text in (first, second):
-            ours = tree(_tables(), text, reuse=True)
+            ours = tree(tables_of("xscl"), text, reuse=True)
             assert without_hole_texts(ours) == without_hole_texts(expected(text)), text
 
 
 def test_parts_are_parsed_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lalr, "MAX_CHUNKS", 9)
     tables = TableParser(lark_of("xscl"))
-    texts = [f"SELECT <a>{{x}}</a> FROM S//{name}->x[b] JOIN {{x = y, 1 h}} S//c->y" for name in "de"]
-    one, other = (tables.parse(text, 0, len(text), reuse=True) for text in texts)
+    texts = [f"SELECT <a>{{x}}</a> FROM S//{name}->x[b] JOIN {{x = y, 1 h}} S//c->y" for name in "def"]
+    _, one, other = (tables.parse(text, 0, len(text), reuse=True) for text in texts)
     assert one.source.left.steps[0].filters[0] is other.source.left.steps[0].filters[0]
     assert (one.source.pred, one.select) == (other.source.pred, other.select)
     assert one.source.pred is other.source.pred and one.select is other.select
@@ -112,7 +112,7 @@ def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
     patterns = [one.text() for one in pattern_world(seed).statements[:3]]
     cases += [("pattern" if text.startswith("PATTERN") else "event query", text) for text in patterns]
     for kind, text in cases:
-        ours, theirs = _tables() if kind == "xscl" else _tables_of(kind), lark_of(kind)
+        ours, theirs = tables_of(kind), lark_of(kind)
         assert tree(ours, text) == tree(theirs, text) is not None
         for wrong in ("", " ", *(cut_at_random(text, rng) for _ in range(10))):
             assert (tree(ours, wrong) is None) == (tree(theirs, wrong) is None), wrong
@@ -124,8 +124,7 @@ def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "_known", {})
-    monkeypatch.setattr(parser, "_trees", KnownTrees(parser._in_own_place))
-    monkeypatch.setattr(event_parser, "_trees", KnownEventTrees(event_parser._in_own_place))
+    parser._trees_of.cache_clear()
 
 
 def script_outcome(text: str, *, reuse: bool) -> Script | list[str]:
@@ -156,8 +155,8 @@ JOIN = "//a->c[b = {}] FOLLOWED BY {{c = d, {} d}} //e->d[c > {}]"
 
 
 def test_a_known_skeleton_is_not_parsed_again_and_shares_its_tree(monkeypatch: pytest.MonkeyPatch):
-    parse_script(JOIN.format("'x'", 7, 5))
-    monkeypatch.setattr(parser, "_parse_statement", None)
+    parse_script(";".join(JOIN.format(text, 7, 5) for text in ("'x'", "'y'")))
+    monkeypatch.setattr(parser, "tables_of", None)
     other = parse_script(JOIN.format('"it\'s"', 90, -1))
     assert to_xscl(other) == "FROM S" + JOIN.format('"it\'s"', 90, -1).replace("[", "[./").replace("//e", "S//e")
     one, two = (parse_script(JOIN.format("'x'", 7, 5) + f" PUBLISH {name}") for name in ("one", "two"))
@@ -191,12 +190,13 @@ def test_a_mistake_in_the_constants_or_behind_a_known_filter_is_told_with_its_pl
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
     monkeypatch.setattr(skeletons, "MAX_SKELETONS", 2)
-    monkeypatch.setattr(parser, "MAX_TREES", 3)
+    monkeypatch.setattr(skeletons, "MAX_TREES", 3)
     for n in range(10):
         parse_script(f"//a{n}[b = 'x'];\n//b{n}")
         assert len(parser._known) <= 3
         parse_script(f"//b{n} PUBLISH other")
-        assert len(parser._trees._skeletons._found) <= 2 and len(parser._trees._trees) <= 3
+        trees = parser._trees_of("xscl")
+        assert len(trees._skeletons) <= 2 and len(trees._trees) <= 3
 
 
 SCHEMAS: dict[str, Schema] = {"S": (("a", "string"), ("b", "string"), ("x", "number")), "T": (("c", "string"),)}

@@ -12,7 +12,7 @@ import pytest
 from feeds.documents import Document
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND
-from xscl import event_parser
+from xscl import lalr
 from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
 from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
 from xscl.check_expressions import EVENT_FUNCTIONS
@@ -115,7 +115,7 @@ def reduced(file: str, start: str, builder: type, texts: Iterable[str]) -> set[s
 
     names = [name for name in dir(builder) if not name.startswith("_") and callable(getattr(builder, name))]
     own = {name: noting(name, getattr(builder, name)) for name in names if name != "transform"}
-    lark = event_parser._lark(file, start, type("Noting", (builder,), own)())
+    lark = lalr._lark(file, start, type("Noting", (builder,), own))
     parser = TableParser(lark)
     for text in texts:
         parser.parse(text, 0, len(text))

@@ -7,8 +7,7 @@ from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.generate.trees import DocumentTrees, EventTrees
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES
-from xscl.event_parser import parse_event_statement
-from xscl.parser import _parse_statement, parse_script
+from xscl.parser import parse_script, parse_statement
 from xscl.printer import to_xscl
 from xscl.problems import Lines, XsclErrors
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query, names_read
@@ -68,9 +67,8 @@ def syntax_of(text: str, known: set[str], *, reuse: bool) -> object:
     clean, (statement,) = split_script(text)
     assert statement.problem is None
     kinds = kinds_of(clean, [statement], known)
-    if kinds is None or kinds[0] == "xscl":
-        return _parse_statement(clean, 0, Lines(text), reuse=reuse)
-    return parse_event_statement(clean, kinds[0], statement.span, Lines(text), reuse=reuse)
+    kind = "xscl" if kinds is None else kinds[0]
+    return parse_statement(clean, kind, statement.span, Lines(text), reuse=reuse)
 
 
 @pytest.mark.parametrize("seed", seeds(6, 1_000))

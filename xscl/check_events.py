@@ -1,28 +1,20 @@
-"""Parses and checks event statements: text in, a syntax tree or its problems out; and the schemas of event streams."""
+"""Checks event statements, and what queries over documents share with them; and the schemas of event streams."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
-from lark import Lark, UnexpectedInput
-
-from xscl.advice import explain_syntax_error
 from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
-from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder
 from xscl.check import query_problems
-from xscl.check_expressions import EVENT_FUNCTIONS, blocks, name_span
+from xscl.check_expressions import blocks, name_span
 from xscl.event_forms import RESERVED, event_name_span, unequal
-from xscl.event_lower import KnownEventTrees, made_of, resolve_known, schema_of
+from xscl.event_lower import resolve_known, schema_of
 from xscl.event_resolve import MAX_ATTRIBUTES
-from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem
-from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStatement, EventStreams, Query, Script, names_read
-from xscl.text import SyntaxKind
+from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, names_read
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -175,84 +167,3 @@ class _Checker:
         stream, found = resolve_known(query, schemas, self._from_documents)
         problems += [problem.moved(query.span.start) for problem in found]
         return None if stream is None else stream.schema
-
-
-def parse_event_statement(
-    script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False
-) -> EventStatement:
-    """The tree of a statement of a script, whose comments are blank. The spans inside a query are those in its own
-    text, or, with `reuse`, in another query's; in a definition they are those in the script. Raises Problem, with its
-    place in the script."""
-    start, end = span.start, span.end
-    text = script[start:end]
-    try:
-        if kind == "definition":
-            definition: EventDefinition = _tables_of(kind).parse(script, start, end)
-            return EventDefinition(definition.name, definition.block, definition.attributes, span)
-        known = _trees.query(text) if reuse else None
-        query: EventQuery = known[0] if known else _tables_of(kind).parse(text, 0, len(text))
-        found = EventQuery(query.stream, query.select, query.within, query.publish, span)
-        if known:
-            made_of(found, *known[1:])
-        return found
-    except Unparsable:
-        raise explained(text, start, lines, kind) from None
-    except Problem as problem:
-        raise problem.moved(0 if kind == "definition" else start) from None
-
-
-def _in_own_place(text: str) -> EventQuery | None:
-    kind: SyntaxKind = "pattern" if _PATTERN.match(text) else "event query"
-    try:
-        query: EventQuery = _tables_of(kind).parse(text, 0, len(text))
-    except (Unparsable, Problem):
-        return None
-    return query
-
-
-_trees = KnownEventTrees(_in_own_place)
-
-
-def name_in(text: str) -> frozenset[str]:
-    """The name that a statement defines or PUBLISHes, if recognisable despite a syntax error."""
-    found = _DEFINED.match(text) or _PUBLISHED.search(text)
-    return frozenset({found[1]} if found else ())
-
-
-_PATTERN = re.compile(r"pattern\s+seq(?!\w)", re.IGNORECASE)
-_DEFINED = re.compile(r"define\s+event\s+(\w+)", re.IGNORECASE)
-_PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)
-
-
-_GRAMMARS: dict[SyntaxKind, tuple[str, str, type[Builder | EventPatternBuilder]]] = {
-    "xscl": ("xscl.lark", "statement", Builder),
-    "definition": ("xscl.lark", "definition", DefinitionBuilder),
-    "event query": ("events.lark", "query", EventPatternBuilder),
-    "pattern": ("events.lark", "pattern", EventPatternBuilder),
-}
-
-
-@cache
-def lark_of(kind: SyntaxKind) -> Lark:
-    file, start, builder = _GRAMMARS[kind]
-    return _lark(file, start, builder())
-
-
-@cache
-def _tables_of(kind: SyntaxKind) -> TableParser:
-    return TableParser(lark_of(kind))
-
-
-def explained(text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
-    """The syntax error of a statement that the tables reject."""
-    try:
-        lark_of(kind).parse(text)
-    except UnexpectedInput as error:
-        return explain_syntax_error(error, text, start, lines, kind)
-    raise AssertionError(f"Lark accepts what its tables reject: {text}")
-
-
-def _lark(file: str, start: str, builder: Builder | EventPatternBuilder) -> Lark:
-    hyphenated = "|".join(name for name in EVENT_FUNCTIONS if "-" in name)
-    grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
-    return Lark(grammar, parser="lalr", lexer="contextual", start=start, transformer=builder, maybe_placeholders=False)
