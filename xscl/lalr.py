@@ -42,7 +42,7 @@ def _lark(file: str, start: str, builder: type[Builder | EventPatternBuilder]) -
 
 
 @cache
-def tables_of(kind: SyntaxKind) -> TableParser:
+def parser_of(kind: SyntaxKind) -> TableParser:
     return TableParser(lark_of(kind))
 
 

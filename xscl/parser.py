@@ -19,7 +19,7 @@ from xscl.check_events import check_events
 from xscl.check_expressions import blocks
 from xscl.event_forms import too_deep
 from xscl.event_lower import made_of
-from xscl.lalr import Unparsable, lark_of, tables_of
+from xscl.lalr import Unparsable, lark_of, parser_of
 from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import KnownTrees
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, StatementKind
@@ -27,7 +27,7 @@ from xscl.text import StatementSpan, SyntaxKind, kinds_of, split_script
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
-Statement = Query | EventDefinition | EventQuery | Declaration
+_Tree = Query | EventDefinition | EventQuery | Declaration
 
 
 def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
@@ -79,7 +79,7 @@ def _query_at(query: Query, span: Span, name: str | None = None) -> Query:
     return Query(query.source, query.select, name or query.publish, span, query.once)
 
 
-def _placed(node: Statement, span: Span, name: str | None = None) -> Statement:
+def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
     """As `_query_at`. The builder's span leaves out parentheses around a query."""
     match node:
         case Query():
@@ -89,7 +89,7 @@ def _placed(node: Statement, span: Span, name: str | None = None) -> Statement:
     return replace(node, span=span)
 
 
-def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False) -> Statement:
+def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False) -> _Tree:
     """The tree of a statement of a script, whose comments are blank. The spans inside a definition are those in the
     script; others are those in the statement's own text or, with `reuse`, in another statement's. Raises Problem, with
     its place in the script."""
@@ -103,7 +103,7 @@ def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, 
     try:
         parsed = script if kind == "definition" else text
         # With our builders the result is what the start rule reduces to.
-        node: Statement = tables_of(kind).parse(parsed, start, end, reuse=reuse and kind == "xscl")
+        node: _Tree = parser_of(kind).parse(parsed, start, end, reuse=reuse and kind == "xscl")
     except Unparsable:
         raise _explained(text, span.start, lines, kind) from None
     except Problem as problem:
@@ -139,7 +139,7 @@ def _trees_of(kind: SyntaxKind) -> KnownTrees:
 
 def _in_own_place(kind: SyntaxKind, text: str) -> Query | EventQuery | None:
     try:
-        node = tables_of(kind).parse(text, 0, len(text))
+        node = parser_of(kind).parse(text, 0, len(text))
     except (Unparsable, Problem):
         return None
     if isinstance(node, EventQuery):
@@ -273,7 +273,7 @@ class _Parser:
     def in_place(self, script: Script, number: int) -> Query:
         """A query with all spans in the script."""
         span = script.queries[number].span
-        return _with_hole_texts(_query_at(tables_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
+        return _with_hole_texts(_query_at(parser_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
 
     def _remember(self, script: Script) -> None:
         if len(_known) + len(script.queries) > MAX_STATEMENTS:

@@ -335,7 +335,7 @@ def forget_process() -> None:
 
 
 def has_parameters(called: Callable[..., Any]) -> bool:
-    return called not in (lalr.lark_of, lalr.tables_of) and bool(signature(called).parameters)
+    return called not in (lalr.lark_of, lalr.parser_of) and bool(signature(called).parameters)
 
 
 def _letter(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
 from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement
-from xscl.lalr import TableParser, Unparsable, lark_of, tables_of
+from xscl.lalr import TableParser, Unparsable, lark_of, parser_of
 from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
 from xscl.problems import Problem, XsclErrors
@@ -64,7 +64,7 @@ PARTS = [
 def test_texts_with_known_parts_are_what_they_are():
     for first, second in product(PARTS, PARTS):
         for text in (first, second):
-            ours = tree(tables_of("xscl"), text, reuse=True)
+            ours = tree(parser_of("xscl"), text, reuse=True)
             assert without_hole_texts(ours) == without_hole_texts(expected(text)), text
 
 
@@ -112,7 +112,7 @@ def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
     patterns = [one.text() for one in pattern_world(seed).statements[:3]]
     cases += [("pattern" if text.startswith("PATTERN") else "event query", text) for text in patterns]
     for kind, text in cases:
-        ours, theirs = tables_of(kind), lark_of(kind)
+        ours, theirs = parser_of(kind), lark_of(kind)
         assert tree(ours, text) == tree(theirs, text) is not None
         for wrong in ("", " ", *(cut_at_random(text, rng) for _ in range(10))):
             assert (tree(ours, wrong) is None) == (tree(theirs, wrong) is None), wrong
@@ -156,7 +156,7 @@ JOIN = "//a->c[b = {}] FOLLOWED BY {{c = d, {} d}} //e->d[c > {}]"
 
 def test_a_known_skeleton_is_not_parsed_again_and_shares_its_tree(monkeypatch: pytest.MonkeyPatch):
     parse_script(";".join(JOIN.format(text, 7, 5) for text in ("'x'", "'y'")))
-    monkeypatch.setattr(parser, "tables_of", None)
+    monkeypatch.setattr(parser, "parser_of", None)
     other = parse_script(JOIN.format('"it\'s"', 90, -1))
     assert to_xscl(other) == "FROM S" + JOIN.format('"it\'s"', 90, -1).replace("[", "[./").replace("//e", "S//e")
     one, two = (parse_script(JOIN.format("'x'", 7, 5) + f" PUBLISH {name}") for name in ("one", "two"))

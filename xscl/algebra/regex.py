@@ -324,15 +324,15 @@ def expanded_size(tree: Regex) -> int:
     return 1
 
 
-def nodes_of(tree: Regex) -> Iterator[Regex]:
+def _parts_of(tree: Regex) -> Iterator[Regex]:
     """All parts of a tree, itself first."""
     yield tree
     match tree:
         case Concatenation(parts=parts) | Alternation(arms=parts):
             for part in parts:
-                yield from nodes_of(part)
+                yield from _parts_of(part)
         case Repeat(item=item) | CaptureGroup(item=item):
-            yield from nodes_of(item)
+            yield from _parts_of(item)
 
 
 def _count(digits: str) -> int:
@@ -685,7 +685,7 @@ class CompiledRegex:
         self.pattern = pattern
         tree = parse(pattern, flags)
         self._size = expanded_size(tree)
-        self._symbols = Alphabet(dict.fromkeys(node.chars for node in nodes_of(tree) if isinstance(node, Chars)))
+        self._symbols = Alphabet(dict.fromkeys(node.chars for node in _parts_of(tree) if isinstance(node, Chars)))
         self._ascii = self._symbols.ascii()
         options = re2.Options()
         options.never_capture, options.log_errors = True, False
@@ -693,7 +693,7 @@ class CompiledRegex:
             self._re2 = re2.compile(self._written(tree).encode(), options)
         except re2.error as error:
             raise PatternError(f"it is too large: {error}") from None
-        referred = frozenset(node.number for node in nodes_of(tree) if isinstance(node, Backreference))
+        referred = frozenset(node.number for node in _parts_of(tree) if isinstance(node, Backreference))
         self._program = RegexProgram(tree, referred, self._symbols.of_set) if referred else None
 
     def found_in(self, text: str) -> bool:
