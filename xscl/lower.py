@@ -10,9 +10,9 @@ whose last node carries the literal (XPath's existential comparison), and any ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from common.tools import Remembered, frozen
 from xscl.algebra.joins import (
@@ -46,7 +46,6 @@ from xscl.algebra.trees import (
     naming,
     path_end,
     rename_variables,
-    root_block_number,
     transform,
     xpath_literal,
 )
@@ -75,6 +74,7 @@ from xscl.algebra.values import (
     time_text,
 )
 from xscl.check import disjuncts, near_join
+from xscl.check_expressions import star_items, visible_names
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 
@@ -297,50 +297,30 @@ def canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] 
     return {var: f"v{number}" for number, var in enumerate(dict.fromkeys(found))}
 
 
-def with_canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> tuple[Conjunct, ...]:
-    names = canonical_names(conjuncts, absent)
-    return tuple(_rename(conjunct, names) for conjunct in conjuncts)
-
-
-def canonical_absent(absent: tuple[Absent, ...], names: Mapping[str, str]) -> tuple[Absent, ...]:
-    return tuple(
-        Absent(
-            _rename_side(one.right, names),
-            _rename_joins(one.joins, names),
-            tuple(_rename_expr(expr, names) for expr in one.residual),
-            tuple(Branch(names[branch.var], rename_variables(branch.path, names)) for branch in one.branches),
-        )
-        for one in absent
-    )
-
-
-def _rename(conjunct: Conjunct, names: Mapping[str, str]) -> Conjunct:
-    return Conjunct(
-        _rename_side(conjunct.left, names),
-        conjunct.right and _rename_side(conjunct.right, names),
-        _rename_joins(conjunct.joins, names),
-        tuple(_rename_expr(expr, names) for expr in conjunct.residual),
-    )
-
-
-def _rename_side(side: Side, names: Mapping[str, str]) -> Side:
-    return Side(side.stream, rename_variables(side.pattern, names), side.hidden)
-
-
-def _rename_joins(joins: tuple[tuple[Term, Term], ...], names: Mapping[str, str]) -> tuple[tuple[Term, Term], ...]:
-    return tuple((Term(names[a.var], a.functions), Term(names[b.var], b.functions)) for a, b in joins)
-
-
-def _rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
-    if isinstance(expr, VarPath):
-        return VarPath(names[expr.var])
-    return map_operands(expr, lambda operand: _rename_expr(operand, names))
+def _renamed(part: Any, names: Mapping[str, str]) -> Any:
+    """A part of conjunctive queries with other names of variables."""
+    match part:
+        case Term():
+            return Term(names[part.var], part.functions)
+        case VarPath():
+            return VarPath(names[part.var])
+        case Branch():
+            return Branch(names[part.var], rename_variables(part.path, names))
+        case Side():
+            return Side(part.stream, rename_variables(part.pattern, names), part.hidden)
+        case Conjunct() | Absent():
+            return type(part)(*[_renamed(getattr(part, one.name), names) for one in fields(part)])
+        case tuple():
+            return tuple([_renamed(one, names) for one in part])
+        case None:
+            return None
+    return map_operands(part, lambda operand: _renamed(operand, names))
 
 
 _Attach = Callable[[str, PatternNode], None]
 """Called with a path on a variable: the variable, and the pattern below its node."""
-_Roots = tuple[tuple[str | None, Term | str], ...]
-"""The items of `SELECT *`: names, None for unnamed block roots, and their referents."""
+_Roots = tuple[Term | str, ...]
+"""The referents of the items of `SELECT *`."""
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
@@ -379,7 +359,6 @@ class _Normalizer:
         self._patterns: list[PatternNode] = []
         self._block_of: dict[str, int] = {}
         self._fresh = 0
-        self._unseen: set[int] = set()
 
     def query(self, query: Query) -> NormalQuery:
         tree, scope, roots = self.input(query.source)
@@ -401,7 +380,8 @@ class _Normalizer:
             entries = tuple(SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
         else:
             star = True
-            entries = tuple(SelectEntry(name or self._root_name(value, 0), value) for name, value in roots)
+            names = [name for name, _ in star_items(query.source)]
+            entries = tuple(map(SelectEntry, names, roots))
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
         once = None
         if query.once is not None:
@@ -424,24 +404,12 @@ class _Normalizer:
                 right_tree, right_scope, right_roots = self.input(right)
                 both = {**left_scope, **right_scope}
                 node = JoinNode(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
-                if op in NEGATED:
-                    self._unseen.update(tree_blocks(right_tree))
-                    return node, left_scope, left_roots
-                return node, both, left_roots + right_roots
+                return (node, left_scope, left_roots) if op in NEGATED else (node, both, left_roots + right_roots)
             case SubQuery(select=select, source=inner):
-                first = len(self._patterns)
                 tree, scope, roots = self.input(inner)
                 if isinstance(select, SelectItems):
-                    roots = tuple((item.name, self._select(item.operand, scope)) for item in select.items)
-                else:
-                    roots = tuple((name or self._root_name(value, first), value) for name, value in roots)
-                return tree, {str(name): value for name, value in roots}, roots
-
-    def _root_name(self, root: Term | str, first: int) -> str:
-        assert isinstance(root, Term), "only block roots are unnamed"
-        seen = [block for block in range(first, len(self._patterns)) if block not in self._unseen]
-        index = seen.index(root_block_number(root.var))
-        return ("left", "right")[index] if len(seen) <= 2 else f"b{index + 1}"
+                    roots = tuple(self._select(item.operand, scope) for item in select.items)
+                return tree, dict(zip(visible_names(source), roots, strict=True)), roots
 
     def _block(self, block: Block) -> tuple[Leaf, JoinNames, _Roots]:
         index = len(self._patterns)
@@ -452,8 +420,7 @@ class _Normalizer:
             if not is_system_variable(var):
                 scope[var] = shared_term(var)
         self._patterns.append(pattern)
-        name = block.steps[-1].var
-        return Leaf(index, block.stream), scope, ((name, shared_term(name or block_root(index))),)
+        return Leaf(index, block.stream), scope, (shared_term(block.steps[-1].var or block_root(index)),)
 
     def _select(self, operand: Expr, scope: JoinNames) -> Term | str:
         expr = self._attached(operand, scope)
@@ -615,11 +582,17 @@ class _Normalizer:
         if not self._canonical:
             hidden = Hidden(tree.op, tree.window, inner, carried, which, self._alone(tree), absent)
             return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
-        names = canonical_names(inner, absent)
-        alone = with_canonical_names(self._alone(tree))
+        names, alone = canonical_names(inner, absent), self._alone(tree)
         variables = tuple(names[var] for var in carried)
-        named, named_absent = with_canonical_names(inner, absent), canonical_absent(absent, names)
-        hidden = Hidden(tree.op, tree.window, named, variables, which, alone, named_absent)
+        hidden = Hidden(
+            tree.op,
+            tree.window,
+            _renamed(inner, names),
+            variables,
+            which,
+            _renamed(alone, canonical_names(alone)),
+            _renamed(absent, names),
+        )
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
     def _alone(self, tree: JoinNode) -> tuple[Conjunct, ...]:

@@ -291,15 +291,6 @@ def block_root(block: int) -> str:
     return f"{_ROOT}{block}"
 
 
-def root_block_number(root: str) -> int:
-    """The inverse of `block_root`.
-
-    >>> root_block_number("#b2")
-    2
-    """
-    return int(root.removeprefix(_ROOT))
-
-
 def path_end(number: int) -> str:
     """The variable at the end of a path on a variable. A query's paths are numbered from 1.
 
