@@ -48,7 +48,8 @@ from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import around_window, to_xscl
 from xscl.problems import LACKS_EVENTS, XsclErrors
-from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, Window, names_read
+from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, names_read
+from xscl.text import window_text
 
 MAX_COMPILED = 20_000
 """The cache is cleared at this many queries."""
@@ -57,85 +58,48 @@ Namespaces = tuple[tuple[str, str], ...]
 
 
 class SharedQuery:
-    """What queries share that differ only in PUBLISH name and join windows. `once` is the text of ONCE PER, which
-    follows the name."""
+    """What queries share that differ only in PUBLISH name and join windows."""
 
-    __slots__ = ("_by_window", "_cut", "_first", "_form_id", "_namespaces", "_normal", "_query", "once")
+    __slots__ = ("_form_id", "_namespaces", "_normals", "_once", "_parts", "_query")
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
-        self._namespaces = namespaces
         self._query: Query | None = query
-        self.once = "" if query.once is None else f" {to_xscl(query.once)}"
-        self._normal: NormalQuery | None = None
+        self._namespaces = namespaces
+        self._parts = around_window(Script((Query(query.source, query.select, None, query.span),), namespaces))
+        self._once = "" if query.once is None else f" {to_xscl(query.once)}"
+        self._normals: dict[int | None, NormalQuery] = {}
         self._form_id: str | None = None
-        unnamed = Query(query.source, query.select, None, query.span)
-        window, (before, *behind) = _window_of(query), around_window(Script((unnamed,), namespaces))
-        written = "" if window is None else to_xscl(window)
-        # The place of the window in the text of the first one.
-        self._cut = len(before), len(before) + len(written)
-        self._first = UnnamedQuery(self, window, written.join((before, *behind)))
-        self._by_window: dict[int | None, UnnamedQuery] | None = None
 
-    def of(self, query: Query) -> UnnamedQuery:
-        """Returns a query without its PUBLISH name. `query` is the first one or shares its inputs."""
-        window, first = _window_of(query), self._first
-        if window is None or window == first.window:
-            return first
-        if self._by_window is None:
-            self._by_window = {}
-        found = self._by_window.get(window.us)
+    def text(self, window: int | None, publish: str | None) -> str:
+        """A query as a script of its own."""
+        text = window_text(window).join(self._parts)  # of a join; a filter has one part
+        return text if publish is None else f"{text} PUBLISH {publish}{self._once}"
+
+    def normal(self, window: int | None) -> NormalQuery:
+        """The normal form for a join's window in microseconds, computed on first use: a registered query does not need
+        it."""
+        if self._query is not None:
+            first = normalize(self._query, dict(self._namespaces))
+            self._query = None  # of very many queries, the trees take much memory
+            self._normals[window] = _with_window(first, window) if len(self._parts) > 1 else first
+        found = self._normals.get(window)
         if found is None:
-            begin, end = self._cut
-            text = f"{first.text[:begin]}{to_xscl(window)}{first.text[end:]}"
-            found = self._by_window[window.us] = UnnamedQuery(self, window, text)
+            found = self._normals[window] = _with_window(next(iter(self._normals.values())), window)
         return found
 
-    @property
-    def normal(self) -> NormalQuery:
-        """Normal form of the first query, computed on first use."""
-        if self._normal is None:
-            assert self._query is not None, "the tree is kept until it is lowered"
-            self._normal = normalize(self._query, dict(self._namespaces))
-            self._query = None  # of very many queries, the trees take much memory
-        return self._normal
-
-    @property
-    def form_id(self) -> str:
-        """Form id, persisted and derived from `repr`: renaming a class or field of a normal form would change it."""
+    def form_id(self, window: int | None) -> str:
+        """Form id, persisted and derived from `repr`: renaming a class or field of a normal form would change it.
+        Absences with different windows end at different times, so they have different forms."""
+        normal = self.normal(window)
+        if normal.absent:
+            return text_digest(_described(normal))
         if self._form_id is None:
-            self._form_id = text_digest(_described(_with_window(self.normal, None)))
+            self._form_id = text_digest(_described(_with_window(normal, None)))
         return self._form_id
-
-
-class UnnamedQuery:
-    """A query without its PUBLISH name. `text` is a script of its own; `window` is that of its join, if any."""
-
-    __slots__ = ("_normal", "shared", "text", "window")
-
-    def __init__(self, shared: SharedQuery, window: Window | None, text: str) -> None:
-        self.shared, self.window, self.text = shared, window, text
-        self._normal: NormalQuery | None = None
-
-    @property
-    def normal(self) -> NormalQuery:
-        """Computed on first use; a registered query does not need it."""
-        if self._normal is None:
-            normal = self.shared.normal
-            self._normal = normal if self.window is None else _with_window(normal, self.window.us)
-        return self._normal
-
-    @property
-    def form_id(self) -> str:
-        """Absences with different windows end at different times, so they have different forms."""
-        return text_digest(_described(self.normal)) if self.normal.absent else self.shared.form_id
 
 
 def _described(normal: NormalQuery) -> str:
     return repr(normal) + "".join(repr(part) for part in (normal.once, normal.absent) if part)
-
-
-def _window_of(query: Query) -> Window | None:
-    return query.source.window if isinstance(query.source, Join) else None
 
 
 def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
@@ -157,23 +121,24 @@ def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
 
 
 class CompiledQuery:
-    __slots__ = ("_unnamed", "publish")
+    __slots__ = ("_shared", "_window", "publish")
 
-    def __init__(self, unnamed: UnnamedQuery, publish: str | None) -> None:
-        self._unnamed, self.publish = unnamed, publish
+    def __init__(self, shared: SharedQuery, query: Query) -> None:
+        """`query` is one of those that share `shared`."""
+        self._shared, self.publish = shared, query.publish
+        self._window = query.source.window.us if isinstance(query.source, Join) else None
 
     @property
     def normal(self) -> NormalQuery:
-        return self._unnamed.normal
+        return self._shared.normal(self._window)
 
     @property
     def form_id(self) -> str:
-        return self._unnamed.form_id
+        return self._shared.form_id(self._window)
 
     @property
     def text(self) -> str:
-        unnamed = self._unnamed
-        return unnamed.text if self.publish is None else f"{unnamed.text} PUBLISH {self.publish}{unnamed.shared.once}"
+        return self._shared.text(self._window, self.publish)
 
 
 CANNOT_READ = "this version cannot read"
@@ -231,7 +196,7 @@ class Compiler:
             if len(self._known) >= MAX_COMPILED:
                 self._known.clear()
             found = self._known[key] = query, SharedQuery(query, namespaces)
-        return CompiledQuery(found[1].of(query), query.publish)
+        return CompiledQuery(found[1], query)
 
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query. Raises UnreadableQuery if it cannot be parsed."""
