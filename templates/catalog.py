@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from common.bounds import INFINITE
 from common.errors import OperationalError
 from common.tools import frozen
-from templates.graph import Canonical, Minor, Shape, bindings_of, canonical_row, canonical_shape, join_shape, minor
+from templates.graph import Canonical, Minor, Shape, bindings_of, canonical_row, canonical_shape, reduced_graph
 from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.joins import Conjunct
 from xscl.algebra.trees import PatternNode, node_texts
@@ -203,8 +202,6 @@ class Change:
     rows: tuple[TemplateRow, ...] = ()
 
 
-__all__ = ["INFINITE", "Catalog", "Change", "Functions", "Placement", "SharedStep", "StepEdge", "TemplateRow"]
-
 MAX_PLACED = 20_000
 """Maximum number of cached placements; past it the cache is cleared."""
 
@@ -336,17 +333,14 @@ class Catalog:
         known = self._placed.get(id(conjunct))
         if known is not None and known[1].row in self._rows:
             return known[1], _NOTHING
-        terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
-        for term in (*terms[0], *terms[1]):
+        for term in chain.from_iterable(conjunct.joins):
             self.chain(term.functions)  # fails, if it does, before anything is changed
-        sides = conjunct.sides()
-        minors = tuple([minor(side.pattern, terms[i]) for i, side in enumerate(sides)])
-        shape = join_shape(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
+        minors, shape = reduced_graph(conjunct)
         fresh: dict[int, SharedStep] = {}
         ways: list[int] = []
         variables = [
             self._variable(side.stream, node.definition, fresh, ways)
-            for side, reduced in zip(sides, minors, strict=True)
+            for side, reduced in zip(conjunct.sides(), minors, strict=True)
             for node in reduced.nodes
         ]
         template = self._template(shape)
@@ -529,12 +523,9 @@ def needs_of(catalog: Catalog, conjuncts: Iterable[Conjunct]) -> Needs:
         return fresh.setdefault((stream, *node_texts(definition)), -1 - len(fresh)) if found is None else found
 
     for conjunct in conjuncts:
-        terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
-        sides = conjunct.sides()
-        minors = [minor(side.pattern, terms[number]) for number, side in enumerate(sides)]
-        shape = join_shape(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
+        minors, shape = reduced_graph(conjunct)
         variables: list[int] = []
-        for side, reduced in zip(sides, minors, strict=True):
+        for side, reduced in zip(conjunct.sides(), minors, strict=True):
             own = [variable(side.stream, node.definition) for node in reduced.nodes]
             needs.patterns[frozenset(own)] = min(own) < 0
             variables += own

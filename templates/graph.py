@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 
 from common.tools import frozen, hidden
-from xscl.algebra.joins import Term
+from xscl.algebra.joins import Conjunct, Term
 from xscl.algebra.trees import PatternNode, Test, node_texts, unnamed
 
 _SELF = Test("element", "*", "*")
@@ -179,15 +179,18 @@ def bindings_of(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, .
     return tuple(shape.binary_rows()), tuple(leaf for join in shape.joins for leaf in join)
 
 
-def join_shape(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]]) -> Shape:
-    """The shape of a conjunctive query's join graph. Its nodes are those of the minors, in order."""
-    count = len(left.nodes)
-    parents = [node.parent for node in left.nodes]
-    if right is None:
-        return Shape(count, tuple(parents), ())
+def reduced_graph(conjunct: Conjunct) -> tuple[tuple[Minor, ...], Shape]:
+    """The minors of a conjunctive query's sides, and the shape of its join graph, whose nodes are theirs, in order."""
+    joins = conjunct.joins
+    minors = tuple([minor(side.pattern, [join[i] for join in joins]) for i, side in enumerate(conjunct.sides())])
+    count = len(minors[0].nodes)
+    parents = [node.parent for node in minors[0].nodes]
+    if conjunct.right is None:
+        return minors, Shape(count, tuple(parents), ())
+    left, right = minors
     parents += [None if node.parent is None else node.parent + count for node in right.nodes]
     edges = {(left.node_of[a], right.node_of[b] + count) for a, b in joins}
-    return Shape(count, tuple(parents), tuple(sorted(edges)))
+    return minors, Shape(count, tuple(parents), tuple(sorted(edges)))
 
 
 @frozen
@@ -249,10 +252,9 @@ R_VJ = ("docid1", "node1", "docid2", "node2")
 """The witness relations' attributes. The W relations hold a batch, and so have docid too. R_vj is the join of R_doc and
 R_docW on strval, which all templates share."""
 
-R_L = (*R_BIN, "strval")
 R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
-"""Attributes of the views (thesis 6.5). R_L joins R_doc and R_bin on node = node2; R_R does so for the batch.
-R_LR joins R_L and R_R on strval, and is shared by all templates."""
+"""Attributes of R_LR, which all templates share (thesis 6.5). It joins R_L and R_R on strval; R_L joins R_doc and R_bin
+on node = node2, and R_R does so for the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,50 +320,29 @@ def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
     return ConjunctiveQuery(_head(shape, template), (*body, _rows(shape, template)))
 
 
-def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
+def executable_query(shape: Shape, template: str, views: bool = False) -> ConjunctiveQuery:
     """CQ_T in the order of execution: R_vj instead of R_doc and R_docW, and R_T as soon as a left edge is bound. An
-    optimizer without statistics chooses orders that are slower by orders of magnitude."""
+    optimizer without statistics chooses orders that are slower by orders of magnitude. With `views` (thesis 6.5) it has
+    R_LR, which holds both edges of leaves, for each value join; an edge between inner nodes still needs R_bin or
+    R_binW."""
     if not shape.joins:
         return conjunctive_query(shape, template)
     body: list[RelationAtom] = []
     bound: set[int] = set()
+    path = _above if views else _path
     for i, (left, right) in enumerate(shape.joins):
-        body.append(RelationAtom("R_vj", R_VJ, ("docid1", f"node{left + 1}", "docid2", f"node{right + 1}")))
-        body += _path(shape, left, "R_bin", "docid1", bound)
-        if i == 0:
-            body.append(_rows(shape, template))
-        body += _path(shape, right, "R_binW", "docid2", bound)
+        rows = [] if i else [_rows(shape, template)]
+        above = path(shape, left, "R_bin", "docid1", bound), path(shape, right, "R_binW", "docid2", bound)
+        if views:
+            edges = _binary(shape, left, "R_bin", "docid1"), _binary(shape, right, "R_binW", "docid2")
+            body += RelationAtom("R_LR", R_LR, edges[0].args + edges[1].args), *rows, *above[0], *above[1]
+        else:
+            joined = RelationAtom("R_vj", R_VJ, ("docid1", f"node{left + 1}", "docid2", f"node{right + 1}"))
+            body += joined, *above[0], *rows, *above[1]
     return ConjunctiveQuery(_head(shape, template), tuple(body))
 
 
-def views_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T over the views (thesis 6.5): for each value join a copy of R_L and of R_R, and R_T. R_L and R_R hold the
-    edges of leaves; an edge between inner nodes still needs R_bin or R_binW."""
-    if not shape.joins:
-        return conjunctive_query(shape, template)
-    body: list[RelationAtom] = []
-    bound: set[int] = set()
-    for i, (left, right) in enumerate(shape.joins, 1):
-        for leaf, docid, view, relation in ((left, "docid1", "R_L", "R_bin"), (right, "docid2", "R_R", "R_binW")):
-            body.append(RelationAtom(view, R_L, (*_binary(shape, leaf, relation, docid).args, f"strval{i}")))
-            body += _above(shape, leaf, relation, docid, bound)
-    return ConjunctiveQuery(_head(shape, template), (*body, _rows(shape, template)))
-
-
-def executable_views_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T over the views in the order of execution: R_LR instead of R_L and R_R, and R_T after the first R_LR."""
-    if not shape.joins:
-        return conjunctive_query(shape, template)
-    body: list[RelationAtom] = []
-    bound: set[int] = set()
-    for i, (left, right) in enumerate(shape.joins):
-        edges = _binary(shape, left, "R_bin", "docid1"), _binary(shape, right, "R_binW", "docid2")
-        body.append(RelationAtom("R_LR", R_LR, edges[0].args + edges[1].args))
-        if i == 0:
-            body.append(_rows(shape, template))
-        body += _above(shape, left, "R_bin", "docid1", bound)
-        body += _above(shape, right, "R_binW", "docid2", bound)
-    return ConjunctiveQuery(_head(shape, template), tuple(body))
+executable_views_query = partial(executable_query, views=True)
 
 
 def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
