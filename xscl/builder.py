@@ -178,6 +178,23 @@ class Builder(_ExpressionBuilder):
         us = window_us(str(children[0]), unit, span)
         return syntax.Window(us, span)
 
+    # ------------------------------------------------------------ definitions
+
+    def definition(self, children: list[Any]) -> syntax.EventDefinition:
+        _, _, name, _, block, _, *attributes, end = children
+        span = Span(children[0].start_pos, end.end_pos)
+        return syntax.EventDefinition(str(name), block, tuple(attributes[::2]), span)
+
+    def first_of(self, children: list[Any]) -> syntax.DefinedAttribute:
+        operand = children[2]
+        is_numeric = is_number(operand)
+        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
+            operand = operand.args[0]
+        return syntax.DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
+
+    def each_of(self, children: list[Any]) -> syntax.DefinedAttribute:
+        return syntax.DefinedAttribute(str(children[0]), children[2], False, True, _span(children[0], children[2]))
+
     # ------------------------------------------------------------ paths
 
     def block(self, children: list[Any]) -> syntax.Block:
@@ -321,32 +338,12 @@ def _arms(children: list[Any], kind: type[And | Or]) -> tuple[Any, ...]:
     return tuple(arms)
 
 
-class DefinitionBuilder(Builder):
-    """The parser's callbacks for definitions, whose blocks and operands are built like those of queries."""
-
-    def definition(self, children: list[Any]) -> syntax.EventDefinition:
-        _, _, name, _, block, _, *attributes, end = children
-        span = Span(children[0].start_pos, end.end_pos)
-        return syntax.EventDefinition(str(name), block, tuple(attributes[::2]), span)
-
-    def first_of(self, children: list[Any]) -> syntax.DefinedAttribute:
-        operand = children[2]
-        is_numeric = is_number(operand)
-        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
-            operand = operand.args[0]
-        return syntax.DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
-
-    def each_of(self, children: list[Any]) -> syntax.DefinedAttribute:
-        return syntax.DefinedAttribute(str(children[0]), children[2], False, True, _span(children[0], children[2]))
-
-
 _SIDES = ("$", "$1", "$2")
 
 
 class EventBuilder(_ExpressionBuilder):
-    """The parser's callbacks shared by all event statements, and those of queries: each receives the children of its
-    rule (tokens and nodes) and returns a node. Raises Problem for what the grammar accepts but the language does not.
-    An operator's span is its keyword, as far as parentheses are around its operands."""
+    """The parser's callbacks for queries over events and patterns. An operator's span is its keyword, as far as
+    parentheses are around its operands."""
 
     # ------------------------------------------------------------ queries
 
@@ -379,6 +376,8 @@ class EventBuilder(_ExpressionBuilder):
 
     def stream_name(self, children: list[Token]) -> syntax.StreamName:
         return syntax.StreamName(_name(children[0]), _span(children[0], children[0]))
+
+    stream_of = stream_name
 
     def group(self, children: list[Any]) -> syntax.EventStream:
         query: syntax.EventQuery = children[1]
@@ -468,22 +467,7 @@ class EventBuilder(_ExpressionBuilder):
     def null(self, children: list[Token]) -> syntax.Null:
         return syntax.Null(_span(children[0], children[0]))
 
-
-def _event_query(select: Any, stream: syntax.EventStream, clauses: list[_Clause], span: Span) -> syntax.EventQuery:
-    within = next((clause.value for clause in clauses if isinstance(clause.value, syntax.Window)), None)
-    publish = next((clause.value for clause in clauses if isinstance(clause.value, str)), None)
-    return syntax.EventQuery(stream, select, within, publish, span)
-
-
-_ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
-"""The keywords of a PATTERN's clauses, in order."""
-
-_MOST_DIGITS = 6
-_PLACES: Mapping[str, syntax.ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
-
-
-class EventPatternBuilder(EventBuilder):
-    """The parser's callbacks for patterns, on top of EventBuilder's."""
+    # ------------------------------------------------------------ patterns
 
     def pattern(self, children: list[Any]) -> syntax.EventQuery:
         clauses: list[_Clause] = children[5:]
@@ -506,8 +490,6 @@ class EventPatternBuilder(EventBuilder):
         return syntax.EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
 
     # ------------------------------------------------------------ components
-
-    stream_of = EventBuilder.stream_name
 
     def one_event(self, children: list[Any]) -> syntax.OneEvent:
         return syntax.OneEvent(children[0], _name(children[1]), False, _span(children[0], children[1]))
@@ -573,7 +555,7 @@ class EventPatternBuilder(EventBuilder):
     def mode(self, children: list[Token]) -> _Clause:
         return _Clause(children[0].upper(), None, _span(children[0], children[1]))
 
-    # ------------------------------------------------------------ expressions
+    # ------------------------------------------------------------ references in patterns
 
     def item(self, children: list[Any]) -> syntax.ItemReference:
         variable, attribute = children[0], children[-1]
@@ -592,6 +574,19 @@ class EventPatternBuilder(EventBuilder):
 
     def alike(self, children: list[Token]) -> syntax.EquivalenceTest:
         return syntax.EquivalenceTest(_references(children[1::2]), _span(children[0], children[-1]))
+
+
+def _event_query(select: Any, stream: syntax.EventStream, clauses: list[_Clause], span: Span) -> syntax.EventQuery:
+    within = next((clause.value for clause in clauses if isinstance(clause.value, syntax.Window)), None)
+    publish = next((clause.value for clause in clauses if isinstance(clause.value, str)), None)
+    return syntax.EventQuery(stream, select, within, publish, span)
+
+
+_ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
+"""The keywords of a PATTERN's clauses, in order."""
+
+_MOST_DIGITS = 6
+_PLACES: Mapping[str, syntax.ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
 
 
 def _references(names: list[Token]) -> tuple[syntax.Reference, ...]:

@@ -16,15 +16,15 @@ from lark import Lark, Token
 from lark.lexer import TerminalDef
 from lark.parse_tree_builder import ChildFilterLALR_NoPlaceholders, ExpandSingleChild
 
-from xscl.builder import Builder, DefinitionBuilder, EventPatternBuilder, with_hole_texts
+from xscl.builder import Builder, EventBuilder, with_hole_texts
 from xscl.check_expressions import EVENT_FUNCTIONS
 from xscl.text import SyntaxKind
 
-_GRAMMARS: dict[SyntaxKind, tuple[str, str, type[Builder | EventPatternBuilder]]] = {
+_GRAMMARS: dict[SyntaxKind, tuple[str, str, type[Builder | EventBuilder]]] = {
     "xscl": ("xscl.lark", "statement", Builder),
-    "definition": ("xscl.lark", "definition", DefinitionBuilder),
-    "event query": ("events.lark", "query", EventPatternBuilder),
-    "pattern": ("events.lark", "pattern", EventPatternBuilder),
+    "definition": ("xscl.lark", "definition", Builder),
+    "event query": ("events.lark", "query", EventBuilder),
+    "pattern": ("events.lark", "pattern", EventBuilder),
 }
 
 
@@ -33,7 +33,7 @@ def lark_of(kind: SyntaxKind) -> Lark:
     return _lark(*_GRAMMARS[kind])
 
 
-def _lark(file: str, start: str, builder: type[Builder | EventPatternBuilder]) -> Lark:
+def _lark(file: str, start: str, builder: type[Builder | EventBuilder]) -> Lark:
     hyphenated = "|".join(name for name in EVENT_FUNCTIONS if "-" in name)
     grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
     return Lark(
