@@ -67,9 +67,9 @@ from xscl.syntax import (
     EventQuery,
     Input,
     Join,
+    Once,
     Query,
     Script,
-    SelectItem,
     SelectItems,
     SubQuery,
     names_read,
@@ -93,24 +93,14 @@ KNOWN_NAMESPACES = {
 _A_TIME = 'write an ISO date or time, such as "2026-07-16" or "2026-07-16T08:30:00Z"'
 
 
-def check_constant(operand: Expr, kind: NameKind) -> Iterator[Problem]:
-    if kind == "constant" and (is_time(operand) or (is_number(operand) and not isinstance(operand, Number))):
-        yield Problem("a function of a constant", operand.span, "write its value, as a string or a number")
-
-
-def check_comparisons(
-    expr: Expr, names: Mapping[str, NameKind], path: str, text_of: Callable[[Expr], str]
+def check_comparison(
+    expr: Compare, names: Mapping[str, NameKind], path: str, text_of: Callable[[Expr], str]
 ) -> Iterator[Problem]:
-    """The problems of the comparisons in a condition with valid operands. `names` are visible to it, `path` is an
-    example of one to a time, and `text_of` returns an operand's text."""
-    match expr:
-        case And() | Or() | Not():
-            for arm in operands_of(expr):
-                yield from check_comparisons(arm, names, path, text_of)
-        case Compare():
-            problem = _of_time(expr, names, text_of) or _of_number(expr, names) or _of_order(expr, path)
-            if problem is not None:
-                yield problem
+    """The problem of a comparison of valid operands. `names` are visible to it, `path` is an example of one to a time,
+    and `text_of` returns an operand's text."""
+    problem = _of_time(expr, names, text_of) or _of_number(expr, names) or _of_order(expr, path)
+    if problem is not None:
+        yield problem
 
 
 def _of_time(expr: Compare, names: Mapping[str, NameKind], text_of: Callable[[Expr], str]) -> Problem | None:
@@ -171,28 +161,6 @@ def _shown(text: str) -> str:
     return f'"{text}"' if len(text) <= 40 else f'"{text[:40]}..."'
 
 
-def check_once(query: Query, names: dict[str, NameKind]) -> Iterator[Problem]:
-    """The problems of ONCE PER, except for those of variables and paths. `names` are those of SELECT."""
-    if query.once is None:
-        return
-    selected = {item.name for item in query.select.items} if isinstance(query.select, SelectItems) else ()
-    for key in query.once.keys:
-        if isinstance(key, VarPath) and key.var not in names and key.var in selected:
-            hint = "write again what SELECT has there, or bind a variable"
-            yield Problem(f"{key.var} is a name of SELECT, and no variable", key.span, hint)
-            continue
-        problems = list(check_operand(key, ONCE))
-        yield from problems
-        if not problems and operand_kind(key, names) == "constant":
-            hint = "write a variable, such as the one bound to a title or a link"
-            yield Problem("ONCE PER needs what differs between outputs, and this is constant", key.span, hint)
-    window = query.once.window
-    if window is not None and window.us is None:
-        yield Problem("the window of ONCE PER has no end", window.span, "leave out WITHIN, to tell it once for ever")
-    elif window is not None and not window.us:
-        yield Problem("the window of ONCE PER has the length 0", window.span, "write a longer one")
-
-
 def check_publishing(script: Script, in_place: Callable[[int], Query], text: str = "") -> Iterator[Problem]:
     """The problems of the names that a script's statements define and PUBLISH, one per cycle. `in_place` parses a query
     again, by its number from 0, because the script's spans after a name may be those of another query. `text` is the
@@ -203,22 +171,19 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
     ):
         return  # nothing is made from what a query of the script makes
     makers: dict[str, set[str]] = {}  # what is read for each name
-    first_of: dict[str, int | EventDefinition | EventQuery] = {}
-    for number, query in enumerate(script.queries):
-        if query.publish is not None:
-            makers.setdefault(query.publish, set()).update(block.stream for block in blocks(query.source))
-            first_of.setdefault(query.publish, number)
-    defined = {definition.name for definition in script.definitions}
-    for reads in makers.values():
-        reads -= defined  # which is another mistake
-    for definition in script.definitions:
-        makers.setdefault(definition.name, set()).update({definition.block.stream} - defined)
-        first_of.setdefault(definition.name, definition)
-    for event_query in script.event_queries:
-        if event_query.publish is not None:
-            reads = {read.name for read in names_read(event_query.stream)}
-            makers.setdefault(event_query.publish, set()).update(reads)
-            first_of.setdefault(event_query.publish, event_query)
+    first_of: dict[str, Query | EventDefinition | EventQuery] = {}
+    defined = {definition.name for definition in script.definitions}  # reading one as documents is another mistake
+    for one in script.statements:
+        match one:
+            case Query(publish=name):
+                reads = {block.stream for block in blocks(one.source)} - defined
+            case EventDefinition(name=name):
+                reads = {one.block.stream} - defined
+            case EventQuery(publish=name):
+                reads = {read.name for read in names_read(one.stream)}
+        if name is not None:
+            makers.setdefault(name, set()).update(reads)
+            first_of.setdefault(name, one)
     edges = {name: sorted(reads & makers.keys()) for name, reads in makers.items()}
     order = list(makers)
     for cycle in _cycles(edges):
@@ -227,8 +192,11 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
         path = " -> ".join([*cycle[at:], *cycle[:at], first])
         hint = "a stream cannot be made from itself; read another stream, or PUBLISH under another name"
         maker = first_of[first]
-        span = name_span(in_place(maker)) if isinstance(maker, int) else event_name_span(text, maker)
-        names = "PUBLISHed names" if all(isinstance(first_of[name], int) for name in cycle) else "names"
+        if isinstance(maker, Query):
+            span = name_span(in_place(script.queries.index(maker)))
+        else:
+            span = event_name_span(text, maker)
+        names = "PUBLISHed names" if all(isinstance(first_of[name], Query) for name in cycle) else "names"
         yield Problem(f"a cycle of {names}: {path}", span, hint)
 
 
@@ -390,6 +358,10 @@ def query_problems(
     return checker.problems
 
 
+_INSIDE: dict[type, str] = {Or: "in an arm of an or", Not: "under not()", Compare: "inside a comparison"}
+"""Where a path cannot bind variables."""
+
+
 class _QueryChecker:
     def __init__(self, lines: Lines, prefixes: set[str], *, by_filter: bool, stored: bool) -> None:
         self.by_filter, self.stored = by_filter, stored
@@ -418,7 +390,8 @@ class _QueryChecker:
                 self.element(query.select, names)
             case _ if not self.problems:
                 self.star(query.source, query.span)
-        self.once(query, names)
+        if query.once is not None:
+            self.once(query.once, query, names)
 
     def bind_all(self, source: Input) -> None:
         """Collects all variables first: a name may be used left of its binding."""
@@ -495,13 +468,13 @@ class _QueryChecker:
                         self.bound.update(dict.fromkeys(names, condition.span))
                         continue
                 self.condition(condition, FILTER, {}, "./timestamp")
-                self.filter(condition, above, binds=binds, why=why)
+                self.paths(condition, {}, above, binds=binds, why=why)
 
     def condition(self, expr: Expr, place: ExprContext, names: dict[str, NameKind], path: str) -> None:
-        found = list(check_condition(expr, place))
-        if not found and not self.stored:
-            found = list(check_comparisons(expr, names, path, self.text_of))
-        self.problems += found
+        def compared(expr: Compare) -> Iterator[Problem]:
+            return iter(()) if self.stored else check_comparison(expr, names, path, self.text_of)
+
+        self.problems += check_condition(expr, place, compared)
 
     def text_of(self, expr: Expr) -> str:
         return self.lines.text[expr.span.start : expr.span.end]
@@ -521,31 +494,27 @@ class _QueryChecker:
                 f"prefix {prefix} is not declared", span, did_you_mean(prefix or "", self.prefixes - {"xml"}) or hint
             )
 
-    def filter(self, expr: Expr, context: NodeKind, *, binds: bool, why: str = "") -> None:
+    def paths(
+        self, expr: Expr, names: dict[str, NameKind], above: NodeKind | None, *, binds: bool = False, why: str = ""
+    ) -> None:
+        """Checks the paths in an expression: on its variables `names`, or from a filtered node of kind `above`."""
         match expr:
             case Rel():
-                self.steps(expr.steps, context, binds=binds, why=why)
-            case And():
-                for arg in expr.args:
-                    self.filter(arg, context, binds=binds, why=why)
-            case Or():
-                for arg in expr.args:
-                    self.filter(arg, context, binds=False, why=why or "in an arm of an or")
-            case Not():
-                self.filter(expr.arg, context, binds=False, why=why or "under not()")
-            case Compare():
-                for side in (expr.left, expr.right):
-                    self.filter(side, context, binds=False, why=why or "inside a comparison")
-            case Call():
-                for arg in expr.args:
-                    self.filter(arg, context, binds=False, why=why or f"inside {expr.name}()")
+                self.steps(expr.steps, above, binds=binds, why=why)
+            case VarPath():
+                self.var_path(expr, names, why)
+        if not isinstance(expr, And):
+            inside = f"inside {expr.name}()" if isinstance(expr, Call) else _INSIDE.get(type(expr), "")
+            binds, why = False, why or inside
+        for operand in operands_of(expr):
+            self.paths(operand, names, above, binds=binds, why=why)
 
     # ------------------------------------------------------------ predicates
 
     def predicate(self, join: Join, left: dict[str, NameKind], right: dict[str, NameKind]) -> None:
         before, both = len(self.problems), left | right
         self.condition(join.pred, PREDICATE, both, f"{next(iter(both), 'x')}/timestamp")
-        self.variables(join.pred, both, "in a predicate")
+        self.paths(join.pred, both, None, why=f"in {PREDICATE.name}")
         if len(self.problems) > before:
             return
         try:
@@ -566,12 +535,6 @@ class _QueryChecker:
                 else:
                     message = "this disjunct of the predicate has no equality between the two inputs"
                     self.problem(message, conjunction[0].span, in_each_arm(hint))
-
-    def variables(self, expr: Expr, names: dict[str, NameKind], where: str) -> None:
-        if isinstance(expr, VarPath):
-            self.var_path(expr, names, where)
-        for operand in operands_of(expr):
-            self.variables(operand, names, where)
 
     def var_path(self, path: VarPath, names: dict[str, NameKind], where: str) -> None:
         kind = names.get(path.var)
@@ -606,22 +569,37 @@ class _QueryChecker:
     def items(self, select: SelectItems, names: dict[str, NameKind]) -> None:
         seen: set[str] = set()
         for item in select.items:
-            self.operand(item, names)
+            self.operand(item.operand, SELECT, names)
             if item.name in seen:
                 message = f"two SELECT items are named {item.name}"
                 self.problem(message, _end(item.span, item.name), "give one another name with AS")
             seen.add(item.name)
 
-    def operand(self, part: SelectItem | Hole, names: dict[str, NameKind]) -> None:
-        self.problems += check_operand(part.operand, SELECT)
-        self.problems += check_constant(part.operand, operand_kind(part.operand, names))
-        self.variables(part.operand, names, "in SELECT")
+    def operand(self, operand: Expr, place: ExprContext, names: dict[str, NameKind]) -> None:
+        before = len(self.problems)
+        self.problems += check_operand(operand, place)
+        self.paths(operand, names, None, why=f"in {place.name}")
+        if len(self.problems) > before or operand_kind(operand, names) != "constant":
+            return
+        if place is ONCE:
+            hint = "write a variable, such as the one bound to a title or a link"
+            self.problem("ONCE PER needs what differs between outputs, and this is constant", operand.span, hint)
+        elif is_time(operand) or (is_number(operand) and not isinstance(operand, Number)):
+            self.problem("a function of a constant", operand.span, "write its value, as a string or a number")
 
-    def once(self, query: Query, names: dict[str, NameKind]) -> None:
-        problems = list(check_once(query, names))
-        self.problems += problems
-        for key in query.once.keys if query.once and not problems else ():
-            self.variables(key, names, "in ONCE PER")
+    def once(self, once: Once, query: Query, names: dict[str, NameKind]) -> None:
+        selected = {item.name for item in query.select.items} if isinstance(query.select, SelectItems) else ()
+        for key in once.keys:
+            if isinstance(key, VarPath) and key.var not in names and key.var in selected:
+                hint = "write again what SELECT has there, or bind a variable"
+                self.problem(f"{key.var} is a name of SELECT, and no variable", key.span, hint)
+            else:
+                self.operand(key, ONCE, names)
+        window = once.window
+        if window is not None and window.us is None:
+            self.problem("the window of ONCE PER has no end", window.span, "leave out WITHIN, to tell it once for ever")
+        elif window is not None and not window.us:
+            self.problem("the window of ONCE PER has the length 0", window.span, "write a longer one")
 
     def element(self, node: ElementConstructor, names: dict[str, NameKind]) -> None:
         for name, parts in [(node.name, ()), *node.attributes]:
@@ -633,12 +611,12 @@ class _QueryChecker:
                 self.problem("a constructor cannot declare namespaces", self.name_span(node, name), hint)
             for part in parts:
                 if isinstance(part, Hole):
-                    self.operand(part, names)
+                    self.operand(part.operand, SELECT, names)
         for child in node.children:
             if isinstance(child, ElementConstructor):
                 self.element(child, names)
             elif isinstance(child, Hole):
-                self.operand(child, names)
+                self.operand(child.operand, SELECT, names)
 
     def name_span(self, node: ElementConstructor, name: str) -> Span:
         start = self.lines.text.find(name, node.span.start, node.span.end)

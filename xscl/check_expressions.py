@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -106,20 +106,24 @@ SELECT = ExprContext("SELECT", SIGNATURES)
 ONCE = ExprContext("ONCE PER", SIGNATURES)
 
 
-def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
+def check_condition(
+    expr: Expr, place: ExprContext, compared: Callable[[Compare], Iterator[Problem]]
+) -> Iterator[Problem]:
+    """The problems of a condition's functions and operands, and of comparisons of valid operands, which `compared`
+    returns."""
     match expr:
         case And() | Or():
             for arg in expr.args:
-                yield from check_condition(arg, place)
+                yield from check_condition(arg, place, compared)
         case Not():
             if place is not FILTER:
                 hint = "write the opposite comparison, such as != for ="
                 yield Problem(f"not() is not allowed in {place.name}", expr.span, hint)
             else:
-                yield from check_condition(expr.arg, place)
+                yield from check_condition(expr.arg, place, compared)
         case Compare():
-            yield from check_operand(expr.left, place)
-            yield from check_operand(expr.right, place)
+            problems = [*check_operand(expr.left, place), *check_operand(expr.right, place)]
+            yield from problems or compared(expr)
         case Call() if expr.name in TESTS:
             yield from _check_call(expr, place)
         case Call():
