@@ -158,7 +158,7 @@ class PartTimes:
         self._inside = ["rest"]
         self.reset()
         # The engine's parts are its own business; only a benchmark looks behind them.
-        components, store = engine._components, engine._store
+        components, store = engine._batches, engine._store
         self._wrap(components.admission, "admission and parse", "admit")
         self._wrap(components.stage1, "stage 1", "evaluate", "finish_batch")
         self._wrap_readers(components.pipeline)

@@ -26,10 +26,9 @@ from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, check_backfill, check_place, kernels
 from mmqjp.answers.fan_out import Outputs, OutputStream
 from mmqjp.answers.kernels import WaitingCounts
-from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.answers.pipeline import Batches, BatchResult, make_operators, open_components
+from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedBatch, EvaluatedRows, warn_of
 from mmqjp.documents.record import Records
@@ -187,7 +186,7 @@ class CoreEngine:
             stage1 = _stage1(session, self._store, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead, settle)
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
-            self._components = open_components(
+            self._batches = Batches(
                 self._store,
                 ledger,
                 stage1,
@@ -195,7 +194,6 @@ class CoreEngine:
                 quota,
                 max_document,
                 max_nodes,
-                self._make_operators,
                 now,
                 has_executors=on_spark,
                 make_kernel=kernels(patterns, session, quota),
@@ -204,14 +202,10 @@ class CoreEngine:
             self._store.close()
             self._release_lock()
             raise
-        self._batches = Batches(self._components)
         self._counters = Counters()
         self._paused = self._batches.set_aside(read_only=read_only)
         self._last_dead_letters: list[dict[str, Any]] = []
         self._is_closed = False
-
-    _make_operators: MakeOperators = staticmethod(make_operators)
-    """Overridden in tests."""
 
     def _open_store(
         self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool
@@ -236,7 +230,7 @@ class CoreEngine:
             return
         try:
             if self._directory is not None and self._counters.documents and (costs := self._store.costs()):
-                self._components.ledger.save_costs(costs, self._plan)
+                self._batches.ledger.save_costs(costs, self._plan)
         finally:
             self._close()
 
@@ -245,7 +239,7 @@ class CoreEngine:
         if (workers := vars(self).get("_workers")) is not None:
             workers.close()
         try:
-            self._components.stage1.close()
+            self._batches.stage1.close()
         finally:
             self._store.close()
             self._release_lock()
@@ -274,7 +268,7 @@ class CoreEngine:
         self, script: str | Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool = False
     ) -> list[str]:
         with gc_paused(lasting=True):
-            known = self._components.registry.events.streams()
+            known = self._batches.registry.events.streams()
             parsed = parse_script(script, events=known) if isinstance(script, str) else script
             check_backfill(self._place, parsed, backfill=backfill)
             names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
@@ -285,24 +279,24 @@ class CoreEngine:
     def unsubscribe(self, name: str) -> None:
         """Removes all queries of a name. Raises UnknownQuery if there is none, and StoreError."""
         with self._batches.whole():
-            self._components.changes.unsubscribe(name)
+            self._batches.changes.unsubscribe(name)
 
     def pause(self, name: str, reason: str = "asked to") -> None:
         """Pauses all queries of a name: they give no outputs and never see documents that arrive meanwhile. Raises
         UnknownQuery if there is none, and StoreError."""
         with self._batches.whole():
-            self._components.changes.pause(name, reason)
+            self._batches.changes.pause(name, reason)
 
     def resume(self, name: str) -> None:
         """Resumes all queries of a name. They also see stored documents from before the pause. Raises UnknownQuery if
         there is none, and StoreError."""
         with self._batches.whole():
-            self._components.changes.resume(name)
+            self._batches.changes.resume(name)
 
     def queries(self) -> dict[str, list[str]]:
         """Returns the texts of the registered queries by name. Raises nothing."""
         texts: dict[str, list[str]] = {}
-        for subscription in self._components.registry.subscriptions.values():
+        for subscription in self._batches.registry.subscriptions.values():
             texts.setdefault(subscription.name, []).append(subscription.text)
         return texts
 
@@ -320,7 +314,7 @@ class CoreEngine:
     def finish(self) -> Outputs:
         """Ends a finite run: answers event queries over all waiting events, if it began without `settle`; without a
         state, decides all absences. Later events follow these. Returns the outputs. Raises StoreError."""
-        if (known := self._components.registry).events.running.forms or (known.absent and self._directory is None):
+        if (known := self._batches.registry).events.running.forms or (known.absent and self._directory is None):
             return self._process((), lasts=self._directory is not None)
         self._last_dead_letters = []
         return Outputs()
@@ -350,16 +344,16 @@ class CoreEngine:
     def outputs(self, after: int = -1) -> OutputStream:
         """Returns an iterable of the stored outputs whose `seq` is greater than `after`, by `seq`. A consumer that
         stores its last `seq` can resume from it, also after a restart. Raises StoreError."""
-        return self._components.outbox.outputs(after)
+        return self._batches.outbox.outputs(after)
 
     @property
     def last_seq(self) -> int:
         """The `seq` of the last committed output; -1 if there is none."""
-        return self._components.ledger.next_seq - 1
+        return self._batches.ledger.next_seq - 1
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Yields all stored dead letters, in no particular order. Raises StoreError."""
-        return self._components.ledger.dead_letters()
+        return self._batches.ledger.dead_letters()
 
     def last_dead_letters(self) -> list[dict[str, Any]]:
         """Returns the dead letters of the last batch. Raises nothing."""
@@ -412,40 +406,40 @@ class Session(CoreEngine):
     def unsubscribe(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
         """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
-            self._components.changes.unsubscribe(name, metadata_for)
+            self._batches.changes.unsubscribe(name, metadata_for)
 
     def pause(self, name: str, reason: str = "asked to", *, metadata_for: MetadataFor = no_metadata) -> None:
         """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
-            self._components.changes.pause(name, reason, metadata_for)
+            self._batches.changes.pause(name, reason, metadata_for)
 
     def resume(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
         """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
-            self._components.changes.resume(name, metadata_for)
+            self._batches.changes.resume(name, metadata_for)
 
     @property
     def registry(self) -> Registry:
-        return self._components.registry
+        return self._batches.registry
 
     @property
     def catalog(self) -> Catalog:
-        return self._components.registry.catalog
+        return self._batches.registry.catalog
 
     @property
     def records(self) -> Records:
-        return self._components.records
+        return self._batches.records
 
     def ties(self, *, here: bool = False) -> dict[str, int]:
         """Returns the number of document pairs that FOLLOWED BY excluded only for equal times, by query name, most
         first. With `here`, only since the engine was opened."""
-        return self._components.pipeline.ties.of(self.registry.subscriptions.values(), here=here)
+        return self._batches.pipeline.ties.of(self.registry.subscriptions.values(), here=here)
 
     def ties_at_least(self, *, here: bool = False) -> set[str]:
-        return self._components.pipeline.ties.at_least(self.registry.subscriptions.values(), here=here)
+        return self._batches.pipeline.ties.at_least(self.registry.subscriptions.values(), here=here)
 
     def added_at(self, qid: int) -> int:
-        return self._components.stored_queries.added_at(qid)
+        return self._batches.stored_queries.added_at(qid)
 
     def take_paused(self) -> dict[str, str]:
         """Returns and clears the queries paused for their quota since the last call: reasons by name."""
@@ -467,9 +461,9 @@ class Session(CoreEngine):
     def evaluate(self, documents: DataFrame) -> EvaluatedRows:
         """Runs stage 1 over a data frame on Spark's executors. Its columns are `stream`, `xml` (null without a
         document), and any others. Raises NotOnSpark on DuckDB."""
-        if not isinstance(self._components.stage1, SparkStage):
+        if not isinstance(self._batches.stage1, SparkStage):
             raise NotOnSpark("only an engine on Spark can evaluate data frames")
-        return EvaluatedRows(self._components.stage1, documents)
+        return EvaluatedRows(self._batches.stage1, documents)
 
     def commit_metadata(self, metadata: CommitMetadata) -> None:
         self._batches.commit_metadata(metadata)
@@ -508,7 +502,7 @@ class Session(CoreEngine):
         """Returns the counters of stage 1: cached automaton `states`; `groups` of edges that bind together; `flushes`
         of states and shapes; `shape_hits` and `shape_misses` of document shapes. On Spark these describe the driver,
         with `spread_documents` sent to executors and `broadcasts` of the patterns."""
-        return self._components.stage1.counters()
+        return self._batches.stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
         """Returns the counters of stage 2, by plan.
@@ -527,78 +521,76 @@ class Session(CoreEngine):
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
         """Returns the last plan, and the cost of each template in the last batch that matched it; None before the first
         batch. Survives a restart after `close`."""
-        return (self._plan, costs) if (costs := self._store.costs()) else self._components.ledger.costs()
+        return (self._plan, costs) if (costs := self._store.costs()) else self._batches.ledger.costs()
 
     def lines(self, after: int = -1) -> OutputStream:
         """Returns the same outputs as `outputs`, in line order: by t1, query, documents, nodes."""
-        return self._components.outbox.lines(after)
+        return self._batches.outbox.lines(after)
 
     def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
         """Returns candidate matches behind stored outputs, by `seq`: the form of its query (None in earlier formats),
         and its docids in the query's order."""
-        return self._components.outbox.matches_behind(outputs)
+        return self._batches.outbox.matches_behind(outputs)
 
     def removed_queries(self, name: str) -> dict[str, CompiledQuery]:
         """Returns removed queries of a name by form id, except those that this version cannot read."""
-        return self._components.stored_queries.removed(name)
+        return self._batches.stored_queries.removed(name)
 
     def position(self, sink: str) -> Position:
-        return self._components.outbox.position(sink)
+        return self._batches.outbox.position(sink)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        return self._components.ledger.offsets()
+        return self._batches.ledger.offsets()
 
     def setting(self, key: str) -> str | None:
-        return self._components.ledger.setting(key)
+        return self._batches.ledger.setting(key)
 
     def settings(self, prefix: str) -> dict[str, str]:
         """Returns the latest settings with a prefix, by the rest of their keys."""
-        return self._components.ledger.settings(prefix)
+        return self._batches.ledger.settings(prefix)
 
     def answer_to(self, command: str) -> str | None:
         """Returns the stored answer to a command id, or None if it is not done."""
-        return self._components.ledger.answer_to(command)
+        return self._batches.ledger.answer_to(command)
 
     def watermarks(self) -> dict[str, int]:
         """Returns the watermark of each external stream that has one; without lateness, the stored ones."""
-        if is_lateness_bounded(self._components.watermarks.timing.lateness):
-            return self._components.watermarks.by_stream()
+        if is_lateness_bounded(self._batches.watermarks.timing.lateness):
+            return self._batches.watermarks.by_stream()
         return self._stored_watermarks
 
     @cached_property
     def _stored_watermarks(self) -> dict[str, int]:
         """Constant while there is no lateness."""
-        return by_stream(*saved_watermarks(self._components.ledger))
+        return by_stream(*saved_watermarks(self._batches.ledger))
 
     def waiting_events(self) -> WaitingCounts | None:
         """Returns how far event queries are answered and what waits; None without event queries."""
-        return self._components.pipeline.patterns.waiting()
+        return self._batches.pipeline.patterns.waiting()
 
     def waiting_absences(self) -> dict[str, int]:
         """Returns the number of documents with undecided absences, by query name."""
-        return self._components.pipeline.operators.waiting() if self.registry.absent else {}
+        return self._batches.pipeline.absences.waiting() if self.registry.absent else {}
 
     def never_decided(self) -> dict[str, str]:
         """Returns the queries whose absences are never decided, each with the stream whose lateness is unlimited."""
-        return self._components.pipeline.operators.never_decided() if self.registry.absent else {}
+        return self._batches.pipeline.absences.never_decided() if self.registry.absent else {}
 
     def horizon(self) -> tuple[int | None, int | None]:
         """Returns the least watermark of the streams that queries read, and the time before which no document can
         match; None where there is none."""
         known = self.watermarks()
         horizon = min(
-            (known.get(stream, EARLIEST) for stream in self._components.registry.outside() - {EVENT_TIME}),
+            (known.get(stream, EARLIEST) for stream in self._batches.registry.outside() - {EVENT_TIME}),
             default=EARLIEST,
         )
-        evictable = self._components.eviction.before(horizon)
+        evictable = self._batches.eviction.before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     def lag(self) -> int | None:
         """Returns the microseconds from the newest document since opening to the clock, or None."""
         return (
-            None
-            if self._components.watermarks.newest is None
-            else self._components.now() - self._components.watermarks.newest
+            None if self._batches.watermarks.newest is None else self._batches.now() - self._batches.watermarks.newest
         )
 
     def state_bytes(self) -> int | None:
@@ -611,11 +603,11 @@ class Session(CoreEngine):
 
     @property
     def batch(self) -> int:
-        return self._components.ledger.batch
+        return self._batches.ledger.batch
 
     @property
     def committed_at(self) -> int:
-        return self._components.ledger.committed_at
+        return self._batches.ledger.committed_at
 
     def committed_between(self, first: int, last: int) -> list[tuple[int, int]]:
         """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`."""

@@ -36,9 +36,10 @@ from mmqjp.answers.absence_partners import (
     wanted,
 )
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
-from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuples, stored_matches, value_of
+from mmqjp.answers.operators import Expanded, StepContext, Undecided, known_tuples, stored_matches, value_of
 from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
-from mmqjp.answers.quota import NEVER, OutOfSteps, Share, SharedAccount, Steps
+from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
+from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import EVENT_TIME, Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
@@ -49,17 +50,10 @@ from xscl.algebra.joins import JoinOp, Term
 
 
 class SeenBy:
-    def __init__(self, account: SharedAccount, share: Share, inputs: Inputs) -> None:
-        self._audience = account.audience
-        self._account, self._share, self._arrival = account, share, inputs.arrival
-        latest = max(self._audience.latest_since, self._audience.latest_gap)
-        self._all = None if latest < inputs.appeared and not share.first_qid else self._of_all()
-        self._latest = latest if self._all is None else self._all[-1]
-        self._least = int(self._audience.sinces[0]) if self._all is None else self._all[0]
+    """Documents after which recipients see everything: the `least`, the `latest`, and `every` one, sorted."""
 
-    def _of_all(self) -> list[int]:
-        gets = self._account.gets
-        return sorted({q.sees_after for q in self._audience.queries if gets(self._share, q, self._arrival)}) or [-1]
+    def __init__(self, least: int, latest: int, every: Callable[[], list[int]]) -> None:
+        self._least, self._latest, self._every = least, latest, every
 
     def partner_seen(self, partners: Partners, record: Record, binding: JointBinding, steps: Steps) -> int | None:
         """Returns the greatest document after which a recipient sees a partner: less than NOBODY if no recipient does,
@@ -68,9 +62,7 @@ class SeenBy:
             return None
         if self._least == self._latest or partners.first(record, binding, self._least, steps) is None:
             return NOBODY - 1
-        if self._all is None:
-            self._all = self._of_all()
-        for after in reversed(self._all):
+        for after in reversed(self._every()):
             if after < self._latest and partners.first(record, binding, after, steps) is not None:
                 return after
         return NOBODY - 1
@@ -317,7 +309,9 @@ def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Call
     return low, is_needed
 
 
-class AbsenceOperator(Operator):
+class AbsenceOperator:
+    """Its state is read at creation and written in `save`. A rollback restores the previous state."""
+
     def __init__(
         self,
         store: JoinEngine,
@@ -341,12 +335,6 @@ class AbsenceOperator(Operator):
 
     # ------------------------------------------------------------ operators
 
-    def _of(self, part: RowPart) -> Operator:
-        return self._queries if isinstance(part.first.owner, Subscription) else self._inner
-
-    def cutoff(self, part: RowPart, context: StepContext) -> int:
-        return self._of(part).cutoff(part, context)
-
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         assert isinstance(part, TargetGroup), "absences have no literal tests"
         steps = Steps(self._quota.work)
@@ -358,6 +346,7 @@ class AbsenceOperator(Operator):
         return ()
 
     def is_due(self, greatest: Mapping[str, int] | None) -> bool:
+        """Whether `on_watermark` would yield anything at these greatest times, by stream."""
         return any(
             self._wanted(plan, self._kept.due(group, self._watermark(group, greatest), self._decided))
             for group, plans in self._plans.groups.items()
@@ -366,7 +355,7 @@ class AbsenceOperator(Operator):
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
-        of all streams."""
+        of all streams. Called again once its results are answered, until it yields nothing."""
         has_given = False
         while not has_given and (ready := self._ready(self._due(context, greatest), context)):
             for group, plan, entries in ready:
@@ -412,7 +401,8 @@ class AbsenceOperator(Operator):
         last = max(qids, default=-1) if plan.part.form is not None else min(qids, default=-1)
         return last >= told_before
 
-    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+    def undecided(self, greatest: Mapping[str, int] | None) -> Undecided:
+        """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
         forms, streams = set[str](), set[HiddenStream]()
         for group, plans in self._plans.groups.items():
             entries = self._kept.due(group, self._watermark(group, greatest), self._decided)
@@ -420,11 +410,12 @@ class AbsenceOperator(Operator):
                 if self._wanted(plan, entries):
                     if plan.part.form is not None:
                         forms.add(plan.part.form.id)
-                    elif isinstance(plan.owner, HiddenStream):
-                        streams.add(plan.owner)
+                    else:
+                        streams.add(plan.part.hidden_stream)
         return forms, streams
 
     def waiting(self) -> dict[str, int]:
+        """Returns the number of undecided left documents by query name."""
         found: dict[str, set[int]] = {}
         for (row, op, window, stream), plans in self._plans.groups.items():
             self._kept.load(row, self._decided)
@@ -440,6 +431,7 @@ class AbsenceOperator(Operator):
         return {name: len(docids) for name, docids in sorted(found.items())}
 
     def never_decided(self) -> dict[str, str]:
+        """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
         lateness, found = self._watermarks.timing.lateness, dict[str, str]()
         for (_, _, _, stream), plans in self._plans.groups.items():
             sources = sorted(self._registry.sources(stream) - {EVENT_TIME})
@@ -475,22 +467,9 @@ class AbsenceOperator(Operator):
         self, part: TargetGroup, context: StepContext, inputs: Inputs, take: Callable[[], tuple[int, int]]
     ) -> bool:
         """Charges the plan nodes of a part; `take` returns outputs and steps. Returns whether any gets the match."""
-        if part.form is not None:
-            account = context.accounts.of(part.form)
-            share = account.share(-1, inputs, context.accounts.first_qid)
-            if share is None:
-                return False
-            account.charge(inputs.arrival, share, *take())
-            return True
-        stream = part.first.owner
-        assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-        wanting = context.accounts.wanting(stream, inputs)
-        if not wanting or not context.serves(stream):
-            return False
-        outputs, steps = take()
-        for readers in wanting:
-            readers.charge_all(inputs.arrival, outputs, steps)
-        return True
+        if payers := context.payers(part, inputs):
+            charge(payers, inputs.arrival, *take())
+        return bool(payers)
 
     def _size(
         self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
@@ -546,53 +525,46 @@ class AbsenceOperator(Operator):
         self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: StepContext, told_before: int
     ) -> Iterator[Expanded]:
         """Yields the outputs of an entry for queries from number `told_before` on."""
-        record = inputs[0]
+        part, record, steps = plan.part, inputs[0], Steps(self._quota.work)
         match = Match(plan.row, entry.docid, None, entry.nodes)
         partners = Partners(self._records, self._kept.order, plan.op, plan.window, plan.watched)
-        steps = Steps(self._quota.work)
-        if plan.part.form is None:
-            if told_before and isinstance(plan.owner, HiddenStream):
-                # There may be tuples from when other queries read the stream.
-                known = frozenset(known_tuples(self._store, [plan.owner.stream]))
-                context = replace(context, known_tuples=known)
-            yield from self._decide_tuples(plan, match, inputs, partners, context, steps)
+        if part.form is None and told_before:
+            # There may be tuples from when other queries read the stream.
+            known = frozenset(known_tuples(self._store, [part.hidden_stream.stream]))
+            context = replace(context, known_tuples=known)
+        if not (payers := context.payers(part, inputs, first_qid=told_before)):
             return
-        account = context.accounts.of(plan.part.form)
-        share = account.share(-1, inputs, max(told_before, context.accounts.first_qid))
-        if share is None:
-            return
-        seen_by = SeenBy(account, share, inputs)
+        seen_by, documents = self._seen_by(part, payers[0][1], inputs, context), list[Record]()
         try:
             alone = [
                 Alone(binding, until)
-                for binding in context.bindings.of(plan.part, (record,), entry.nodes, steps)
+                for binding in context.bindings.of(part, (record,), entry.nodes, steps)
                 if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
             ]
+            for one in alone if part.form is None else ():
+                documents += self._inner.tuple_of(part.hidden_stream, context, inputs, one.binding, steps)
         except OutOfSteps:
-            account.charge(inputs.arrival, share, 0, self._quota.work + 1)
+            charge(payers, inputs.arrival, 0, self._quota.work + 1)
             return
         if partners.in_vain:
-            account.charge(inputs.arrival, share, 0, partners.in_vain)
-        yield from self._queries.answer_alone(plan.part, account, share, context, match, inputs, alone)
+            charge(payers, inputs.arrival, 0, partners.in_vain)
+        if documents:
+            yield Expanded(documents=documents)
+        if part.form is not None:
+            yield from self._queries.answer_alone(part, payers[0][1], context, match, inputs, alone)
 
-    def _decide_tuples(
-        self, plan: LeftPlan, match: Match, inputs: Inputs, partners: Partners, context: StepContext, steps: Steps
-    ) -> Iterator[Expanded]:
-        stream, record = plan.owner, inputs[0]
-        assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-        wanting = context.accounts.wanting(stream, inputs)
-        if not wanting:
-            return
-        sees_after = [query.sees_after for query in stream.readers(self._registry.readers) if query.active]
-        found: list[Record] = []
-        try:
-            for binding in context.bindings.of(plan.part, (record,), match.nodes, steps):
-                if partners.first(record, binding, min(sees_after), steps) is None:
-                    found += self._inner.tuple_of(stream, context, inputs, binding, steps)
-        except OutOfSteps:
-            partners.in_vain = self._quota.work + 1
-            found.clear()
-        for readers in wanting:
-            readers.charge_all(inputs.arrival, 0, partners.in_vain)
-        if found:
-            yield Expanded(documents=found)
+    def _seen_by(self, part: TargetGroup, share: Share, inputs: Inputs, context: StepContext) -> SeenBy:
+        if part.form is None:
+            readers = part.hidden_stream.readers(self._registry.readers)
+            least = min(query.sees_after for query in readers if query.active)
+            return SeenBy(least, least, list)
+        account, audience = context.accounts.of(part.form), part.form.audience
+
+        def every() -> list[int]:
+            return sorted({q.sees_after for q in audience.queries if account.gets(share, q, inputs.arrival)}) or [-1]
+
+        latest = max(audience.latest_since, audience.latest_gap)
+        if latest < inputs.appeared and not share.first_qid:
+            return SeenBy(int(audience.sinces[0]), latest, every)
+        known = every()
+        return SeenBy(known[0], known[-1], lambda: known)

@@ -490,9 +490,7 @@ def terms_of(part: TargetGroup) -> Sequence[Term]:
     """Returns the terms that distinguish the outputs of an absence."""
     if part.form is not None:
         return part.form.selection.terms
-    stream = part.first.owner
-    assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-    return [Term(var) for var in stream.hidden.variables]
+    return [Term(var) for var in part.hidden_stream.hidden.variables]
 
 
 def _absent(owner: Owner) -> Sequence[Absent]:

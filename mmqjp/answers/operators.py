@@ -6,7 +6,6 @@ order in which a step finds them. Backfill answers new queries over stored docum
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -16,26 +15,24 @@ from typing import NamedTuple
 import numpy as np
 
 from common.bounds import EARLIEST, INFINITE, LATEST
-from common.limits import Quota
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import flatten_edges, read_edge_groups
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
 from mmqjp.answers.quota import NEVER, EqualTimeBudget, Share, SharedAccount
-from mmqjp.answers.usage import Accounts, Cutoff
+from mmqjp.answers.usage import Accounts, Cutoff, Payers
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record
-from mmqjp.documents.watermarks import Progress, Watermarks
-from mmqjp.queries.forms import Form, RowPart
+from mmqjp.documents.watermarks import Progress
+from mmqjp.queries.forms import Form, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
 from mmqjp.queries.registry import KnownQueries, Registry, behind
 from mmqjp.state.eviction import AskedKey, JoinState, OnceKeyStore, arriving
-from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import ToldRow, hidden_tuples
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.joins import NEGATED, Term
+from xscl.algebra.joins import Term
 
 OnceKey = tuple[int, int]
 """Two halves of a key's digest."""
@@ -218,54 +215,12 @@ class StepContext:
     its matches, if they are not very many: the first ones depend on the plan."""
     put_off: AllPutOff = field(default_factory=dict)
 
-    def serves(self, owner: Owner) -> bool:
-        return owner.active if self.owners is None else owner in self.owners
-
-
-class Operator(ABC):
-    """Behaviour of one kind of plan node. State is read at creation and written in `save`. By itself, an operator
-    ignores watermarks and keeps nothing."""
-
-    @abstractmethod
-    def cutoff(self, part: RowPart, context: StepContext) -> int:
-        """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
-
-    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        """Returns the budget for examining pairs with equal times, where the part excludes them; None if it does not
-        examine them."""
-        return None
-
-    @abstractmethod
-    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their
-        accounts; a node over its quota gets nothing."""
-
-    def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Whether `on_watermark` would yield anything at these greatest times, by stream."""
-        return False
-
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        """Yields the decisions at these greatest times, by stream; None stands for the end of all streams. Called again
-        once its results are answered, until it yields nothing."""
-        return iter(())
-
-    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
-        return set(), set()
-
-    def waiting(self) -> Mapping[str, int]:
-        """Returns the number of undecided left documents by query name."""
-        return {}
-
-    def never_decided(self) -> Mapping[str, str]:
-        """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
-        return {}
-
-    def save(self) -> None:  # noqa: B027  # some operators have no state
-        """Called before commit; writes the state to restore."""
-
-    def finish_batch(self, *, committed: bool) -> None:  # noqa: B027  # some have none
-        """Called after commit or rollback; a rollback restores the previous state."""
+    def payers(self, part: TargetGroup, inputs: Inputs, width: int = -1, first_qid: int = 0) -> Payers:
+        """Returns the accounts of those that get a match of documents `width` microseconds apart."""
+        stream = part.first.owner
+        if isinstance(stream, HiddenStream) and not (stream.active if self.owners is None else stream in self.owners):
+            return []
+        return self.accounts.payers(part, inputs, width, first_qid)
 
 
 def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:
@@ -288,46 +243,9 @@ def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> Bound
     return BoundValue(record, node, term.functions)
 
 
-class Operators:
-    """An engine's operators by kind of plan node, and the absence operator."""
-
-    def __init__(self, by_kind: Mapping[type[Owner], Operator], absences: Operator | None = None) -> None:
-        self._by_kind, self._absences = dict(by_kind), absences
-        self._all = [*by_kind.values(), *([] if absences is None else [absences])]
-
-    def of(self, part: RowPart) -> Operator:
-        if self._absences is not None and part.op in NEGATED:
-            return self._absences
-        return self._by_kind[type(part.first.owner)]
-
-    def is_due(self, greatest: Mapping[str, int]) -> bool:
-        return any(operator.is_due(greatest) for operator in self._all)
-
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        for operator in self._all:
-            yield from operator.on_watermark(context, greatest)
-
-    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        found = [operator.undecided(greatest) for operator in self._all]
-        return set().union(*(forms for forms, _ in found)), set().union(*(streams for _, streams in found))
-
-    def waiting(self) -> dict[str, int]:
-        return {name: count for operator in self._all for name, count in operator.waiting().items()}
-
-    def never_decided(self) -> dict[str, str]:
-        return {name: stream for operator in self._all for name, stream in operator.never_decided().items()}
-
-    def save(self) -> None:
-        for operator in self._all:
-            operator.save()
-
-    def finish_batch(self, *, committed: bool) -> None:
-        for operator in self._all:
-            operator.finish_batch(committed=committed)
-
-
-MakeOperators = Callable[[JoinEngine, Registry, Records, Ledger, Watermarks, Quota], Operators]
-"""Creates an engine's operators, which persist state through the ledger."""
+OnMatch = Callable[[RowPart, StepContext, Match, Inputs], Sequence[Expanded]]
+"""Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their accounts;
+a node over its quota gets nothing."""
 
 
 class QuotaExceeded(Exception):
@@ -358,28 +276,23 @@ class StepResult:
 class Expansion:
     """Expands a step's matches to the plan nodes that subscribe to their rows."""
 
-    def __init__(
-        self,
-        queries: KnownQueries,
-        records: StoredRecords,
-        operator_of: Callable[[RowPart], Operator],
-        context: StepContext,
-    ) -> None:
-        self._queries, self._records, self._operator_of, self._context = queries, records, operator_of, context
+    def __init__(self, queries: KnownQueries, records: StoredRecords, on_match: OnMatch, context: StepContext) -> None:
+        self._queries, self._records, self._on_match, self._context = queries, records, on_match, context
 
     def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
         for match in matches:
             inputs = Inputs([self._records[docid] for docid in match.docids])
             found: list[Expanded] = []
             for part in self._queries.parts_of_row(match.row):
-                found += self._operator_of(part).on_match(part, self._context, match, inputs)
+                found += self._on_match(part, self._context, match, inputs)
             yield inputs, found
 
     def closed(self, rows: Iterable[int]) -> dict[int, int]:
         """Maps rows of R_T to the arrival from which no plan node needs their matches; omits rows without one."""
-        if not self._context.accounts.is_limited():
+        accounts = self._context.accounts
+        if not accounts.is_limited():
             return {}
-        closed = {row: max(map(self._cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
+        closed = {row: max(map(accounts.cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
     def looking(self, row: int) -> list[EqualTimeBudget] | None:
@@ -388,12 +301,9 @@ class Expansion:
         parts = self._queries.parts_of_row(row)
         if any(part.op != "FOLLOWED BY" for part in parts):
             return None
-        found = [self._operator_of(part).looking(part, self._context) for part in parts]
+        found = map(self._context.accounts.looking, parts)
         looking = [one for one in found if one is not None]
         return looking if all(one.is_limited for one in looking) else None
-
-    def _cutoff(self, part: RowPart) -> int:
-        return self._operator_of(part).cutoff(part, self._context)
 
 
 def stored_matches(

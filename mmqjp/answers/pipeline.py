@@ -29,8 +29,6 @@ from mmqjp.answers.matches import Match, as_batch, match_rows
 from mmqjp.answers.operators import (
     Expanded,
     Expansion,
-    MakeOperators,
-    Operators,
     Pause,
     QuotaExceeded,
     StepContext,
@@ -46,12 +44,13 @@ from mmqjp.answers.query_operators import InnerJoinOperator, MatchReader, QueryO
 from mmqjp.answers.quota import Arrivals
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
 from mmqjp.documents.admission import Admission, EvaluatedBatch
-from mmqjp.documents.record import Record, Records
+from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill
 from mmqjp.queries.compile import Compiler, UnreadableQuery
-from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
+from mmqjp.queries.forms import RowPart
+from mmqjp.queries.model import Members, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, arriving, prune, prune_offsets
@@ -63,6 +62,7 @@ from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
 from xpath_stage.spark import SparkStage
+from xscl.algebra.joins import NEGATED
 from xscl.syntax import Script
 
 if TYPE_CHECKING:
@@ -85,18 +85,17 @@ class Pipeline:
         registry: Registry,
         records: Records,
         state: JoinState,
-        outbox: Outbox,
-        operators: Operators,
+        watermarks: Watermarks,
         quota: Quota,
-        telling: Telling,
         patterns: Patterns,
-        event_output: EventOutput,
         spread: SpreadAnswers | None = None,
     ) -> None:
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
-        self._registry, self._records, self._outbox, self.operators = registry, records, outbox, operators
-        self._quota, self._telling, self._spread = quota, telling, spread
-        self.patterns, self._event_output = patterns, event_output
+        self._registry, self._records, self.outbox = registry, records, Outbox(store, ledger, spread)
+        self._quota, self._telling, self._spread = quota, Telling(registry, OnceKeyStore(store)), spread
+        self.patterns, self._event_output = patterns, EventOutput(registry, records, ledger)
+        self._queries, self._inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
+        self.absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, self._queries, self._inner)
         self._usage = StoredUsage(store, ledger)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
@@ -170,7 +169,7 @@ class Pipeline:
     def _save(self, accounts: Accounts, *, stops: bool = False) -> None:
         """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document.
         `stops`: a publisher of events does."""
-        self.operators.save()
+        self.absences.save()
         self.patterns.save(snapshot=stops)
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
@@ -183,10 +182,10 @@ class Pipeline:
         return rows_table([(r.id, r.stream, r.t0, why, r.xml.encode(), now) for r, why in late], DEAD_LETTERS)
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        return self.operators.is_due(greatest) or self.patterns.is_due(greatest, clock)
+        return self.absences.is_due(greatest) or self.patterns.is_due(greatest, clock)
 
     def finish_batch(self, *, committed: bool) -> None:
-        self.operators.finish_batch(committed=committed)
+        self.absences.finish_batch(committed=committed)
         self.patterns.finish_batch(committed=committed)
         if self._spread is not None:
             self._spread.discard()
@@ -245,7 +244,7 @@ class Pipeline:
             pauses += self._event_output.pauses(self.patterns.exceeded_before, self._quota, BEGINNING, first_new)
         self._save(accounts)
         members = self._members(accounts, answers)
-        self._outbox.withhold_told(answers, members, first_new)
+        self.outbox.withhold_told(answers, members, first_new)
         return StepResult(answers, members, pauses)
 
     def _pauses(
@@ -298,8 +297,14 @@ class Pipeline:
             raise next(iter(failed.values()))
 
     def _reader(self, context: StepContext) -> MatchReader:
-        expansion = Expansion(self._registry, self._records, self.operators.of, context)
-        return MatchReader(expansion, self._records, self._arrivals, self._registry.template_of, self._outbox)
+        expansion = Expansion(self._registry, self._records, self._on_match, context)
+        return MatchReader(expansion, self._records, self._arrivals, self._registry.template_of, self.outbox)
+
+    def _on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+        operator: AbsenceOperator | QueryOperator | InnerJoinOperator = self.absences
+        if part.op not in NEGATED:
+            operator = self._queries if isinstance(part.first.owner, Subscription) else self._inner
+        return operator.on_match(part, context, match, inputs)
 
     def _settled(
         self,
@@ -314,13 +319,13 @@ class Pipeline:
         answers: list[Answer] = []
         while True:
             documents: list[Record] = []
-            if found := list(self.operators.on_watermark(context, greatest)):
+            if found := list(self.absences.on_watermark(context, greatest)):
                 answers += self._decided(found)
                 documents = [document for item in found for document in item.documents]
             elif context.put_off:
-                told = self._telling.decide(context.put_off, self._ledger.batch, self.operators.undecided(greatest))
+                told = self._telling.decide(context.put_off, self._ledger.batch, self.absences.undecided(greatest))
                 answers += told.answers
-                self._outbox.save_untold(told.untold)
+                self.outbox.save_untold(told.untold)
                 documents = told.documents
             else:
                 return answers
@@ -334,7 +339,7 @@ class Pipeline:
             if item.answer is None:
                 continue
             if item.match is not None:
-                item.answer.matches.append(self._outbox.next_match + len(rows))
+                item.answer.matches.append(self.outbox.next_match + len(rows))
                 rows.append((item.match, item.answer))
             if not (item.duplicate or item.put_off):
                 answers.append(item.answer)
@@ -342,7 +347,7 @@ class Pipeline:
             times = [(answer.t0, answer.t1) for _, answer in rows]
             template_of = self._registry.template_of
             matches = as_batch([match for match, _ in rows])
-            self._outbox.save_matches(match_rows(matches, times, self._outbox.next_match, template_of))
+            self.outbox.save_matches(match_rows(matches, times, self.outbox.next_match, template_of))
         return answers
 
     def _first_round(
@@ -374,111 +379,6 @@ class Pipeline:
         return self.patterns.step(self._witnesses(records, None))
 
 
-@dataclass(frozen=True, slots=True)
-class Components:
-    store: JoinEngine
-    ledger: Ledger
-    watermarks: Watermarks
-    records: Records
-    stage1: XPathStage | SparkStage
-    stored_queries: StoredQueries
-    registry: Registry
-    changes: QueryChanges
-    state: JoinState
-    eviction: Eviction
-    admission: Admission
-    outbox: Outbox
-    pipeline: Pipeline
-    now: Now
-
-
-def make_operators(
-    store: JoinEngine, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
-) -> Operators:
-    queries, inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
-    absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, queries, inner)
-    return Operators({Subscription: queries, HiddenStream: inner}, absences)
-
-
-def open_components(
-    store: JoinEngine,
-    ledger: Ledger,
-    stage1: XPathStage | SparkStage,
-    timing: Timing,
-    quota: Quota,
-    max_document: int | None,
-    max_nodes: int | None,
-    make_operators: MakeOperators,
-    now: Now,
-    *,
-    has_executors: bool,
-    make_kernel: MakeKernel = Kernel,
-) -> Components:
-    """Opens the components over a store and registers its queries; migrates older formats.
-
-    A document may have at most `max_document` bytes and `max_nodes` elements and attributes; None is unlimited.
-    `has_executors`: the store is on Spark. `make_kernel` creates the kernel of event queries. Raises StoreError if the
-    store cannot be read.
-    """
-    with gc_paused(lasting=True):
-        stored_queries, compiler = StoredQueries(store), Compiler()
-        registry = Registry(stored_queries.catalog(), stage1, store)
-        if not migrate(store, ledger, stored_queries, registry, compiler, partial(number_outputs, store, ledger)):
-            stored_queries.restore(registry, compiler)
-    greatest: Mapping[str, int] = latest_stream_times(store, ledger) if is_lateness_bounded(timing.lateness) else {}
-    watermarks, records = Watermarks(timing, greatest, now()), Records(store)
-    running = registry.events.running
-
-    def made_of(stream: str) -> Collection[str] | None:
-        joined = registry.joined_of(stream)
-        return joined or (() if any(one.publishes for one in registry.named(stream)) else None)
-
-    patterns = Patterns(
-        running,
-        registry.catalog,
-        stage1.edges_of,
-        StoredEvents(store, ledger),
-        records,
-        make_kernel,
-        StoredDocumentEvents(store, records),
-        made_of,
-        settle=timing.settle,
-        limits=quota,
-    )
-    watermarks.released = lambda: patterns.horizon
-
-    def event_time(streams: Collection[str]) -> int:
-        registry.events.settle()
-        return patterns.first_since({} if patterns.moves else latest_stream_times(store, ledger), streams)
-
-    def keep_waiting() -> None:
-        try:
-            with whole_batch(store):
-                patterns.keep()
-        except BaseException:
-            patterns.finish_batch(committed=False)  # what waits may be restored in part
-            raise
-
-    changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time, keep_waiting)
-    state = JoinState(store, ledger, registry, stage1, records)
-    admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
-    told = OnceKeyStore(store)
-    eviction = Eviction(store, ledger, registry, watermarks, state, now)
-    spread = _spread_answers(store, ledger, registry, records, quota) if has_executors else None
-    outbox = Outbox(store, ledger, spread)
-    operators = make_operators(store, registry, records, ledger, watermarks, quota)
-    telling = Telling(registry, told)
-    event_output = EventOutput(registry, records, ledger)
-    pipeline = Pipeline(
-        stage1, store, ledger, registry, records, state, outbox, operators, quota, telling, patterns,
-        event_output, spread,
-    )  # fmt: skip
-    return Components(
-        store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,
-        outbox, pipeline, now,
-    )  # fmt: skip
-
-
 def _spread_answers(
     store: JoinEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota
 ) -> SpreadAnswers:
@@ -505,31 +405,102 @@ class _Tried(Exception):
 
 
 class Batches:
-    """Runs batches over an engine's components. Each is committed when the call returns."""
+    """The components over a store, and batches over them. Each is committed when the call returns."""
 
-    def __init__(self, components: Components) -> None:
-        self._components = components
+    def __init__(
+        self,
+        store: JoinEngine,
+        ledger: Ledger,
+        stage1: XPathStage | SparkStage,
+        timing: Timing,
+        quota: Quota,
+        max_document: int | None,
+        max_nodes: int | None,
+        now: Now,
+        *,
+        has_executors: bool,
+        make_kernel: MakeKernel = Kernel,
+    ) -> None:
+        """Registers the store's queries; migrates older formats.
+
+        A document may have at most `max_document` bytes and `max_nodes` elements and attributes; None is unlimited.
+        `has_executors`: the store is on Spark. `make_kernel` creates the kernel of event queries. Raises StoreError if
+        the store cannot be read.
+        """
+        self.store, self.ledger, self.stage1, self.now = store, ledger, stage1, now
+        with gc_paused(lasting=True):
+            self.stored_queries, compiler = StoredQueries(store), Compiler()
+            self.registry = registry = Registry(self.stored_queries.catalog(), stage1, store)
+            number = partial(number_outputs, store, ledger)
+            if not migrate(store, ledger, self.stored_queries, registry, compiler, number):
+                self.stored_queries.restore(registry, compiler)
+        greatest: Mapping[str, int] = latest_stream_times(store, ledger) if is_lateness_bounded(timing.lateness) else {}
+        self.watermarks, self.records = Watermarks(timing, greatest, now()), Records(store)
+        patterns = Patterns(
+            registry.events.running,
+            registry.catalog,
+            stage1.edges_of,
+            StoredEvents(store, ledger),
+            self.records,
+            make_kernel,
+            StoredDocumentEvents(store, self.records),
+            self._made_of,
+            settle=timing.settle,
+            limits=quota,
+        )
+        self.watermarks.released = lambda: patterns.horizon
+        self.changes = QueryChanges(
+            store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
+        )
+        state = self.state = JoinState(store, ledger, registry, stage1, self.records)
+        self.admission = Admission(
+            self.records.ids, self.watermarks, registry.sources, state.late_by, now, max_document, max_nodes
+        )
+        self.eviction = Eviction(store, ledger, registry, self.watermarks, state, now)
+        spread = _spread_answers(store, ledger, registry, self.records, quota) if has_executors else None
+        self.pipeline = Pipeline(
+            stage1, store, ledger, registry, self.records, state, self.watermarks, quota, patterns, spread
+        )
+        self.outbox = self.pipeline.outbox
+
+    def _made_of(self, stream: str) -> Collection[str] | None:
+        joined = self.registry.joined_of(stream)
+        return joined or (() if any(one.publishes for one in self.registry.named(stream)) else None)
+
+    def _event_time(self, streams: Collection[str]) -> int:
+        self.registry.events.settle()
+        patterns = self.pipeline.patterns
+        return patterns.first_since({} if patterns.moves else latest_stream_times(self.store, self.ledger), streams)
+
+    def _keep_waiting(self) -> None:
+        patterns = self.pipeline.patterns
+        try:
+            with whole_batch(self.store):
+                patterns.keep()
+        except BaseException:
+            patterns.finish_batch(committed=False)  # what waits may be restored in part
+            raise
 
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Wraps a store's batch, committed inside. If the block raises, restores every component."""
-        components = self._components
-        before = components.ledger.next_ids()
+        before = self.ledger.next_ids()
         try:
             yield
         except BaseException:
             self._roll_back(before)
             raise
-        for component in (components.stage1, components.state, components.pipeline):
-            component.finish_batch(committed=True)
-        components.ledger.batch += 1
+        self._finish_batch(committed=True)
+        self.ledger.batch += 1
+
+    def _finish_batch(self, *, committed: bool) -> None:
+        for component in (self.stage1, self.state, self.pipeline):
+            component.finish_batch(committed=committed)
 
     def _roll_back(self, before: NextIds) -> None:
-        components = self._components
-        for component in (components.stage1, components.state, components.pipeline):
-            component.finish_batch(committed=False)
-        components.ledger.restore_next_ids(before)
-        components.records.forget(components.ledger.next_docid)
+        self._finish_batch(committed=False)
+        self.ledger.restore_next_ids(before)
+        self.records.forget(self.ledger.next_docid)
 
     # ------------------------------------------------------------ documents
 
@@ -552,7 +523,7 @@ class Batches:
             except Exception as error:
                 if failures == MOST_FAILING:
                     raise
-                if not is_mended and self._components.store.mends(error):
+                if not is_mended and self.store.mends(error):
                     is_mended = True
                     continue
                 if not may_be_of_query(error):
@@ -565,17 +536,17 @@ class Batches:
 
     def _to_blame(self, error: Exception, failure: Callable[[], Exception | None]) -> dict[Subscription, str]:
         """Returns the queries whose own work made a batch fail, with the reason; none if it was something else."""
-        registry = self._components.registry
+        registry = self.registry
         if isinstance(error, UnreadableQuery):
             return {query: reason for query, reason in registry.unreadable().items() if registry.has_work(query)}
-        if blamed := self._components.pipeline.blamed:
+        if blamed := self.pipeline.blamed:
             return {query: failure_reason(error) for query, error in blamed.items()}
-        failing = failing_queries(registry, error, self._components.changes.without, failure)
+        failing = failing_queries(registry, error, self.changes.without, failure)
         return dict.fromkeys(failing, failure_reason(error))
 
     def _set_aside(self, blamed: Mapping[Subscription, str]) -> dict[str, str]:
         """Pauses queries, and takes the work from unreadable ones. Returns the reasons by name."""
-        changes, registry = self._components.changes, self._components.registry
+        changes, registry = self.changes, self.registry
         if not any(query.active for query in blamed):
             return {}
         # Operators follow the change after its commit, where a text that cannot be read would leave the batch halfway.
@@ -607,40 +578,37 @@ class Batches:
         *,
         is_trial: bool = False,
     ) -> BatchResult:
-        components = self._components
-        components.registry.flush()
-        taken_at = components.now()
-        before = components.ledger.next_ids()
+        self.registry.flush()
+        taken_at = self.now()
+        before = self.ledger.next_ids()
 
         def begin_again() -> None:
-            components.store.rollback()
+            self.store.rollback()
             self._roll_back(before)
-            components.store.begin()
+            self.store.begin()
 
-        with self.whole(), whole_batch(components.store):
-            admitted = components.admission.admit(documents, evaluated)
+        with self.whole(), whole_batch(self.store):
+            admitted = self.admission.admit(documents, evaluated)
             witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
             arrived = admitted.greatest()
-            greatest = components.watermarks.after(arrived, components.registry.outside(), taken_at)
-            clock = None if components.watermarks.timing.max_ahead is None else taken_at
-            answered = components.pipeline.answer(
-                admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts
-            )
-            late = components.pipeline.late_for_patterns(taken_at)
-            components.records.flush()
+            greatest = self.watermarks.after(arrived, self.registry.outside(), taken_at)
+            clock = None if self.watermarks.timing.max_ahead is None else taken_at
+            answered = self.pipeline.answer(admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts)
+            late = self.pipeline.late_for_patterns(taken_at)
+            self.records.flush()
             self._save_pauses(answered.pauses)
-            components.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
-            outputs = components.outbox.save_answers(answered.answers, answered.members)
+            self.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
+            outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
             if is_trial:
                 raise _Tried
-            components.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
-            components.eviction.evict(greatest)
-            if components.stage1.crowded:
+            self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
+            self.eviction.evict(greatest)
+            if self.stage1.crowded:
                 self._drop_groups()
-            components.state.save_reach()
-            components.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
-        components.watermarks.advance(greatest, arrived, components.now())
+            self.state.save_reach()
+            self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
+        self.watermarks.advance(greatest, arrived, self.now())
         return BatchResult(
             outputs,
             dead.to_pylist() if len(dead) else [],
@@ -652,19 +620,18 @@ class Batches:
     def pass_time(self) -> BatchResult | None:
         """Advances idle streams to the clock. Runs and returns an empty batch if that decides a query or lets join
         state be evicted; None otherwise."""
-        components = self._components
-        timing, now = components.watermarks.timing, components.now()
+        timing, now = self.watermarks.timing, self.now()
         if timing.idle_after is None or not is_lateness_bounded(timing.lateness):
             return None
-        greatest = components.watermarks.after({}, components.registry.outside(), now)
-        if self._is_due(greatest, now) or components.eviction.is_due(greatest):
+        greatest = self.watermarks.after({}, self.registry.outside(), now)
+        if self._is_due(greatest, now) or self.eviction.is_due(greatest):
             return self.process((), NO_METADATA, None)
-        components.watermarks.advance(greatest, {}, now)
+        self.watermarks.advance(greatest, {}, now)
         return None
 
     def _is_due(self, greatest: Mapping[str, int], now: int) -> bool:
         try:
-            return self._components.pipeline.is_due(greatest, now)
+            return self.pipeline.is_due(greatest, now)
         except Exception as error:
             if may_be_of_query(error):
                 return True  # a batch finds the query
@@ -674,8 +641,8 @@ class Batches:
 
     def set_aside(self, *, read_only: bool) -> dict[str, str]:
         """Pauses the queries that this version cannot read, and returns the reasons by name."""
-        self._components.registry.set_aside()
-        unreadable = self._components.registry.unreadable()
+        self.registry.set_aside()
+        unreadable = self.registry.unreadable()
         if not read_only:
             return self._set_aside(unreadable)
         for query, reason in unreadable.items():
@@ -693,43 +660,40 @@ class Batches:
             subscribed = self._subscribe_with_backfill(script, mode, metadata_for)
         else:
             with self.whole():
-                subscribed = self._components.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
-        if self._components.watermarks.timing.idle_after is not None:
-            warn_of_waiting(subscribed[0], self._components.pipeline.operators.never_decided())
+                subscribed = self.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
+        if self.watermarks.timing.idle_after is not None:
+            warn_of_waiting(subscribed[0], self.pipeline.absences.never_decided())
         return subscribed
 
     def _subscribe_with_backfill(
         self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor
     ) -> tuple[list[str], int, dict[str, str]]:
         """Reruns the backfill with cutoffs until no query exceeds its quota."""
-        components = self._components
         cutoffs: dict[int, Cutoff] = {}
         pauses: list[Pause] = []
         count = 0
 
         def greatest() -> Mapping[str, int]:
-            return latest_stream_times(components.store, components.ledger)
+            return latest_stream_times(self.store, self.ledger)
 
         def backfill(subscriptions: list[Subscription]) -> None:
             nonlocal count
             if not subscriptions:
                 return
-            taken_at = components.now()
-            fresh, until = components.admission.fresh, components.watermarks.greatest
-            answered = components.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
+            taken_at = self.now()
+            fresh, until = self.admission.fresh, self.watermarks.greatest
+            answered = self.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
             pauses[:] = answered.pauses
-            components.records.flush()
+            self.records.flush()
             self._save_pauses(pauses)
-            count = len(components.outbox.save_answers(answered.answers, answered.members))
-            components.ledger.save_batch(taken_at, 0, 0, count)
-            components.state.save_reach()
+            count = len(self.outbox.save_answers(answered.answers, answered.members))
+            self.ledger.save_batch(taken_at, 0, 0, count)
+            self.state.save_reach()
 
         while True:
             try:
                 with self.whole():
-                    names = components.changes.subscribe(
-                        script, mode, since=-1, metadata_for=metadata_for, within=backfill
-                    )
+                    names = self.changes.subscribe(script, mode, since=-1, metadata_for=metadata_for, within=backfill)
                 break
             except QuotaExceeded as exceeded:
                 cutoffs |= exceeded.cutoffs
@@ -738,19 +702,19 @@ class Batches:
     def _save_pauses(self, pauses: Sequence[Pause]) -> None:
         if pauses:
             rows = [(one.query.qid, one.docid, one.reason, one.arrival) for one in pauses]
-            self._components.changes.save_pauses(rows)
+            self.changes.save_pauses(rows)
 
     def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
         for pause in pauses:
-            self._components.registry.deactivate(pause.query)
+            self.registry.deactivate(pause.query)
             pause.query.pause(pause.docid, pause.reason)
         return {pause.query.name: pause.reason for pause in pauses}
 
     # ------------------------------------------------------------ maintenance
 
     def commit_metadata(self, metadata: CommitMetadata) -> None:
-        with self.whole(), whole_batch(self._components.store):
-            self._components.ledger.save_metadata(metadata)
+        with self.whole(), whole_batch(self.store):
+            self.ledger.save_metadata(metadata)
 
     def prune(
         self,
@@ -761,15 +725,14 @@ class Batches:
         owed: Owed | None,
     ) -> None:
         """See `mmqjp.engine.Session.prune`."""
-        components = self._components
-        horizon = components.watermarks.of(components.registry.outside())
-        with self.whole(), whole_batch(components.store):
-            evictable, now = components.eviction.before(horizon), components.now()
-            if (waiting := components.pipeline.patterns.oldest()) is not None:
+        horizon = self.watermarks.of(self.registry.outside())
+        with self.whole(), whole_batch(self.store):
+            evictable, now = self.eviction.before(horizon), self.now()
+            if (waiting := self.pipeline.patterns.oldest()) is not None:
                 evictable = min(evictable, waiting)
             dropped = prune(
-                components.store,
-                components.ledger,
+                self.store,
+                self.ledger,
                 evictable=evictable,
                 horizon=horizon,
                 keep=keep,
@@ -778,13 +741,12 @@ class Batches:
                 owed=owed,
             )
             if dropped is not None:
-                components.eviction.evict_for_good(dropped)
-                components.state.record_dropped(dropped)
-            components.records.ids.forget()
-            prune_offsets(components.store, components.ledger, sources, files)
+                self.eviction.evict_for_good(dropped)
+                self.state.record_dropped(dropped)
+            self.records.ids.forget()
+            prune_offsets(self.store, self.ledger, sources, files)
             self._drop_groups()
-            components.state.save_reach()
+            self.state.save_reach()
 
     def _drop_groups(self) -> None:
-        components = self._components
-        components.stage1.keep_groups(components.store.drop_groups(components.registry.catalog.edges()))
+        self.stage1.keep_groups(self.store.drop_groups(self.registry.catalog.edges()))

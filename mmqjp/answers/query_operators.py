@@ -21,7 +21,6 @@ from mmqjp.answers.matches import JointBinding, Match, match_rows, matches_in
 from mmqjp.answers.operators import (
     Expanded,
     Expansion,
-    Operator,
     PutOff,
     StepContext,
     as_published,
@@ -32,16 +31,15 @@ from mmqjp.answers.operators import (
 from mmqjp.answers.output import Answer, BoundValue, body
 from mmqjp.answers.quota import (
     MOST_STEPS,
-    NEVER,
     XML_CHARACTERS_PER_STEP,
     Arrivals,
-    EqualTimeBudget,
     OutOfSteps,
     Share,
     SharedAccount,
     Steps,
     TieCounts,
 )
+from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, tuple_record
 from mmqjp.queries.forms import DirectSelection, DirectTerm, Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Subscription, choice_of
@@ -217,7 +215,7 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
     form, whatever its rows, nodes and order. Takes at most the steps of `looking`, and costs the queries nothing."""
     if part.op != "FOLLOWED BY" or not is_tie(*inputs):
         return
-    arrival, looking = inputs.arrival, _account(part, context).looking
+    arrival, looking = inputs.arrival, context.accounts.of_part(part).looking
     if not looking.may(arrival):
         return
     one, other = sorted((inputs[0].parts, inputs[1].parts))
@@ -253,24 +251,18 @@ def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs,
         yield part.form_of_queries  # without residual predicates, a match always has a joint binding
 
 
-class QueryOperator(Operator):
+class QueryOperator:
     """Each distinct choice of documents and SELECT nodes is one answer to a form's members; each PUBLISHes it."""
 
     def __init__(self, registry: KnownQueries, records: StoredRecords, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
-
-    def cutoff(self, part: RowPart, context: StepContext) -> int:
-        return _account(part, context).cutoff
-
-    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        return _account(part, context).looking
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the answers of a part's forms, each once per row of R_T."""
         if not is_in_order(part, inputs):
             count_ties(part, context, match, inputs, self._quota)
             return ()
-        account = _account(part, context)
+        account = context.accounts.of_part(part)
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         if share is None:
             return ()
@@ -300,7 +292,6 @@ class QueryOperator(Operator):
     def answer_alone(
         self,
         group: TargetGroup,
-        account: SharedAccount,
         share: Share,
         context: StepContext,
         match: Match,
@@ -308,7 +299,7 @@ class QueryOperator(Operator):
         alone: Sequence[Alone],
     ) -> list[Expanded]:
         """Returns a form's answers from joint bindings without a partner, which are already charged."""
-        form = group.form_of_queries
+        form, account = group.form_of_queries, context.accounts.of_part(group)
         seen: dict[tuple[object, ...], int] = {}
         for one in alone:
             choice = _choice(form, inputs, self._values(form, one.binding)[0])
@@ -510,37 +501,24 @@ def _direct_value(term: DirectTerm, inputs: Inputs, nodes: Sequence[int]) -> Bou
     return BoundValue(record, variable.node(record.tree, nodes), functions)
 
 
-def _account(part: RowPart, context: StepContext) -> SharedAccount:
-    if isinstance(part, LiteralGroup):
-        return context.accounts.of_literals(part)
-    return context.accounts.of(part.form_of_queries)
-
-
 def _width(inputs: Inputs) -> int:
     return inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
 
 
-class InnerJoinOperator(Operator):
+class InnerJoinOperator:
     """Each distinct tuple of an inner join's variables is a document of its hidden stream."""
 
     def __init__(self, records: Records, quota: Quota) -> None:
         self._records, self._quota = records, quota
 
-    def cutoff(self, part: RowPart, context: StepContext) -> int:
-        stream = part.first.owner
-        assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
-        return max((readers.cutoff for readers in context.accounts.readers(stream)), default=NEVER)
-
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         """Returns the tuples not emitted before, until they exceed every reader's quota."""
-        target, stream = part.first, part.first.owner
-        assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
-        in_window = len(inputs) == 1 or inputs.t1 - inputs.t0 <= target.window
-        if not (context.serves(stream) and in_window and is_in_order(part, inputs)):
+        assert isinstance(part, TargetGroup), "only queries have literal tests"
+        if _width(inputs) > part.first.window or not is_in_order(part, inputs):
             return ()
-        wanting = context.accounts.wanting(stream, inputs)
-        if not wanting:
+        if not (payers := context.payers(part, inputs)):
             return ()
+        stream = part.hidden_stream
         found: list[Record] = []
         count = 0
         steps = Steps(allowed := self._quota.work)
@@ -554,8 +532,7 @@ class InnerJoinOperator(Operator):
                     break
                 if document is not None:
                     found.append(document)
-        for readers in wanting:
-            readers.charge_all(inputs.arrival, count, allowed - steps.left)
+        charge(payers, inputs.arrival, count, allowed - steps.left)
         return [Expanded(documents=found)] if found else ()
 
     def tuple_of(

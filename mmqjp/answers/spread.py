@@ -299,7 +299,7 @@ def answer_slice(
     for place in range(first.number):
         arrivals.add(first.docid + place, first.arrival + place)
     operator = QueryOperator(queries, records, step.quota)
-    expansion = Expansion(queries, records, lambda part: operator, context)
+    expansion = Expansion(queries, records, operator.on_match, context)
     reader = MatchReader(expansion, records, arrivals, queries.template_of, log)
     answers: list[Answer] = []
     rest: list[pa.RecordBatch] = []

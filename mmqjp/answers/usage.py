@@ -12,9 +12,20 @@ from typing import NamedTuple
 from common import limits
 from common.limits import Excess, LimitName, Quota, excess_text
 from join_stage.protocol import JoinEngine
-from mmqjp.answers.quota import NEVER, Account, Book, ChargeKey, Charges, Share, SharedAccount, TieCounts, Usage
+from mmqjp.answers.quota import (
+    NEVER,
+    Account,
+    Book,
+    ChargeKey,
+    Charges,
+    EqualTimeBudget,
+    Share,
+    SharedAccount,
+    TieCounts,
+    Usage,
+)
 from mmqjp.documents.record import Inputs
-from mmqjp.queries.forms import PREFIX, Form, LiteralGroup
+from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, publishers_behind
 from mmqjp.tables.ledger import Ledger
@@ -166,11 +177,16 @@ class ReaderGroup(Account):
         """Whether any reader gets a tuple of these documents."""
         return inputs.arrival < self.cutoff and inputs.are_seen_by(self.queries[0].sees)
 
-    def charge_all(self, arrival: int, outputs: int, work: int) -> None:
-        self.charge(arrival, _ALL_READERS, outputs, work)
-
     def _exceed(self, charges: Charges, excess: Excess) -> None:
         self._own_cutoff, self._over = excess.at, dict.fromkeys(self.queries, excess)
+
+
+Payers = Sequence[tuple[Account, Share]]
+
+
+def charge(payers: Payers, arrival: int, outputs: int, work: int) -> None:
+    for account, share in payers:
+        account.charge(arrival, share, outputs, work)
 
 
 class Accounts:
@@ -208,6 +224,9 @@ class Accounts:
             cutoffs = self._form_cutoffs.get(form.id, {})
             found = self._forms[form.id] = self._shared(form, others, cutoffs)
         return found
+
+    def of_part(self, part: RowPart) -> SharedAccount:
+        return self.of_literals(part) if isinstance(part, LiteralGroup) else self.of(part.form_of_queries)
 
     def of_literals(self, group: LiteralGroup) -> SharedAccount:
         """Returns the account of a literal group, charged for bindings tried; forms are charged for the results."""
@@ -292,9 +311,21 @@ class Accounts:
     def serve_all(self) -> None:
         self._all = True
 
-    def wanting(self, stream: HiddenStream, inputs: Inputs) -> list[ReaderGroup]:
-        """Returns the groups of readers that get a tuple of these documents."""
-        return [readers for readers in self.readers(stream) if readers.want(inputs)]
+    def payers(self, part: TargetGroup, inputs: Inputs, width: int, first_qid: int) -> Payers:
+        if isinstance(stream := part.first.owner, HiddenStream):
+            return [(readers, _ALL_READERS) for readers in self.readers(stream) if readers.want(inputs)]
+        share = (account := self.of_part(part)).share(width, inputs, max(first_qid, self.first_qid))
+        return [] if share is None else [(account, share)]
+
+    def cutoff(self, part: RowPart) -> int:
+        """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
+        if isinstance(stream := part.first.owner, HiddenStream):
+            return max((readers.cutoff for readers in self.readers(stream)), default=NEVER)
+        return self.of_part(part).cutoff
+
+    def looking(self, part: RowPart) -> EqualTimeBudget | None:
+        """Returns the budget for examining pairs with equal times; None if the part does not examine them."""
+        return None if isinstance(part.first.owner, HiddenStream) else self.of_part(part).looking
 
     def is_limited(self) -> bool:
         return bool(self._cutoffs) or any(account.is_limited for account in self._accounts())

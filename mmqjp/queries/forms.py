@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import ahocorasick
 from lxml import etree
 
-from mmqjp.queries.model import MANY, CompactSet, Owner, QuerySet, Subscription, Target, text_digest
+from mmqjp.queries.model import MANY, CompactSet, HiddenStream, Owner, QuerySet, Subscription, Target, text_digest
 from templates.witness import plain_node
 from xpath_stage.binder import Node, PatternPath
 from xpath_stage.documents import ParsedDocument
@@ -436,6 +436,12 @@ class TargetGroup:
     def form_of_queries(self) -> Form:
         assert self.form is not None, "queries have forms"
         return self.form
+
+    @property
+    def hidden_stream(self) -> HiddenStream:
+        owner = self.first.owner
+        assert isinstance(owner, HiddenStream), "what has no form is a hidden stream"
+        return owner
 
     @cached_property
     def op(self) -> JoinOp | None:

@@ -130,7 +130,7 @@ def test_what_waits_is_not_taken_over_in_part(monkeypatch: pytest.MonkeyPatch, t
     with Session("duckdb", state=tmp_path, settle=0) as engine:
         with monkeypatch.context() as patch:
             patch.setattr(Patterns, "_run_again", lambda self, reached, until: fails("", ""))
-            engine._components.changes.pause_queries({engine.registry.named("P")[0]: "it fails"})
+            engine._batches.changes.pause_queries({engine.registry.named("P")[0]: "it fails"})
         found = engine.process(documents[3:])
         assert [one.documents for one in found if one.query == "Q"] == [(f"d{n}", f"d{n + 1}") for n in range(1, 4)]
 

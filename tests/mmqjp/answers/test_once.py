@@ -217,12 +217,12 @@ def test_counts_of_queries_that_are_gone_are_dropped():
             engine.process(at(n, 2, 2 * n))
             assert engine.ties() == {"pairs": 1}
             engine.unsubscribe("pairs")
-        stored = engine._components.pipeline.ties._ledger.settings("ties ")
+        stored = engine._batches.pipeline.ties._ledger.settings("ties ")
         assert [len(text) < 400 for text in stored.values()] == [True]
         engine.subscribe("S//a->x FOLLOWED BY {x = y, INF} S//a[./b]->y; " + PAIRS.replace("S//", "T//"))
         engine.process([Document(f"t{n}", b"<a>v</a>", "T", SECOND) for n in range(2)])
         assert engine.ties() == {"pairs": 1}
-        assert sorted(map(bool, engine._components.pipeline.ties._ledger.settings("ties ").values())) == [False, True]
+        assert sorted(map(bool, engine._batches.pipeline.ties._ledger.settings("ties ").values())) == [False, True]
 
 
 BEGIN = 1_767_225_600 * SECOND

@@ -49,7 +49,7 @@ def test_silence_lets_go_of_state_without_a_document(engine: str, tmp_path: Path
         assert opened.pass_time() and kept(opened) < before and opened.batch == batch + 1
         assert opened.watermarks()["T"] == time.time - HOUR - 60 * SECOND
         behind = opened.registry.sources("P")
-        assert opened.horizon()[0] == opened._components.watermarks.of(behind) == time.time - HOUR - 60 * SECOND
+        assert opened.horizon()[0] == opened._batches.watermarks.of(behind) == time.time - HOUR - 60 * SECOND
         time.time += HOUR // 60 - 1
         assert not opened.pass_time()  # nothing more to let go of
         time.time += 2000 * SECOND
