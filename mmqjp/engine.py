@@ -32,18 +32,11 @@ from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedBatch, EvaluatedRows, warn_of
 from mmqjp.documents.record import Records
-from mmqjp.documents.watermarks import (
-    EVENT_TIME,
-    SETTLE,
-    Lateness,
-    Timing,
-    by_stream,
-    is_lateness_bounded,
-    saved_watermarks,
-)
+from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.compile import CompiledQuery
+from mmqjp.queries.model import EVENT_TIME
 from mmqjp.queries.registry import Registry
 from mmqjp.state.choice import (
     AUTO,
@@ -314,7 +307,7 @@ class CoreEngine:
     def finish(self) -> Outputs:
         """Ends a finite run: answers event queries over all waiting events, if it began without `settle`; without a
         state, decides all absences. Later events follow these. Returns the outputs. Raises StoreError."""
-        if (known := self._batches.registry).events.running.forms or (known.absent and self._directory is None):
+        if (known := self._batches.registry).events.running or (known.absent and self._directory is None):
             return self._process((), lasts=self._directory is not None)
         self._last_dead_letters = []
         return Outputs()

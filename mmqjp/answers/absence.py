@@ -30,7 +30,6 @@ from mmqjp.answers.absence_partners import (
     decided_at,
     decided_before,
     needed_from,
-    over_at,
     partners_from,
     terms_of,
     wanted,
@@ -41,12 +40,12 @@ from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinO
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Record, Records
-from mmqjp.documents.watermarks import EVENT_TIME, Progress, Watermarks, lateness_of
+from mmqjp.documents.watermarks import Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
-from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.model import EVENT_TIME, HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.ledger import Ledger
-from xscl.algebra.joins import JoinOp, Term
+from xscl.algebra.joins import JoinOp, Term, over_at
 
 
 class SeenBy:

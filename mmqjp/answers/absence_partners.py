@@ -46,10 +46,6 @@ def decided_at(op: JoinOp, window: int, t0: int) -> int:
     return t0 if op == "NOT PRECEDED BY" else deadline(t0, window) + 1
 
 
-def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
-    return t1 if op == "NOT PRECEDED BY" else max(t1, deadline(t0, window))
-
-
 def partners_from(op: JoinOp, window: int, t1: int) -> int:
     """Returns the earliest start of a partner of a left document that ends at `t1`."""
     if op == "NOT FOLLOWED BY":

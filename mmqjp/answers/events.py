@@ -30,8 +30,7 @@ from mmqjp.answers.kernels import (
 from mmqjp.answers.operators import Pause
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, element, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
-from mmqjp.queries.compile import read_by
-from mmqjp.queries.registry import EventForm, EventRegistry, Registry, running_form_id, since_of
+from mmqjp.queries.registry import EventForm, EventStatements, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import (
@@ -54,7 +53,7 @@ from templates.catalog import Catalog, Change
 from templates.events import EventPlacement, place_events
 from templates.witness import Witnesses, plain_node
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import EventPattern, Fold, NearPattern, Pattern, Statement, made_texts, sources_of
+from xscl.algebra.events import Fold, NearPattern, Pattern, Statement, made_texts, read_by, sources_of
 from xscl.algebra.values import number_text
 
 
@@ -253,7 +252,7 @@ class EventBackfill:
         self,
         forms: Mapping[str, EventForm],
         told: Collection[str],
-        definitions: Mapping[str, EventPattern],
+        definitions: Mapping[str, RegisteredDefinition],
         own: RunningForms,
         kept: StoredDocumentEvents,
         horizon: int,
@@ -265,7 +264,7 @@ class EventBackfill:
         for form in forms.values():
             for name in read_by(form.stream):
                 if name in definitions and name not in needs:
-                    self._placements[name], needs[name] = place_events(catalog, definitions[name])
+                    self._placements[name], needs[name] = place_events(catalog, definitions[name].pattern)
         own.follow(forms, forms)
         for name, found in kept.events(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
             own.take(name, found)
@@ -306,7 +305,7 @@ class Patterns:
 
     def __init__(
         self,
-        statements: EventRegistry,
+        statements: EventStatements,
         catalog: Catalog,
         edges_of: EdgesOf,
         stored: StoredEvents,
@@ -348,7 +347,7 @@ class Patterns:
     # ------------------------------------------------------------ statements
 
     def follow(self) -> None:
-        if not self._is_open and not self._statements.forms and self._time.horizon == BEGINNING:
+        if not self._is_open and not self._statements.running and self._time.horizon == BEGINNING:
             return
         self._follow_forms()
         self._pass_over(self._start())
@@ -358,12 +357,12 @@ class Patterns:
         if not self._is_open:
             self._open()
         elif self._statements.changed:
-            self.running.follow(self._statements.forms, self._statements.changed)
+            self.running.follow(self._statements.running, self._statements.changed)
             self._statements.changed.clear()
 
     def _start(self) -> int:
         """Returns the time from which there is anything to find: the horizon, or later if every form is newer."""
-        horizon, forms = self._time.horizon, self._statements.forms.values()
+        horizon, forms = self._time.horizon, self._statements.running.values()
         seen = max(horizon, BEGINNING + 1)  # a backfilled form is not newer, even if nothing has moved the horizon
         if any(form.since < seen for form in forms):  # mostly the first one, so that this takes no time
             return horizon
@@ -376,7 +375,7 @@ class Patterns:
 
     @property
     def moves(self) -> bool:
-        return self.is_begun and bool(self._statements.forms)
+        return self.is_begun and bool(self._statements.running)
 
     def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
         """Returns the time from which a new or resumed statement sees events: the horizon, or after the streams'
@@ -391,13 +390,13 @@ class Patterns:
         return max(horizon, last_horizon(BEGINNING, known, known, self._settle, lasts=True))
 
     def _follow_definitions(self) -> None:
-        placements, taken, ids = self._statements.placements, self._time.taken, self._statements.ids
-        if gone := [name for name, since in taken.items() if name not in placements or since.id != ids[name]]:
+        placements, taken, defined = self._statements.placements, self._time.taken, self._statements.definitions
+        if gone := [name for name, since in taken.items() if name not in placements or since.id != defined[name].id]:
             self.running.buffer.drop(gone)
             for name in gone:
                 del taken[name]
         if new := {name: placement for name, placement in placements.items() if name not in taken}:
-            taken |= {name: DefinitionCursor(ids[name], self.running.lineage.next) for name in new}
+            taken |= {name: DefinitionCursor(defined[name].id, self.running.lineage.next) for name in new}
             ends = range(self._time.horizon, END)
             for name, found in self._kept.events(new, self._statements.needs_of, ends, self.running.texts):
                 self._take(name, found)
@@ -443,7 +442,7 @@ class Patterns:
     # ------------------------------------------------------------ release
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        if not self.is_begun or not self._statements.forms:
+        if not self.is_begun or not self._statements.running:
             return False
         if not self._is_open:
             self._open()
@@ -491,7 +490,7 @@ class Patterns:
         self._follow_forms()
         # What waits in the buffer is for others, if there are any: then all go on together once time moves.
         if self._time.horizon == BEGINNING and all(
-            form.oldest >= first_new for form in self._statements.forms.values()
+            form.oldest >= first_new for form in self._statements.running.values()
         ):
             self._pass_over(self._first_horizon(greatest, self._outside()))
         self.follow()
@@ -514,7 +513,7 @@ class Patterns:
     # ------------------------------------------------------------ what waits
 
     def waiting(self) -> WaitingCounts | None:
-        if not self.is_begun or not self._statements.forms:
+        if not self.is_begun or not self._statements.running:
             return None
         if not self._is_open:
             self._open()
@@ -572,7 +571,7 @@ class Patterns:
             self._make_kernel, lineage, self._records, self._made_of, limits=self._limits
         )
         self._is_open = True
-        forms, later = self._statements.forms, dict[int, list[EventForm]]()
+        forms, later = self._statements.running, dict[int, list[EventForm]]()
         for form in forms.values():
             if form.since + 1 < found.horizon:
                 running.put(form)
@@ -583,7 +582,8 @@ class Patterns:
         running.counts.restore(found.counts, {form.id for form in forms.values() if form.since + 1 < found.horizon})
         schemas = {name: placement.schema for name, placement in self._statements.placements.items()}
         rows = self._stored.events_from(found.horizon)
-        taken = {name: since for name, since in self._time.taken.items() if self._statements.ids.get(name) == since.id}
+        ids = {name: definition.id for name, definition in self._statements.definitions.items()}
+        taken = {name: since for name, since in self._time.taken.items() if ids.get(name) == since.id}
         for name, events in events_of(rows, schemas, lineage, running.texts, taken).items():
             running.buffer.add(name, events)
         reached = found.horizon

@@ -30,9 +30,9 @@ from mmqjp.answers.kernels import (
     column_texts,
     concat_by_time,
 )
+from mmqjp.answers.output import with_output_attributes
 from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP
 from mmqjp.documents.record import Records
-from mmqjp.queries.compile import with_output_attributes
 from mmqjp.queries.registry import EventForm, Publisher
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot

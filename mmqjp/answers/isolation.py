@@ -8,8 +8,7 @@ from graphlib import TopologicalSorter
 
 from common.errors import InputError, OperationalError
 from mmqjp.documents.record import Record
-from mmqjp.queries.compile import UnreadableQuery
-from mmqjp.queries.model import Owner, Subscription, Target
+from mmqjp.queries.model import Owner, Subscription, Target, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.state.eviction import arriving
 from templates.catalog import Change
@@ -94,7 +93,7 @@ class FailedPatterns:
             if query.active and not query.is_events and _uses(self._needs(query), failed):
                 forms.setdefault(query.form_id, []).append(query)
         self._asked, self._forms = (registry.version, failed), list(forms.values())
-        events = registry.events.running
+        events = registry.events
         self._of_events = any(_uses(events.needs_of(name), failed) for name in events.placements)
 
     def _needs(self, query: Subscription) -> Change:

@@ -15,14 +15,13 @@ import numpy as np
 
 from common.arrays import Ints
 from mmqjp.documents.record import Records
-from mmqjp.queries.compile import read_by
 from mmqjp.queries.registry import EventForm, published_name
 from pattern_stage.columns import Column, Columns, joined
 from pattern_stage.lineage import COMPOSED, TOGETHER, DocumentIds, EventOrigin, Lineage
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
 from templates.witness import plain_node
-from xscl.algebra.events import Schema
+from xscl.algebra.events import Schema, read_by
 
 if TYPE_CHECKING:
     from pattern_stage.kernel import PatternKernel, Results

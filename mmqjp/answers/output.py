@@ -5,24 +5,39 @@ element constructors) and that of PATTERN statements, names their nodes, and def
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as json_text
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from lxml import etree
 
-from mmqjp.answers.kernels import Parts
 from mmqjp.documents.record import Record
-from mmqjp.queries.compile import Contents, OutputVariable, ReturnItem, contents
 from mmqjp.queries.forms import OutputChild, Selection, element_of
 from pattern_stage.lineage import EventOrigin
 from xpath_stage.binder import Node
-from xscl.algebra.events import ERRORS, NearPattern, Pattern
+from xscl.algebra.events import (
+    ERRORS,
+    EVENTS,
+    Letter,
+    Letters,
+    NearPattern,
+    OneOf,
+    Pattern,
+    Repeated,
+    Schema,
+    Statement,
+    Word,
+    letters_of,
+)
 from xscl.algebra.joins import NormalQuery
 from xscl.algebra.values import ElementConstructor, Hole, derive, number_text
+
+if TYPE_CHECKING:
+    from mmqjp.answers.kernels import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +289,95 @@ def element(name: str, text: str) -> str:
     return f"<{name}>{escape(text, RETURN)}</{name}>"
 
 
+@dataclass(frozen=True, slots=True)
+class ReturnItem:
+    """An item of RETURN: element name, column in `with_output_attributes`, and whether it has a value per event."""
+
+    name: str
+    column: int
+    several: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputVariable:
+    """A non-negated variable: name, whether it has several events, and attribute names."""
+
+    name: str
+    several: bool
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Content of a PATTERN's output documents: the items of RETURN or else the events.
+
+    Each part of a match is that of one of `variables`. With ERRORS there is one part, whose events are distinguished by
+    stream: `letters` maps these to variables.
+    """
+
+    items: tuple[ReturnItem, ...] | None
+    variables: tuple[OutputVariable, ...]
+    letters: dict[str, OutputVariable]
+    events: int
+    """Column of EVENTS; -1 if not selected."""
+
+
+def with_output_attributes(stream: Statement) -> Statement:
+    """Returns a statement with all attributes that its output documents need, its own first."""
+    if not isinstance(stream, Pattern | NearPattern):
+        return stream
+    if stream.returned is None:
+        return replace(stream, schema=(*stream.schema, (EVENTS, "string")))
+    if isinstance(stream, NearPattern):
+        return stream
+    several: Schema = tuple((item.name, "string") for item in stream.returned if item.each is not None)
+    return replace(stream, schema=(*stream.schema, *several))
+
+
+def contents(stream: Pattern | NearPattern) -> Contents:
+    """Returns the content of a pattern's output documents, in order, as columns of `with_output_attributes`."""
+    columns = {name: place for place, (name, _) in enumerate(with_output_attributes(stream).schema)}
+    events = columns.get(EVENTS, -1)
+    if isinstance(stream, NearPattern):
+        returned = (
+            None
+            if stream.returned is None
+            else tuple(ReturnItem(name, columns[name], False) for name, _ in stream.returned)
+        )
+        several = Counter(_occurrences(stream.letters))
+        letters = {
+            one.source.stream: OutputVariable(
+                one.source.stream, several[one.source.stream] > 1, _names(one.source.schema)
+            )
+            for one in letters_of(stream.letters)
+        }
+        return Contents(returned, (), letters, events)
+    items = None
+    if stream.returned is not None:
+        items = tuple(ReturnItem(one.name, columns[one.name], one.each is not None) for one in stream.returned)
+    variables = tuple(
+        OutputVariable(one.name, one.kleene, _names(one.source.schema)) for one in stream.variables if not one.negated
+    )
+    return Contents(items, variables, {}, events)
+
+
+def _names(schema: Schema) -> tuple[str, ...]:
+    return tuple(name for name, _ in schema)
+
+
+def _occurrences(letters: Letters) -> Iterator[str]:
+    match letters:
+        case Letter():
+            yield letters.source.stream
+        case Repeated():
+            yield from (*_occurrences(letters.part), *_occurrences(letters.part))
+        case Word() | OneOf():
+            for part in letters.parts:
+                yield from _occurrences(part)
+
+
 class PatternDocuments:
-    """Builds a pattern's documents. Attributes as in `mmqjp.queries.compile.with_output_attributes`."""
+    """Builds a pattern's documents. Attributes as in `with_output_attributes`."""
 
     def __init__(self, pattern: Pattern | NearPattern) -> None:
         self._contents: Contents = contents(pattern)

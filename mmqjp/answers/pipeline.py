@@ -48,9 +48,9 @@ from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill
-from mmqjp.queries.compile import Compiler, UnreadableQuery
+from mmqjp.queries.compile import Compiler
 from mmqjp.queries.forms import RowPart
-from mmqjp.queries.model import Members, Owner, Subscription
+from mmqjp.queries.model import Members, Owner, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, arriving, prune, prune_offsets
@@ -437,7 +437,7 @@ class Batches:
         greatest: Mapping[str, int] = latest_stream_times(store, ledger) if is_lateness_bounded(timing.lateness) else {}
         self.watermarks, self.records = Watermarks(timing, greatest, now()), Records(store)
         patterns = Patterns(
-            registry.events.running,
+            registry.events,
             registry.catalog,
             stage1.edges_of,
             StoredEvents(store, ledger),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from common.bounds import EARLIEST
 from join_stage.protocol import JoinEngine
 from mmqjp.documents.record import Record
+from mmqjp.queries.model import EVENT_TIME
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import OTHER_STREAMS
@@ -19,9 +20,6 @@ from pattern_stage.assemble import OTHER_STREAMS
 WATERMARKS = "watermarks"
 """Setting with each stream's lateness and greatest time."""
 
-
-EVENT_TIME = "\0events"
-"""Pseudo-stream behind what event queries publish; its watermark is the horizon of events."""
 
 SETTLE = 10 * 60 * 1_000_000
 """Default of `Timing.settle`, in microseconds."""

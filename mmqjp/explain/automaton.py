@@ -18,7 +18,6 @@ from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
 from mmqjp.explain.terms import format_window
-from mmqjp.queries.compile import read_by
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from pattern_stage.clauses import (
@@ -64,6 +63,7 @@ from xscl.algebra.events import (
     Variable,
     WhereConjunct,
     map_leaves,
+    read_by,
 )
 from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement

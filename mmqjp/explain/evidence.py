@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, groupby, islice, product
 
-from mmqjp.answers.absence_partners import over_at
 from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
 from mmqjp.answers.output import node_order
 from mmqjp.answers.quota import OutOfSteps, Steps
@@ -58,6 +57,7 @@ from xscl.algebra.joins import (
     Term,
     mirror_of,
     needed,
+    over_at,
     variables_of,
 )
 from xscl.algebra.trees import Condition, PatternNode, attach_branch, block_root, naming

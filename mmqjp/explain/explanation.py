@@ -44,13 +44,12 @@ from mmqjp.explain.terms import (
     term_text,
     wrap_in_functions,
 )
-from mmqjp.queries.compile import read_by
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
 from templates.graph import Minor, Shape, conjunctive_query
-from xscl.algebra.events import Events, NearPattern, Pattern
+from xscl.algebra.events import Events, NearPattern, Pattern, read_by
 from xscl.algebra.joins import NEGATED, UNORDERED, NormalQuery, Side, Term, mirror_of, variables_of
 from xscl.algebra.trees import is_system_variable, short_name
 from xscl.algebra.values import ElementConstructor, many_valued

@@ -19,7 +19,7 @@ from markupsafe import escape
 from rich.text import Text
 
 from mmqjp.process import printable_line
-from mmqjp.queries.compile import is_bare
+from mmqjp.queries.model import is_bare
 from xscl.algebra.trees import PatternNode
 from xscl.algebra.values import And, Expr, Or, Step, String
 from xscl.lower import and_arms, path_and_literal

@@ -15,13 +15,12 @@ from typing import Literal, TypeVar
 
 from common.bounds import INFINITE
 from feeds.documents import iso_utc
-from mmqjp.answers.absence_partners import over_at
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
 from xpath_stage.binder import Node
 from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import Absent, Conjunct, JoinOp, NormalQuery, Side, Term, variables_of
+from xscl.algebra.joins import Absent, Conjunct, JoinOp, NormalQuery, Side, Term, over_at, variables_of
 from xscl.algebra.trees import PatternNode
 from xscl.algebra.values import Compare, Expr, Rel, Span, Step, VarPath, derive, many_valued, map_operands
 from xscl.check_expressions import blocks

@@ -27,7 +27,7 @@ from mmqjp.present.output_why import (
 )
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
-from mmqjp.queries.compile import is_event_form
+from mmqjp.queries.model import is_event_form
 from mmqjp.tables.lookup import SelectFn, span_of_outputs, texts_by_form
 
 KEPT_CHARACTERS = 32 << 20

@@ -61,8 +61,7 @@ from mmqjp.explain.terms import (
 from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
 from mmqjp.present.query_lookup import AT_ONCE, CHARACTERS_AT_ONCE, KnownEvents, affordable, known_event_queries
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
-from mmqjp.queries.compile import is_bare, is_event_form, read_by
-from mmqjp.queries.model import Subscription
+from mmqjp.queries.model import Subscription, is_bare, is_event_form
 from mmqjp.queries.registry import life_at, since_of
 from mmqjp.tables.lookup import (
     Row,
@@ -93,6 +92,7 @@ from xscl.algebra.events import (
     Schema,
     Statement,
     Union,
+    read_by,
 )
 from xscl.algebra.events import Select as Selection
 from xscl.problems import XsclErrors

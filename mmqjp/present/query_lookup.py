@@ -20,14 +20,11 @@ from mmqjp.queries.compile import (
     Compiler,
     StoredEventQuery,
     StoredQuery,
-    UnreadableQuery,
     compile_readable,
     compile_stored,
-    is_event_form,
-    read_by,
     stored_definition,
 )
-from mmqjp.queries.model import HasNormalForm, Subscription, has_absence
+from mmqjp.queries.model import HasNormalForm, Subscription, UnreadableQuery, has_absence, is_event_form
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import made
 from mmqjp.tables.lookup import (
@@ -45,7 +42,7 @@ from mmqjp.tables.lookup import (
     pauses_of,
     queries_named,
 )
-from xscl.algebra.events import NearPattern, Pattern, Statement
+from xscl.algebra.events import NearPattern, Pattern, Statement, read_by
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors

@@ -54,8 +54,7 @@ from mmqjp.present.query_lookup import (
     known_queries,
     named_records,
 )
-from mmqjp.queries.compile import is_event_form, read_by
-from mmqjp.queries.model import Subscription
+from mmqjp.queries.model import Subscription, is_event_form
 from mmqjp.tables.lookup import (
     SelectFn,
     count_outputs,
@@ -72,7 +71,7 @@ from mmqjp.tables.lookup import (
     span_of_outputs_with,
     times_told,
 )
-from xscl.algebra.events import NearPattern, Pattern
+from xscl.algebra.events import NearPattern, Pattern, read_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from common.tools import track_progress
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
-from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text, read_by
+from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text
 from mmqjp.queries.model import Subscription, generated_name_number
 from mmqjp.queries.registry import (
     EventForm,
@@ -35,7 +35,7 @@ from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import CommitMetadata
 from templates.witness import NO_WITNESSES
-from xscl.algebra.events import Schema
+from xscl.algebra.events import Schema, read_by
 from xscl.check_events import schemas_of
 from xscl.event_forms import unequal
 from xscl.syntax import EventQuery, Script, free_number, names_read

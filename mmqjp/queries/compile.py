@@ -6,42 +6,15 @@ readers."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
-from join_stage.store.protocol import StoreError
-from mmqjp.queries.model import EVENT_FORM, Owner, Target, text_digest, width_of
-from pattern_stage.definition import sees_before
-from templates.catalog import Catalog, Change
-from templates.events import EventPlacement, place_events
-from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import (
-    EVENTS,
-    Aggregate,
-    EventPattern,
-    Events,
-    Filter,
-    Fold,
-    Letter,
-    Letters,
-    NearPattern,
-    Next,
-    OneOf,
-    Pattern,
-    Repeated,
-    Schema,
-    Select,
-    Statement,
-    Union,
-    Word,
-    letters_of,
-)
-from xscl.algebra.joins import Conjunct, Hidden, JoinOp, NormalQuery
+from mmqjp.queries.model import EVENT_FORM, UnreadableQuery, text_digest
+from mmqjp.queries.registry import minds_since
+from xscl.algebra.events import Schema
+from xscl.algebra.joins import NormalQuery
 from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement
 from xscl.lower import normalize
@@ -141,21 +114,6 @@ class CompiledQuery:
         return self._shared.text(self._window, self.publish)
 
 
-CANNOT_READ = "this version cannot read"
-"""Begins the reason for the pause of an unreadable query."""
-
-
-class UnreadableQuery(StoreError):
-    """A stored query or definition has a text that this version cannot read."""
-
-    def __init__(self, mistake: str, what: str = "query") -> None:
-        super().__init__(mistake, what)
-        self.mistake, self.what = mistake, what
-
-    def __str__(self) -> str:
-        return f"{CANNOT_READ} the {self.what}: {self.mistake}; subscribe it in words that it reads"
-
-
 class StoredQuery:
     """A stored query, parsed when its normal form is first used. `error` is set if it cannot be."""
 
@@ -207,65 +165,8 @@ class Compiler:
         return self.compile(script.queries[0], script.namespaces)
 
 
-def place(
-    owner: Owner, catalog: Catalog, conjuncts: Sequence[Conjunct], op: JoinOp | None, window: int | None
-) -> Iterator[tuple[Target, Change]]:
-    """Places a plan node's conjunctive queries in the catalog, in order. Yields each target, and the change for the
-    stages. Raises TooManyChains."""
-    width = width_of(op, window)
-    for disjunct, conjunct in enumerate(conjuncts):
-        placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")
-        streams = tuple(side.stream for side in conjunct.sides())
-        yield Target(owner, catalog, disjunct, placement.row, placement.template, op, width, streams), change
-
-
-def inner_join(normal: NormalQuery, stream: str) -> Hidden:
-    """Returns the inner join that produces a hidden stream. Raises StoreError if there is none."""
-    waiting: list[Conjunct] = list(normal.conjuncts)
-    while waiting:
-        for side in waiting.pop().sides():
-            if side.hidden is not None:
-                if side.stream == stream:
-                    return side.hidden
-                waiting += side.hidden.conjuncts
-    raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")
-
-
-class DefinedEvents:
-    """Reference-counted definitions in use. `version` changes with every change."""
-
-    def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
-        self._catalog, self._stage1 = catalog, stage1
-        self._readers: Counter[str] = Counter()
-        self.placements: dict[str, EventPlacement] = {}
-        self.version = 0
-
-    def use(self, name: str, pattern: EventPattern) -> None:
-        """Adds a reader of a definition. Raises TooManyChains."""
-        if name not in self.placements:
-            self.placements[name], change = place_events(self._catalog, pattern)
-            self._stage1.add(change)
-            self.version += 1
-        self._readers[name] += 1
-
-    def release(self, name: str) -> None:
-        self._readers[name] -= 1
-        if not self._readers[name]:
-            del self._readers[name]
-            gone = self.placements.pop(name)
-            self._stage1.remove(self._catalog.release(gone.variables, gone.edges, gone.values))
-            self.version += 1
-
-    def needs_of(self, name: str) -> Change:
-        placement = self.placements[name]
-        return self._catalog.held(placement.variables, placement.edges, placement.values)
-
-
 NO_JOIN = NormalQuery(None, None, (), (), star=False)
 """Empty normal form of event queries, which join no documents."""
-
-
-_BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
 
 
 class CompiledEvents:
@@ -306,57 +207,6 @@ class StoredEventQuery:
         self.form_id = form_id
         self.error = compiled if isinstance(compiled, UnreadableQuery) else None
         self.stream = None if isinstance(compiled, UnreadableQuery) else compiled.stream
-
-
-def is_event_form(form_id: str) -> bool:
-    return form_id.startswith(EVENT_FORM)
-
-
-def is_bare(text: str) -> bool:
-    """Whether a registered query's text is that of an event query that is the bare name of a stream; over documents it
-    has a path.
-
-    >>> is_bare("FROM Post PUBLISH posts"), is_bare("FROM S/* PUBLISH posts"), is_bare("FROM A NEXT B")
-    (True, False, False)
-    """
-    return _BARE.fullmatch(text) is not None
-
-
-def minds_since(stream: Statement) -> bool:
-    """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
-    depends on what preceded a match.
-
-    >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
-    True
-    """
-    match stream:
-        case Pattern() | NearPattern():
-            return sees_before(stream)
-        case Aggregate():
-            return True
-        case Select(source=source) | Filter(source=source):
-            return minds_since(source)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return minds_since(left) or minds_since(right)
-        case _:
-            return False
-
-
-def read_by(stream: Statement) -> dict[str, Schema]:
-    """Returns the event streams that a stream derives from, by name, with attributes.
-
-    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
-    ['A', 'B']
-    """
-    match stream:
-        case Events(stream=name, schema=schema):
-            return {name: schema}
-        case Pattern() | NearPattern():
-            return stream.streams
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            return read_by(source)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return read_by(left) | read_by(right)
 
 
 def definition_text(definition: EventDefinition, script: Script) -> str:
@@ -422,90 +272,3 @@ def _mistake(text: str) -> str:
 
 
 _SEPARATOR = ";\n"
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnItem:
-    """An item of RETURN: element name, column in `with_output_attributes`, and whether it has a value per event."""
-
-    name: str
-    column: int
-    several: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OutputVariable:
-    """A non-negated variable: name, whether it has several events, and attribute names."""
-
-    name: str
-    several: bool
-    attributes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Content of a PATTERN's output documents: the items of RETURN or else the events.
-
-    Each part of a match is that of one of `variables`. With ERRORS there is one part, whose events are distinguished by
-    stream: `letters` maps these to variables.
-    """
-
-    items: tuple[ReturnItem, ...] | None
-    variables: tuple[OutputVariable, ...]
-    letters: dict[str, OutputVariable]
-    events: int
-    """Column of EVENTS; -1 if not selected."""
-
-
-def with_output_attributes(stream: Statement) -> Statement:
-    """Returns a statement with all attributes that its output documents need, its own first."""
-    if not isinstance(stream, Pattern | NearPattern):
-        return stream
-    if stream.returned is None:
-        return replace(stream, schema=(*stream.schema, (EVENTS, "string")))
-    if isinstance(stream, NearPattern):
-        return stream
-    several: Schema = tuple((item.name, "string") for item in stream.returned if item.each is not None)
-    return replace(stream, schema=(*stream.schema, *several))
-
-
-def contents(stream: Pattern | NearPattern) -> Contents:
-    """Returns the content of a pattern's output documents, in order, as columns of `with_output_attributes`."""
-    columns = {name: place for place, (name, _) in enumerate(with_output_attributes(stream).schema)}
-    events = columns.get(EVENTS, -1)
-    if isinstance(stream, NearPattern):
-        returned = (
-            None
-            if stream.returned is None
-            else tuple(ReturnItem(name, columns[name], False) for name, _ in stream.returned)
-        )
-        several = Counter(_occurrences(stream.letters))
-        letters = {
-            one.source.stream: OutputVariable(
-                one.source.stream, several[one.source.stream] > 1, _names(one.source.schema)
-            )
-            for one in letters_of(stream.letters)
-        }
-        return Contents(returned, (), letters, events)
-    items = None
-    if stream.returned is not None:
-        items = tuple(ReturnItem(one.name, columns[one.name], one.each is not None) for one in stream.returned)
-    variables = tuple(
-        OutputVariable(one.name, one.kleene, _names(one.source.schema)) for one in stream.variables if not one.negated
-    )
-    return Contents(items, variables, {}, events)
-
-
-def _names(schema: Schema) -> tuple[str, ...]:
-    return tuple(name for name, _ in schema)
-
-
-def _occurrences(letters: Letters) -> Iterator[str]:
-    match letters:
-        case Letter():
-            yield letters.source.stream
-        case Repeated():
-            yield from (*_occurrences(letters.part), *_occurrences(letters.part))
-        case Word() | OneOf():
-            for part in letters.parts:
-                yield from _occurrences(part)

@@ -189,8 +189,29 @@ def _joined(columns: Iterable[Ints]) -> Ints:
     return np.concatenate(every) if every else np.zeros(0, np.int64)
 
 
+EVENT_TIME = "\0events"
+"""Pseudo-stream behind what event queries publish; its watermark is the horizon of events."""
+
 EVENT_FORM = "events-"
 """Prefix of the form ids of event queries."""
+
+
+def is_event_form(form_id: str) -> bool:
+    return form_id.startswith(EVENT_FORM)
+
+
+_BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
+
+
+def is_bare(text: str) -> bool:
+    """Whether a registered query's text is that of an event query that is the bare name of a stream; over documents it
+    has a path.
+
+    >>> is_bare("FROM Post PUBLISH posts"), is_bare("FROM S/* PUBLISH posts"), is_bare("FROM A NEXT B")
+    (True, False, False)
+    """
+    return _BARE.fullmatch(text) is not None
+
 
 _NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
 
@@ -198,6 +219,21 @@ _NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
 def generated_name_number(name: str) -> int:
     """Returns the number in a generated name (`q` and a number, for queries without PUBLISH); 0 for other names."""
     return int(name[1:]) if name.startswith("q") and _NUMBERED.fullmatch(name) else 0
+
+
+CANNOT_READ = "this version cannot read"
+"""Begins the reason for the pause of an unreadable query."""
+
+
+class UnreadableQuery(StoreError):
+    """A stored query or definition has a text that this version cannot read."""
+
+    def __init__(self, mistake: str, what: str = "query") -> None:
+        super().__init__(mistake, what)
+        self.mistake, self.what = mistake, what
+
+    def __str__(self) -> str:
+        return f"{CANNOT_READ} the {self.what}: {self.mistake}; subscribe it in words that it reads"
 
 
 class HasNormalForm(Protocol):

@@ -16,15 +16,37 @@ from common.bounds import END
 from common.tools import decrease
 from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
-from mmqjp.documents.watermarks import EVENT_TIME
-from mmqjp.queries.compile import CANNOT_READ, DefinedEvents, inner_join, minds_since, place, read_by
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
-from mmqjp.queries.model import ByKey, CompactSet, HiddenStream, Owner, Sources, StoredTarget, Subscription, Target
+from mmqjp.queries.model import (
+    CANNOT_READ,
+    EVENT_TIME,
+    ByKey,
+    CompactSet,
+    HiddenStream,
+    Owner,
+    Sources,
+    StoredTarget,
+    Subscription,
+    Target,
+    width_of,
+)
+from pattern_stage.definition import sees_before
 from templates.catalog import Catalog, Change, TemplateRow
-from templates.events import EventPlacement
+from templates.events import EventPlacement, place_events
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import EventPattern, Events, Schema, Statement, map_events
-from xscl.algebra.joins import NEGATED, Conjunct, Hidden, JoinOp
+from xscl.algebra.events import (
+    Aggregate,
+    EventPattern,
+    Events,
+    NearPattern,
+    Pattern,
+    Schema,
+    Statement,
+    map_events,
+    read_by,
+    sources_of,
+)
+from xscl.algebra.joins import NEGATED, Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.algebra.trees import is_hidden
 from xscl.syntax import EventStreams
 
@@ -50,54 +72,6 @@ class EventForm:
     publishers: tuple[Publisher, ...] = ()
     oldest: int = -1
     newest: int = -1
-
-
-class EventRegistry:
-    """Running event statements of a store. `changed` are ids of forms added, changed or removed since followed."""
-
-    def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
-        self._defined = DefinedEvents(catalog, stage1)
-        self.definitions: dict[str, EventPattern] = {}
-        self.ids: dict[str, int] = {}
-        self.forms: dict[str, EventForm] = {}
-        self.changed: dict[str, None] = {}
-
-    @property
-    def placements(self) -> Mapping[str, EventPlacement]:
-        return self._defined.placements
-
-    def needs_of(self, name: str) -> Change:
-        return self._defined.needs_of(name)
-
-    def define(self, name: str, pattern: EventPattern, id: int = 0) -> None:
-        """Adds a definition with an id that is unique for its name. Free of cost until read."""
-        self.definitions[name], self.ids[name] = pattern, id
-
-    def undefine(self, name: str) -> None:
-        assert name not in self.placements, "a definition in use does not go"
-        del self.definitions[name], self.ids[name]
-
-    def put(self, form: EventForm) -> None:
-        """Adds a form whose names are all defined, or changes its members. Raises TooManyChains."""
-        if form.id not in self.forms:
-            used: list[str] = []
-            try:
-                for name in read_by(form.stream):
-                    if name in self.definitions:
-                        self._defined.use(name, self.definitions[name])
-                        used.append(name)
-            except BaseException:
-                for name in used:
-                    self._defined.release(name)
-                raise
-        self.forms[form.id] = form
-        self.changed[form.id] = None
-
-    def remove(self, form_id: str) -> None:
-        for name in read_by(self.forms.pop(form_id).stream):
-            if name in self.definitions:
-                self._defined.release(name)
-        self.changed[form_id] = None
 
 
 _RESUMED, _APART = "@", "+"
@@ -130,11 +104,17 @@ class _Form:
 
 
 class EventStatements:
-    """A store's event statements. `settle` updates `running`."""
+    """A store's event statements, and what runs of them, which `settle` updates. `changed` are ids of running forms
+    added, changed or removed since followed."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
-        self.running = EventRegistry(catalog, stage1)
+        self._catalog, self._stage1 = catalog, stage1
         self.definitions: dict[str, RegisteredDefinition] = {}
+        self.placements: dict[str, EventPlacement] = {}
+        """Those of the definitions that a running form reads, which stage 1 has."""
+        self.running: dict[str, EventForm] = {}
+        self.changed: dict[str, None] = {}
+        self._running_readers: Counter[str] = Counter()
         self._forms: dict[str, _Form] = {}
         self._members: dict[str, CompactSet[Subscription]] = {}
         self._changed: dict[str, None] = {}
@@ -150,11 +130,30 @@ class EventStatements:
         self.settle()
         for definition in gone:
             if self.definitions.get(definition.name) is definition:
+                assert definition.name not in self.placements, "a definition in use does not go"
                 del self.definitions[definition.name]
-                self.running.undefine(definition.name)
-        for definition in new:
-            self.definitions[definition.name] = definition
-            self.running.define(definition.name, definition.pattern, definition.id)
+        self.definitions |= {definition.name: definition for definition in new}
+
+    def needs_of(self, name: str) -> Change:
+        placement = self.placements[name]
+        return self._catalog.held(placement.variables, placement.edges, placement.values)
+
+    def _use(self, name: str) -> None:
+        """Adds a running reader of a definition. Raises TooManyChains."""
+        if name not in self.placements:
+            self.placements[name], change = place_events(self._catalog, self.definitions[name].pattern)
+            self._stage1.add(change)
+        self._running_readers[name] += 1
+
+    def _release(self, names: Iterable[str]) -> None:
+        for name in names:
+            decrease(self._running_readers, name)
+            if name not in self._running_readers:
+                gone = self.placements.pop(name)
+                self._stage1.remove(self._catalog.release(gone.variables, gone.edges, gone.values))
+
+    def _defined(self, form: EventForm) -> list[str]:
+        return [name for name in read_by(form.stream) if name in self.definitions]
 
     def streams(self) -> EventStreams:
         """Returns the readable event streams with attributes. Thread-safe."""
@@ -284,10 +283,11 @@ class EventStatements:
         """Updates what runs. Raises TooManyChains if the catalog has no number left; changes are then retried."""
         for id in list(self._changed):
             members = self._members.get(id)
-            known = self.running.forms.get(id)
+            known = self.running.get(id)
             if members is None:
                 if known is not None:
-                    self.running.remove(id)
+                    self._release(self._defined(self.running.pop(id)))
+                    self.changed[id] = None
             else:
                 form = self._forms[running_form_id(id)]
                 since = min(map(since_of, members))
@@ -299,8 +299,22 @@ class EventStatements:
                 qids = [query.qid for query in members]
                 new = EventForm(id, form.source, since, tuple(publishers), min(qids), max(qids))
                 if new != known:
-                    self.running.put(new)
+                    self._run(new)
             del self._changed[id]
+
+    def _run(self, form: EventForm) -> None:
+        """Runs a form whose names are all defined, or changes its members. Raises TooManyChains."""
+        if form.id not in self.running:
+            used: list[str] = []
+            try:
+                for name in self._defined(form):
+                    self._use(name)
+                    used.append(name)
+            except BaseException:
+                self._release(used)
+                raise
+        self.running[form.id] = form
+        self.changed[form.id] = None
 
     # ------------------------------------------------------------ what is behind and before
 
@@ -347,6 +361,42 @@ class EventStatements:
             for query in form.queries
             if query.active
         ]
+
+
+def place(
+    owner: Owner, catalog: Catalog, conjuncts: Sequence[Conjunct], op: JoinOp | None, window: int | None
+) -> Iterator[tuple[Target, Change]]:
+    """Places a plan node's conjunctive queries in the catalog, in order. Yields each target, and the change for the
+    stages. Raises TooManyChains."""
+    width = width_of(op, window)
+    for disjunct, conjunct in enumerate(conjuncts):
+        placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")
+        streams = tuple(side.stream for side in conjunct.sides())
+        yield Target(owner, catalog, disjunct, placement.row, placement.template, op, width, streams), change
+
+
+def inner_join(normal: NormalQuery, stream: str) -> Hidden:
+    """Returns the inner join that produces a hidden stream. Raises StoreError if there is none."""
+    waiting: list[Conjunct] = list(normal.conjuncts)
+    while waiting:
+        for side in waiting.pop().sides():
+            if side.hidden is not None:
+                if side.stream == stream:
+                    return side.hidden
+                waiting += side.hidden.conjuncts
+    raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")
+
+
+def minds_since(stream: Statement) -> bool:
+    """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
+    depends on what preceded a match.
+
+    >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
+    True
+    """
+    if isinstance(stream, Pattern | NearPattern):
+        return sees_before(stream)
+    return isinstance(stream, Aggregate) or any(map(minds_since, sources_of(stream)))
 
 
 def reading_error(query: Subscription) -> str | None:

@@ -16,17 +16,23 @@ from common.tools import track_progress
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import (
-    CANNOT_READ,
     CompiledQuery,
     Compiler,
     StoredEventQuery,
     StoredQuery,
-    UnreadableQuery,
     compile_readable,
-    is_event_form,
     stored_definition,
 )
-from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
+from mmqjp.queries.model import (
+    CANNOT_READ,
+    HasNormalForm,
+    Owner,
+    StoredTarget,
+    Subscription,
+    UnreadableQuery,
+    is_event_form,
+    width_of,
+)
 from mmqjp.queries.registry import RegisteredDefinition, Registry
 from mmqjp.tables.schema import QUERY_TABLES, TableRows, added_at, removed_texts
 from templates.catalog import Catalog, RowKey, SharedStep

@@ -307,6 +307,20 @@ def sources_of(stream: Stream) -> tuple[Stream, ...]:
             return stream.left, stream.right
 
 
+def read_by(statement: Statement) -> dict[str, Schema]:
+    """The event streams that a statement derives from, by name, with attributes.
+
+    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
+    ['A', 'B']
+    """
+    match statement:
+        case Events(stream=name, schema=schema):
+            return {name: schema}
+        case Pattern() | NearPattern():
+            return statement.streams
+    return {name: schema for source in sources_of(statement) for name, schema in read_by(source).items()}
+
+
 def window_of(operator: Stream) -> int | None:
     """The WITHIN or OVER of an operator, in microseconds."""
     if isinstance(operator, Next | Fold):

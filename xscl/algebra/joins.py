@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
+from common.bounds import deadline
 from common.tools import frozen
 from xscl.algebra.trees import PatternNode, Test, hidden_stream, naming, rename_variables
 from xscl.algebra.values import (
@@ -268,3 +269,8 @@ def _named(expr: Expr, names: dict[str, str]) -> Expr:
             one, other = _named(left, names), _named(right, names)
             return Compare(op, one, other) if repr(one) <= repr(other) else Compare(_TURNED[op], other, one)
     return map_operands(expr, lambda operand: _named(operand, names))
+
+
+def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
+    """Returns when the time is over in which an absence's left document may have a partner, in microseconds."""
+    return t1 if op == "NOT PRECEDED BY" else max(t1, deadline(t0, window))

@@ -23,8 +23,7 @@ from mmqjp.explain.plan import MOST_NAMES, SharedTemplate, Sharing
 from mmqjp.present.newest import NewestPage
 from mmqjp.present.query_lookup import NOTHING, EventsRead, editable, event_streams, events_read
 from mmqjp.queries.changes import UnknownQuery
-from mmqjp.queries.compile import is_bare, is_event_form
-from mmqjp.queries.model import generated_name_number
+from mmqjp.queries.model import generated_name_number, is_bare, is_event_form
 from mmqjp.service.commands import SHARING
 from mmqjp.syndication.atom import feed_path
 from mmqjp.tables import lookup
