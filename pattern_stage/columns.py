@@ -480,3 +480,9 @@ class SetRanges:
             members.append(one.members[places])
             counts.append(sizes)
         return np.concatenate(members), np.concatenate(counts)
+
+
+def no_events(schema: Schema) -> Columns:
+    none = np.zeros(0, np.int64)
+    values: tuple[Column, ...] = tuple(np.zeros(0, np.int64) if kind == "string" else np.zeros(0) for _, kind in schema)
+    return Columns(none, none, values, np.zeros((0, 1), np.int64))

@@ -20,7 +20,7 @@ from common.arrays import Ints, distinct
 from common.bounds import END
 from common.limits import UNLIMITED, Excess, Quota, note_excess
 from pattern_stage.aggregate import Aggregating, Simultaneous
-from pattern_stage.columns import Column, Columns, Flow, Mask, whole
+from pattern_stage.columns import Columns, Flow, Mask, no_events, whole
 from pattern_stage.definition import AlgebraOp as Defined
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import StaticIndex
@@ -631,9 +631,3 @@ class Kernel:
                     yield column[mop.rows.numbers()].astype(np.int64)
         for operator in self._operators.values():
             yield from operator.codes()
-
-
-def no_events(schema: Schema) -> Columns:
-    none = np.zeros(0, np.int64)
-    values: tuple[Column, ...] = tuple(np.zeros(0, np.int64) if kind == "string" else np.zeros(0) for _, kind in schema)
-    return Columns(none, none, values, np.zeros((0, 1), np.int64))

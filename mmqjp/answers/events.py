@@ -46,7 +46,6 @@ from pattern_stage.assemble import (
     told_apart,
 )
 from pattern_stage.columns import Column
-from pattern_stage.kernel import adopted
 from pattern_stage.lineage import EventOrigin, Lineage
 from pattern_stage.values import CHARACTERS, Texts
 from templates.catalog import Catalog, Change
@@ -290,6 +289,8 @@ class EventBackfill:
 
     def join(self, others: RunningForms) -> None:
         """Merges the waiting state into that of the other forms."""
+        from pattern_stage.kernel import adopted  # loaded once there is a kernel
+
         kernel = self.running.kernel
         others.counts.adopt(self.running.counts, self._told)
         state: Mapping[str, pa.Table] = others.kernel.state()

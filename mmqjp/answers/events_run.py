@@ -37,8 +37,7 @@ from mmqjp.queries.registry import EventForm, Publisher
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot
 from pattern_stage.assemble import Assembled, Buffer, Settle
-from pattern_stage.columns import Column, Columns
-from pattern_stage.kernel import PatternKernel, no_events
+from pattern_stage.columns import Column, Columns, no_events
 from pattern_stage.lineage import LINEAGE, Lineage
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
@@ -47,8 +46,8 @@ from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pattern_stage.assemble import Settle
     from pattern_stage.in_sql.kernel import Database
+    from pattern_stage.kernel import PatternKernel
     from pattern_stage.partition.kernel import PartitionedKernel
     from xscl.syntax import Script
 

@@ -57,7 +57,6 @@ from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, arriving, pr
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
-from pattern_stage.kernel import Kernel
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
@@ -419,7 +418,7 @@ class Batches:
         now: Now,
         *,
         has_executors: bool,
-        make_kernel: MakeKernel = Kernel,
+        make_kernel: MakeKernel,
     ) -> None:
         """Registers the store's queries; migrates older formats.
 

@@ -1,6 +1,6 @@
-"""Runs a back-test in a child process, killed on timeout or cancellation. The parent prepares the script and streams
-documents to the child's standard input; the child runs them in an in-memory engine and writes its progress as lines of
-JSON. Time and memory are limited on both sides."""
+"""The process of a back-test: runs a script over documents from standard input, in an in-memory engine, and writes
+reports as lines of JSON. Reports follow each other until the last, which is complete. The process limits its own time
+and memory."""
 
 from __future__ import annotations
 
@@ -9,252 +9,179 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Lock, Thread
-from typing import IO
+from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 
 from common import child
-from common.errors import InputError, OperationalError
-from feeds.documents import Document, Reject
-from join_stage.store.protocol import Question, QuestionInterrupted
-from mmqjp.backtest.script import (
-    DOCUMENTS,
-    MOST_CHARACTERS,
-    MOST_DOCUMENTS,
-    Backtest,
-    PreparedScript,
-    TrialRequest,
-    prepared,
-    read_batches,
-    select_newest_documents,
-    try_script,
-)
+from common.errors import InputError
+from feeds.documents import Document
+from mmqjp.answers.fan_out import outputs_in
+from mmqjp.backtest.script import DAY_US, DOCUMENTS, Backtest, QueryResult, TrialRequest, day_text
 from mmqjp.engine import Session
+from mmqjp.explain.plan import Estimates, estimates
+from mmqjp.present.newest import OutputPresenter
+from mmqjp.queries.model import Owner, Subscription
+from mmqjp.tables.lookup import quote_literal
 
-BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
-"""Default limits, in seconds and bytes."""
+LATEST = 10
 
-OWN_SHARE = 0.9
-"""Fraction of its time after which the process stops by itself, between two batches."""
+MOST_DAYS = 400
+"""Maximum number of days counted one by one: the last with outputs."""
 
-POLL = 0.05
-"""Seconds between two polls of the process."""
+LONGEST_XML = 100_000
+"""Longest output document shown, in characters."""
 
-WORKER = (sys.executable, "-P", "-m", "mmqjp.backtest.process")
-"""Command of the process. Nothing in the working directory is imported."""
+FIRST, MOST, LONG = 50, 5_000, 1.0
+"""First and maximum number of documents per part, and its target seconds."""
 
-_one_at_a_time = Lock()
-
-
-class BacktestRefused(InputError, ValueError):
-    """A script that cannot be run; the message says why."""
-
-
-class BacktestFailed(OperationalError, RuntimeError):
-    """A back-test without a result; the message says why."""
+BETWEEN = 1.0
+"""Minimum seconds between two reports, which take at most a tenth of the time."""
 
 
-class BacktestEnded(OperationalError, RuntimeError):
-    """A cancelled back-test."""
+def try_script(
+    request: TrialRequest, batches: Iterator[pa.RecordBatch], clock: Callable[[], float], memory: Callable[[], int]
+) -> Iterator[Backtest]:
+    """Runs a script over batches of DOCUMENTS. Yields progress reports; the last is complete.
 
-
-def run_process(
-    request: TrialRequest,
-    batches: Iterable[pa.RecordBatch],
-    *,
-    stop: Event | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    command: Sequence[str] = WORKER,
-) -> Backtest:
-    """Runs a request over batches of DOCUMENTS, which another thread reads.
-
-    If it exceeds `request.seconds`, or its process is killed, the result is the last progress report, cut short. Runs
-    are serialized within this process. `stop` cancels.
-
-    Raises BacktestRefused, BacktestFailed, BacktestEnded, and what iterating `batches` raises.
+    `clock` returns seconds, `memory` bytes in use. Raises what `Engine.subscribe` does.
     """
-    ended = Event() if stop is None else stop
-    while not _one_at_a_time.acquire(timeout=POLL):
-        if ended.is_set():
-            raise BacktestEnded("nobody waits for the back-test any more")
-    try:
-        return _Running(request, batches, clock, command).result(ended)
-    finally:
-        _one_at_a_time.release()
+    start = told = clock()
+    with Session("duckdb", quiet=True, settle=None) as engine:
+        trial = _Trial(engine, request)
+        for batch in _in_parts(batches, trial):
+            begun = clock()
+            trial.process(batch)
+            now = clock()
+            trial.took = now - begun
+            trial.seconds += trial.took
+            if now - start >= request.seconds:
+                yield trial.last_report(f"it took more than {request.seconds:g} s")
+                return
+            if memory() > request.memory:
+                yield trial.last_report(f"it needed more than {request.memory >> 20:,} MiB of memory")
+                return
+            if now - told >= BETWEEN and now - told >= 10 * trial.report_seconds:
+                found = trial.report(None)
+                told = clock()
+                trial.report_seconds = told - now
+                yield found
+        begun = clock()
+        trial.finish()
+        trial.seconds += clock() - begun
+        yield trial.report(None, final=True)
 
 
-class _Running:
-    def __init__(
-        self,
-        request: TrialRequest,
-        batches: Iterable[pa.RecordBatch],
-        clock: Callable[[], float],
-        command: Sequence[str],
-    ) -> None:
-        self._request, self._batches, self._clock = request, batches, clock
-        self._start = clock()
-        self._reported: Backtest | None = None
-        self._refused: str | None = None
-        self._failed: str | None = None
-        self._done = False
-        self._unread: BaseException | None = None
-        self._over = False
-        self._process = child.start([*command, str(os.getpid())])
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._writer = Thread(target=self._write, args=(self._process.stdin,), name="mmqjp back-test", daemon=True)
-        self._reader = Thread(target=self._read, args=(self._process.stdout,), name="mmqjp back-test", daemon=True)
-
-    def result(self, stop: Event) -> Backtest:
-        """Waits for the result and the end of the process."""
-        self._writer.start()
-        self._reader.start()
-        late = False
-        try:
-            while self._reader.is_alive() and not stop.is_set() and self._unread is None:
-                late = self._clock() - self._start >= self._request.seconds
-                if late:
-                    break
-                self._reader.join(POLL)
-        finally:
-            self._over = True
-            status = self._process.poll() if self._reader.is_alive() else self._process.wait()
-            self._process.kill()
-            self._process.wait()
-            self._reader.join()
-            self._writer.join()
-        return self._outcome(stop, late=late, status=status)
-
-    def _outcome(self, stop: Event, *, late: bool, status: int | None) -> Backtest:
-        if self._refused is not None:
-            raise BacktestRefused(self._refused)
-        if self._unread is not None:
-            raise self._unread
-        if stop.is_set():
-            raise BacktestEnded("nobody waits for the back-test any more")
-        if self._done and self._reported is not None:
-            return self._reported
-        if self._failed is not None:
-            why = self._failed
-        elif late:
-            why = f"it took more than {self._request.seconds:g} s"
-        else:
-            why = f"its process ended (status {status})"
-        if self._reported is None:
-            raise BacktestFailed(f"the back-test has no result: {why} before the first documents were done")
-        return replace(self._reported, cut_short=why)
-
-    def _write(self, pipe: IO[bytes]) -> None:
-        asked = asdict(replace(self._request, seconds=self._request.seconds * OWN_SHARE))
-        try:
-            with suppress(BrokenPipeError), pipe:  # its end tells more
-                pipe.write(json.dumps(asked).encode() + b"\n")
-                with pa.ipc.new_stream(pipe, DOCUMENTS) as stream:
-                    for batch in self._batches:
-                        if self._over:
-                            return
-                        stream.write_batch(batch)
-        except BaseException as error:  # whoever asked gets it
-            if not self._over:
-                self._unread = error
-
-    def _read(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            for line in pipe:
-                try:
-                    found = json.loads(line)
-                except ValueError:
-                    return  # the process was killed while it wrote
-                if "result" in found:
-                    self._reported = Backtest.from_dict(found["result"])
-                self._done = "done" in found
-                self._refused, self._failed = found.get("refused"), found.get("failed")
+def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.RecordBatch]:
+    """Cuts batches into parts of about LONG seconds, by the last one's pace, so that reports and the end come in time
+    even if a few documents are slow."""
+    size = FIRST
+    for batch in batches:
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, size)
+            first += part.num_rows
+            yield part
+            if trial.took > LONG:
+                size = max(1, size // 2)
+            elif trial.took < LONG / 4:
+                size = min(2 * size, MOST)
 
 
-@dataclass(frozen=True, slots=True)
-class BacktestLimits:
-    """Seconds, memory of the process in bytes, and maximum number of (newest) documents."""
+class _Trial:
+    def __init__(self, engine: Session, request: TrialRequest) -> None:
+        self._engine = engine
+        for text in request.publishers:
+            engine.subscribe(text, add=True)
+        self._names = tuple(dict.fromkeys(engine.subscribe(request.text)))
+        self._paused: dict[str, str] = {}
+        self._since: int | None = None
+        self._until: int | None = None
+        self.seconds = self.took = self.report_seconds = 0.0
 
-    seconds: float = BACKTEST_SECONDS
-    memory: int = MEMORY
-    documents: int = MOST_DOCUMENTS
-    characters: int = MOST_CHARACTERS
+    def process(self, batch: pa.RecordBatch) -> None:
+        columns = (batch[name].to_pylist() for name in DOCUMENTS.names)
+        rows = list(zip(*columns, strict=True))
+        self._engine.process(Document(id, xml, stream, (t0, t1)) for id, stream, t0, t1, xml in rows)
+        self._paused |= self._engine.take_paused()
+        for _, _, t0, t1, _ in rows:
+            self._since = t0 if self._since is None else min(self._since, t0)
+            self._until = t1 if self._until is None else max(self._until, t1)
 
+    def finish(self) -> None:
+        self._engine.finish()
+        self._paused |= self._engine.take_paused()
 
-DEFAULT = BacktestLimits()
+    def last_report(self, cut_short: str) -> Backtest:
+        self.finish()
+        return self.report(cut_short, final=True)
 
+    def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
+        """Estimates are computed in the final report only."""
+        rows = self._engine.sql(
+            f"SELECT query, CAST(floor(t1 / {DAY_US}) AS BIGINT) AS day, count(*) AS n FROM outputs GROUP BY ALL",
+            trusted=True,
+        ).to_pylist()
+        own = [row for row in rows if row["query"] in self._names]
+        by_name: dict[str, int] = {}
+        by_day: dict[int, int] = {}
+        for row in own:
+            by_name[row["query"]] = by_name.get(row["query"], 0) + row["n"]
+            by_day[row["day"]] = by_day.get(row["day"], 0) + row["n"]
+        pairs = _pairs(self._engine, self._names) if final else {}
+        seen = self._engine.counters()
+        result = Backtest(
+            documents=seen.documents,
+            refused=seen.dead_letters,
+            since=self._since,
+            until=self._until,
+            queries=tuple(
+                QueryResult(name, by_name.get(name, 0), self._paused.get(name), pairs.get(name)) for name in self._names
+            ),
+            days=tuple((day_text(day), by_day[day]) for day in sorted(by_day)[-MOST_DAYS:]),
+            seconds=self.seconds,
+            cut_short=cut_short,
+        )
+        return replace(result, latest=tuple(self._latest())) if own else result
 
-class StoreBacktest:
-    """A single-use back-test over a store's documents, read-only and in any thread while another uses the session.
-    `command` starts its process."""
-
-    def __init__(
-        self, engine: Session, text: str, limits: BacktestLimits = DEFAULT, command: Sequence[str] = WORKER
-    ) -> None:
-        self._engine, self._text, self._limits, self._command = engine, text, limits, command
-        self._stop = Event()
-        self._question: Question | None = None
-
-    def run(self) -> Backtest:
-        """Returns the result. Raises XsclErrors and other errors in the script, BacktestFailed, BacktestEnded,
-        StoreError."""
-        try:
-            script = prepared(self._text, self._engine.registry)
-            kept = select_newest_documents(self._ask, script.streams, self._limits.documents, self._limits.characters)
-            request = _request(script, self._limits)
-            found = run_process(request, kept.batches, stop=self._stop, command=self._command)
-        except QuestionInterrupted:
-            raise BacktestEnded("nobody waits for the back-test any more") from None
-        cut = found.cut_short
-        if cut is None and kept.chosen < kept.total:
-            cut = f"only the newest {kept.chosen:,} documents are tried"
-        return replace(_with_script(found, script), kept=kept.total, cut_short=cut)
-
-    def interrupt(self) -> None:
-        """Cancels. Thread-safe; may be repeated."""
-        self._stop.set()
-        if self._question is not None:
-            self._question.interrupt()
-
-    def _ask(self, sql: str) -> pa.Table:
-        self._question = self._engine.question(sql, own=True)
-        if self._stop.is_set():
-            raise BacktestEnded("nobody waits for the back-test any more")
-        return self._question.answer()
-
-
-def backtest_documents(
-    script: PreparedScript, documents: Iterable[Document | Reject], limits: BacktestLimits = DEFAULT
-) -> Backtest:
-    """Back-tests over documents as they are read. Raises what `StoreBacktest.run` does."""
-    refused = given = 0
-
-    def refuse() -> None:
-        nonlocal refused
-        refused += 1
-
-    def counted(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        nonlocal given
-        for batch in batches:
-            given += batch.num_rows
-            yield batch
-
-    found = run_process(_request(script, limits), counted(read_batches(documents, script.streams, refuse)))
-    return replace(_with_script(found, script), kept=given, refused=found.refused + refused)
+    def _latest(self) -> Iterator[Any]:
+        names = ", ".join(map(quote_literal, self._names))
+        rows = self._engine.sql(
+            f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}", trusted=True
+        )
+        for match in OutputPresenter(self._engine).matches(outputs_in(rows)):
+            long = len(match.output.xml) > LONGEST_XML
+            yield replace(match, output=replace(match.output, xml="")) if long else match
 
 
-def _request(script: PreparedScript, limits: BacktestLimits) -> TrialRequest:
-    return TrialRequest(script.text, tuple(text for _, text in script.publishers), limits.seconds, limits.memory)
+def _pairs(engine: Session, names: tuple[str, ...]) -> Mapping[str, float]:
+    guess = estimates(engine)
+    if guess is None:
+        return {}
+    named = {name: engine.registry.named(name) for name in names}
+    return {
+        name: _pairs_of(engine, guess, queries)
+        for name, queries in named.items()
+        if not any(query.is_events for query in queries)
+    }
 
 
-def _with_script(found: Backtest, script: PreparedScript) -> Backtest:
-    names = tuple(dict.fromkeys(name for name, _ in script.publishers))
-    return replace(found, novelty=script.novelty, publishers=names)
+def _pairs_of(engine: Session, guess: Estimates, queries: list[Subscription]) -> float:
+    owners: list[Owner] = [*queries]
+    for query in queries:
+        owners += engine.registry.inner_joins(query)
+    rows = {target.row: target.template for owner in owners for target in owner.targets}
+    found = 0.0
+    for row, template in rows.items():
+        rarest = guess.of_row(engine.catalog.templates[template], engine.catalog.variables_of(row))
+        found += rarest[0] if rarest else 0.0
+    return found
 
 
 NICE = 10

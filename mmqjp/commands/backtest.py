@@ -12,8 +12,7 @@ from rich.text import Text
 from feeds.feed import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
-from mmqjp.backtest.process import BACKTEST_SECONDS, backtest_documents
-from mmqjp.backtest.script import Backtest, PreparedScript, prepared, summary
+from mmqjp.backtest.script import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_documents, prepared, summary
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console, live_line, table_of_columns
 from mmqjp.commands.formats import LISTED_QUERIES, clock_of, utc_option

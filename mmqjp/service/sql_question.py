@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from common.errors import InputError
 from join_stage.store.protocol import Bounds, Question, QuestionInterrupted
-from mmqjp.backtest.process import BacktestEnded, StoreBacktest
-from mmqjp.backtest.script import prepared
+from mmqjp.backtest.script import BacktestEnded, StoreBacktest, prepared
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.present.why_not import explain_missing_output, query_funnel

@@ -32,7 +32,7 @@ from starlette.types import Receive, Scope, Send
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 from common.tools import LruCache
 from feeds.documents import Now, now_us
-from mmqjp.backtest.process import BACKTEST_SECONDS
+from mmqjp.backtest.script import BACKTEST_SECONDS
 from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.recent import RecentAnswers

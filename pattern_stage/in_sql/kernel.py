@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from common.arrays import Ints
 from common.limits import Excess
-from pattern_stage.columns import Columns, Flow, each_once, sorted_flow
+from pattern_stage.columns import Columns, Flow, each_once, no_events, sorted_flow
 from pattern_stage.definition import StatementForm, StatementForms
 from pattern_stage.in_sql.question import (
     AlikeStatements,
@@ -27,7 +27,7 @@ from pattern_stage.in_sql.question import (
     results_of,
     window_question,
 )
-from pattern_stage.kernel import Kernel, PatternKernel, Results, no_events
+from pattern_stage.kernel import Kernel, PatternKernel, Results
 from pattern_stage.pattern.program import match_windows
 from pattern_stage.plan import source_streams
 from pattern_stage.values import Texts

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
-from mmqjp.backtest.script import Backtest, TrialRequest, try_script
+from mmqjp.backtest.process import try_script
+from mmqjp.backtest.script import Backtest, TrialRequest
 
 
 def try_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,4 +15,4 @@ def try_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(request: TrialRequest, batches: Iterable[pa.RecordBatch], **_: object) -> Backtest:
         return list(try_script(request, iter(batches), lambda: 0.0, lambda: 0))[-1]
 
-    monkeypatch.setattr("mmqjp.backtest.process.run_process", run)
+    monkeypatch.setattr("mmqjp.backtest.script.run_process", run)

@@ -21,12 +21,11 @@ from common.errors import InputError
 from feeds.documents import Document
 from join_stage.store.protocol import StoreError
 from mmqjp.backtest import process
-from mmqjp.backtest import script as script_module
+from mmqjp.backtest import script as trials
+from mmqjp.backtest.process import LATEST, LONGEST_XML, try_script
 from mmqjp.backtest.script import (
     DAY_US,
     DOCUMENTS,
-    LATEST,
-    LONGEST_XML,
     Backtest,
     Novelty,
     QueryResult,
@@ -34,7 +33,6 @@ from mmqjp.backtest.script import (
     day_text,
     read_batches,
     summary,
-    try_script,
 )
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.present.item import IN_UTC
@@ -140,15 +138,15 @@ def test_scripts_share_with_or_replace_what_is_registered(tmp_path):
         opened.subscribe(PAIRS)
     for read_only in (False, True):
         with Session("duckdb", state=tmp_path, read_only=read_only) as opened:
-            assert process.StoreBacktest(opened, PAIRS.replace("pairs", "mine")).run().novelty.is_shared
+            assert trials.StoreBacktest(opened, PAIRS.replace("pairs", "mine")).run().novelty.is_shared
     with Session("duckdb") as opened:
         opened.subscribe(f"{PAIRS}; FROM other//x PUBLISH unread")
         opened.process(documents(3))
-        found = process.StoreBacktest(opened, f"FROM S//a->a PUBLISH pairs; {READER}").run()
+        found = trials.StoreBacktest(opened, f"FROM S//a->a PUBLISH pairs; {READER}").run()
         assert {query.name: query.outputs for query in found.queries} == {"pairs": 3, "seen": 3}
         assert found.publishers == ()
         opened.pause("pairs")
-        found = process.StoreBacktest(opened, READER).run()
+        found = trials.StoreBacktest(opened, READER).run()
         assert (found.outputs, found.documents, found.publishers) == (0, 0, ())
 
 
@@ -157,13 +155,13 @@ def test_the_newest_documents_are_tried_and_that_is_told():
     with Session("duckdb") as opened:
         opened.process(documents(4))
         opened.process(documents(6, 4))
-        for limits in (process.BacktestLimits(documents=3), process.BacktestLimits(characters=3 * len("<a>v</a>"))):
-            found = process.StoreBacktest(opened, PAIRS, limits).run()
+        for limits in (trials.BacktestLimits(documents=3), trials.BacktestLimits(characters=3 * len("<a>v</a>"))):
+            found = trials.StoreBacktest(opened, PAIRS, limits).run()
             assert (found.documents, found.kept, found.outputs, found.since) == (3, 10, 3, 7_000_000)
             assert found.cut_short == "only the newest 3 documents are tried"
-        backtest = process.StoreBacktest(opened, PAIRS)
+        backtest = trials.StoreBacktest(opened, PAIRS)
         backtest.interrupt()
-        with pytest.raises(process.BacktestEnded):
+        with pytest.raises(trials.BacktestEnded):
             backtest.run()
 
 
@@ -245,14 +243,14 @@ def python(code: str) -> list[str]:
 
 @pytest.fixture
 def started(monkeypatch):
-    found: list[process._Running] = []
-    made = process._Running.__init__
+    found: list[trials._Running] = []
+    made = trials._Running.__init__
 
-    def noting(self: process._Running, *arguments: object) -> None:
+    def noting(self: trials._Running, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type]  # as it was called
         found.append(self)
 
-    monkeypatch.setattr(process._Running, "__init__", noting)
+    monkeypatch.setattr(trials._Running, "__init__", noting)
     yield found
     assert found and all(one._process.returncode is not None for one in found)
 
@@ -264,11 +262,11 @@ def row_batch(xml: bytes = b"<a/>", count: int = 1) -> pa.RecordBatch:
 
 def test_a_process_that_takes_too_long_is_killed(started):
     clock = jumping(lambda: started and started[0]._reported)
-    found = process.run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
+    found = trials.run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
     assert found == replace(REPORTED, cut_short="it took more than 60 s")
     assert started.pop()._process.returncode is not None
-    with pytest.raises(process.BacktestFailed, match="it took more than 60 s before the first documents were done"):
-        process.run_process(REQUEST, (), clock=jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
+    with pytest.raises(trials.BacktestFailed, match="it took more than 60 s before the first documents were done"):
+        trials.run_process(REQUEST, (), clock=jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
 
 
 @pytest.mark.parametrize(
@@ -281,9 +279,9 @@ def test_a_process_that_takes_too_long_is_killed(started):
     ],
 )  # fmt: skip
 def test_what_a_process_reported_before_it_ended_counts(after, why):
-    assert process.run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
-    with pytest.raises(process.BacktestFailed, match=re.escape(why)):
-        process.run_process(REQUEST, (), command=python(f"import os, sys, signal; {after}"))
+    assert trials.run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
+    with pytest.raises(trials.BacktestFailed, match=re.escape(why)):
+        trials.run_process(REQUEST, (), command=python(f"import os, sys, signal; {after}"))
 
 
 def test_it_ends_when_nobody_waits(started):
@@ -294,10 +292,10 @@ def test_it_ends_when_nobody_waits(started):
             stop.set()
         return 0.0
 
-    with pytest.raises(process.BacktestEnded):
-        process.run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
-    with pytest.raises(process.BacktestEnded), process._one_at_a_time:  # so does one that waits for its turn
-        process.run_process(REQUEST, (), stop=stop)
+    with pytest.raises(trials.BacktestEnded):
+        trials.run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
+    with pytest.raises(trials.BacktestEnded), trials._one_at_a_time:  # so does one that waits for its turn
+        trials.run_process(REQUEST, (), stop=stop)
     assert len(started) == 1
 
 
@@ -307,7 +305,7 @@ def test_documents_that_cannot_be_read_or_an_interrupt_end_it(started):
         raise StoreError("the store is damaged")
 
     with pytest.raises(StoreError, match="damaged"):
-        process.run_process(REQUEST, damaged(), command=python(REPORT + HANG))
+        trials.run_process(REQUEST, damaged(), command=python(REPORT + HANG))
     assert started.pop()._process.returncode is not None
 
     def interrupted() -> float:
@@ -316,23 +314,23 @@ def test_documents_that_cannot_be_read_or_an_interrupt_end_it(started):
         return 0.0
 
     with pytest.raises(KeyboardInterrupt):
-        process.run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
-    assert not process._one_at_a_time.locked()
+        trials.run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
+    assert not trials._one_at_a_time.locked()
 
 
 def test_a_script_that_cannot_be_registered_is_refused():
     request = replace(REQUEST, text="FROM p//a PUBLISH q", publishers=("FROM q//a PUBLISH p",))
-    with pytest.raises(process.BacktestRefused, match="cycle of PUBLISHed names"):
-        process.run_process(request, iter([row_batch()]))
-    assert issubclass(process.BacktestRefused, InputError)
+    with pytest.raises(trials.BacktestRefused, match="cycle of PUBLISHed names"):
+        trials.run_process(request, iter([row_batch()]))
+    assert issubclass(trials.BacktestRefused, InputError)
 
 
 def test_it_ends_when_a_batch_needs_far_too_much_memory():
     batch = row_batch(b"<r>" + b"<a>v</a>" * 100 + b"</r>", 1000)
     request = replace(REQUEST, text="FROM S//a PUBLISH all", memory=1 << 20)
     try:
-        why = process.run_process(request, iter([batch])).cut_short
-    except process.BacktestFailed as error:  # it may end before its first report
+        why = trials.run_process(request, iter([batch])).cut_short
+    except trials.BacktestFailed as error:  # it may end before its first report
         why = str(error)
     assert "it needed more than 1 MiB of memory" in str(why)
 
@@ -340,7 +338,7 @@ def test_it_ends_when_a_batch_needs_far_too_much_memory():
 def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
     """The worker of a process that is killed gets no signal of its own."""
     code = "import os, subprocess, sys; "
-    code += f"worker = subprocess.Popen([*{process.WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
+    code += f"worker = subprocess.Popen([*{trials.WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
     code += "print(worker.pid, flush=True); worker.wait()"
     own = os.getpriority(os.PRIO_PROCESS, os.getpid())
     with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asking:
@@ -446,14 +444,14 @@ class Slow:
 
     def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.sizes = 0.0, list[int]()
-        processed = script_module._Trial.process
+        processed = process._Trial.process
 
-        def noted(one: script_module._Trial, batch: pa.RecordBatch) -> None:
+        def noted(one: process._Trial, batch: pa.RecordBatch) -> None:
             processed(one, batch)
             self.sizes.append(batch.num_rows)
             self.now += seconds * batch.num_rows
 
-        monkeypatch.setattr(script_module._Trial, "process", noted)
+        monkeypatch.setattr(process._Trial, "process", noted)
 
     def __call__(self) -> float:
         return self.now
