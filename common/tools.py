@@ -215,6 +215,21 @@ class LruCache(Generic[K, V]):
         return value
 
 
+def reachable(starts: Iterable[K], next_of: Callable[[K], Iterable[K]]) -> dict[K, None]:
+    """Returns the starts and whatever they lead to, each once, as an ordered set.
+
+    >>> list(reachable([6], lambda number: range(2, number) if number > 4 else ()))
+    [6, 2, 3, 4, 5]
+    """
+    found = dict.fromkeys(starts)
+    waiting = list(found)
+    while waiting:
+        new = [one for one in next_of(waiting.pop()) if one not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return found
+
+
 _is_own_process = False
 
 

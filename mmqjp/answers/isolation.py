@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from graphlib import TopologicalSorter
 
 from common.errors import InputError, OperationalError
+from common.tools import reachable
 from mmqjp.documents.record import Record
-from mmqjp.queries.model import Owner, Subscription, Target, UnreadableQuery
+from mmqjp.queries.model import Owner, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.state.eviction import arriving
 from templates.catalog import Change
@@ -97,13 +98,8 @@ class FailedPatterns:
         self._of_events = any(_uses(events.needs_of(name), failed) for name in events.placements)
 
     def _needs(self, query: Subscription) -> Change:
-        return self._registry.catalog.needs_of({target.row for target in self._targets(query)})
-
-    def _targets(self, owner: Owner) -> Iterator[Target]:
-        for target in owner.targets:
-            yield target
-            for stream in self._registry.inner(target):
-                yield from self._targets(stream)
+        owners: list[Owner] = [query, *self._registry.inner_joins(query)]
+        return self._registry.catalog.needs_of({target.row for owner in owners for target in owner.targets})
 
 
 def _uses(needs: Change, failed: Collection[str]) -> bool:
@@ -116,13 +112,8 @@ def _uses(needs: Change, failed: Collection[str]) -> bool:
 
 def _publishers_first(registry: Registry, queries: list[Subscription]) -> list[Subscription]:
     reads = {query.qid: _streams(registry, query) for query in queries}
-    made_of: dict[str, set[str]] = {}
-    waiting = [stream for streams in reads.values() for stream in streams]
-    while waiting:
-        stream = waiting.pop()
-        if stream not in made_of:
-            made_of[stream] = registry.made_of(stream)
-            waiting += made_of[stream]
+    streams = {stream for read in reads.values() for stream in read}
+    made_of = {stream: registry.made_of(stream) for stream in reachable(streams, registry.made_of)}
     rank = {stream: place for place, stream in enumerate(TopologicalSorter(made_of).static_order())}
     return sorted(queries, key=lambda query: (max((rank[one] for one in reads[query.qid]), default=0), query.qid))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from common.arrays import Ints
+from common.tools import reachable
 from mmqjp.documents.record import Records
 from mmqjp.queries.registry import EventForm, published_name
 from pattern_stage.columns import Column, Columns, joined
@@ -94,14 +95,7 @@ class FormOrder:
         return [shape for shape in self._shapes if stream in shape.publishes]
 
     def _behind(self, streams: Iterable[str]) -> set[str]:
-        found: set[str] = set()
-        waiting = list(streams)
-        while waiting:
-            stream = waiting.pop()
-            if stream not in found:
-                found.add(stream)
-                waiting += self._made_of(stream) or ()
-        return found
+        return set(reachable(streams, lambda stream: self._made_of(stream) or ()))
 
 
 DIGEST_SIZE = 16
@@ -146,16 +140,9 @@ class Parts:
 
     def documents(self, number: int) -> list[EventOrigin]:
         """Returns the document events behind a part, by time."""
-        found: dict[int, EventOrigin] = {}
-        waiting = [number]
-        while waiting:
-            number = waiting.pop()
-            origin = self._origins[number]
-            if origin.docid < 0:
-                waiting += origin.parts
-            else:
-                found[number] = origin
-        return sorted(found.values(), key=self.place)
+        origins = self._origins
+        found = reachable([number], lambda part: origins[part].parts if origins[part].docid < 0 else ())
+        return sorted((origins[part] for part in found if origins[part].docid >= 0), key=self.place)
 
     def place(self, origin: EventOrigin) -> tuple[object, ...]:
         """Sort key of a document event in time, the same in every store."""

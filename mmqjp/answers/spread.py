@@ -28,6 +28,7 @@ from common.arrays import Ints, unpacked
 from common.executors import Shipped, with_shipped
 from common.files import open_like_directory
 from common.limits import Quota
+from common.tools import reachable
 from join_stage.protocol import RESULT, Cost, Matches
 from join_stage.signature.join import FactorisedMatches
 from join_stage.spark.engine import SparkEngine
@@ -123,13 +124,9 @@ def _closed(rows: set[int], forms: Mapping[int, Set[Form | None]]) -> set[int]:
     for row, of in forms.items():
         for form in of:
             of_form.setdefault(form, []).append(row)
-    kept, waiting = set(rows), [row for row in forms if row not in rows]
-    while waiting:
-        for form in forms[waiting.pop()]:
-            gone = kept.intersection(of_form[form])
-            kept -= gone
-            waiting += gone
-    return kept
+    others = (row for row in forms if row not in rows)
+    gone = reachable(others, lambda row: [other for form in forms[row] for other in of_form[form]])
+    return rows.difference(gone)
 
 
 def _groups(part: RowPart) -> Sequence[TargetGroup]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from common import child
 from common.arrays import batch_of_rows
 from common.errors import InputError, OperationalError
-from common.tools import from_json, in_batches
+from common.tools import from_json, in_batches, reachable
 from feeds.documents import Document, Reject
 from join_stage.store.protocol import Question, QuestionInterrupted
 from mmqjp.present.item import ShownMatch, TimeFormat
@@ -300,33 +300,22 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
     publishers: dict[Subscription, None] = {}
     definitions: dict[str, str] = {}
     made = script.published() | {definition.name for definition in script.definitions}
-    waiting, outside = _streams_read(script), set[str]()
-    met = set(waiting)
+    outside: set[str] = set()
 
-    def read(streams: set[str]) -> None:
-        nonlocal met, waiting
-        waiting |= streams - met
-        met |= streams
-
-    while waiting:
-        stream = waiting.pop()
+    def behind(stream: str) -> set[str]:
         if stream in made:
-            continue
+            return set()
         if (definition := registry.events.definitions.get(stream)) is not None:
             definitions[definition.name] = definition.text
-            read({definition.pattern.stream})
-            continue
+            return {definition.pattern.stream}
         makers = [query for query in registry.named(stream) if query.publishes]
         if not makers:
             outside.add(stream)
-        for query in makers:
-            if query.active:
-                publishers[query] = None
-                read(
-                    set(registry.events.reads(query))
-                    if query.is_events
-                    else _streams_read(parse_script(query.text, stored=True))
-                )
+        active = [query for query in makers if query.active]
+        publishers.update(dict.fromkeys(active))
+        return set().union(*(registry.events.reads(q) if q.is_events else _streams_of(q.text) for q in active))
+
+    reachable(_streams_read(script), behind)
     return PreparedScript(text, tuple(_texts(publishers, definitions)), frozenset(outside), _novelty(script, registry))
 
 
@@ -337,6 +326,10 @@ def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -
     if events := [one for one in publishers if one.is_events]:
         names = ", ".join(dict.fromkeys(one.name for one in events))
         yield names, ";\n".join(one.text for one in events)
+
+
+def _streams_of(text: str) -> set[str]:
+    return _streams_read(parse_script(text, stored=True))
 
 
 def _streams_read(script: Script) -> set[str]:

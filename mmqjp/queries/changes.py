@@ -15,7 +15,7 @@ from typing import Literal
 
 from common.bounds import BEGINNING, END
 from common.errors import InputError
-from common.tools import track_progress
+from common.tools import reachable, track_progress
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
@@ -61,12 +61,14 @@ class DefinitionChanges:
 
     def concerns(self, script: Script) -> set[str]:
         """Returns the names whose events change: redefined, or derived from these by the script."""
-        found = {definition.name for definition in self.removed}
-        waiting = list(script.event_queries) if found else []
-        while readers := [query for query in waiting if any(name.name in found for name in names_read(query.stream))]:
-            waiting = [query for query in waiting if query not in readers]
-            found |= {query.publish for query in readers if query.publish is not None}
-        return found
+        if not self.removed:
+            return set()
+        published: dict[str, list[str]] = {}
+        for query in script.event_queries:
+            for name in names_read(query.stream):
+                if query.publish is not None:
+                    published.setdefault(name.name, []).append(query.publish)
+        return set(reachable([one.name for one in self.removed], lambda name: published.get(name, ())))
 
 
 class EventCompiler:

@@ -11,16 +11,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from json.encoder import encode_basestring
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.bounds import INFINITE
-from common.tools import lazy
+from common.tools import lazy, reachable
 from join_stage.store.protocol import StoreError
 from templates.catalog import Catalog, Placement
 from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of
@@ -47,7 +47,7 @@ class CompactSet(Generic[T]):
             return iter(())
         return iter(items) if isinstance(items, dict) else iter((items,))
 
-    def __contains__(self, item: T) -> bool:
+    def __contains__(self, item: object) -> bool:
         items = self._items
         return item in items if isinstance(items, dict) else items is not None and items == item
 
@@ -630,39 +630,25 @@ class QuerySet:
         return self._audience
 
 
-_Several = dict[Subscription, None]
-
-
 class ByKey:
-    """Queries by key, in order of addition; a single query needs no container."""
-
-    __slots__ = ("_found",)
+    """Queries by key, in order of addition."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, Subscription | _Several] = {}
+        self._found: dict[Hashable, CompactSet[Subscription]] = {}
 
     def get(self, key: Hashable) -> Collection[Subscription]:
-        found = self._found.get(key)
-        if found is None:
-            return ()
-        return (found,) if isinstance(found, Subscription) else found
+        return self._found.get(key, ())
 
     def add(self, key: Hashable, query: Subscription) -> None:
-        found = self._found.setdefault(key, query)
-        if isinstance(found, dict):
-            found[query] = None
-        elif found is not query:
-            self._found[key] = {found: None, query: None}
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = CompactSet()
+        found.add(query)
 
     def remove(self, key: Hashable, query: Subscription) -> None:
         """Raises KeyError if it is absent."""
-        found = self._found[key]
-        if found is query:
-            del self._found[key]
-            return
-        several = cast(_Several, found)
-        del several[query]
-        if not several:
+        self._found[key].discard(query)
+        if not self._found[key]:
             del self._found[key]
 
 
@@ -675,14 +661,9 @@ class Sources:
 
     def of(self, streams: frozenset[str]) -> frozenset[str]:
         if (found := self._known.get(streams)) is None:
-            made_of: dict[str, Collection[str]] = {}
-            waiting = list(streams)
-            while waiting:
-                stream = waiting.pop()
-                if stream not in made_of:
-                    made_of[stream] = self._made_of(stream)
-                    waiting += made_of[stream]
-            found = self._known[streams] = frozenset(stream for stream, made in made_of.items() if not made)
+            made_of = cache(self._made_of)
+            external = (stream for stream in reachable(streams, made_of) if not made_of(stream))
+            found = self._known[streams] = frozenset(external)
         return found
 
     def knows(self, stream: str) -> bool:

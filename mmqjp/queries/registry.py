@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from common.bounds import END
-from common.tools import decrease
+from common.tools import decrease, reachable
 from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
@@ -236,11 +236,9 @@ class EventStatements:
         return f"{form_id}{_APART}{max(self._read_apart.setdefault(name, qid) for name in published)}"
 
     def _changed_publishers(self, name: str) -> None:
-        waiting = [name]
-        while waiting and self._read_apart:  # mostly empty; readers take a walk over all forms
-            name = waiting.pop()
-            self._read_apart.pop(name, None)
-            waiting += {query.name for query in self.readers(name) if query.publishes}
+        if self._read_apart:  # mostly empty; readers take a walk over all forms
+            for other in reachable([name], lambda one: {query.name for query in self.readers(one) if query.publishes}):
+                self._read_apart.pop(other, None)
 
     def _source(self, stream: Statement, form_id: str) -> Statement:
         _, apart, first = form_id.partition(_APART)
@@ -582,11 +580,10 @@ class Registry:
         return list(found)
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
-        found: dict[HiddenStream, None] = {}
-        for target in owner.targets:
-            for stream in self.inner(target):
-                found |= dict.fromkeys([stream, *self.inner_joins(stream)])
-        return list(found)
+        def of(one: Owner) -> Iterator[HiddenStream]:
+            return (stream for target in one.targets for stream in self.inner(target))
+
+        return list(reachable(of(owner), of))
 
     def owners(self) -> Iterator[Owner]:
         yield from self.subscriptions.values()
@@ -836,14 +833,12 @@ def publishers_behind(registry: KnownQueries, query: Subscription) -> set[Subscr
 
 def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set[HiddenStream]]:
     """Returns the queries and hidden streams that a plan node reads, transitively."""
-    queries, streams = set[Subscription](), set[HiddenStream]()
-    waiting: list[Owner] = [owner]
-    while waiting:
-        for target in waiting.pop().targets:
-            inner = [stream for stream in registry.inner(target) if stream not in streams]
-            makers = (s for stream in target.streams for s in registry.named(stream) if s.publishes)
-            fresh = [maker for maker in makers if maker not in queries]
-            streams.update(inner)
-            queries.update(fresh)
-            waiting += [*inner, *fresh]
-    return queries, streams
+
+    def read(one: Owner) -> Iterator[Subscription | HiddenStream]:
+        for target in one.targets:
+            yield from registry.inner(target)
+            yield from (s for stream in target.streams for s in registry.named(stream) if s.publishes)
+
+    found = reachable(read(owner), read)
+    queries = {one for one in found if isinstance(one, Subscription)}
+    return queries, {one for one in found if isinstance(one, HiddenStream)}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from common.tools import track_progress
+from common.tools import reachable, track_progress
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import (
@@ -171,13 +171,11 @@ class StoredQueries:
 
     def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, SharedStep]]:
         known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
-        live: set[int] = set()
-        for variables in needed:
-            for variable in variables:
-                var: int | None = variable
-                while var is not None and var not in live:
-                    live.add(var)
-                    var = known[var][0]
+
+        def above(var: int) -> Sequence[int]:
+            return () if known[var][0] is None else (known[var][0],)
+
+        live = reachable((variable for variables in needed for variable in variables), above)
         node_of = cache(pattern_from_json)
         found = []
         for var in sorted(live):
