@@ -254,8 +254,12 @@ def _from_json(kind: Any, found: Any) -> Any:
     if origin is tuple:
         parts = found.values() if isinstance(found, Mapping) else found
         return tuple([_from_json(arg, one) for arg, one in zip(args, parts, strict=True)])
+    if origin is dict:
+        return {key: _from_json(args[1], one) for key, one in found.items()}
     if origin is frozenset:
         return frozenset(found)
+    if hasattr(kind, "_fields"):
+        return kind(*found)
     if hasattr(kind, "__dataclass_fields__"):
         kinds = _field_kinds(kind)
         return kind(**{name: _from_json(kinds[name], one) for name, one in found.items() if name in kinds})

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
+from common.tools import from_json
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.absence_partners import (
     WORDS,
@@ -115,8 +116,7 @@ class Decided:
 
     @staticmethod
     def from_setting(text: str | None) -> Decided:
-        kept: Mapping[str, list[list[int]]] = json.loads(text or "{}")
-        return Decided({stream: tuple(DecisionMark(*mark) for mark in marks) for stream, marks in kept.items()})
+        return Decided(from_json(dict[str, Marks], json.loads(text or "{}")))
 
 
 WORTH_DROPPING = 64

@@ -540,12 +540,11 @@ class Patterns:
         """Writes, within the batch, its events, the horizon, and a snapshot, periodically or if it is asked for."""
         if not self._is_open:
             return
-        self._stored.save_events(self._rows)
-        self._rows = []
         if self.running.is_crowded:  # before answers, which have their texts by now, are copied to be stored
             self.running.compact()
-        self._time.next_number = self.running.lineage.next
-        self._stored.save_time(self._time)
+        self._time.next = self.running.lineage.next
+        self._stored.save(self._time, self._rows)
+        self._rows = []
         self._since_snapshot += 1
         if snapshot or self._since_snapshot >= self._every:
             self.running.compact()
@@ -566,7 +565,7 @@ class Patterns:
         """Restores the last snapshot and replays the events since. Forms and definitions are added at the points where
         they first were, so the waiting state is identical."""
         found = self._stored.snapshot()
-        lineage = Lineage(self._time.next_number, self._ids)
+        lineage = Lineage(self._time.next, self._ids)
         lineage.restore(found.lineage)
         self.running = running = RunningForms(
             self._make_kernel, lineage, self._records, self._made_of, limits=self._limits

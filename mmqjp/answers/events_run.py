@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from common import limits
-from common.arrays import Ints
+from common.arrays import Ints, packed, unpacked
 from common.bounds import BEGINNING
 from common.errors import InvalidValue
 from common.limits import UNLIMITED, Excess, Quota, first_excess, note_excess, sums_in_blocks
+from common.tools import from_json
 from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import TableStore
 from mmqjp.answers.kernels import (
     FormOrder,
     FormResults,
@@ -35,7 +37,7 @@ from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP
 from mmqjp.documents.record import Records
 from mmqjp.queries.registry import EventForm, Publisher
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot
+from mmqjp.tables.schema import EVENTS, SNAPSHOTS, rows_table
 from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns, no_events
 from pattern_stage.lineage import LINEAGE, Lineage
@@ -404,23 +406,16 @@ class PatternTime:
 
     horizon: int = BEGINNING
     greatest: dict[str, int] = field(default_factory=dict)
-    next_number: int = 0
+    next: int = 0
     taken: dict[str, DefinitionCursor] = field(default_factory=dict)
 
     def to_setting(self) -> str:
-        return json.dumps(
-            {"horizon": self.horizon, "greatest": self.greatest, "next": self.next_number, "taken": self.taken},
-            ensure_ascii=False,
-        )
+        return json.dumps(asdict(self), ensure_ascii=False)
 
     @staticmethod
     def from_setting(text: str | None) -> PatternTime:
         """Parses a setting; None means a store without events."""
-        if text is None:
-            return PatternTime()
-        kept = json.loads(text)
-        taken = {name: DefinitionCursor(*since) for name, since in kept["taken"].items()}
-        return PatternTime(kept["horizon"], kept["greatest"], kept["next"], taken)
+        return from_json(PatternTime, json.loads(text or "{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +428,17 @@ class KernelSnapshot:
     counts: pa.Table
 
 
+def stored_snapshot(store: TableStore) -> KernelSnapshot:
+    rows = store.read("pattern_state", SNAPSHOTS.names).to_pylist()
+    latest = max((row["batch"] for row in rows), default=0)
+    parts = {row["name"]: unpacked(row["state"]) for row in rows if row["batch"] == latest}
+    if not parts:
+        return KernelSnapshot(BEGINNING, {}, LINEAGE.empty_table(), pa.table({}))
+    kernel = {name.removeprefix("op "): table for name, table in parts.items() if name.startswith("op ")}
+    counts = parts.get(_COUNTS, pa.table({}))  # stores written before have none
+    return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE], counts)
+
+
 class StoredEvents:
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
         self._store, self._ledger = store, ledger
@@ -440,35 +446,31 @@ class StoredEvents:
     def time(self) -> PatternTime:
         return PatternTime.from_setting(self._ledger.setting(PATTERNS))
 
-    def save_time(self, time: PatternTime) -> None:
-        self._ledger.save_settings({PATTERNS: time.to_setting()})
-
-    def save_events(self, rows: Sequence[pa.Table]) -> None:
+    def save(self, time: PatternTime, rows: Sequence[pa.Table]) -> None:
         if rows:
             table = pa.concat_tables(rows)
             batch = pa.repeat(self._ledger.batch, len(table))
-            save_events(self._store, table.append_column("batch", batch).select(EVENTS.names).cast(EVENTS))
+            self._store.append("events", table.append_column("batch", batch).select(EVENTS.names).cast(EVENTS))
+        self._ledger.save_settings({PATTERNS: time.to_setting()})
 
     def save_snapshot(self, found: KernelSnapshot) -> None:
-        horizon = pa.table({"horizon": [found.horizon]})
-        parts = {f"op {name}": table for name, table in found.kernel.items()}
-        save_snapshot(
-            self._store,
-            {_HORIZON: horizon, _LINEAGE: found.lineage, _COUNTS: found.counts, **parts},
-            self._ledger.batch,
-            found.horizon,
-        )
+        """Replaces the snapshot, and drops the events before its horizon."""
+        horizon, batch = pa.table({"horizon": [found.horizon]}), self._ledger.batch
+        parts = {_HORIZON: horizon, _LINEAGE: found.lineage, _COUNTS: found.counts}
+        parts |= {f"op {name}": table for name, table in found.kernel.items()}
+        self._store.drop_before("pattern_state", "batch", batch + 1)
+        rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
+        self._store.append("pattern_state", rows_table(rows, SNAPSHOTS))
+        self._store.drop_before("events", "t1", found.horizon)
 
     def snapshot(self) -> KernelSnapshot:
-        parts = snapshot(self._store)
-        if not parts:
-            return KernelSnapshot(BEGINNING, {}, LINEAGE.empty_table(), pa.table({}))
-        kernel = {name.removeprefix("op "): table for name, table in parts.items() if name.startswith("op ")}
-        counts = parts.get(_COUNTS, pa.table({}))  # stores written before have none
-        return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE], counts)
+        return stored_snapshot(self._store)
 
     def events_from(self, horizon: int) -> pa.Table:
-        return events_from(self._store, horizon)
+        """Returns the events that end at a time or later, by number."""
+        columns = ", ".join(EVENTS.names)
+        sql = f"SELECT {columns} FROM events WHERE t1 >= {horizon} ORDER BY number"
+        return self._store.select(sql).cast(EVENTS)
 
 
 def event_rows(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.Table:

@@ -32,6 +32,7 @@ from join_stage.store.protocol import (
 )
 from join_stage.tables import FLAT_STORE, runs_manifest
 from join_stage.views import CACHE_BYTES
+from mmqjp.answers.events_run import stored_snapshot
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
 from mmqjp.engine import Session
@@ -40,7 +41,7 @@ from mmqjp.service.drops import state_file
 from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
 from mmqjp.state.choice import SPARK, Ownership, ReadLock, open_store, stored_engine
 from mmqjp.tables.ledger import NEXT_IDS
-from mmqjp.tables.schema import QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings, snapshot
+from mmqjp.tables.schema import QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings
 
 QUARANTINE = "damaged"
 """The folder of a state directory to which --repair moves damaged files."""
@@ -250,7 +251,7 @@ class StoreCheck:
     def _states(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Damage]:
         if "pattern_state" not in damaged:
             try:
-                snapshot(reader)
+                stored_snapshot(reader)
             except Exception as error:  # of Arrow
                 yield Damage("pattern_state", f"the state of event queries cannot be read: {error}")
         checks = ROW_CHECKS if self.engine == SPARK else ROW_CHECKS + ON_DUCKDB

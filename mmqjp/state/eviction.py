@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from common.bounds import EARLIEST, INFINITE
+from common.tools import from_json
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import TableStore
@@ -69,17 +70,12 @@ class Reach:
     joined: frozenset[str] = frozenset()
 
     def to_setting(self) -> str:
-        noted = {"evicted": self.evicted, "dropped": self.dropped, "joined": sorted(self.joined)}
-        return json.dumps(noted, ensure_ascii=False)
+        return json.dumps(asdict(self), default=sorted, ensure_ascii=False)
 
     @staticmethod
     def from_setting(value: str | None) -> Reach:
         """Parses a setting; None means nothing is missing."""
-        if value is None:
-            return Reach()
-        noted = json.loads(value)
-        evicted, dropped = (tuple(CoverageGap(*gap) for gap in noted[name]) for name in ("evicted", "dropped"))
-        return Reach(evicted, dropped, frozenset(noted["joined"]))
+        return from_json(Reach, json.loads(value or "{}"))
 
     def late_by(self, time: int) -> int:
         """Returns the microseconds by which a joined document ending at `time` may miss dropped documents, or 0."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import batch_of_rows, packed, unpacked
+from common.arrays import batch_of_rows
 from common.bounds import INFINITE
 from feeds.readers import Offset
 from join_stage.store.protocol import NumberedViews, StoreSchema, TableStore
@@ -222,32 +222,6 @@ EVENT_TABLES = {
     "definitions": schema(id=INT, name=TEXT, text=TEXT, added_at=INT),
     "removed_definitions": schema(id=INT, removed_at=INT),
 }
-
-
-def save_events(store: TableStore, rows: pa.Table) -> None:
-    if len(rows):
-        store.append("events", rows)
-
-
-def events_from(store: TableStore, time: int) -> pa.Table:
-    """Returns the events that end at a time or later, by number."""
-    columns = ", ".join(EVENTS.names)
-    return store.select(f"SELECT {columns} FROM events WHERE t1 >= {time} ORDER BY number").cast(EVENTS)
-
-
-def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, horizon: int) -> None:
-    """Replaces the snapshot by one at a horizon, and drops the events before it."""
-    store.drop_before("pattern_state", "batch", batch + 1)
-    rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
-    store.append("pattern_state", rows_table(rows, SNAPSHOTS))
-    store.drop_before("events", "t1", horizon)
-
-
-def snapshot(store: TableStore) -> dict[str, pa.Table]:
-    """Returns the latest snapshot's parts by name; empty if none."""
-    rows = store.read("pattern_state", SNAPSHOTS.names)
-    latest = max(rows["batch"].to_pylist(), default=0)
-    return {row["name"]: unpacked(row["state"]) for row in rows.to_pylist() if row["batch"] == latest}
 
 
 # `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
