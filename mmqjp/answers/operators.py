@@ -18,6 +18,7 @@ from common.bounds import EARLIEST, INFINITE, LATEST
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import flatten_edges, read_edge_groups
+from join_stage.store.protocol import TableStore
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
 from mmqjp.answers.quota import NEVER, EqualTimeBudget, Share, SharedAccount
@@ -27,8 +28,8 @@ from mmqjp.documents.watermarks import Progress
 from mmqjp.queries.forms import Form, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
 from mmqjp.queries.registry import KnownQueries, Registry, behind
-from mmqjp.state.eviction import AskedKey, JoinState, OnceKeyStore, arriving
-from mmqjp.tables.schema import ToldRow, hidden_tuples
+from mmqjp.state.eviction import JoinState, arriving
+from mmqjp.tables.schema import TableRows, ToldRow, hidden_tuples, told_among
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
 from xpath_stage.evaluator import XPathStage
@@ -36,6 +37,9 @@ from xscl.algebra.joins import Term
 
 OnceKey = tuple[int, int]
 """Two halves of a key's digest."""
+
+AskedKey = tuple[int, int, int]
+"""A qid and the halves of a key's digest."""
 
 
 @dataclass(eq=False, slots=True)
@@ -78,8 +82,8 @@ class ToldNow:
 
 
 class Telling:
-    def __init__(self, registry: Registry, told: OnceKeyStore) -> None:
-        self._registry, self._told = registry, told
+    def __init__(self, registry: Registry, store: TableStore) -> None:
+        self._registry, self._store = registry, store
 
     def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided = (frozenset(), frozenset())) -> ToldNow:
         """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`."""
@@ -90,7 +94,7 @@ class Telling:
             for form, answers in due
             for one in sorted(answers.values(), key=lambda one: one.answer.order)
         ]
-        ends = self._told.ends(_asked(recipients))
+        ends = self._ends(_asked(recipients))
         rows: list[ToldRow] = []
         for form, one, some in recipients:
             gone = [query for query in some if not _tell(form, query, one, ends, rows)]
@@ -99,8 +103,17 @@ class Telling:
                 one.answer.withheld = (*one.answer.withheld, *(query.qid for query in gone))
                 found.answers.append(one.answer)
                 found.documents.extend(self._published(form, one, set(some).difference(gone)))
-        self._told.save(rows)
+        TableRows(self._store).append("told", rows)
         return found
+
+    def _ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
+        """Returns the sorted ends of these keys' outputs, each within an inclusive interval. Omits keys without any."""
+        found: dict[AskedKey, list[int]] = {}
+        if keys:
+            rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))
+            for qid, high, low, t1 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                found.setdefault((qid, high, low), []).append(t1)
+        return {key: sorted(ends) for key, ends in found.items()}
 
     def _due(self, waiting: AllPutOff, undecided: Undecided) -> list[Form]:
         forms, streams = undecided

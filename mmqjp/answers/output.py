@@ -11,12 +11,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as json_text
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
 
 from lxml import etree
 
 from mmqjp.documents.record import Record
-from mmqjp.queries.forms import OutputChild, Selection, element_of
+from mmqjp.queries.forms import OutputChild, Selection, element
 from pattern_stage.lineage import EventOrigin
 from xpath_stage.binder import Node
 from xscl.algebra.events import (
@@ -234,7 +233,7 @@ def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
     name = item.name
     if star and not value.functions:
         name = value.record.tree.attribute(*value.node)[0]
-    return element_of(name, value.text())
+    return element(name, value.text())
 
 
 class _Constructor:
@@ -279,14 +278,6 @@ def _append_text(element: etree._Element, text: str) -> None:
         element[-1].tail = (element[-1].tail or "") + text
     else:
         element.text = (element.text or "") + text
-
-
-RETURN = {"\r": "&#13;"}
-"""XML parsers would normalize it to a line break."""
-
-
-def element(name: str, text: str) -> str:
-    return f"<{name}>{escape(text, RETURN)}</{name}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from mmqjp.answers.events_run import StoredEvents
 from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.kernels import MakeKernel
-from mmqjp.answers.matches import Match, as_batch, match_rows
+from mmqjp.answers.matches import Match, as_batch
 from mmqjp.answers.operators import (
     Expanded,
     Expansion,
@@ -53,7 +53,7 @@ from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import Members, Owner, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
-from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, arriving, prune, prune_offsets
+from mmqjp.state.eviction import Eviction, JoinState, arriving, prune, prune_offsets
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
@@ -91,7 +91,7 @@ class Pipeline:
     ) -> None:
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self.outbox = registry, records, Outbox(store, ledger, spread)
-        self._quota, self._telling, self._spread = quota, Telling(registry, OnceKeyStore(store)), spread
+        self._quota, self._telling, self._spread = quota, Telling(registry, store), spread
         self.patterns, self._event_output = patterns, EventOutput(registry, records, ledger)
         self._queries, self._inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
         self.absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, self._queries, self._inner)
@@ -147,7 +147,7 @@ class Pipeline:
                 found_answers, documents = self._event_output.answers(results, self.patterns.running)
                 answers += found_answers
                 if documents:
-                    answers += self._rounds(reader, documents, self._published(documents))
+                    answers += self._rounds(reader, documents)
                     answers += self._settled(context, reader, until)
             exceeded = accounts.exceeded()
             if not exceeded:
@@ -226,14 +226,13 @@ class Pipeline:
         accounts.serve_all()
         later = StepContext(accounts, known_tuples=known, backfilled=owners, put_off=context.put_off)
         reader = self._reader(later)
-        if records := fresh(records):
-            answers += self._rounds(reader, records, self._published(records))
+        answers += self._rounds(reader, fresh(records))
         answers += self._settled(later, reader, until, fresh)
         for results, running in self.patterns.backfill() if events else ():
             found, documents = self._event_output.answers(results, running, first_new)
             answers += found
             if documents := fresh(documents):
-                answers += self._rounds(reader, documents, self._published(documents))
+                answers += self._rounds(reader, documents)
                 answers += self._settled(later, reader, until, fresh)
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
@@ -317,9 +316,10 @@ class Pipeline:
         inputs."""
         answers: list[Answer] = []
         while True:
-            documents: list[Record] = []
             if found := list(self.absences.on_watermark(context, greatest)):
-                answers += self._decided(found)
+                if decided := [(item, item.match) for item in found if item.match is not None]:
+                    expanded = ((item.answer, [item]) for item, _ in decided)
+                    reader.note(expanded, as_batch([match for _, match in decided]), answers)
                 documents = [document for item in found for document in item.documents]
             elif context.put_off:
                 told = self._telling.decide(context.put_off, self._ledger.batch, self.absences.undecided(greatest))
@@ -328,26 +328,7 @@ class Pipeline:
                 documents = told.documents
             else:
                 return answers
-            if records := fresh(documents):
-                answers += self._rounds(reader, records, self._published(records))
-
-    def _decided(self, found: Iterable[Expanded]) -> list[Answer]:
-        answers: list[Answer] = []
-        rows: list[tuple[Match, Answer]] = []
-        for item in found:
-            if item.answer is None:
-                continue
-            if item.match is not None:
-                item.answer.matches.append(self.outbox.next_match + len(rows))
-                rows.append((item.match, item.answer))
-            if not (item.duplicate or item.put_off):
-                answers.append(item.answer)
-        if rows:
-            times = [(answer.t0, answer.t1) for _, answer in rows]
-            template_of = self._registry.template_of
-            matches = as_batch([match for match, _ in rows])
-            self.outbox.save_matches(match_rows(matches, times, self.outbox.next_match, template_of))
-        return answers
+            answers += self._rounds(reader, fresh(documents))
 
     def _first_round(
         self, reader: MatchReader, records: list[Record], witnesses: Witnesses, accounts: Accounts, cutoffs: Cutoffs
@@ -359,17 +340,18 @@ class Pipeline:
         matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
         rest, forms = self._spread.answer(matches, records, accounts, self._usage.block, cutoffs)
         answers: list[Answer] = []
-        if published := reader.read(rest, answers):
-            answers += self._rounds(reader, published, self._published(published))
+        answers += self._rounds(reader, reader.read(rest, answers))
         return answers, forms
 
-    def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses) -> list[Answer]:
+    def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses | None = None) -> list[Answer]:
+        """Returns the answers over records, and over what these publish. `witnesses` are those of records that have
+        entered."""
         answers: list[Answer] = []
         while records:
-            matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
-            records = reader.read(matches, answers)
-            if records:
+            if witnesses is None:
                 witnesses = self._published(records)
+            records = reader.read(self._store.join(witnesses, records[0].docid, self._registry.scope), answers)
+            witnesses = None
         return answers
 
     def _published(self, records: list[Record]) -> Witnesses:

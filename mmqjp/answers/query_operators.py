@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from lxml import etree
 
 from common.limits import Quota
 from join_stage.protocol import Matches
@@ -41,7 +40,7 @@ from mmqjp.answers.quota import (
 )
 from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, tuple_record
-from mmqjp.queries.forms import DirectSelection, DirectTerm, Form, LiteralGroup, RowPart, TargetGroup
+from mmqjp.queries.forms import DirectSelection, DirectTerm, Form, LiteralGroup, RowPart, TargetGroup, element
 from mmqjp.queries.model import HiddenStream, Subscription, choice_of
 from mmqjp.queries.registry import KnownQueries
 from mmqjp.tables.ledger import Ledger
@@ -115,11 +114,22 @@ class MatchReader:
     def _read_open(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
         matches = matches_in(chunk)
         self._records.load(docid for match in matches for docid in match.docids)
+
+        return self.note(self._expansion.expand(matches), chunk, answers)
+
+    def note(
+        self,
+        expanded: Iterable[tuple[Inputs | Answer | None, Sequence[Expanded]]],
+        chunk: pa.RecordBatch,
+        answers: list[Answer],
+    ) -> list[Record]:
+        """Appends to `answers`, and logs the matches behind them, which are rows of a chunk. Returns the documents for
+        readers of streams."""
         published: list[Record] = []
-        answered: list[int] = []
+        places: list[int] = []
         times: list[tuple[int, int]] = []
-        for place, (inputs, found) in enumerate(self._expansion.expand(matches)):
-            number = self._log.next_match + len(answered)
+        for place, (interval, found) in enumerate(expanded):
+            number = self._log.next_match + len(places)
             is_answered = False
             for item in found:
                 published += item.documents
@@ -128,11 +138,11 @@ class MatchReader:
                     item.answer.matches.append(number)
                     if not (item.duplicate or item.put_off):
                         answers.append(item.answer)
-            if is_answered:
-                answered.append(place)
-                times.append((inputs.t0, inputs.t1))
-        if answered:
-            rows = chunk.take(pa.array(answered))
+            if is_answered and interval is not None:
+                places.append(place)
+                times.append((interval.t0, interval.t1))
+        if places:
+            rows = chunk.take(pa.array(places))
             self._log.save_matches(match_rows(rows, times, self._log.next_match, self._template_of))
         return published
 
@@ -552,10 +562,8 @@ class InnerJoinOperator:
         if key in context.emitted:
             return False, None
         context.emitted[key] = None
-        root = etree.Element("tuple")
-        for i, value in enumerate(values):
-            etree.SubElement(root, f"v{i}").text = value.text()
-        xml = etree.tostring(root, encoding="unicode")
+        children = "".join(element(f"v{i}", value.text()) for i, value in enumerate(values))
+        xml = f"<tuple>{children}</tuple>" if children else "<tuple/>"
         steps.take(len(xml) // XML_CHARACTERS_PER_STEP)
         # A tuple from before the query is charged to it, too.
         return True, None if key in context.known_tuples else tuple_record(stream.stream, inputs, xml, bound)

@@ -55,22 +55,10 @@ def batches(
 _LOG = logging.getLogger("mmqjp")
 
 
-@dataclass(frozen=True, slots=True)
-class SerializedDocument:
-    text: str
-
-    @property
-    def size(self) -> int:
-        return len(self.text)
-
-    def xml(self) -> str:
-        return self.text
-
-
 class EvaluatedBatch(Protocol):
     """Stage 1 results of a batch evaluated elsewhere, by index in the batch."""
 
-    def read(self, index: int) -> SerializedDocument | DocumentError:
+    def read(self, index: int) -> str | DocumentError:
         """Returns a document's text, or why it could not be parsed."""
 
     def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
@@ -148,8 +136,8 @@ class Admission:
         keys: Iterable[DocumentKey],
         met: Container[DocumentKey],
         evaluated: EvaluatedBatch | None,
-    ) -> dict[int, ParsedDocument | SerializedDocument | DocumentError]:
-        read: dict[int, ParsedDocument | SerializedDocument | DocumentError] = {}
+    ) -> dict[int, ParsedDocument | str | DocumentError]:
+        read: dict[int, ParsedDocument | str | DocumentError] = {}
         waiting: dict[int, Document] = {}
         watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
         least_end = cache(lambda stream: self._least_end(stream, watermark))
@@ -198,14 +186,14 @@ def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
         _LOG.warning("%s, %s; Engine.last_dead_letters() has each", count, first)
 
 
-def _record(document: Document, tree: ParsedDocument | SerializedDocument) -> Record:
+def _record(document: Document, tree: ParsedDocument | str) -> Record:
     record = Record(
         -1,
         document.id,
         document.stream,
         document.t0,
         document.t1,
-        tree.xml(),
+        tree if isinstance(tree, str) else tree.xml(),
         "external",
         (),
         (own_part_id(document.stream, document.id),),
@@ -233,9 +221,9 @@ class EvaluatedDocuments:
         self._stage, self._rows, self._groups = stage, rows, groups
         self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()
 
-    def read(self, index: int) -> SerializedDocument | DocumentError:
+    def read(self, index: int) -> str | DocumentError:
         text = self._texts[index]
-        return DocumentError(self._errors[index]) if text is None else SerializedDocument(text)
+        return DocumentError(self._errors[index]) if text is None else text
 
     def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
         chosen = self._rows.take(pa.array(indexes, pa.int64()))

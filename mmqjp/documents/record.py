@@ -142,41 +142,15 @@ def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: 
     """Returns an output as a document of a stream, without a docid. `within`: it appears with its latest document,
     otherwise now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
-    return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
+    t0, t1, own, sources = inputs.t0, inputs.t1, (own_part_id(stream, id),), inputs.sources
+    return Record(-1, id, stream, t0, t1, xml, "published", (), own, sources, (), inputs.arrival, appeared)
 
 
 def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
     """Returns a tuple as a document of a hidden stream, without a docid. `bound` has the (docid, node) per variable."""
     appeared = tuple(at for record in inputs for at in record.appeared)
-    return _record_over(inputs, "", stream, xml, "hidden", inputs.parts, inputs.part_ids, bound, appeared)
-
-
-def _record_over(
-    inputs: Inputs,
-    id: str,
-    stream: str,
-    xml: str,
-    kind: DocumentKind,
-    parts: tuple[int, ...],
-    part_ids: tuple[str, ...],
-    bound: tuple[tuple[int, Node], ...],
-    appeared: tuple[int, ...],
-) -> Record:
-    return Record(
-        -1,
-        id,
-        stream,
-        inputs.t0,
-        inputs.t1,
-        xml,
-        kind,
-        parts,
-        part_ids,
-        inputs.sources,
-        bound,
-        inputs.arrival,
-        appeared,
-    )
+    t0, t1, parts, ids, sources = inputs.t0, inputs.t1, inputs.parts, inputs.part_ids, inputs.sources
+    return Record(-1, "", stream, t0, t1, xml, "hidden", parts, ids, sources, bound, inputs.arrival, appeared)
 
 
 _EXTERNAL = attrgetter("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")

@@ -14,9 +14,9 @@ from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
+from xml.sax.saxutils import escape
 
 import ahocorasick
-from lxml import etree
 
 from mmqjp.queries.model import MANY, CompactSet, HiddenStream, Owner, QuerySet, Subscription, Target, text_digest
 from templates.witness import plain_node
@@ -250,16 +250,18 @@ class Selection:
         self.children = "".join(map(_format_of, self.items))
 
 
-def element_of(name: str, text: str) -> str:
-    element = etree.Element(name)
-    element.text = text
-    return etree.tostring(element, encoding="unicode")
+RETURN = {"\r": "&#13;"}
+"""XML parsers would normalize it to a line break."""
+
+
+def element(name: str, text: str) -> str:
+    return f"<{name}>{escape(text, RETURN)}</{name}>"
 
 
 def _item(entry: SelectEntry, *, star: bool) -> OutputChild:
     name = entry.key.replace("'", "_")
     before, after = ("", "") if star else (f"<{name}>", f"</{name}>")
-    return OutputChild(name, before, after, element_of(name, entry.value) if isinstance(entry.value, str) else None)
+    return OutputChild(name, before, after, element(name, entry.value) if isinstance(entry.value, str) else None)
 
 
 def _format_of(item: OutputChild) -> str:

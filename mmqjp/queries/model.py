@@ -181,12 +181,8 @@ def concatenated(found: Sequence[Members]) -> Members:
     names = [name for members in found for name in members.names]
     identities = [identity for members in found for identity in members.identities]
     columns = ("qids", "windows", "sinces", "begun", "ended", "ended_at")
-    return Members(names, identities, *(_joined(getattr(members, name) for members in found) for name in columns))
-
-
-def _joined(columns: Iterable[Ints]) -> Ints:
-    every = list(columns)
-    return np.concatenate(every) if every else np.zeros(0, np.int64)
+    joined = (np.concatenate([getattr(members, name) for members in found]) for name in columns)
+    return Members(names, identities, *joined)
 
 
 EVENT_TIME = "\0events"

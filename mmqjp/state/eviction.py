@@ -16,7 +16,6 @@ from common.bounds import EARLIEST, INFINITE
 from common.tools import from_json
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
-from join_stage.store.protocol import TableStore
 from join_stage.tables import STATE, by_edges, docids_between, has_documents_between, missing
 from mmqjp.documents.record import Record, Records, docid_batches
 from mmqjp.documents.watermarks import WATERMARKS, Watermarks, is_lateness_bounded, to_setting
@@ -26,16 +25,12 @@ from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import (
     CommitMetadata,
     Owed,
-    ToldRow,
     compact_offsets,
     compact_settings,
     drop_deliveries,
-    drop_told,
     drop_told_by_removed,
     join_gaps,
     row_count,
-    save_told,
-    told_among,
 )
 from pattern_stage.assemble import event_chains, told_apart
 from templates.witness import R_BIN, Witnesses
@@ -302,7 +297,7 @@ def prune(
         return None
     store.drop_before("documents", "t0", unneeded)
     # No output over what is kept, not even one of a backfill, ends before this.
-    drop_told(store, unneeded)
+    store.drop_before("told", "until", unneeded)
     return unneeded
 
 
@@ -318,26 +313,3 @@ def prune_offsets(
     ]
     if row_count(store) > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
         compact_offsets(store, live, ledger.batch)
-
-
-AskedKey = tuple[int, int, int]
-"""A qid and the halves of a key's digest."""
-
-
-class OnceKeyStore:
-    def __init__(self, store: TableStore) -> None:
-        self._store = store
-
-    def ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
-        """Returns the sorted ends of these keys' outputs, each within an inclusive interval. Omits keys without any."""
-        found: dict[AskedKey, list[int]] = {}
-        if keys:
-            rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))
-            for qid, high, low, t1 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                found.setdefault((qid, high, low), []).append(t1)
-        for ends in found.values():
-            ends.sort()
-        return found
-
-    def save(self, rows: Sequence[ToldRow]) -> None:
-        save_told(self._store, rows)

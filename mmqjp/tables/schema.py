@@ -615,14 +615,6 @@ def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]
     return store.select(sql, {"asked": keys})
 
 
-def save_told(store: TableStore, rows: Sequence[ToldRow]) -> None:
-    TableRows(store).append("told", rows)
-
-
-def drop_told(store: TableStore, before: int) -> None:
-    store.drop_before("told", "until", before)
-
-
 def drop_told_by_removed(store: TableStore) -> None:
     """Drops the keys of removed queries, whose qids are never reused."""
     qids = pc.unique(store.read("removed_queries", ["qid"])["qid"])

@@ -257,7 +257,7 @@ def test_only_ends_that_may_be_near_are_read(engine, monkeypatch):
         read.append(len(rows))
         return rows
 
-    monkeypatch.setattr("mmqjp.state.eviction.told_among", counted)
+    monkeypatch.setattr("mmqjp.answers.operators.told_among", counted)
     engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 1 s")
     for n in range(0, 100, 4):
         assert told_once(engine, *[item(f"d{m}", 2 * m, "u") for m in range(n, n + 4)][::-1])
