@@ -12,32 +12,21 @@ import numpy as np
 import pyarrow as pa
 
 from common.bounds import BEGINNING, END
-from common.limits import BLOCK, UNLIMITED, Excess, Quota, excess_text
+from common.limits import BLOCK, Excess, Quota, excess_text
 from feeds.documents import iso_utc
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.events_run import DefinitionCursor, KernelSnapshot, RunningForms, StoredEvents, event_rows, events_of
-from mmqjp.answers.kernels import (
-    LATE,
-    FormResults,
-    Late,
-    MadeOf,
-    MakeKernel,
-    Parts,
-    WaitingCounts,
-    column_texts,
-    ids_of,
-)
+from mmqjp.answers.kernels import LATE, FormResults, MadeOf, MakeKernel, Parts, WaitingCounts, column_texts, ids_of
 from mmqjp.answers.operators import Pause
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
-from mmqjp.queries.registry import EventForm, EventStatements, RegisteredDefinition, Registry, running_form_id, since_of
+from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import (
     MOST_EVENTS,
     Assembled,
-    EdgesOf,
     Settle,
     Witnessed,
     assemble_events,
@@ -307,24 +296,21 @@ class Patterns:
 
     def __init__(
         self,
-        statements: EventStatements,
-        catalog: Catalog,
-        edges_of: EdgesOf,
-        stored: StoredEvents,
+        store: JoinEngine,
+        ledger: Ledger,
+        registry: Registry,
         records: Records,
         make_kernel: MakeKernel,
-        kept: StoredDocumentEvents,
         made_of: MadeOf,
-        *,
-        settle: Settle = None,
-        snapshot_every: int = SNAPSHOT_EVERY,
-        limits: Quota = UNLIMITED,
+        settle: Settle,
+        limits: Quota,
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
-        self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored
-        self._records, self._make_kernel, self._kept, self._made_of = records, make_kernel, kept, made_of
+        self._statements, self._catalog, self._edges_of = registry.events, registry.catalog, registry.stage1.edges_of
+        self._stored, self._kept = StoredEvents(store, ledger), StoredDocumentEvents(store, records)
+        self._records, self._make_kernel, self._made_of = records, make_kernel, made_of
         self._ids = ids_of(records)
-        self._settle, self._every, self._limits = settle, snapshot_every, limits
+        self._settle, self._limits = settle, limits
         self._since_snapshot = 0
         self._forget()
 
@@ -332,7 +318,8 @@ class Patterns:
         self._is_open = False
         self._time = self._stored.time()
         self._rows: list[pa.Table] = []
-        self._late: dict[int, Late] = {}
+        self.late: dict[int, str] = {}
+        """Documents of the batch whose events no statement receives, with reasons."""
         self._backfill: EventBackfill | None = None
         self.exceeded_before: Mapping[str, Excess] = {}
         """Forms that exceeded a limit in the last backfill."""
@@ -423,23 +410,17 @@ class Patterns:
 
     def _take(self, name: str, found: Assembled) -> None:
         for docid in found.crowded.tolist():
-            self._refuse(docid, f"more than {MOST_EVENTS:,} events {name}, for patterns")
+            self.late.setdefault(docid, f"more than {MOST_EVENTS:,} events {name}, for patterns")
         late = found.t1 < self._time.horizon
         if late.any():
             for docid, t1 in dict(zip(found.docids[late].tolist(), found.t1[late].tolist(), strict=True)).items():
                 behind = self._time.horizon - t1
-                self._refuse(docid, f"{LATE}: {behind} µs behind what has been released")
+                self.late.setdefault(docid, f"{LATE}: {behind} µs behind what has been released")
             found = found.take(~late)
         if not len(found):
             return
         numbers = self.running.take(name, found)
         self._rows.append(event_rows(name, found, numbers, self.running.texts))
-
-    def _refuse(self, docid: int, reason: str) -> None:
-        self._late.setdefault(docid, Late(docid, reason))
-
-    def late(self) -> list[Late]:
-        return list(self._late.values())
 
     # ------------------------------------------------------------ release
 
@@ -510,7 +491,7 @@ class Patterns:
         self.exceeded_before = self._backfill.exceeded()
         self._backfill.join(self.running)
         self._backfill = None
-        self._since_snapshot = self._every  # nothing else has what has joined
+        self._since_snapshot = SNAPSHOT_EVERY  # nothing else has what has joined
 
     # ------------------------------------------------------------ what waits
 
@@ -547,7 +528,7 @@ class Patterns:
         self._stored.save(self._time, self._rows)
         self._rows = []
         self._since_snapshot += 1
-        if snapshot or self._since_snapshot >= self._every:
+        if snapshot or self._since_snapshot >= SNAPSHOT_EVERY:
             self.running.compact()
             kernel = self.running.kernel.state()
             lineage, counts = self.running.lineage.table(), self.running.counts.table()
@@ -558,8 +539,8 @@ class Patterns:
         if not committed:
             self._forget()
             return
-        self._late = {}
-        if self._since_snapshot >= self._every:
+        self.late = {}
+        if self._since_snapshot >= SNAPSHOT_EVERY:
             self._since_snapshot = 0
 
     def _open(self) -> None:

@@ -197,14 +197,6 @@ class FormResults:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """A document whose events no statement receives, and why."""
-
-    docid: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class WaitingCounts:
     """`events` that end at the `horizon` or later, and `partial` matches, counted per form."""
 

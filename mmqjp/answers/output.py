@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as json_text
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lxml import etree
 
@@ -280,37 +280,12 @@ def _append_text(element: etree._Element, text: str) -> None:
         element.text = (element.text or "") + text
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnItem:
-    """An item of RETURN: element name, column in `with_output_attributes`, and whether it has a value per event."""
-
-    name: str
-    column: int
-    several: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OutputVariable:
+class OutputVariable(NamedTuple):
     """A non-negated variable: name, whether it has several events, and attribute names."""
 
     name: str
     several: bool
     attributes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Content of a PATTERN's output documents: the items of RETURN or else the events.
-
-    Each part of a match is that of one of `variables`. With ERRORS there is one part, whose events are distinguished by
-    stream: `letters` maps these to variables.
-    """
-
-    items: tuple[ReturnItem, ...] | None
-    variables: tuple[OutputVariable, ...]
-    letters: dict[str, OutputVariable]
-    events: int
-    """Column of EVENTS; -1 if not selected."""
 
 
 def with_output_attributes(stream: Statement) -> Statement:
@@ -323,33 +298,6 @@ def with_output_attributes(stream: Statement) -> Statement:
         return stream
     several: Schema = tuple((item.name, "string") for item in stream.returned if item.each is not None)
     return replace(stream, schema=(*stream.schema, *several))
-
-
-def contents(stream: Pattern | NearPattern) -> Contents:
-    """Returns the content of a pattern's output documents, in order, as columns of `with_output_attributes`."""
-    columns = {name: place for place, (name, _) in enumerate(with_output_attributes(stream).schema)}
-    events = columns.get(EVENTS, -1)
-    if isinstance(stream, NearPattern):
-        returned = (
-            None
-            if stream.returned is None
-            else tuple(ReturnItem(name, columns[name], False) for name, _ in stream.returned)
-        )
-        several = Counter(_occurrences(stream.letters))
-        letters = {
-            one.source.stream: OutputVariable(
-                one.source.stream, several[one.source.stream] > 1, _names(one.source.schema)
-            )
-            for one in letters_of(stream.letters)
-        }
-        return Contents(returned, (), letters, events)
-    items = None
-    if stream.returned is not None:
-        items = tuple(ReturnItem(one.name, columns[one.name], one.each is not None) for one in stream.returned)
-    variables = tuple(
-        OutputVariable(one.name, one.kleene, _names(one.source.schema)) for one in stream.variables if not one.negated
-    )
-    return Contents(items, variables, {}, events)
 
 
 def _names(schema: Schema) -> tuple[str, ...]:
@@ -371,19 +319,39 @@ class PatternDocuments:
     """Builds a pattern's documents. Attributes as in `with_output_attributes`."""
 
     def __init__(self, pattern: Pattern | NearPattern) -> None:
-        self._contents: Contents = contents(pattern)
-        self.width = len(pattern.schema)
-        """Number of attributes of an output as an event; these come first."""
+        columns = {name: place for place, (name, _) in enumerate(with_output_attributes(pattern).schema)}
+        self._column = columns.get(EVENTS, -1)
+        """Column of EVENTS, if there is no RETURN."""
         self._errors = -1
+        self._letters: dict[str, OutputVariable] = {}
+        """By stream, the letters of a pattern with ERRORS, whose matches have one part."""
+        self._variables: list[OutputVariable] = []
+        """By the parts of a match of another pattern."""
+        self._items: list[tuple[str, int, bool]] | None = None
+        """The items of RETURN: element name, column, and whether it has a value per event."""
         if isinstance(pattern, NearPattern):
-            self._errors = [name for name, _ in pattern.schema].index(ERRORS)
+            self._errors = columns[ERRORS]
+            count = Counter(_occurrences(pattern.letters))
+            for one in letters_of(pattern.letters):
+                name = one.source.stream
+                self._letters[name] = OutputVariable(name, count[name] > 1, _names(one.source.schema))
+            if pattern.returned is not None:
+                self._items = [(name, columns[name], False) for name, _ in pattern.returned]
+        else:
+            for variable in pattern.variables:
+                if not variable.negated:
+                    own = OutputVariable(variable.name, variable.kleene, _names(variable.source.schema))
+                    self._variables.append(own)
+            if pattern.returned is not None:
+                self._items = [(one.name, columns[one.name], one.each is not None) for one in pattern.returned]
 
     def document(self, texts: Sequence[str | None], numbers: Sequence[int], parts: Parts) -> str:
         """Returns the end of a document, after `t1`."""
-        if self._contents.items is None:
-            children = "".join(self._events(json.loads(texts[self._contents.events] or "[]"), numbers, parts))
+        if self._items is None:
+            children = "".join(self._events(json.loads(texts[self._column] or "[]"), numbers, parts))
         else:
-            children = "".join(text for one in self._contents.items for text in _item(one, texts[one.column]))
+            items = (_item(name, texts[column], several=several) for name, column, several in self._items)
+            children = "".join(text for found in items for text in found)
         errors = f' {ERRORS}="{texts[self._errors]}"' if self._errors >= 0 else ""
         return errors + end_of_match(children)
 
@@ -403,10 +371,8 @@ class PatternDocuments:
         counts: dict[str, int] = {}
         for place, number in enumerate(numbers):
             for member in parts.members(number):
-                if self._contents.letters:
-                    variable = self._contents.letters[parts.origin(member).stream]
-                else:
-                    variable = self._contents.variables[place]
+                letter = self._letters.get(parts.origin(member).stream)
+                variable = self._variables[place] if letter is None else letter
                 count = counts[variable.name] = counts.get(variable.name, 0) + 1
                 yield f"{variable.name}[{count}]" if variable.several else variable.name, variable, member
 
@@ -419,15 +385,11 @@ class PatternDocuments:
                 yield name if len(behind) == 1 else f"{name}.e{place}", origin
 
 
-def _item(item: ReturnItem, text: str | None) -> Iterator[str]:
-    if text is None:
-        return
-    if not item.several:
-        yield element(item.name, text)
-        return
-    for value in json.loads(text):
-        if value is not None:
-            yield element(item.name, _text(value))
+def _item(name: str, text: str | None, *, several: bool) -> Iterator[str]:
+    if text is not None and not several:
+        yield element(name, text)
+    elif text is not None:
+        yield from (element(name, _text(value)) for value in json.loads(text) if value is not None)
 
 
 def _text(value: str | float) -> str:

@@ -20,8 +20,7 @@ from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.absence import AbsenceOperator
-from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents
-from mmqjp.answers.events_run import StoredEvents
+from mmqjp.answers.events import EventOutput, Patterns
 from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.kernels import MakeKernel
@@ -177,7 +176,7 @@ class Pipeline:
     def late_for_patterns(self, now: int) -> pa.Table:
         """Returns the dead letters of documents, including published ones, whose events came too late or are too
         many."""
-        late = [(self._records[one.docid], one.reason) for one in self.patterns.late()]
+        late = [(self._records[docid], reason) for docid, reason in self.patterns.late.items()]
         return rows_table([(r.id, r.stream, r.t0, why, r.xml.encode(), now) for r, why in late], DEAD_LETTERS)
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
@@ -417,18 +416,7 @@ class Batches:
                 self.stored_queries.restore(registry, compiler)
         greatest: Mapping[str, int] = latest_stream_times(store, ledger) if is_lateness_bounded(timing.lateness) else {}
         self.watermarks, self.records = Watermarks(timing, greatest, now()), Records(store)
-        patterns = Patterns(
-            registry.events,
-            registry.catalog,
-            stage1.edges_of,
-            StoredEvents(store, ledger),
-            self.records,
-            make_kernel,
-            StoredDocumentEvents(store, self.records),
-            self._made_of,
-            settle=timing.settle,
-            limits=quota,
-        )
+        patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing.settle, quota)
         self.watermarks.released = lambda: patterns.horizon
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting

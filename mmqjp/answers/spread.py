@@ -309,13 +309,16 @@ def answer_slice(
             if ours.any():
                 reader.read_chunk(chunk.filter(pa.array(ours)), answers)
         records.release_trees()
-    for place, one in enumerate(_by_range(step, answers, log.rows)):
+    of_ranges = _by_range(step, answers, log.rows)
+    for place, one in enumerate(of_ranges):
         if one.answers:
             yield place, (number, pickle.dumps(one, pickle.HIGHEST_PROTOCOL))
     rows = {group: row for row, group in queries.literal_groups()}
+    forms = frozenset(answer.form for answer in answers)
+    members = accounts.members(forms, step.batch)
     summary = TaskSummary(
-        _counts(step, accounts, answers, log.rows),
-        frozenset(answer.form for answer in answers),
+        [_counts(step, members, one.answers, one.matches) for one in of_ranges],
+        forms,
         list(accounts.charges()),
         [(rows[group], group.queries.id) for group in accounts.charged_literals()],
         as_stream(rest) if rest else None,
@@ -330,34 +333,17 @@ def _by_range(step: SpreadStep, answers: Iterable[Answer], matches: Sequence[pa.
         found[step.range_of(answer.t1)].answers.append(answer)
     if matches:
         rows = pa.concat_tables(matches)
-        of = _ranges_of(step, rows)
+        of = np.array(step.times, np.int64).searchsorted(rows["t1"].to_numpy(), "right")
         for number in np.unique(of).tolist():
             found[number].matches.append(rows.filter(pa.array(of == number)))
     return found
 
 
-def _ranges_of(step: SpreadStep, matches: pa.Table) -> Ints:
-    found: Ints = np.array(step.times, np.int64).searchsorted(matches["t1"].to_numpy(), "right")
-    return found
-
-
 def _counts(
-    step: SpreadStep, accounts: Accounts, answers: Iterable[Answer], matches: Iterable[pa.Table]
-) -> list[Counts]:
-    counts = [Counts() for _ in range(step.ranges)]
-    members: dict[str, Members] = {}
-    for answer in answers:
-        if answer.form not in members:
-            members |= accounts.members([answer.form], step.batch)
-        got = count_recipients(answer, members[answer.form], step.batch)
-        if got:
-            of_range = counts[step.range_of(answer.t1)]
-            of_range.answers += 1
-            of_range.outputs += got
-    for rows in matches:
-        for number in _ranges_of(step, rows).tolist():
-            counts[number].matches += 1
-    return counts
+    step: SpreadStep, members: Mapping[str, Members], answers: Iterable[Answer], matches: Iterable[pa.Table]
+) -> Counts:
+    got = [count_recipients(answer, members[answer.form], step.batch) for answer in answers]
+    return Counts(sum(map(len, matches)), sum(map(bool, got)), sum(got))
 
 
 # ------------------------------------------------------------ writing
@@ -376,7 +362,7 @@ class Writing:
     folders with file-name prefixes; and the output lines' folder."""
 
     starts: tuple[RangeStart, ...]
-    counts: tuple[tuple[int, int, int], ...]
+    counts: tuple[Counts, ...]
     folders: Mapping[str, Path]
     prefix: str
     lines: Path
@@ -400,8 +386,7 @@ def write_range(
         own = pickle.loads(pickled.pop(DRIVER))
     answers, matches = _renumbered([pickled[slice_] for slice_ in sorted(pickled)], start.match)
     members = step.accounts(queries).members({answer.form for answer in answers}, step.batch)
-    recipients = [count_recipients(answer, members[answer.form], step.batch) for answer in answers]
-    counts = sum(map(len, matches)), len(list(filter(None, recipients))), sum(recipients)
+    counts = _counts(step, members, answers, matches)
     if counts != writing.counts[number]:  # numbers have been given to others
         raise RuntimeError(f"a task was repeated, and found {counts} and not {writing.counts[number]}")
     members |= own[1]
@@ -530,7 +515,7 @@ class SpreadAnswers:
         seqs = list(accumulate((one.outputs for one in counts), initial=ledger.next_seq))
         writing = Writing(
             tuple(map(RangeStart, found.matches, answers, seqs)),
-            tuple((one.matches, one.answers, one.outputs) for one in found.counts),
+            tuple(found.counts),
             {table: self._store.folder(table) for table in TABLES_OF_ANSWERS},
             self._store.prefix_for_others(TABLES_OF_ANSWERS),
             self._store.emptied_scratch(),

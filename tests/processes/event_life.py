@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from feeds.documents import Document
-from mmqjp.answers.events import Patterns
+from mmqjp.answers import events
 from mmqjp.engine import Session
 from mmqjp.queries.changes import MetadataFor
 from mmqjp.tables.schema import CommitMetadata
@@ -81,9 +81,7 @@ def _everywhere(found: PatternWorld, time: int) -> tuple[Document, ...]:
 
 
 def opened(state: Path) -> Session:
-    defaults = Patterns.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["snapshot_every"] = 4
+    events.SNAPSHOT_EVERY = 4
     return Session("duckdb", state=state, settle=SETTLE, quiet=True)
 
 
