@@ -23,9 +23,8 @@ from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPl
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question
 from join_stage.tables import groups, times_rebuilt
 from join_stage.views import CACHE_BYTES
-from mmqjp.answers.events_run import DRIVER, EXECUTORS, check_backfill, check_place, kernels
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
 from mmqjp.answers.fan_out import Outputs, OutputStream
-from mmqjp.answers.kernels import WaitingCounts
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult
@@ -549,7 +548,7 @@ class Session(CoreEngine):
     def watermarks(self) -> dict[str, int]:
         """Returns the watermark of each external stream that has one; without lateness, the stored ones."""
         if is_lateness_bounded(self._batches.watermarks.timing.lateness):
-            return self._batches.watermarks.by_stream()
+            return by_stream(self._batches.watermarks.timing.lateness, self._batches.watermarks.greatest)
         return self._stored_watermarks
 
     @cached_property

@@ -15,8 +15,22 @@ from common.bounds import BEGINNING, END
 from common.limits import BLOCK, Excess, Quota, excess_text
 from feeds.documents import iso_utc
 from join_stage.protocol import JoinEngine
-from mmqjp.answers.events_run import DefinitionCursor, KernelSnapshot, RunningForms, StoredEvents, event_rows, events_of
-from mmqjp.answers.kernels import LATE, FormResults, MadeOf, MakeKernel, Parts, WaitingCounts, column_texts, ids_of
+from mmqjp.answers.events_run import (
+    LATE,
+    DefinitionCursor,
+    FormResults,
+    KernelSnapshot,
+    MadeOf,
+    MakeKernel,
+    Parts,
+    RunningForms,
+    StoredEvents,
+    WaitingCounts,
+    column_texts,
+    event_rows,
+    events_of,
+    ids_of,
+)
 from mmqjp.answers.operators import Pause
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id

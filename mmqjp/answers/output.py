@@ -36,7 +36,7 @@ from xscl.algebra.joins import NormalQuery
 from xscl.algebra.values import ElementConstructor, Hole, derive, number_text
 
 if TYPE_CHECKING:
-    from mmqjp.answers.kernels import Parts
+    from mmqjp.answers.events_run import Parts
 
 
 @dataclass(frozen=True, slots=True)

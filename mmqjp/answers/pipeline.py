@@ -21,9 +21,9 @@ from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.events import EventOutput, Patterns
+from mmqjp.answers.events_run import MakeKernel
 from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
-from mmqjp.answers.kernels import MakeKernel
 from mmqjp.answers.matches import Match, as_batch
 from mmqjp.answers.operators import (
     Expanded,

@@ -102,9 +102,6 @@ class Watermarks:
         self.newest = max(times, default=None)
         self._arrived |= dict.fromkeys(arrived, now)
 
-    def by_stream(self) -> dict[str, int]:
-        return by_stream(self.timing.lateness, self._greatest)
-
 
 def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]:
     known = ((stream, _watermark(lateness, stream, time)) for stream, time in sorted(greatest.items()))

@@ -15,8 +15,7 @@ from common.bounds import END
 from common.errors import InputError
 from common.tools import from_json, in_batches
 from feeds.documents import iso_utc
-from mmqjp.answers.events_run import PATTERNS, PatternTime
-from mmqjp.answers.kernels import LATE
+from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern

@@ -71,23 +71,20 @@ class DefinitionChanges:
         return set(reachable([one.name for one in self.removed], lambda name: published.get(name, ())))
 
 
-class EventCompiler:
-    """Compiles a script's event queries against its own and registered definitions. They see events after `since`: all,
-    if it `backfills` them over stored documents."""
-
-    def __init__(self, script: Script, registry: Registry, event_time: EventTime, *, backfills: bool) -> None:
-        self.since, self._schemas = BEGINNING, dict[str, Schema]()
-        if script.event_queries:
-            self._schemas = schemas_of(script, registry.events.streams())
-            if backfills:
-                return
-            streams = {name: one.pattern.stream for name, one in registry.events.definitions.items()}
-            streams |= {one.name: one.block.stream for one in script.definitions}
-            read = {name.name for query in script.event_queries for name in names_read(query.stream)}
-            self.since = event_time({streams[name] for name in read if name in streams})
-
-    def compile(self, query: EventQuery) -> CompiledEvents:
-        return CompiledEvents(query, self._schemas)
+def events_read(
+    script: Script, registry: Registry, event_time: EventTime, *, backfills: bool
+) -> tuple[int, dict[str, Schema]]:
+    """Returns the time after which a script's event queries see events (all, if it `backfills` them over stored
+    documents), and the attributes of the events that they may read."""
+    if not script.event_queries:
+        return BEGINNING, {}
+    schemas = schemas_of(script, registry.events.streams())
+    if backfills:
+        return BEGINNING, schemas
+    streams = {name: one.pattern.stream for name, one in registry.events.definitions.items()}
+    streams |= {one.name: one.block.stream for one in script.definitions}
+    read = {name.name for query in script.event_queries for name in names_read(query.stream)}
+    return event_time({streams[name] for name in read if name in streams}), schemas
 
 
 def streams_behind(queries: Iterable[Subscription], registry: Registry) -> set[str]:
@@ -312,9 +309,8 @@ class QueryChanges:
 
     def _undefine(self, name: str, metadata_for: MetadataFor) -> None:
         events = self._registry.events
-        if readers := list(dict.fromkeys(query.name for query in events.readers(name))):
-            more = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
-            raise InvalidEvents(f"the event {name} is read by {', '.join(readers[:3])}{more}; remove them first")
+        if readers := [query.name for query in events.readers(name)]:
+            raise InvalidEvents(f"the event {name} is read by {_few(readers)}; remove them first")
         gone = [events.definitions[name]]
         with whole_batch(self._store):
             self._stored.definitions.save((), gone, self._now())
@@ -389,7 +385,7 @@ class QueryChanges:
         counts as different.
         """
         last = self._ledger.next_docid - 1
-        events = EventCompiler(script, self._registry, self._event_time, backfills=since is not None)
+        events_since, schemas = events_read(script, self._registry, self._event_time, backfills=since is not None)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
         names: list[str] = []
@@ -399,8 +395,8 @@ class QueryChanges:
         for position, query in enumerate(track_progress("compiling", script.all_queries), 1):
             compiled: CompiledQuery | CompiledEvents
             if isinstance(query, EventQuery):
-                compiled = events.compile(query)
-                form_id, sees_after = compiled.form_since(events.since), events.since
+                compiled = CompiledEvents(query, schemas)
+                form_id, sees_after = compiled.form_since(events_since), events_since
                 is_other = any(name.name in others for name in names_read(query.stream))
             else:
                 compiled = self._compiler.compile(query, script.namespaces)

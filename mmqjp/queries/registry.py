@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -606,7 +607,7 @@ class Registry:
         """Registers a query, atomically."""
         normal = subscription.normal
         try:
-            self._add_targets(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
+            self._add_targets(subscription, normal, subscription.since)
         except BaseException:
             self._remove_targets(subscription)
             self._forms.forget(subscription)
@@ -664,22 +665,15 @@ class Registry:
                 self._live.update(rows)
         self._pending.clear()
 
-    def _add_targets(
-        self, owner: Owner, conjuncts: tuple[Conjunct, ...], op: JoinOp | None, window: int | None, since: int
-    ) -> None:
-        for target, change in place(owner, self.catalog, conjuncts, op, window):
+    def _add_targets(self, owner: Owner, normal: NormalQuery | Hidden, since: int) -> None:
+        for target, change in place(owner, self.catalog, normal.conjuncts, normal.op, normal.window):
             self.stage1.add(change)
             self._add_target(target)
             self._queue_rows(change.rows)
             for side in target.conjunct.sides():
-                if side.hidden is not None:
-                    self._attach_inner(side.hidden, side.stream, since)
-
-    def _attach_inner(self, hidden: Hidden, name: str, since: int) -> None:
-        def add_targets(stream: HiddenStream) -> None:
-            self._add_targets(stream, hidden.conjuncts, hidden.op, hidden.window, since)
-
-        self._attach(name, lambda: hidden, since, add_targets)
+                if (inner := side.hidden) is not None:
+                    add = partial(self._add_targets, normal=inner, since=since)
+                    self._attach(side.stream, lambda inner=inner: inner, since, add)  # type: ignore[misc]  # no inference with a default
 
     def _add_target(self, target: Target) -> None:
         self._forget_sources()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from common.tools import JsonRecord
-from mmqjp.answers.kernels import WaitingCounts
+from mmqjp.answers.events_run import WaitingCounts
 from mmqjp.engine import Session
 from mmqjp.sinks.positions import SinkState
 from mmqjp.tables.schema import ROW_COUNTS

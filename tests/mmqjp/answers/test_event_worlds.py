@@ -8,8 +8,7 @@ import pytest
 
 from common.errors import InvalidValue
 from feeds.documents import Document
-from mmqjp.answers.events_run import kernels
-from mmqjp.answers.kernels import MakeKernel
+from mmqjp.answers.events_run import MakeKernel, kernels
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
 from mmqjp.shown_engine import Engine
