@@ -270,21 +270,10 @@ def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.T
 def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
     """Yields the items of rows that stage 1 evaluated on executors. `text` is the decoded document, `unread` the bytes
     of an undecodable one."""
-    names = [
-        "source",
-        "file",
-        "position",
-        "fingerprint",
-        "id",
-        "stream",
-        "t0",
-        "t1",
-        "reason",
-        "raw",
-        "seen",
-        "text",
+    names = (
+        "source", "file", "position", "fingerprint", "id", "stream", "t0", "t1", "reason", "raw", "seen", "text",
         "unread",
-    ]
+    )  # fmt: skip
     for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in zip(
         *(rows[name].to_pylist() for name in names), strict=True
     ):
