@@ -137,6 +137,11 @@ def quote_literal(text: str) -> str:
     return parts[0] if len(parts) == 1 else "(" + " || chr(92) || ".join(parts) + ")"
 
 
+def all_rows(select: SelectFn, sql: str) -> list[Row]:
+    found: list[Row] = select(sql).to_pylist()
+    return found
+
+
 def first_row(found: pa.Table) -> Row | None:
     rows = found.slice(0, 1).to_pylist()
     return rows[0] if rows else None
@@ -148,40 +153,32 @@ def first_row(found: pa.Table) -> Row | None:
 def queries_named(select: SelectFn, name: str, most: int) -> list[Row]:
     """Returns queries ever registered under a name, current ones first: `qid`, `text`, `occurrence`, `since`,
     `window_us`, `form`, `removed_at`."""
-    found: list[Row] = select(
-        f"""SELECT a.qid, a.text, a.occurrence, a.since, a.window_us, a.form, r.removed_at
+    sql = f"""SELECT a.qid, a.text, a.occurrence, a.since, a.window_us, a.form, r.removed_at
 FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}
 ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
-    ).to_pylist()
-    return found
+    return all_rows(select, sql)
 
 
 def names_of_queries(select: SelectFn, most: int) -> list[str]:
-    names: list[str] = select(
-        f"""SELECT DISTINCT name FROM added_queries
+    sql = f"""SELECT DISTINCT name FROM added_queries
 WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
-    )["name"].to_pylist()
-    return names
+    return [row["name"] for row in all_rows(select, sql)]
 
 
 def pauses_of(select: SelectFn, qids: Sequence[int]) -> list[Row]:
     """Returns pauses and resumptions in order: `qid`, `docid`, `reason` (None: resumption)."""
     if not qids:
         return []
-    found: list[Row] = select(
-        f"SELECT qid, docid, reason FROM pauses WHERE qid IN ({', '.join(map(str, qids))}) ORDER BY batch"
-    ).to_pylist()
-    return found
+    sql = f"SELECT qid, docid, reason FROM pauses WHERE qid IN ({', '.join(map(str, qids))}) ORDER BY batch"
+    return all_rows(select, sql)
 
 
 def documents_with(select: SelectFn, text: str, most: int) -> list[Row]:
     """Returns at most `most` external documents whose XML contains a text, newest first. Omits those above LARGE."""
-    found: list[Row] = select(
-        f"""SELECT * FROM documents
+    sql = f"""SELECT * FROM documents
 WHERE kind = 'external' AND length(xml) <= {LARGE} AND contains(xml, {quote_literal(text)})
 ORDER BY docid DESC LIMIT {most}"""
-    ).to_pylist()
-    return found
+    return all_rows(select, sql)
 
 
 def dead_letter_of(select: SelectFn, id: str) -> Row | None:
@@ -202,42 +199,36 @@ def joinable(select: SelectFn, docids: Sequence[int]) -> set[int]:
 def newest_documents(select: SelectFn, streams: Collection[str], most: int) -> list[tuple[int, int]]:
     """Returns the newest documents as (docid, characters), newest first."""
     listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
-    rows = select(
-        f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({listed}) ORDER BY docid DESC
+    sql = f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({listed}) ORDER BY docid DESC
 LIMIT {most}"""
-    ).to_pylist()
+    rows = all_rows(select, sql)
     return [(row["docid"], row["size"]) for row in rows]
 
 
 def ids_among(select: SelectFn, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
     """Returns a query's outputs with these times and one of some ids: number by id, that of the first output with these
     times."""
-    found = select(
-        f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
+    sql = f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
 AND m.name = {quote_literal(name)} UNION ALL SELECT id, seq FROM earlier_outputs
 WHERE t0 = {t0} AND t1 = {t1} AND query = {quote_literal(name)}"""
-    ).to_pylist()
+    found = all_rows(select, sql)
     return {row["id"]: row["seq"] for row in found if row["id"] in ids}
 
 
 def outputs_at(select: SelectFn, name: str, t1: int, most: int) -> list[Row]:
     """Returns a query's outputs that end at a time, with `id` and `answer`."""
-    found: list[Row] = select(
-        f"""SELECT {ID} AS id, a.answer {RECIPIENTS} AND a.t1 = {t1} AND m.name = {quote_literal(name)}
+    sql = f"""SELECT {ID} AS id, a.answer {RECIPIENTS} AND a.t1 = {t1} AND m.name = {quote_literal(name)}
 ORDER BY id LIMIT {most}"""
-    ).to_pylist()
-    return found
+    return all_rows(select, sql)
 
 
 def ids_with(select: SelectFn, name: str, documents: Collection[str], most: int) -> list[str]:
     """Returns the ids of a query's outputs derived from all of some external documents."""
     made = " AND ".join(f"array_contains({{}}.documents, {quote_literal(id)})" for id in sorted(set(documents)))
-    found: list[str] = select(
-        f"""SELECT {ID} AS id {RECIPIENTS} AND m.name = {quote_literal(name)} AND {made.replace("{}", "a")}
+    sql = f"""SELECT {ID} AS id {RECIPIENTS} AND m.name = {quote_literal(name)} AND {made.replace("{}", "a")}
 UNION ALL SELECT e.id FROM earlier_outputs e WHERE e.query = {quote_literal(name)} AND {made.replace("{}", "e")}
 ORDER BY id LIMIT {most}"""
-    )["id"].to_pylist()
-    return found
+    return [row["id"] for row in all_rows(select, sql)]
 
 
 def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
@@ -263,12 +254,11 @@ def find_nearest_documents(
     """Returns at most `most` documents that end in an interval, nearest to `near` first, as (docid, characters). Omits
     those with a dead letter whose reason begins with `refused`."""
     listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
-    rows = select(
-        f"""SELECT d.docid, length(d.xml) AS size FROM documents d
+    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d
 WHERE d.stream IN ({listed}) AND d.t1 >= {t0} AND d.t1 <= {t1} AND d.kind <> 'hidden' AND NOT EXISTS (
 SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id AND l.reason LIKE '{refused}%')
 ORDER BY abs(d.t1 - {near}), d.docid LIMIT {most}"""
-    ).to_pylist()
+    rows = all_rows(select, sql)
     return [(row["docid"], row["size"]) for row in rows]
 
 
@@ -287,13 +277,11 @@ ORDER BY noted_at LIMIT 1"""
 def outputs_between_times(select: SelectFn, name: str, t0: int, t1: int, near: int, most: int) -> list[Row]:
     """Returns at most `most` outputs of a query that end in an interval, nearest to `near` first: `id`, `qid`,
     `first_qid`, `t0`, `t1`, `documents`, `streams`, `nodes` and `xml`."""
-    found: list[Row] = select(
-        f"""SELECT {ID} AS id, m.qid, a.first_qid, a.t0, a.t1, a.documents, a.streams, a.nodes,
+    sql = f"""SELECT {ID} AS id, m.qid, a.first_qid, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml {RECIPIENTS}
 AND m.name = {quote_literal(name)} AND a.t1 >= {t0} AND a.t1 <= {t1}
 ORDER BY abs(a.t1 - {near}), a.answer, m.qid LIMIT {most}"""
-    ).to_pylist()
-    return found
+    return all_rows(select, sql)
 
 
 def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]) -> tuple[int, int] | None:
@@ -308,11 +296,9 @@ def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]
 def definitions_named(select: SelectFn, names: Collection[str]) -> list[Row]:
     """Returns all event definitions of some names, oldest first: `id`, `name`, `text`, `added_at`, `removed_at`."""
     listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
-    found: list[Row] = select(
-        f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d
+    sql = f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d
 LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({listed}) ORDER BY d.id"""
-    ).to_pylist()
-    return found
+    return all_rows(select, sql)
 
 
 def event_queries_named(select: SelectFn, names: Collection[str]) -> list[Row]:
