@@ -1,7 +1,6 @@
 """Columnar events and flows: NumPy columns per attribute, and pairs of events and rows. A flow is what operators
 exchange over an interval: events, and for each the rows that have it, as pairs or as stretches of a list of rows.
-Constant columns take no memory. `HashTable` finds numbers by hash in one array, without an object each; `SetRanges`
-represents sets as ranges of lists."""
+Constant columns take no memory. `HashTable` finds numbers by hash in one array, without an object each."""
 
 from __future__ import annotations
 
@@ -431,55 +430,6 @@ def hashes_of(keys: Sequence[Ints], parameters: Sequence[Ints] = ()) -> Ints:
         else:
             hashes[there] = mixed([hashes[there], key[there]], place)
     return hashes
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranges:
-    first: int
-    members: Ints
-    begins: Ints
-    ends: Ints
-
-
-class SetRanges:
-    """Sets by number, stored as ranges of lists of events and listed on demand."""
-
-    def __init__(self) -> None:
-        self._ranges: list[_Ranges] = []
-        """In ascending order of numbers."""
-
-    def add(self, first: int, members: Ints, begins: Ints, ends: Ints) -> None:
-        """Adds sets `members[begins:ends]`, numbered from `first` on, past all others."""
-        self._ranges.append(_Ranges(first, members, begins, ends))
-
-    def clear(self) -> None:
-        self._ranges = []
-
-    def numbers(self) -> Ints:
-        """Returns the numbers of all sets, sorted."""
-        every = [np.arange(one.first, one.first + len(one.begins)) for one in self._ranges]
-        return np.concatenate([np.zeros(0, np.int64), *every])
-
-    def has(self, numbers: Ints) -> Mask:
-        if not self._ranges:
-            return np.zeros(len(numbers), np.bool_)
-        bounds = np.array([(one.first, one.first + len(one.begins)) for one in self._ranges], np.int64)
-        of = np.searchsorted(bounds[:, 0], numbers, "right") - 1
-        found: Mask = (of >= 0) & (numbers < bounds[of, 1])
-        return found
-
-    def listed(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Returns the concatenated members of sets with these sorted numbers, and the size of each."""
-        firsts = np.array([one.first for one in self._ranges], np.int64)
-        of = np.searchsorted(firsts, numbers, "right") - 1
-        members, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for number in distinct(of).tolist():
-            one, at = self._ranges[number], numbers[of == number] - firsts[number]
-            sizes = one.ends[at] - one.begins[at]
-            places, _ = spread(one.begins[at], sizes)
-            members.append(one.members[places])
-            counts.append(sizes)
-        return np.concatenate(members), np.concatenate(counts)
 
 
 def no_events(schema: Schema) -> Columns:

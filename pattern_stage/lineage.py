@@ -1,60 +1,51 @@
-"""Lineage: numbers events and records what they were made of, in columnar blocks by stream and kind. An event of a
-document is its stream, docid and nodes. A PUBLISHed event is composed: a digest and the numbers of its parts. The
-events of an aggregate are a set, which is one part. Numbers live as long as something refers to them."""
+"""Lineage: numbers events and records what they were made of, in columns. An event of a document is its stream, docid
+and nodes. A PUBLISHed event is composed: a digest and the numbers of its parts. The events of an aggregate, or of a
+Kleene variable, are a set, which is one part. Numbers live as long as something refers to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
-from pattern_stage.columns import SetRanges, number_distinct, spread
+from pattern_stage.columns import spread
+from pattern_stage.saved import flatten_lists, lists
+
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class LineageBlock:
-    """Events of one stream and kind, by ascending number. `refers` is padded with -1."""
+class _Block:
+    """Events by ascending number. Event i refers to `refers[begins[i] : begins[i] + sizes[i]]`; ranges may overlap. The
+    times of sets may be missing; then all are."""
 
-    stream: str
     numbers: Ints
+    streams: Ints
     docids: Ints
     t0: Ints
     t1: Ints
+    begins: Ints
+    sizes: Ints
     refers: Ints
 
-    def take(self, places: Ints) -> LineageBlock:
-        return replace(
-            self,
-            numbers=self.numbers[places],
-            docids=self.docids[places],
-            t0=self.t0[places],
-            t1=self.t1[places],
-            refers=self.refers[places],
-        )
+    def take(self, places: Ints) -> _Block:
+        """Returns some events, with a list of their own."""
+        sizes = self.sizes[places]
+        at, _ = spread(self.begins[places], sizes)
+        t0, t1 = (times[places] if len(times) else times for times in (self.t0, self.t1))
+        columns = self.numbers[places], self.streams[places], self.docids[places], t0, t1
+        return _Block(*columns, np.cumsum(sizes) - sizes, sizes, self.refers[at])
 
 
-def merge_blocks(blocks: Iterable[LineageBlock]) -> list[LineageBlock]:
-    """Merges blocks of one stream and width."""
-    kinds: dict[tuple[str, int, int], list[LineageBlock]] = {}
-    for block in blocks:
-        kinds.setdefault((block.stream, min(int(block.docids[0]), 0), block.refers.shape[1]), []).append(block)
-    return [_joined(parts) if len(parts) > 1 else parts[0] for parts in kinds.values()]
-
-
-def _joined(parts: Sequence[LineageBlock]) -> LineageBlock:
-    def column(name: str) -> Ints:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    block = LineageBlock(
-        parts[0].stream, column("numbers"), column("docids"), column("t0"), column("t1"), column("refers")
-    )
-    ascends = (block.numbers[1:] > block.numbers[:-1]).all()
-    return block if ascends else block.take(np.argsort(block.numbers))
+def _joined(blocks: Sequence[_Block]) -> _Block:
+    """Concatenates blocks with times, in ascending order of numbers, each with a list of its own."""
+    columns = {field.name: np.concatenate([getattr(one, field.name) for one in blocks]) for field in fields(_Block)}
+    columns["begins"] = np.cumsum(columns["sizes"]) - columns["sizes"]
+    return _Block(**columns)
 
 
 COMPOSED, TOGETHER = -1, -2
@@ -73,7 +64,7 @@ LINEAGE = pa.schema(
         ("refers", pa.list_(pa.int64())),
     ]
 )
-"""Numbered events. `refers` has node ids; or a composed event's digest and parts; or a set's members."""
+"""Numbered events. `refers` has node ids; or a composed event's digest and parts; or a set's members. -1 is none."""
 
 DocumentIds = Callable[[Collection[int]], Mapping[int, Any]]
 """Returns sortable ids of documents, the same in every store, by docid."""
@@ -103,12 +94,10 @@ class Lineage:
 
     def __init__(self, next: int = 0, document_ids: DocumentIds = same_ids) -> None:
         self.next, self.document_ids = next, document_ids
-        self._kept_blocks: list[LineageBlock] = []
-        """One block per kind of event that was kept, by `_merged`."""
-        self._recent: list[LineageBlock] = []
-        """Blocks since then, in ascending order of numbers."""
-        self._ranges = SetRanges()
-        """Sets since then."""
+        self._blocks: list[_Block] = []
+        """In ascending order of numbers."""
+        self._streams: dict[str, int] = {}
+        """The code of each stream."""
         self._size = self._kept = 0
         self._sets: dict[bytes, int] = {}
 
@@ -119,13 +108,13 @@ class Lineage:
 
     def of_documents(self, stream: str, docids: Ints, t0: Ints, t1: Ints, nodes: Ints) -> Ints:
         """Numbers events of documents. `nodes` has a row for each."""
-        return self._add(stream, docids, t0, t1, nodes)
+        return self._add_rows(stream, docids, t0, t1, nodes)
 
     def composed(self, stream: str, digests: Iterable[bytes], t0: Ints, t1: Ints, parts: Ints) -> Ints:
         """Numbers composed events; `parts` has their parts, -1 for none. A digest has 16 bytes."""
         numbers = np.frombuffer(b"".join(digests), np.int64).reshape(-1, DIGEST_NUMBERS)
         docids = np.full(len(t0), COMPOSED, np.int64)
-        return self._add(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
+        return self._add_rows(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
 
     def together(self, parts: Ints, groups: Ints) -> Ints:
         """Returns a number for each group: that of the set of its rows' parts. Rows of `parts` are sorted by group;
@@ -139,17 +128,19 @@ class Lineage:
         starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
         numbers = member[starts]
         counts = np.diff(np.append(starts, len(group)))
-        several = np.flatnonzero(counts > 1)
         fresh: list[int] = []
-        # Small ones first, so that those of about one size are numbered together.
-        for at in several[np.argsort(counts[several], kind="stable")].tolist():
+        for at in np.flatnonzero(counts > 1).tolist():
             key = member[starts[at] : starts[at] + counts[at]].tobytes()
             number = self._sets.get(key)
             if number is None:
                 number = self._sets[key] = self.next + len(fresh)
                 fresh.append(at)
             numbers[at] = number
-        self._add_sets(member, starts[fresh], counts[fresh])
+        if fresh:
+            sizes = counts[fresh]
+            places, _ = spread(starts[fresh], sizes)
+            begins, members = np.cumsum(sizes) - sizes, member[places]
+            self._add_sets(*self._least_times(members, begins), begins, sizes, members)
         return numbers
 
     def ranges(self, members: Ints, begins: Ints, ends: Ints) -> Ints:
@@ -158,83 +149,70 @@ class Lineage:
         many = np.flatnonzero(ends - begins > 1)
         numbers: Ints = members[begins]
         if len(many):
-            numbers[many] = np.arange(self.next, self.next + len(many))
-            self._ranges.add(self.next, members, begins[many], ends[many])
-            self.next += len(many)
-            self._size += len(many)
+            numbers[many] = self._add_sets(_NONE, _NONE, begins[many], (ends - begins)[many], members)
         return numbers
 
-    def _add_sets(self, members: Ints, starts: Ints, counts: Ints) -> None:
-        for begin, end, t0, t1, refers in self._columns(members, starts, counts):
-            self._add("", np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
+    def _add_sets(self, t0: Ints, t1: Ints, begins: Ints, sizes: Ints, members: Ints) -> Ints:
+        return self._add("", np.full(len(sizes), TOGETHER, np.int64), t0, t1, begins, sizes, members)
 
-    def _columns(self, members: Ints, starts: Ints, counts: Ints) -> Iterator[tuple[int, int, Ints, Ints, Ints]]:
-        """Yields ranges of members, small ones first, as columns: first, last, times, and members."""
-        sizes = np.frexp(counts - 1.0)[1]  # no set is more than twice as long as another of its block
-        bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(counts)]
-        for begin, end in pairwise(bounds):
-            if begin == end:
-                continue
-            count = counts[begin:end]
-            places, _ = spread(starts[begin:end], count)
-            here = members[places]
-            t0, t1 = (np.minimum.reduceat(times, np.cumsum(count) - count) for times in self._times(here))
-            refers = np.full((end - begin, 1 << int(sizes[begin])), -1, np.int64)
-            refers[np.arange(refers.shape[1]) < count[:, np.newaxis]] = here
-            yield begin, end, t0, t1, refers
-
-    def _listed(self, numbers: Ints) -> Iterator[LineageBlock]:
-        members, counts = self._ranges.listed(numbers)
-        order = np.argsort(counts, kind="stable")
-        starts = np.cumsum(counts) - counts
-        for begin, end, t0, t1, refers in self._columns(members, starts[order], counts[order]):
-            here = order[begin:end]
-            block = LineageBlock("", numbers[here], np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
-            yield block.take(np.argsort(here))
+    def _least_times(self, members: Ints, begins: Ints) -> tuple[Ints, Ints]:
+        t0, t1 = self._times(members)
+        return np.minimum.reduceat(t0, begins), np.minimum.reduceat(t1, begins)
 
     def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
         for block, places in self._places(distinct(members)):
-            if block.docids[0] == TOGETHER:
+            places = places[block.docids[places] == TOGETHER]
+            if len(places):
                 sets = block.numbers[places]
                 at = np.minimum(np.searchsorted(sets, members), len(sets) - 1)
                 is_set = sets[at] == members
-                inner = block.refers[places[at[is_set]]]
-                groups = np.append(groups[~is_set], np.repeat(groups[is_set], inner.shape[1]))
-                members = np.append(members[~is_set], inner)
+                whose = places[at[is_set]]
+                inner, of = spread(block.begins[whose], block.sizes[whose])
+                groups = np.append(groups[~is_set], groups[is_set][of])
+                members = np.append(members[~is_set], block.refers[inner])
         return groups, members
 
     def begin(self) -> None:
         """Begins an interval; its sets never equal earlier ones."""
         self._sets.clear()
 
-    def _add(self, stream: str, docids: Ints, t0: Ints, t1: Ints, refers: Ints) -> Ints:
+    def _add_rows(self, stream: str, docids: Ints, t0: Ints, t1: Ints, refers: Ints) -> Ints:
+        count, width = refers.shape
+        begins, sizes = np.arange(count) * width, np.full(count, width, np.int64)
+        return self._add(stream, docids, t0, t1, begins, sizes, refers.ravel())
+
+    def _add(self, stream: str, docids: Ints, t0: Ints, t1: Ints, begins: Ints, sizes: Ints, refers: Ints) -> Ints:
         numbers = np.arange(self.next, self.next + len(docids))
         if len(numbers):
             self.next += len(numbers)
-            self._recent.append(LineageBlock(stream, numbers, docids, t0, t1, refers))
+            streams = np.full(len(numbers), self._stream(stream), np.int64)
+            self._blocks.append(_Block(numbers, streams, docids, t0, t1, begins, sizes, refers))
             self._size += len(numbers)
         return numbers
+
+    def _stream(self, name: str) -> int:
+        return self._streams.setdefault(name, len(self._streams))
 
     # ------------------------------------------------------------ looking up
 
     def origins(self, numbers: Ints) -> dict[int, EventOrigin]:
         """Returns what numbers stand for, without -1."""
         found: dict[int, EventOrigin] = {}
-        for block, places in self._places(distinct(numbers.ravel())):
-            columns = block.numbers, block.docids, block.t0, block.t1, block.refers
-            for number, docid, t0, t1, refers in zip(*(column[places].tolist() for column in columns), strict=True):
+        streams = list(self._streams)
+        for block in self._taken(distinct(numbers.ravel())):
+            columns = block.numbers, block.streams, block.docids, block.t0, block.t1, block.begins, block.sizes
+            every = block.refers.tolist()
+            for number, stream, docid, t0, t1, begin, size in zip(*(one.tolist() for one in columns), strict=True):
+                refers, name = every[begin : begin + size], streams[stream]
                 if docid == TOGETHER:
-                    found[number] = EventOrigin(
-                        block.stream, docid, t0, t1, parts=tuple([part for part in refers if part >= 0])
-                    )
+                    found[number] = EventOrigin(name, docid, t0, t1, parts=_known(refers))
                 elif docid == COMPOSED:
                     digest = np.array(refers[:DIGEST_NUMBERS], np.int64).tobytes()
-                    parts = tuple([part for part in refers[DIGEST_NUMBERS:] if part >= 0])
-                    found[number] = EventOrigin(block.stream, docid, t0, t1, digest=digest, parts=parts)
-                else:
                     found[number] = EventOrigin(
-                        block.stream, docid, t0, t1, tuple([node for node in refers if node >= 0])
+                        name, docid, t0, t1, digest=digest, parts=_known(refers[DIGEST_NUMBERS:])
                     )
+                else:
+                    found[number] = EventOrigin(name, docid, t0, t1, _known(refers))
         return found
 
     def ends(self, numbers: Ints) -> Ints:
@@ -246,51 +224,52 @@ class Lineage:
         t0, t1 = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
         for block, places in self._places(known):
             here = np.searchsorted(known, block.numbers[places])
+            if not len(block.t0):
+                block, places = self._timed(block, places), np.arange(len(places))
             t0[here], t1[here] = block.t0[places], block.t1[places]
         return t0[at], t1[at]
 
     def with_parts(self, numbers: Iterable[Ints]) -> Ints:
         """Returns these numbers and those of all events behind them, distinct and sorted."""
-        found = waiting = distinct(np.concatenate([np.zeros(0, np.int64), *(part.ravel() for part in numbers)]))
+        found = waiting = distinct(np.concatenate([_NONE, *(part.ravel() for part in numbers)]))
         while len(waiting):
-            behind = [
-                block.refers[places, DIGEST_NUMBERS if block.docids[0] == COMPOSED else 0 :].ravel()
-                for block, places in self._places(waiting)
-                if block.docids[0] < 0
-            ]
-            waiting = np.setdiff1d(np.concatenate([np.zeros(0, np.int64), *behind]), found)
+            behind = [_NONE]
+            for block, places in self._places(waiting):
+                places = places[block.docids[places] < 0]
+                skipped = np.where(block.docids[places] == COMPOSED, DIGEST_NUMBERS, 0)
+                at, _ = spread(block.begins[places] + skipped, block.sizes[places] - skipped)
+                behind.append(block.refers[at])
+            waiting = np.setdiff1d(np.concatenate(behind), found)
             found = np.union1d(found, waiting)
         return found[found >= 0]
 
-    def _places(self, numbers: Ints) -> Iterable[tuple[LineageBlock, Ints]]:
-        numbers = numbers[numbers >= 0]
-        unlisted = self._ranges.has(numbers)
-        if unlisted.any():
-            for block in self._listed(numbers[unlisted]):
-                yield block, np.arange(len(block.numbers))
-            numbers = numbers[~unlisted]
-        recent = np.searchsorted(numbers, self._recent[0].numbers[0]) if self._recent else len(numbers)
-        old, numbers = numbers[:recent], numbers[recent:]
-        for block in self._kept_blocks:
-            places = np.minimum(np.searchsorted(block.numbers, old), len(block.numbers) - 1)
-            places = places[block.numbers[places] == old]
+    def _places(self, numbers: Ints) -> Iterator[tuple[_Block, Ints]]:
+        """Yields the blocks of sorted numbers, with their places; of those that are known."""
+        firsts = np.array([block.numbers[0] for block in self._blocks], np.int64)
+        of = np.searchsorted(firsts, numbers, "right") - 1
+        numbers, of = numbers[of >= 0], of[of >= 0]
+        blocks, starts = np.unique(of, return_index=True)
+        for at, begin, end in zip(blocks.tolist(), starts, np.append(starts, len(numbers))[1:], strict=True):
+            block, some = self._blocks[at], numbers[begin:end]
+            places = np.minimum(np.searchsorted(block.numbers, some), len(block.numbers) - 1)
+            places = places[block.numbers[places] == some]
             if len(places):
                 yield block, places
-        if not len(numbers):
-            return
-        firsts = np.array([block.numbers[0] for block in self._recent], np.int64)
-        of = np.searchsorted(firsts, numbers, "right") - 1
-        blocks, starts = np.unique(of, return_index=True)
-        for block_at, begin, end in zip(blocks.tolist(), starts, np.append(starts, len(numbers))[1:], strict=True):
-            block = self._recent[block_at]
-            yield block, np.searchsorted(block.numbers, numbers[begin:end])
+
+    def _timed(self, block: _Block, places: Ints) -> _Block:
+        """Returns some events of a block, with times."""
+        found = block.take(places)
+        if len(found.t0):
+            return found
+        t0, t1 = self._least_times(found.refers, found.begins)
+        return replace(found, t0=t0, t1=t1)
+
+    def _taken(self, numbers: Ints) -> list[_Block]:
+        return [self._timed(block, places) for block, places in self._places(numbers)]
 
     def oldest(self) -> int | None:
         """Returns the least t0 of all events; None without events."""
-        return min((int(block.t0.min()) for block in self._blocks()), default=None)
-
-    def _blocks(self) -> list[LineageBlock]:
-        return [*self._kept_blocks, *self._recent]
+        return min((int(block.t0.min()) for block in self._blocks if len(block.t0)), default=None)
 
     # ------------------------------------------------------------ forgetting, saving
 
@@ -301,57 +280,39 @@ class Lineage:
 
     def keep(self, used: Iterable[Ints]) -> None:
         """Drops all events except `used` and those behind them. Numbers are not reused."""
-        kept = self.with_parts(used)
-        self._kept_blocks = merge_blocks([block.take(places) for block, places in self._places(kept)])
-        self._recent = []
-        self._ranges.clear()
-        self._kept = self._size = sum(len(block.numbers) for block in self._kept_blocks)
+        kept = self._taken(self.with_parts(used))
+        self._blocks = [_joined(kept)] if kept else []
+        self._kept = self._size = sum(len(block.numbers) for block in kept)
 
     def table(self) -> pa.Table:
         """Returns all events as rows of LINEAGE."""
-        return _table([*self._blocks(), *self._listed(self._ranges.numbers())])
+        return self._table([self._timed(block, np.arange(len(block.numbers))) for block in self._blocks])
 
     def rows(self, used: Iterable[Ints]) -> pa.Table:
         """Returns the events `used` and those behind them as rows of LINEAGE."""
-        return _table(block.take(places) for block, places in self._places(self.with_parts(used)))
+        return self._table(self._taken(self.with_parts(used)))
+
+    def _table(self, blocks: Sequence[_Block]) -> pa.Table:
+        if not blocks:
+            return LINEAGE.empty_table()
+        every = _joined(blocks)
+        streams = pa.array(self._streams, pa.string()).take(pa.array(every.streams))
+        columns = (pa.array(one) for one in (every.docids, every.t0, every.t1))
+        return pa.table([pa.array(every.numbers), streams, *columns, lists(every.refers, every.sizes)], LINEAGE)
 
     def restore(self, rows: pa.Table) -> None:
         """Adds events with their former numbers: rows of LINEAGE, in any order, with unused numbers."""
         if not len(rows):
             return
-        rows = pa.concat_tables([self.table(), rows]).sort_by("number").combine_chunks()
+        rows = pa.concat_tables([self.table(), rows]).sort_by("number")
         streams = rows["stream"].combine_chunks().dictionary_encode()
-        lists = rows["refers"].combine_chunks()
-        widths = lists.value_lengths().to_numpy().astype(np.int64)
-        refers, starts = lists.flatten().to_numpy(), np.cumsum(widths) - widths
-        columns = [rows[name].to_numpy() for name in ("number", "docid", "t0", "t1")]
-        kinds = [streams.indices.to_numpy().astype(np.int64), widths, np.minimum(columns[1], 0)]
-        heads, kind_of = number_distinct(kinds)
-        blocks = []
-        for kind, head in enumerate(heads.tolist()):
-            places = np.flatnonzero(kind_of == kind)
-            part = refers[starts[places, np.newaxis] + np.arange(widths[head])]
-            number, docid, t0, t1 = (column[places] for column in columns)
-            blocks.append(LineageBlock(streams[head].as_py(), number, docid, t0, t1, part))
-        self._kept_blocks, self._recent = merge_blocks(blocks), []
-        self._ranges.clear()
+        codes = np.array(list(map(self._stream, streams.dictionary.to_pylist())), np.int64)[streams.indices]
+        refers, sizes = flatten_lists(rows, "refers")
+        number, docid, t0, t1 = (rows[name].to_numpy() for name in ("number", "docid", "t0", "t1"))
+        self._blocks = [_Block(number, codes, docid, t0, t1, np.cumsum(sizes) - sizes, sizes, refers)]
         self._size = len(rows)
-        self.next = max(self.next, int(columns[0][-1]) + 1)
+        self.next = max(self.next, int(number[-1]) + 1)
 
 
-def _table(blocks: Iterable[LineageBlock]) -> pa.Table:
-    tables = []
-    for block in blocks:
-        offsets = np.arange(len(block.numbers) + 1, dtype=np.int32) * block.refers.shape[1]
-        tables.append(
-            pa.table(
-                [
-                    pa.array(block.numbers),
-                    pa.repeat(block.stream, len(block.numbers)),
-                    *map(pa.array, (block.docids, block.t0, block.t1)),
-                    pa.ListArray.from_arrays(pa.array(offsets), pa.array(block.refers.ravel())),
-                ],
-                LINEAGE,
-            )
-        )
-    return pa.concat_tables(tables) if tables else LINEAGE.empty_table()
+def _known(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple([number for number in numbers if number >= 0])
