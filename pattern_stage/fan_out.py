@@ -1,16 +1,28 @@
-"""Arrays that grow in amortised constant time: places in columns, reference-counted events, and which rows of an m-op
-read the rows of an input."""
+"""Arrays that grow in amortised constant time: places in columns, numbered distinct vectors, reference-counted events,
+and which rows of an m-op read the rows of an input."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
-from pattern_stage.columns import Column, Columns, room, spread
+from pattern_stage.columns import (
+    NULL_TEXT,
+    Column,
+    Columns,
+    HashTable,
+    Mask,
+    hashes_of,
+    number_distinct,
+    room,
+    same,
+    scatter,
+    spread,
+)
 
 _NONE = np.zeros(0, np.int64)
 
@@ -149,6 +161,84 @@ class Slots:
         self._free_count += len(places)
         if self._free_count == self.end:
             self.end = self._free_count = 0
+
+
+class Interned:
+    """Distinct vectors by number, with use counts. A vector has integers, in the columns `names`, and parameters, NULL
+    where it lacks them; more columns of parameters may come. Columns are read-only and longer than there are vectors;
+    numbers of removed ones are reused."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        for name in names:
+            setattr(self, name, _NONE)
+        self.parameters: tuple[Column, ...] = ()
+        self.count = np.zeros(0, np.int64)
+        self._numbers = HashTable()
+        self._slots = Slots()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def end(self) -> int:
+        """One past the greatest number."""
+        return self._slots.end
+
+    def numbers(self) -> Ints:
+        return np.flatnonzero(self.count[: self.end])
+
+    def add_parameters(self, dtypes: Iterable[object]) -> None:
+        for dtype in dtypes:
+            nulls = np.full(self.end, NULL_TEXT, np.int64) if dtype == np.int64 else np.full(self.end, np.nan)
+            self.parameters += (nulls,)
+
+    def intern(self, columns: Sequence[Ints], parameters: Sequence[Column] = ()) -> tuple[Ints, Ints, Ints]:
+        """Counts a use of each vector. Returns their numbers, the new numbers, and the place of the first vector of
+        each of these."""
+        keys = [*columns, *map(same, parameters)]
+        hashes = self._hashes(keys)
+
+        def equal(at: Ints, numbers: Ints) -> Mask:
+            held: Mask = np.ones(len(at), np.bool_)
+            for key, column in zip(keys, self._keys(numbers), strict=True):
+                held &= key[at] == column
+            return held
+
+        found = self._numbers.find(hashes, equal)
+        first = new = np.flatnonzero(found < 0)
+        if len(new):
+            lacking = new
+            heads, of = number_distinct([key[lacking] for key in keys])
+            first, new = lacking[heads], self._slots.take(len(heads))
+            found[lacking] = new[of]
+            for name, values in zip(self._names, columns, strict=True):
+                setattr(self, name, scatter(getattr(self, name), new, values[first], self.end))
+            pairs = zip(self.parameters, parameters, strict=True)
+            self.parameters = tuple([scatter(column, new, values[first], self.end) for column, values in pairs])
+            self.count = grow_array(self.count, self.end)
+            self._numbers.add(hashes[first], new)
+        np.add.at(self.count, found, 1)
+        return found, new, first
+
+    def release(self, numbers: Ints) -> Ints:
+        """Drops a use of each vector. Returns the unused ones, whose columns stay until `free`."""
+        np.subtract.at(self.count, numbers, 1)
+        gone = distinct(numbers[self.count[numbers] == 0])
+        if len(gone):
+            self._numbers.remove(self._hashes(self._keys(gone)), gone)
+        return gone
+
+    def free(self, gone: Ints) -> None:
+        """Allows the numbers of unused vectors to be reused."""
+        self._slots.give(gone)
+
+    def _keys(self, numbers: Ints) -> list[Ints]:
+        columns = [getattr(self, name)[numbers] for name in self._names]
+        return columns + [same(column[numbers]) for column in self.parameters]
+
+    def _hashes(self, keys: Sequence[Ints]) -> Ints:
+        return hashes_of(keys[: len(self._names)], keys[len(self._names) :])
 
 
 class KeptEvents:

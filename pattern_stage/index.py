@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
 from pattern_stage.clauses import Clauses, Conjunction, has_parameters, shape
-from pattern_stage.columns import Column, Columns, Floats, HashTable, Mask, hashes_of, number_distinct, same, scatter
-from pattern_stage.fan_out import Slots, grow_array
-from pattern_stage.plan import Rows, nulls
+from pattern_stage.columns import Column, Columns, Floats, Mask, scatter
+from pattern_stage.fan_out import Interned, grow_array
+from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
     AllOf,
@@ -36,95 +36,53 @@ from xscl.algebra.events import (
 )
 
 
-class RowClasses:
+class RowClasses(Interned):
     """Classes of an m-op's rows; an event is evaluated once per class. This is sharing by channels, of Cayuga and
     RUMOR: the rows of a class that have an event are its membership."""
 
+    right: Ints
+    shape: Ints
+    made: Ints
+
     def __init__(self, rows: Rows) -> None:
+        super().__init__(("right", "shape", "made"))
         self._rows = rows
         self.of_row = np.full(16, -1, np.int64)
         """The class of each row; -1 for none."""
-        self.right, self.shape, self.made, self.within = (np.zeros(0, np.int64) for _ in range(4))
-        """By class: right input, shape, `made` of its rows, and the greatest window they have had."""
-        self.parameters: tuple[Column, ...] = ()
-        self._sizes = np.zeros(16, np.int64)
-        self._numbers = HashTable()
-        self._slots = Slots()
+        self.within = np.zeros(0, np.int64)
+        """By class, the greatest window that its rows have had."""
         self._row_count = 0
-
-    @property
-    def end(self) -> int:
-        """One past the greatest class number."""
-        return self._slots.end
 
     def add(self, new: Ints) -> Ints:
         """Adds rows; returns the new classes."""
-        rows = self._rows
-        lacking = rows.parameters[len(self.parameters) :]
-        self.parameters += tuple(nulls(column.dtype, self.end) for column in lacking)
-        vectors = [rows.right[new], rows.shape[new], rows.made[new], *(column[new] for column in rows.parameters)]
-        keys = list(map(same, vectors))
-        hashes = hashes_of(keys[:3], keys[3:])
-
-        def equal(at: Ints, classes: Ints) -> Mask:
-            held: Mask = np.ones(len(at), np.bool_)
-            for key, column in zip(keys, (self.right, self.shape, self.made, *self.parameters), strict=True):
-                held &= key[at] == same(column[classes])
-            return held
-
-        classes = self._numbers.find(hashes, equal)
-        unknown = np.flatnonzero(classes < 0)
-        fresh = unknown
-        if len(unknown):
-            heads, of = number_distinct([key[unknown] for key in keys])
-            first, fresh = unknown[heads], self._slots.take(len(heads))
-            classes[unknown] = fresh[of]
-            self._write(fresh, [column[first] for column in vectors], rows.within[new[first]])
-            self._numbers.add(hashes[first], fresh)
-        self.of_row = grow_array(self.of_row, int(new.max(initial=-1)) + 1, -1)
-        self.of_row[new] = classes
-        self._row_count += len(new)
-        self._widen(classes, rows.within[new])
-        np.add.at(self._sizes, classes, 1)
-        return fresh
-
-    def _write(self, fresh: Ints, vectors: Sequence[Column], within: Ints) -> None:
-        right, shape, made, *parameters = vectors
-        self.right = scatter(self.right, fresh, cast(Ints, right), self.end)
-        self.shape = scatter(self.shape, fresh, cast(Ints, shape), self.end)
-        self.made = scatter(self.made, fresh, cast(Ints, made), self.end)
-        self.parameters = tuple(
-            scatter(column, fresh, values, self.end) for column, values in zip(self.parameters, parameters, strict=True)
-        )
-        self.within = scatter(self.within, fresh, within, self.end)
-        self._sizes = grow_array(self._sizes, self.end)
-
-    def _widen(self, classes: Ints, within: Ints) -> None:
+        rows, within = self._rows, self._rows.within[new]
+        self.add_parameters(column.dtype for column in rows.parameters[len(self.parameters) :])
+        columns = [rows.right[new], rows.shape[new], rows.made[new]]
+        classes, fresh, first = self.intern(columns, [column[new] for column in rows.parameters])
+        if len(fresh):
+            self.within = scatter(self.within, fresh, within[first], self.end)
         wider = np.flatnonzero(within > self.within[classes])
         if len(wider):
             if not self.within.flags.writeable:
                 self.within = self.within.copy()
             np.maximum.at(self.within, classes[wider], within[wider])
+        self.of_row = grow_array(self.of_row, int(new.max(initial=-1)) + 1, -1)
+        self.of_row[new] = classes
+        self._row_count += len(new)
+        return fresh
 
     def remove(self, gone: Ints) -> Ints:
         """Removes rows; returns the classes left empty."""
-        classes = self.of_row[gone]
+        emptied = self.release(self.of_row[gone])
         self.of_row[gone] = -1
         self._row_count -= len(gone)
-        np.subtract.at(self._sizes, classes, 1)
-        emptied = distinct(classes[self._sizes[classes] == 0])
-        keys = [same(column[emptied]) for column in (self.right, self.shape, self.made, *self.parameters)]
-        self._numbers.remove(hashes_of(keys[:3], keys[3:]), emptied)
-        self._slots.give(emptied)
+        self.free(emptied)
         return emptied
 
     @property
     def single(self) -> bool:
         """Whether each class has exactly one row."""
-        return len(self._numbers) == self._row_count
-
-    def all(self) -> Ints:
-        return np.flatnonzero(self._sizes[: self.end])
+        return len(self) == self._row_count
 
     def marked(self, classes: Ints) -> Mask:
         """Returns the mask of these classes over all class numbers."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Column, Floats, mixed, number_distinct, same, spread
-from pattern_stage.fan_out import RowReaders, Slots, grow_array
+from pattern_stage.fan_out import Interned, RowReaders, Slots, grow_array
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, aggregate_ranges, compile_value, known, sums
 from pattern_stage.windows import counts_in, sums_in
@@ -221,6 +221,16 @@ def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measu
     return found
 
 
+class _Groups(Interned):
+    left: Ints
+    of: Ints
+
+
+class _Spans(Interned):
+    group: Ints
+    over: Ints
+
+
 class WindowGroups:
     """Groups of rows; the rows of a group with equal OVER are a span."""
 
@@ -236,73 +246,47 @@ class WindowGroups:
         """The group of each row."""
         self.within = np.zeros(16, np.int64)
         """The greatest OVER of each group."""
-        self.class_of = np.zeros(16, np.int64)
-        self.over = np.zeros(16, np.int64)
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._keys: dict[int, tuple[int, int]] = {}
-        self._spans: dict[int, dict[int, int]] = {}
-        self._sizes = np.zeros(16, np.int64)
-        self._group_slots, self._span_slots = Slots(), Slots()
+        self._groups, self._spans = _Groups(("left", "of")), _Spans(("group", "over"))
         self._span_of_row = np.full(16, -1, np.int64)
 
+    @property
+    def class_of(self) -> Ints:
+        """The class of each group."""
+        return self._groups.of
+
+    @property
+    def over(self) -> Ints:
+        """The OVER of each span."""
+        return self._spans.over
+
     def add(self, new: Ints, classes: Ints) -> None:
-        rows = self._rows
+        over = self._rows.within[new]
+        groups, fresh, _ = self._groups.intern([self._rows.left[new], classes])
+        self.groups.add(fresh, self._groups.left[fresh])
+        spans, more, _ = self._spans.intern([groups, over])
+        self.spans.add(more, self._spans.group[more])
+        self.members.add(new, spans)
+        self.within = grow_array(self.within, self._groups.end)
+        self.within[fresh] = 0
+        np.maximum.at(self.within, groups, over)
         self.of_row = grow_array(self.of_row, int(new.max(initial=-1)) + 1, -1)
         self._span_of_row = grow_array(self._span_of_row, len(self.of_row), -1)
-        for row, left, of, over in zip(
-            new.tolist(), rows.left[new].tolist(), classes.tolist(), rows.within[new].tolist(), strict=True
-        ):
-            group = self._group(left, of)
-            span = self._span(group, over)
-            self.of_row[row], self._span_of_row[row] = group, span
-            self._sizes[span] += 1
-        self.members.add(new, self._span_of_row[new])
+        self.of_row[new], self._span_of_row[new] = groups, spans
 
     def remove(self, gone: Ints) -> Ints:
         """Removes rows; returns the groups left empty."""
         self.members.remove(gone)
-        spans = self._span_of_row[gone]
-        np.subtract.at(self._sizes, spans, 1)
-        emptied = distinct(spans[self._sizes[spans] == 0])
-        group_of = dict(zip(spans.tolist(), self.of_row[gone].tolist(), strict=True))
+        emptied, empty = self._spans.release(self._span_of_row[gone]), self._groups.release(self.of_row[gone])
         self.of_row[gone] = self._span_of_row[gone] = -1
-        empty: list[int] = []
-        for span in emptied.tolist():
-            group = group_of[span]
-            mine = self._spans[group]
-            del mine[int(self.over[span])]
-            self.within[group] = max(mine, default=0)
-            if not mine:
-                empty.append(group)
-                del self._spans[group], self._numbers[self._keys.pop(group)]
         self.spans.remove(emptied)
-        self._span_slots.give(emptied)
-        groups = np.array(empty, np.int64)
-        self.groups.remove(groups)
-        self._group_slots.give(groups)
-        return groups
-
-    def _group(self, left: int, of: int) -> int:
-        found = self._numbers.get((left, of))
-        if found is None:
-            taken = self._group_slots.take(1)
-            found = int(taken[0])
-            self.within, self.class_of = grow_array(self.within, found + 1), grow_array(self.class_of, found + 1)
-            self.within[found], self.class_of[found] = 0, of
-            self._numbers[left, of], self._keys[found], self._spans[found] = found, (left, of), {}
-            self.groups.add(taken, np.array([left]))
-        return found
-
-    def _span(self, group: int, over: int) -> int:
-        found = self._spans[group].get(over)
-        if found is None:
-            taken = self._span_slots.take(1)
-            found = self._spans[group][over] = int(taken[0])
-            self.over, self._sizes = grow_array(self.over, found + 1), grow_array(self._sizes, found + 1)
-            self.over[found], self._sizes[found] = over, 0
-            self.within[group] = max(int(self.within[group]), over)
-            self.spans.add(taken, np.array([group]))
-        return found
+        self.groups.remove(empty)
+        narrowed = distinct(self._spans.group[emptied])
+        at, left = self.spans.of(narrowed)
+        self.within[narrowed] = 0
+        np.maximum.at(self.within, narrowed[at], self._spans.over[left])
+        self._spans.free(emptied)
+        self._groups.free(empty)
+        return empty
 
 
 @dataclass(frozen=True, slots=True)

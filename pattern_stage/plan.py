@@ -9,26 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints
 from common.bounds import LONGEST_WINDOW
-from pattern_stage.columns import (
-    NULL_TEXT,
-    Column,
-    HashTable,
-    Mask,
-    hashes_of,
-    number_distinct,
-    room,
-    same,
-    scatter,
-    spread,
-)
+from pattern_stage.columns import Column, number_distinct, spread
 from pattern_stage.definition import AlgebraOp, Definition, FormNode, StatementForm, sees_before, with_leaves
-from pattern_stage.fan_out import Slots, grow_array
+from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
     Aggregate,
@@ -51,52 +40,24 @@ from xscl.algebra.events import (
 )
 
 
-class RowColumns(NamedTuple):
+class Rows(Interned):
+    """The rows of an m-op, as columns; equal rows are one, with a use count. `left` and `right` are rows of the inputs,
+    0 for a source or no input. `shape` is the index of a row's definition; `parameters` has the columns of all, NULL
+    where unused. `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds. `apart`
+    separates otherwise equal rows: of AGGREGATE, and of some patterns, it is the time after which the first part of
+    visible events ends. `made` is a number in `sources`, which has the attributes of the two inputs whose texts
+    functions make."""
+
     left: Ints
     right: Ints
     shape: Ints
     within: Ints
     apart: Ints
-    parameters: tuple[Column, ...]
-    """All columns of the m-op."""
-
-    def take(self, places: Ints) -> RowColumns:
-        parameters = tuple(column[places] for column in self.parameters)
-        left, right, shape, within, apart = (column[places] for column in self[:5])
-        return RowColumns(left, right, shape, within, apart, parameters)
-
-    def keys(self) -> list[Ints]:
-        """Returns integer columns that are equal where vectors are."""
-        return [*self[:5], *map(same, self.parameters)]
-
-
-class Rows:
-    """The rows of an m-op, as columns; equal rows are one, with a use count. `left` and `right` are rows of the inputs,
-    0 for a source or no input. `shape` is the index of a row's definition; `parameters` has the columns of all, NULL
-    where unused. `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds; it may grow.
-    `apart` separates otherwise equal rows: of AGGREGATE, and of some patterns, it is the time after which the first
-    part of visible events ends. Columns are read-only and longer than there are rows; numbers of removed rows are
-    reused. `made` is a number in `sources`, which has the attributes of the two inputs whose texts functions make."""
 
     def __init__(self) -> None:
-        self.left, self.right, self.shape, self.within, self.apart, self.count, self.made = (
-            np.zeros(0, np.int64) for _ in range(7)
-        )
+        super().__init__(("left", "right", "shape", "within", "apart"))
+        self.made = np.zeros(0, np.int64)
         self.sources: list[tuple[frozenset[str], ...]] = [(frozenset(), frozenset())]
-        self.parameters: tuple[Column, ...] = ()
-        self._numbers = HashTable()
-        self._slots = Slots()
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @property
-    def end(self) -> int:
-        """One past the greatest row number."""
-        return self._slots.end
-
-    def numbers(self) -> Ints:
-        return np.flatnonzero(self.count[: self.end])
 
     def places(self, kinds: Sequence[Kind]) -> list[int]:
         """Returns columns for the parameters of a definition, adding missing ones."""
@@ -106,70 +67,9 @@ class Rows:
             taken = (at for at, column in enumerate(self.parameters) if at not in found and column.dtype == dtype)
             place = next(taken, len(self.parameters))
             if place == len(self.parameters):
-                self.parameters += (nulls(dtype, self.end),)
+                self.add_parameters([dtype])
             found.append(place)
         return found
-
-    def add(self, vectors: RowColumns) -> tuple[Ints, Ints]:
-        """Counts a use of each row. Returns row numbers, and the new ones."""
-        keys = vectors.keys()
-        hashes = _hashes(keys)
-        found = self._find(keys, hashes)
-        lacking = np.flatnonzero(found < 0)
-        new = lacking
-        if len(lacking):
-            heads, of = number_distinct([key[lacking] for key in keys])
-            first, new = lacking[heads], self._slots.take(len(heads))
-            found[lacking] = new[of]
-            self._write(new, vectors.take(first))
-            self._numbers.add(hashes[first], new)
-        np.add.at(self.count, found, 1)
-        return found, new
-
-    def remove(self, rows: Ints) -> Ints:
-        """Drops a use of each row. Returns the unused ones, whose columns stay until `free`."""
-        np.subtract.at(self.count, rows, 1)
-        gone = distinct(rows[self.count[rows] == 0])
-        if len(gone):
-            self._numbers.remove(_hashes(self._all().take(gone).keys()), gone)
-        return gone
-
-    def free(self, gone: Ints) -> None:
-        """Allows the numbers of removed rows to be reused."""
-        self._slots.give(gone)
-
-    def _all(self) -> RowColumns:
-        return RowColumns(self.left, self.right, self.shape, self.within, self.apart, self.parameters)
-
-    def _find(self, keys: list[Ints], hashes: Ints) -> Ints:
-        def equal(at: Ints, numbers: Ints) -> Mask:
-            held: Mask = np.ones(len(at), np.bool_)
-            for key, column in zip(keys, self._all().take(numbers).keys(), strict=True):
-                held &= key[at] == column
-            return held
-
-        return self._numbers.find(hashes, equal)
-
-    def _write(self, new: Ints, vectors: RowColumns) -> None:
-        size = self.end
-        self.left, self.right, self.shape, self.within, self.apart = (
-            scatter(column, new, values, size) for column, values in zip(self._all()[:5], vectors[:5], strict=True)
-        )
-        self.parameters = tuple(
-            scatter(column, new, values, size)
-            for column, values in zip(self.parameters, vectors.parameters, strict=True)
-        )
-        if size > len(self.count):
-            self.count = np.append(self.count, np.zeros(room(size, len(self.count)) - len(self.count), np.int64))
-        self.made = grow_array(self.made, size)
-
-
-def _hashes(keys: Sequence[Ints]) -> Ints:
-    return hashes_of(keys[:5], keys[5:])
-
-
-def nulls(dtype: object, count: int) -> Column:
-    return np.full(count, NULL_TEXT, np.int64) if dtype == np.int64 else np.full(count, np.nan)
 
 
 RuleName = Literal["cse", "s_sigma", "s_alpha", "s_window", "channels", "c_alpha"]
@@ -408,7 +308,7 @@ class EventPlan:
                 if bound.mops[place].placement is not None:
                     used.setdefault(bound.mops[place].number, []).append(of)
             bound.statements -= len(rows)
-        gone = {number: self.mops[number].rows.remove(np.concatenate(arrays)) for number, arrays in used.items()}
+        gone = {number: self.mops[number].rows.release(np.concatenate(arrays)) for number, arrays in used.items()}
         return {number: rows for number, rows in gone.items() if len(rows)}
 
     def rows_of(self, bound: BoundForm, rows: Ints) -> list[tuple[int, Ints]]:
@@ -532,7 +432,7 @@ class _Adding:
     def run(self) -> Ints:
         for number in sorted(self._parts):
             mop, parts = self._plan.mops[number], self._parts[number]
-            self._found[number], made = mop.rows.add(self._vectors(mop, parts))
+            self._found[number], made, _ = mop.rows.intern(*self._vectors(mop, parts))
             if len(made):
                 self.new[number] = made
                 self._follow_texts(mop, made)
@@ -545,6 +445,7 @@ class _Adding:
 
     def _follow_texts(self, mop: MOp, new: Ints) -> None:
         rows, sides = mop.rows, [[frozenset[str]()] * len(new)] * 2
+        rows.made = grow_array(rows.made, rows.end)
         for side, number in enumerate(mop.inputs[:2]):
             source = self._plan.mops[number]
             if source.placement is not None:
@@ -557,7 +458,7 @@ class _Adding:
                 rows.sources.append(pair)
             rows.made[row] = rows.sources.index(pair)
 
-    def _vectors(self, mop: MOp, parts: Sequence[_Part]) -> RowColumns:
+    def _vectors(self, mop: MOp, parts: Sequence[_Part]) -> tuple[list[Ints], list[Column]]:
         assert mop.placement is not None
         counts = np.array([len(part.group) for part in parts], np.int64)
         statements, _ = spread(np.array([part.first for part in parts], np.int64), counts)
@@ -577,7 +478,7 @@ class _Adding:
                 rows = slice(part.begin, part.begin + len(part.group))
                 kinds = len(part.node.slots)
                 parameters[part.group.bound.places[part.place][kinds + at]][rows] = column[rows]
-        return RowColumns(sides[0], sides[1], shapes, within, apart, tuple(parameters))
+        return [*sides, shapes, within, apart], parameters
 
     def _parameters(self, mop: MOp, parts: Sequence[_Part], count: int) -> list[Column]:
         width = len(mop.rows.parameters)

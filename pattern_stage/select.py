@@ -60,7 +60,7 @@ class Filtering(PatternOp):
         (flow,) = inputs
         if len(flow) == 0:
             return flow.compact()
-        if flow.stretches is not None and len(classes := self._classes.all()) == 1:
+        if flow.stretches is not None and len(classes := self._classes.numbers()) == 1:
             return self._of_one_class(flow, flow.stretches, classes)
         each = int(self._readers.counts(flow.rows).sum())
         if each > _DEAR * len(flow):
@@ -120,7 +120,7 @@ class Filtering(PatternOp):
 
     def _make_index(self) -> None:
         self._found = self._index(self._definitions[0].schema, self._texts)
-        self._index_classes(self._classes.all())
+        self._index_classes(self._classes.numbers())
 
     def _index_classes(self, fresh: Ints) -> None:
         assert self._found is not None

@@ -4,7 +4,7 @@ do, their number of rows, and what they read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -17,6 +17,7 @@ from pattern_stage.clauses import condition_text, value_text
 from pattern_stage.columns import Mask
 from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms
 from pattern_stage.fan_out import grow_array
+from pattern_stage.index import each_shape
 from pattern_stage.plan import BoundForm, Changes, EventPlan, FormStatements, MOp, add_statements
 from xscl.algebra.events import (
     Aggregate,
@@ -225,7 +226,7 @@ class Statements:
         forms = np.repeat(np.array([number for number, _ in bound], np.int64), counts)
         self.ids[slots], self.since[slots], self.rows[slots], self._of[slots] = ids, since, rows, forms
         last = np.repeat(np.array([of.mops[-1].number for _, of in bound], np.int64), counts)
-        for number, places in _by_value(last):
+        for number, places in each_shape(last):
             self._placed.setdefault(number, []).append((slots[places], rows[places]))
 
     def remove(self, statements: Sequence[int]) -> Removed:
@@ -233,7 +234,7 @@ class Statements:
         slots = np.array([self._slots.pop(statement) for statement in statements], np.int64)
         removed = Removed()
         groups, numbers, ends = list[tuple[BoundForm, Ints]](), list[int](), dict[int, list[Ints]]()
-        for number, places in _by_value(self._of[slots]):
+        for number, places in each_shape(self._of[slots]):
             bound, mine = self._bound[number], slots[places]
             groups.append((bound, self.rows[mine]))
             numbers.append(number)
@@ -327,13 +328,6 @@ class Statements:
         self.rows, self._of = grow_array(self.rows, end + len(ids)), grow_array(self._of, end + len(ids), -1)
         self._slots.update(zip(ids.tolist(), slots, strict=True))
         return np.array(slots, np.int64)
-
-
-def _by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    yield from zip(ordered[firsts].tolist(), np.split(order, firsts[1:]), strict=True)
 
 
 _NONE = np.zeros(0, np.int64)

@@ -18,8 +18,8 @@ import numpy as np
 from common.arrays import Ints
 from pattern_stage.clauses import Clauses, TooManyClauses, dnf_clauses, has_parameters
 from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, column_of, number_distinct, same
-from pattern_stage.fan_out import grow_array
-from pattern_stage.index import StaticIndex
+from pattern_stage.fan_out import Interned, grow_array
+from pattern_stage.index import StaticIndex, each_shape
 from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, finite_or_nan, single_events
@@ -38,54 +38,30 @@ class StaticTest:
         self._clauses, self._index = clauses, index
         every = [leaf for one in conditions for leaf in leaves(one)]
         self._columns = sorted({leaf.index for leaf in every if isinstance(leaf, Parameter)})
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self._constants: list[tuple[int, ...]] = []
-        """Constants by class, as by `same`."""
+        self._classes = Interned([str(place) for place in self._columns])
         self._members: list[int] = []
         """The set of rows of each class."""
-        self._free: list[int] = []
         self._class_of = np.full(16, -1, np.int64)
 
     def add_rows(self, new: Ints, rows: Rows) -> None:
-        columns = [same(rows.parameters[place][new]) for place in self._columns]
-        heads, of = number_distinct(columns)
-        order = np.argsort(of, kind="stable")
-        ends = np.searchsorted(of[order], np.arange(len(heads) + 1))
-        classes = np.empty(len(heads), np.int64)
-        fresh: list[int] = []
-        constants = zip(*(column[heads].tolist() for column in columns), strict=True)
-        for place, (vector, (begin, end)) in enumerate(zip(constants, pairwise(ends.tolist()), strict=True)):
-            number = self._numbers.get(vector)
-            if number is None:
-                number = self._added(vector)
-                fresh.append(place)
-            self._members[number] |= rows_to_mask(new[order[begin:end]])
-            classes[place] = number
+        classes, fresh, first = self._classes.intern([same(rows.parameters[place][new]) for place in self._columns])
+        self._members += [0] * (self._classes.end - len(self._members))
+        for number, places in each_shape(classes):
+            self._members[number] |= rows_to_mask(new[places])
         self._class_of = grow_array(self._class_of, int(new.max(initial=-1)) + 1, -1)
-        self._class_of[new] = classes[of]
-        if fresh:
-            first = new[heads[fresh]]
-            self._index.add(classes[fresh], self._clauses, tuple(column[first] for column in rows.parameters))
+        self._class_of[new] = classes
+        if len(fresh):
+            self._index.add(fresh, self._clauses, tuple(column[new[first]] for column in rows.parameters))
             self._index.settle()
 
-    def _added(self, constants: tuple[int, ...]) -> int:
-        number = self._free.pop() if self._free else len(self._members)
-        if number == len(self._members):
-            self._members.append(0)
-            self._constants.append(())
-        self._numbers[constants], self._constants[number] = number, constants
-        return number
-
     def remove_rows(self, gone: Ints) -> None:
-        emptied = []
-        for row, number in zip(gone.tolist(), self._class_of[gone].tolist(), strict=True):
-            self._members[number] &= ~(1 << row)
-            if not self._members[number]:
-                del self._numbers[self._constants[number]]
-                emptied.append(number)
+        classes = self._class_of[gone]
+        for number, places in each_shape(classes):
+            self._members[number] &= ~rows_to_mask(gone[places])
         self._class_of[gone] = -1
-        self._free += emptied
-        self._index.remove(np.array(emptied, np.int64))
+        emptied = self._classes.release(classes)
+        self._classes.free(emptied)
+        self._index.remove(emptied)
 
     def codes(self) -> Iterator[Ints]:
         yield from self._index.used()
