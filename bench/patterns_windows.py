@@ -375,10 +375,10 @@ def _run_statement(statement: Statement, events: kit.StreamEvents, replayed: boo
     texts, tracked = Texts(), kit.TrackedLineage()
     lineage = tracked.lineage
     registered = tracked.register({WINDOW_STREAM: events.encoded(texts)})
-    kernel: Kernel | ReplayKernel = Kernel(texts, lineage)
+    kernel = Kernel(texts, lineage)
     if replayed:
         database = DuckDBDatabase(lambda connection: connection.execute("SET threads = 1"))
-        kernel = ReplayKernel(texts, database, Kernel(texts, lineage), lambda: Kernel(texts, lineage))
+        kernel = ReplayKernel(texts, lineage, database, lambda: Kernel(texts, lineage))
     start = time.process_time()
     kernel.add(0, statement, -1)
     lineage.begin()

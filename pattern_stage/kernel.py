@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -340,37 +340,6 @@ class Results:
     @property
     def statements(self) -> Ints:
         return self.flow.rows
-
-
-class PatternKernel(Protocol):
-    """What runs event statements, in this process or elsewhere; see `Kernel`."""
-
-    @property
-    def exceeded(self) -> Mapping[int, Excess]: ...
-
-    def add(self, statement: int, stream: Statement, since: int) -> None: ...
-
-    def narrow(self, statement: int, since: int) -> None: ...
-
-    def remove(self, statements: Sequence[int]) -> None: ...
-
-    def begin(self, until: int) -> None: ...
-
-    def feed(self, events: Mapping[str, Columns]) -> list[Results]: ...
-
-    def end(self) -> list[Results]: ...
-
-    def parts(self) -> Iterable[Ints]: ...
-
-    def instances(self) -> tuple[Ints, Ints]: ...
-
-    def due(self) -> int | None: ...
-
-    def codes(self) -> Iterable[Ints]: ...
-
-    def state(self) -> dict[str, pa.Table]: ...
-
-    def restore(self, state: Mapping[str, pa.Table]) -> None: ...
 
 
 class Kernel:

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pattern_stage.in_sql.kernel import Database
-    from pattern_stage.kernel import PatternKernel, Results
+    from pattern_stage.kernel import Kernel, Results
     from pattern_stage.partition.kernel import PartitionedKernel
     from xscl.syntax import Script
 
-MakeKernel = Callable[[Texts, Lineage], "PatternKernel"]
+MakeKernel = Callable[[Texts, Lineage], "Kernel"]
 
 
 MadeOf = Callable[[str], Collection[str] | None]
@@ -281,11 +281,11 @@ def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED)
 
 def _on_executors(session: SparkSession, limits: Quota) -> Callable[[Texts, Lineage], PartitionedKernel]:
     from join_stage.store.spark.session import telling_loss
-    from pattern_stage.partition.kernel import Done, PartitionedKernel, PartWork, SparkRunner, WorkerPlan
+    from pattern_stage.partition.kernel import GroupDone, GroupWork, PartitionedKernel, SparkRunner, WorkerPlan
 
     @telling_loss
     class Runner(SparkRunner):
-        def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+        def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
             return super().run(told, works)
 
     runner = Runner(session.sparkContext)
@@ -298,16 +298,13 @@ def _on_executors(session: SparkSession, limits: Quota) -> Callable[[Texts, Line
 
 def _as_sql(session: SparkSession | None, limits: Quota) -> MakeKernel:
     from pattern_stage.in_sql.kernel import ReplayKernel
-    from pattern_stage.kernel import Kernel as Others
+    from pattern_stage.kernel import Kernel
 
     database = _duckdb() if session is None else _spark(session)
-    matching: Callable[[Texts, Lineage], PatternKernel] = partial(Others, limits=limits)
-    if session is not None:
-        matching = _on_executors(session, limits)
+    matching: MakeKernel = partial(Kernel, limits=limits) if session is None else _on_executors(session, limits)
 
-    def make(texts: Texts, lineage: Lineage) -> PatternKernel:
-        others = Others(texts, lineage, limits=limits)
-        return ReplayKernel(texts, database, others, partial(matching, texts, lineage))
+    def make(texts: Texts, lineage: Lineage) -> Kernel:
+        return ReplayKernel(texts, lineage, database, partial(matching, texts, lineage), limits=limits)
 
     return make
 
@@ -413,7 +410,7 @@ class RunningForms:
         """`texts` may be shared. The kernel has limits of its own beside `limits`."""
         self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
         self._make_kernel, self._records = make_kernel, records
-        self.kernel: PatternKernel = make_kernel(self.texts, lineage)
+        self.kernel = make_kernel(self.texts, lineage)
         self.counts = OutputCounts(limits, self.texts)
         self.exceeded: dict[str, Excess] = {}
         """Forms over a limit: when, and which. They have no results until `follow` adds them again."""

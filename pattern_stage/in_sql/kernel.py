@@ -5,7 +5,7 @@ two phases: the database finds windows that may have a match, and a kernel match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
@@ -13,9 +13,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints
-from common.limits import Excess
-from pattern_stage.columns import Columns, Flow, each_once, no_events, sorted_flow
+from common.limits import UNLIMITED, Quota
+from pattern_stage.columns import Columns, Flow, each_once, no_events, padded, sorted_flow
 from pattern_stage.definition import StatementForm, StatementForms
 from pattern_stage.in_sql.question import (
     AlikeStatements,
@@ -27,12 +26,12 @@ from pattern_stage.in_sql.question import (
     results_of,
     window_question,
 )
-from pattern_stage.kernel import Kernel, PatternKernel, Results
+from pattern_stage.kernel import Kernel, Results
+from pattern_stage.lineage import Lineage
 from pattern_stage.pattern.program import match_windows
 from pattern_stage.plan import source_streams
 from pattern_stage.values import Texts
 from xscl.algebra.events import NearPattern, Pattern, Statement, Stream
-from xscl.algebra.events import Statement as AnyStatement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,196 +49,123 @@ def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
     return not isinstance(stream, Pattern | NearPattern) and is_askable(StatementForms().form(stream)[0])
 
 
-class SqlEvaluator:
-    """Runs statements once over all events."""
-
-    def __init__(self, texts: Texts, database: Database) -> None:
-        self._texts, self._database = texts, database
-        self._statements = AlikeStatements(question)
-
-    def add(self, statement: int, stream: Stream, since: int) -> None:
-        """Adds a statement, which sees events whose first part has a t1 after `since`. Raises NotSql."""
-        self._statements.add(statement, stream, since)
-
-    def run(self, events: Mapping[str, Columns]) -> list[Results]:
-        """Returns the results of all statements; `events` is by stream, missing streams are empty."""
-        found = (self._answered(alike, events) for alike in self._statements)
-        return [one for one in found if len(one)]
-
-    def _answered(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> Results:
-        form = alike.form
-        asked = question(form, alike.fixed)
-        given = _given(asked, events)
-        answer = self._database.ask(asked.sql, asked.tables(alike, given, self._texts))
-        parts = [one.parts for one in given]
-        made, rows = results_of(asked, answer, form.schema, _stacked(parts))
-        flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
-        return Results(form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
-
-
-def _given(asked: StatementQuestion, events: Mapping[str, Columns]) -> list[Columns]:
-    return [events.get(source.stream, no_events(source.schema)) for source in asked.sources]
-
-
-def _stacked(parts: Sequence[Ints]) -> Ints:
-    places = max(one.shape[1] for one in parts)
-    padded: Iterable[Ints] = (np.pad(one, ((0, 0), (0, places - one.shape[1])), constant_values=-1) for one in parts)
-    return np.concatenate(list(padded))
-
-
-MakeMatcher = Callable[[], PatternKernel]
-
-
 def has_match_windows(statement: Statement) -> TypeGuard[Pattern]:
     """Returns whether a statement is matched in two phases: a PATTERN whose strategy skips events."""
     return isinstance(statement, Pattern) and match_windows(statement) is not None
 
 
-class WindowedReplay:
-    """Runs patterns once over all events."""
+class ReplayKernel(Kernel):
+    """A kernel for a single interval, after which it is empty. A database query starts once all its streams are there;
+    statements that read the same streams share one."""
 
-    def __init__(self, texts: Texts, database: Database, make_matcher: MakeMatcher) -> None:
-        self._texts, self._database, self._make_matcher = texts, database, make_matcher
-        self._statements = AlikeStatements(_any_window)
-        self._patterns: dict[int, Pattern] = {}
-        self.exceeded: dict[int, Excess] = {}
-        """Statements that exceeded a limit of their matcher."""
-
-    def add(self, statement: int, pattern: Pattern, since: int) -> None:
-        """Adds a statement with `has_match_windows`. It sees events whose first part has a t1 after `since`."""
-        self._statements.add(statement, pattern, since)
-        self._patterns[statement] = pattern
-
-    def run(self, events: Mapping[str, Columns], until: int) -> list[Results]:
-        """Returns the matches that become known before `until`; `events` is by stream, missing streams are empty."""
-        return [one for alike in self._statements for one in self._matches(alike, events, until)]
-
-    def _matches(self, alike: QuestionGroup, events: Mapping[str, Columns], until: int) -> list[Results]:
-        if not any(len(events.get(name, ())) for number in alike.numbers for name in self._patterns[number].streams):
-            return []
-        matcher = self._make_matcher()
-        for number, since in zip(alike.numbers, alike.since, strict=True):
-            matcher.add(number, self._patterns[number], since)
-        matcher.begin(until)
-        found = matcher.feed(self.surviving(alike, events)) + matcher.end()
-        self.exceeded |= matcher.exceeded
-        return found
-
-    def surviving(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> dict[str, Columns]:
-        """Returns the events, by stream, in windows that may have a match of some statement."""
-        longest = max((int(one.max()) for one in alike.windows()), default=0)
-        asked = window_question(alike.form, alike.fixed, longest)
-        given = _given(asked, events)
-        starts = np.cumsum([0, *map(len, given)])
-        answer = self._database.ask(asked.sql, asked.tables(alike, given, self._texts))
-        kept = np.sort(answer["k"].to_numpy())
-        bounds = np.searchsorted(kept, starts)
-        return {
-            source.stream: some.take(kept[begin:end] - first)
-            for source, some, first, begin, end in zip(
-                asked.sources, given, starts.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False
-            )
-        }
-
-
-def _any_window(form: StatementForm, fixed: Constants) -> StatementQuestion:
-    return window_question(form, fixed, 0)
-
-
-class ReplayKernel:
-    """Implements `pattern_stage.kernel.Kernel` for a single interval, after which it is empty. A database query starts
-    once all its streams are there; statements that read the same streams share one."""
-
-    def __init__(self, texts: Texts, database: Database, others: Kernel, make_matcher: MakeMatcher) -> None:
-        """`others` runs what the database cannot; `make_matcher` creates the matcher for the windows that it found."""
-        self._texts, self._database, self._others, self._make_matcher = texts, database, others, make_matcher
-        self._statements: dict[int, tuple[Stream | Pattern, int]] = {}
-        self._exceeded: dict[int, Excess] = {}
-        self._events: dict[str, Columns] = {}
+    def __init__(
+        self,
+        texts: Texts,
+        lineage: Lineage,
+        database: Database,
+        make_matcher: Callable[[], Kernel],
+        *,
+        limits: Quota = UNLIMITED,
+    ) -> None:
+        """`make_matcher` creates the matcher for the windows that the database found; `limits` are of the statements
+        that run here."""
+        super().__init__(texts, lineage, limits=limits)
+        self._database, self._make_matcher = database, make_matcher
+        self._asked: dict[int, tuple[Stream | Pattern, int]] = {}
+        self._fed: dict[str, Columns] = {}
         self._ended = False
 
-    def add(self, statement: int, stream: AnyStatement, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: int) -> None:
         """Adds a statement before the interval. It sees events whose first part has a t1 after `since`."""
         if runs_as_sql(stream) or has_match_windows(stream):
-            self._statements[statement] = stream, since
+            self._asked[statement] = stream, since
         else:
-            self._others.add(statement, stream, since)
+            super().add(statement, stream, since)
 
     def narrow(self, statement: int, since: int) -> None:
         """Raises `since` of a statement, before the interval."""
-        if statement in self._statements:
-            self._statements[statement] = self._statements[statement][0], since
+        if statement in self._asked:
+            self._asked[statement] = self._asked[statement][0], since
         else:
-            self._others.narrow(statement, since)
+            super().narrow(statement, since)
 
     def remove(self, statements: Sequence[int]) -> None:
+        others = [number for number in statements if self._asked.pop(number, None) is None]
         for number in statements:
             self._exceeded.pop(number, None)
-        others = [number for number in statements if self._statements.pop(number, None) is None]
         if others:
-            self._others.remove(others)
-
-    @property
-    def exceeded(self) -> Mapping[int, Excess]:
-        """Statements that exceeded a limit: patterns, and others that the database cannot run."""
-        return {**self._others.exceeded, **self._exceeded}
+            super().remove(others)
 
     def begin(self, until: int) -> None:
         """Begins an interval that ends before `until`. Raises RuntimeError after an earlier interval with events."""
         if self._ended:
             raise RuntimeError("a replay has one interval with events, which has all of them")
-        self._events, self._until = {}, until
-        self._waiting = dict(self._statements)
-        self._others.begin(until)
+        self._fed, self._waiting = {}, dict(self._asked)
+        super().begin(until)
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
         """Takes all events of some streams. Returns the results of statements whose streams are now complete."""
-        self._events |= events
-        found = self._others.feed(events)
-        ready = [number for number, (stream, _) in self._waiting.items() if _streams(stream) <= self._events.keys()]
-        return found + self._run(ready)
+        self._fed |= events
+        found = super().feed(events)
+        ready = [number for number, (stream, _) in self._waiting.items() if _streams(stream) <= self._fed.keys()]
+        return found + self._ask(ready)
 
     def end(self) -> list[Results]:
         """Ends the interval: missing streams had no events."""
-        found = self._others.end() + self._run(list(self._waiting))
-        self._ended = any(map(len, self._events.values()))
-        self._events = {}
+        found = super().end() + self._ask(list(self._waiting))
+        self._ended = any(map(len, self._fed.values()))
+        self._fed = {}
         return found
 
-    def _run(self, numbers: Sequence[int]) -> list[Results]:
+    # ------------------------------------------------------------ the database
+
+    def _ask(self, numbers: Sequence[int]) -> list[Results]:
         if not numbers:
             return []
-        replay = SqlEvaluator(self._texts, self._database)
-        windowed = WindowedReplay(self._texts, self._database, self._make_matcher)
+        whole, windowed = AlikeStatements(question), AlikeStatements(_any_window)
         for number in numbers:
             stream, since = self._waiting.pop(number)
-            if isinstance(stream, Pattern):
-                windowed.add(number, stream, since)
-            else:
-                replay.add(number, stream, since)
-        found = replay.run(self._events) + windowed.run(self._events, self._until)
-        self._exceeded |= windowed.exceeded
+            (windowed if isinstance(stream, Pattern) else whole).add(number, stream, since)
+        found = [one for one in map(self._answered, whole) if len(one)]
+        return found + [one for alike in windowed for one in self._matched(alike)]
+
+    def _answered(self, alike: QuestionGroup) -> Results:
+        asked = question(alike.form, alike.fixed)
+        given = self._given(asked)
+        answer = self._database.ask(asked.sql, asked.tables(alike, given, self.texts))
+        places = max(one.parts.shape[1] for one in given)
+        parts = np.concatenate([padded(one, places).parts for one in given])
+        made, rows = results_of(asked, answer, alike.form.schema, parts)
+        flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
+        return Results(alike.form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
+
+    def _given(self, asked: StatementQuestion) -> list[Columns]:
+        return [self._fed.get(source.stream, no_events(source.schema)) for source in asked.sources]
+
+    def _matched(self, alike: QuestionGroup) -> list[Results]:
+        """Returns the matches in windows that may have one."""
+        asked = window_question(alike.form, alike.fixed, max((int(one.max()) for one in alike.windows()), default=0))
+        given = self._given(asked)
+        if not any(map(len, given)):
+            return []
+        starts = np.cumsum([0, *map(len, given)])
+        answer = self._database.ask(asked.sql, asked.tables(alike, given, self.texts))
+        kept = np.sort(answer["k"].to_numpy())
+        bounds = zip(starts.tolist(), np.split(kept, np.searchsorted(kept, starts[1:-1])), strict=False)
+        left = {
+            source.stream: some.take(places - first)
+            for source, some, (first, places) in zip(asked.sources, given, bounds, strict=True)
+        }
+        matcher = self._make_matcher()
+        for number, since in zip(alike.numbers, alike.since, strict=True):
+            matcher.add(number, self._asked[number][0], since)
+        found = matcher.run(left, self._until)
+        self._exceeded |= matcher.exceeded
         return found
 
-    # ------------------------------------------------------------ upkeep
 
-    def parts(self) -> Iterable[Ints]:
-        return self._others.parts()
-
-    def codes(self) -> Iterable[Ints]:
-        return self._others.codes()
-
-    def instances(self) -> tuple[Ints, Ints]:
-        return self._others.instances()
-
-    def due(self) -> int | None:
-        return self._others.due()
-
-    def state(self) -> dict[str, pa.Table]:
-        return self._others.state()
-
-    def restore(self, state: Mapping[str, pa.Table]) -> None:
-        self._others.restore(state)
+def _any_window(form: StatementForm, fixed: Constants) -> StatementQuestion:
+    return window_question(form, fixed, 0)
 
 
 def _streams(stream: Stream | Pattern) -> Set[str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from common.executors import Shipped, run_tasks, with_shipped
-from common.limits import UNLIMITED, Excess, Quota
+from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, joined, padded, sorted_flow
 from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms, needs_order
 from pattern_stage.kernel import Kernel, Results, prefix_state
@@ -62,28 +63,19 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """A part's events for a group, by stream, with attributes; the group's state there; the lineage of all; and the ids
-    of their documents, if the statements need them."""
+    """A part's events for a group, by stream, with attributes, in an interval that ends before `until`; the group's
+    state there; the lineage of all; and the ids of their documents, if the statements need them."""
 
     group: str
+    part: int
+    until: int
     events: Mapping[str, tuple[Schema, pa.Table]]
     state: KernelState
     lineage: pa.Table
     ids: Mapping[int, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class PartWork:
-    """The work of a part in an interval that ends before `until`."""
-
-    part: int
-    until: int
-    groups: Sequence[GroupWork]
-
-    @property
-    def events(self) -> int:
-        """Number of events, counted for each group."""
-        return sum(len(table) for group in self.groups for _, table in group.events.values())
+    def __len__(self) -> int:
+        return sum(len(table) for _, table in self.events.values())
 
 
 class GroupResults(NamedTuple):
@@ -97,21 +89,16 @@ class GroupResults(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDone:
-    """A group's results and new state: the number of waiting instances by statement, its new sets, and `due`, before
-    which nothing becomes known without another event."""
+    """A group's results and new state in a part: the number of waiting instances by statement, its new sets, and `due`,
+    before which nothing becomes known without another event."""
 
     group: str
+    part: int
     found: Sequence[GroupResults]
     state: KernelState
     waiting: tuple[Ints, Ints]
     due: int | None
     sets: pa.Table | None
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    part: int
-    groups: Sequence[GroupDone]
 
 
 @dataclass(slots=True)
@@ -121,13 +108,13 @@ class Worker:
     _version: str = ""
     _kernels: dict[str, tuple[Kernel, Texts, Lineage]] = field(default_factory=dict)
 
-    def work(self, told: WorkerPlan, work: PartWork) -> Done:
+    def work(self, told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
         if self._version != told.version:
             self._version = told.version
             self._kernels.clear()
-        return Done(work.part, [self._group(told, one, work.until) for one in work.groups])
+        return [self._group(told, one) for one in works]
 
-    def _group(self, told: WorkerPlan, work: GroupWork, until: int) -> GroupDone:
+    def _group(self, told: WorkerPlan, work: GroupWork) -> GroupDone:
         # While it works, a kernel is not kept: an error would leave something in it.
         kept = self._kernels.pop(work.group) if work.group in self._kernels else _made(told, work.group)
         kernel, texts, lineage = kept
@@ -139,14 +126,14 @@ class Worker:
         lineage.document_ids = lambda docids: work.ids
         lineage.begin()
         kernel.restore(work.state)
-        events = {name: as_columns(schema, table, texts) for name, (schema, table) in work.events.items()}
+        events = {name: loaded(table, schema, texts, "") for name, (schema, table) in work.events.items()}
         found = [
-            GroupResults(one.schema, as_table(one.schema, one.events, texts), one.at, one.statements)
-            for one in kernel.run(events, until)
+            GroupResults(one.schema, pa.table(saved(one.events, one.schema, texts, "")), one.at, one.statements)
+            for one in kernel.run(events, work.until)
         ]
-        done = GroupDone(work.group, found, kernel.state(), kernel.instances(), kernel.due(), new_sets(lineage))
+        waiting, sets = kernel.instances(), new_sets(lineage)
         self._kernels[work.group] = kept
-        return done
+        return GroupDone(work.group, work.part, found, kernel.state(), waiting, kernel.due(), sets)
 
 
 def _made(told: WorkerPlan, group: str) -> tuple[Kernel, Texts, Lineage]:
@@ -157,24 +144,14 @@ def _made(told: WorkerPlan, group: str) -> tuple[Kernel, Texts, Lineage]:
     return kernel, texts, lineage
 
 
-def as_table(schema: Schema, events: Columns, texts: Texts) -> pa.Table:
-    """Returns events as a process-independent table."""
-    return pa.table(saved(events, schema, texts, ""))
-
-
-def as_columns(schema: Schema, table: pa.Table, texts: Texts) -> Columns:
-    """Reads a non-empty table of `as_table`."""
-    return loaded(table, schema, texts, "")
-
-
 class Runner(Protocol):
     """Does the work of parts, in any process."""
 
     @property
     def parts(self) -> int: ...
 
-    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
-        """Does the work of some parts; results come in any order."""
+    def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
+        """Does the work of some parts, that of a part together; results come in any order."""
 
     def close(self) -> None:
         """Releases the plan."""
@@ -264,9 +241,9 @@ class _Group:
         return frozenset(name for name, _, _ in self.keys.streams)
 
 
-class PartitionedKernel:
-    """Implements `pattern_stage.kernel.Kernel` with the same results. Between intervals, it holds the state of all
-    parts as process-independent tables."""
+class PartitionedKernel(Kernel):
+    """A kernel with the same results. Between intervals, it holds the state of all parts as process-independent tables.
+    What is not partitionable runs here."""
 
     def __init__(
         self,
@@ -278,11 +255,9 @@ class PartitionedKernel:
         hashed: bool = True,
         limits: Quota = UNLIMITED,
     ) -> None:
-        """`runner` does the work of parts; `rules` and `hashed` are those of `Kernel`; `limits` are for statements that
-        are not partitionable."""
-        self._texts, self._lineage, self._runner = texts, lineage, runner
-        self._rules, self._hashed = tuple(rules), hashed
-        self._others = Kernel(texts, lineage, rules=self._rules, hashed=hashed, limits=limits)
+        """`runner` does the work of parts; `limits` are for statements that are not partitionable."""
+        super().__init__(texts, lineage, rules=rules, hashed=hashed, limits=limits)
+        self._runner = runner
         self._forms = StatementForms()
         self._keys: dict[int, tuple[StatementForm, PartitionKeys | None]] = {}
         self._groups: dict[str, _Group] = {}
@@ -296,7 +271,7 @@ class PartitionedKernel:
     def add(self, statement: int, stream: AnyStatement, since: int) -> None:
         keys = self._keys_of(stream)
         if keys is None:
-            self._others.add(statement, stream, since)
+            super().add(statement, stream, since)
             return
         name = hashlib.blake2b(repr(keys.streams).encode(), digest_size=8).hexdigest()
         self._groups.setdefault(name, _Group(keys)).statements[statement] = NumberedStatement(statement, stream, since)
@@ -312,7 +287,7 @@ class PartitionedKernel:
     def narrow(self, statement: int, since: int) -> None:
         name = self._group_of.get(statement)
         if name is None:
-            self._others.narrow(statement, since)
+            super().narrow(statement, since)
             return
         of = self._groups[name].statements
         of[statement] = of[statement]._replace(since=since)
@@ -330,25 +305,21 @@ class PartitionedKernel:
             if not self._groups[name].statements:
                 del self._groups[name]
         if others:
-            self._others.remove(others)
+            super().remove(others)
 
     # ------------------------------------------------------------ running
 
-    @property
-    def exceeded(self) -> Mapping[int, Excess]:
-        return self._others.exceeded
-
     def begin(self, until: int) -> None:
-        self._until, self._fed, self._open = until, {}, set(self._groups)
-        self._others.begin(until)
+        self._fed, self._open = {}, set(self._groups)
+        super().begin(until)
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
         self._fed |= events
         ready = sorted(name for name in self._open if self._groups[name].streams <= self._fed.keys())
-        return [*self._others.feed(events), *self._run(ready)]
+        return [*super().feed(events), *self._run(ready)]
 
     def end(self) -> list[Results]:
-        found = [*self._others.end(), *self._run(sorted(self._open))]
+        found = [*super().end(), *self._run(sorted(self._open))]
         self._fed = {}
         return found
 
@@ -363,9 +334,8 @@ class PartitionedKernel:
                 work.setdefault(part, []).append(self._group_work(name, part, events))
         if not work:
             return []
-        return self._taken(
-            self._runner.run(self._tell(), [PartWork(part, self._until, some) for part, some in sorted(work.items())])
-        )
+        done = self._runner.run(self._tell(), [some for _, some in sorted(work.items())])
+        return self._taken(sorted(chain.from_iterable(done), key=lambda one: one.part))
 
     def _parted(self, group: _Group) -> dict[int, dict[str, tuple[Schema, Columns]]]:
         found: dict[int, dict[str, tuple[Schema, Columns]]] = {}
@@ -373,7 +343,7 @@ class PartitionedKernel:
             events = self._fed.get(name)
             if events is None or not len(events):
                 continue
-            of = assign_partitions(key, events, schema, self._texts, self._runner.parts)
+            of = assign_partitions(key, events, schema, self.texts, self._runner.parts)
             for part in distinct(of).tolist():
                 found.setdefault(part, {})[name] = schema, events.take(of == part)
         return found
@@ -381,36 +351,36 @@ class PartitionedKernel:
     def _group_work(self, name: str, part: int, events: Mapping[str, tuple[Schema, Columns]]) -> GroupWork:
         state = self._groups[name].states.get(part, {})
         used = [*_parts_in(state), *(some.parts for _, some in events.values())]
-        sent = {stream: (schema, as_table(schema, some, self._texts)) for stream, (schema, some) in events.items()}
+        sent = {
+            stream: (schema, pa.table(saved(some, schema, self.texts, ""))) for stream, (schema, some) in events.items()
+        }
         lineage = self._lineage.rows(used)
         ids: Mapping[int, Any] = {}
         if any(needs_order(one.stream) for one in self._groups[name].statements.values()):
             ids = self._lineage.document_ids({docid for docid in lineage["docid"].to_pylist() if docid >= 0})
-        return GroupWork(name, sent, state, lineage, ids)
+        return GroupWork(name, part, self._until, sent, state, lineage, ids)
 
     def _tell(self) -> WorkerPlan:
         if self._told is None:
             groups = {name: list(group.statements.values()) for name, group in self._groups.items()}
-            self._told = WorkerPlan(uuid.uuid4().hex, groups, self._rules, self._hashed)
+            self._told = WorkerPlan(uuid.uuid4().hex, groups, tuple(self.plan.rules), self._hashed)
         return self._told
 
-    def _taken(self, all_done: Sequence[Done]) -> list[Results]:
+    def _taken(self, all_done: Sequence[GroupDone]) -> list[Results]:
         found: dict[Schema, list[tuple[Columns, Ints, Ints]]] = {}
-        for done in sorted(all_done, key=lambda one: one.part):
-            for one in done.groups:
-                numbers, group = set_numbers(one.sets, self._lineage), self._groups[one.group]
-                group.states[done.part], group.waiting[done.part] = numbers.in_state(one.state), one.waiting
-                group.due[done.part] = one.due
-                for schema, table, at, statements in one.found:
-                    events = as_columns(schema, table, self._texts)
-                    made = Columns(events.t0, events.t1, events.values, numbers.of(events.parts))
-                    found.setdefault(schema, []).append((made, at, statements))
+        for done in all_done:
+            numbers, group = set_numbers(done.sets, self._lineage), self._groups[done.group]
+            group.states[done.part], group.waiting[done.part] = numbers.in_state(done.state), done.waiting
+            group.due[done.part] = done.due
+            for schema, table, at, statements in done.found:
+                events = loaded(table, schema, self.texts, "")
+                found.setdefault(schema, []).append((replace(events, parts=numbers.of(events.parts)), at, statements))
         return [_together(schema, some) for schema, some in found.items()]
 
     # ------------------------------------------------------------ upkeep
 
     def state(self) -> dict[str, pa.Table]:
-        state = self._others.state()
+        state = super().state()
         for name, group in self._groups.items():
             for part, its in group.states.items():
                 state |= prefix_state(name, part, its)
@@ -419,28 +389,28 @@ class PartitionedKernel:
     def restore(self, state: Mapping[str, pa.Table]) -> None:
         """Restores state for statements that exist here, from this kind of kernel or another, with any number of parts.
         Raises ValueError for another version."""
-        self._others.restore(state)
+        super().restore(state)
         if not state:
             return
         for group in self._groups.values():
-            kernel = Kernel(self._texts, self._lineage, rules=self._rules, hashed=self._hashed)
+            kernel = Kernel(self.texts, self._lineage, rules=self.plan.rules, hashed=self._hashed)
             for statement in group.statements.values():
                 kernel.add(*statement)
             kernel.restore(state)
-            group.states = dict(enumerate(split_state(kernel, self._texts, self._runner.parts)))
+            group.states = dict(enumerate(split_state(kernel, self.texts, self._runner.parts)))
             for part, its in group.states.items():
                 kernel.forget()
                 kernel.restore(its)
                 group.waiting[part], group.due[part] = kernel.instances(), kernel.due()
 
     def parts(self) -> Iterable[Ints]:
-        yield from self._others.parts()
+        yield from super().parts()
         for group in self._groups.values():
             for state in group.states.values():
                 yield from _parts_in(state)
 
     def instances(self) -> tuple[Ints, Ints]:
-        found = [self._others.instances()]
+        found = [super().instances()]
         found += [one for group in self._groups.values() for one in group.waiting.values()]
         statements, counts = (np.concatenate(column) for column in zip(*found, strict=True))
         numbers, at = np.unique(statements, return_inverse=True)
@@ -449,11 +419,8 @@ class PartitionedKernel:
         return numbers[there], sums[there]
 
     def due(self) -> int | None:
-        times = [self._others.due(), *(time for group in self._groups.values() for time in group.due.values())]
+        times = [super().due(), *(time for group in self._groups.values() for time in group.due.values())]
         return min((time for time in times if time is not None), default=None)
-
-    def codes(self) -> Iterable[Ints]:
-        return self._others.codes()
 
 
 def _is_before(time: int | None, until: int) -> bool:
@@ -493,8 +460,8 @@ class SparkRunner:
         self._here = Worker()
         self._shipped = Shipped[WorkerPlan](context)
 
-    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
-        if sum(work.events for work in works) < self._least:
+    def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
+        if sum(map(len, chain.from_iterable(works))) < self._least:
             return [self._here.work(told, work) for work in works]
         plan = self._shipped.of(told.version, lambda: told)
         return run_tasks(self._context, with_shipped(_work, plan), works)
@@ -503,6 +470,6 @@ class SparkRunner:
         self._shipped.drop()
 
 
-def _work(told: WorkerPlan, work: PartWork) -> Done:
+def _work(told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
     """Runs on executors."""
-    return _WORKER.work(told, work)
+    return _WORKER.work(told, works)

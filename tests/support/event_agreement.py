@@ -14,7 +14,7 @@ from common.limits import UNLIMITED, Excess, Quota
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import Done, PartWork, Worker, WorkerPlan
+from pattern_stage.partition.kernel import GroupDone, GroupWork, Worker, WorkerPlan
 from pattern_stage.pattern.match import event_order
 from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
@@ -323,12 +323,12 @@ class HereRunner:
         self._workers = [Worker() for _ in range(workers)]
         self._next = 0
 
-    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+    def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
         found = []
         for work in pickle.loads(pickle.dumps(works)):
             self._next = (self._next + 1) % len(self._workers)
             found.append(self._workers[self._next].work(told, work))
-        done: list[Done] = pickle.loads(pickle.dumps(found))
+        done: list[list[GroupDone]] = pickle.loads(pickle.dumps(found))
         return done
 
     def close(self) -> None: ...

@@ -12,7 +12,7 @@ from mmqjp.answers.events_run import MakeKernel, kernels
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
 from mmqjp.shown_engine import Engine
-from pattern_stage.kernel import PatternKernel
+from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel
 from pattern_stage.values import Texts
@@ -118,7 +118,7 @@ def in_time_only(
 
 
 def in_parts(parts: int) -> MakeKernel:
-    def make(texts: Texts, lineage: Lineage) -> PatternKernel:
+    def make(texts: Texts, lineage: Lineage) -> Kernel:
         return PartitionedKernel(texts, lineage, HereRunner(parts))
 
     return make

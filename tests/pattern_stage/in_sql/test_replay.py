@@ -19,7 +19,7 @@ from pattern_stage.in_sql.kernel import (
     has_match_windows,
     runs_as_sql,
 )
-from pattern_stage.kernel import Kernel, PatternKernel, Results
+from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
@@ -130,9 +130,7 @@ def test_what_has_no_question_is_told():
 
 def test_a_replay_ends_with_its_first_events():
     made = written(["FROM E1 NEXT{a = b} E2"], GIVEN)
-    kernel = ReplayKernel(
-        texts := Texts(), DuckDBDatabase(), Kernel(texts, Lineage()), lambda: Kernel(texts, Lineage())
-    )
+    kernel = ReplayKernel(texts := Texts(), Lineage(), DuckDBDatabase(), lambda: Kernel(texts, Lineage()))
     (stream,), _ = lowered(made)
     kernel.add(0, stream, -1)
     for until in (5, 9):
@@ -154,12 +152,12 @@ def database(request: pytest.FixtureRequest) -> Database:
     return SparkDatabase(request.getfixturevalue("spark"))
 
 
-Matching = Callable[[Texts, Lineage], PatternKernel]
+Matching = Callable[[Texts, Lineage], Kernel]
 
 
 def replaying(database: Database, matching: Matching = Kernel) -> MakeKernel:
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return ReplayKernel(texts, database, Kernel(texts, lineage), lambda: matching(texts, lineage))
+        return ReplayKernel(texts, lineage, database, lambda: matching(texts, lineage))
 
     return make
 
