@@ -6,7 +6,7 @@ row's window. Negations that refer to later events are checked on complete match
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.arrays import Ints, distinct
+from common.bounds import INFINITE
 from pattern_stage.columns import Column, Columns, Mask, column_of, spread
 from pattern_stage.lineage import Lineage
 from pattern_stage.pattern.masks import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
@@ -222,10 +223,6 @@ class BundleTable:
             else:
                 values.append(pieces[0].trail.events[0][slot])
         return column_of(values, are_texts=kind == "string")[self.of]
-
-    def times(self, variable: int, *, last: bool) -> Ints:
-        """Returns by match the t1 of a variable's last event, or the t0 of its first."""
-        return self.ends(variable, 1 if last else 0, "string", last=last).astype(np.int64)
 
     def events(self, variable: int) -> Items:
         found = self._items.get(variable)
@@ -685,20 +682,88 @@ class AtOnce:
 _BLOCK = 100_000
 """Approximate number of pairs of match and negated event compared at a time."""
 
+_Absent = tuple[Sequence[tuple[EventTuple, int]], Ints]
+"""Events of a negated variable with their rows, and the places of the pairs of match and row that these may kill."""
+
+
+class Kills:
+    """The conditions by which the events of a negated variable kill complete matches."""
+
+    def __init__(self, pattern: Pattern, conditions: Conditions, variable: int) -> None:
+        group, groups = pattern.variables[variable].group, [one.group for one in pattern.variables if not one.negated]
+        self._before = [at for at, of in enumerate(groups) if of == group - 1]
+        self._behind = [at for at, of in enumerate(groups) if of == group]
+        kills = [test for test in pattern.kills if test.variable == variable]
+        self._tests = [conditions.condition(test.condition, test.names, variable) for test in kills]
+
+    def killed(
+        self,
+        table: MatchList,
+        pairs: tuple[Ints, Ints],
+        absent: Iterable[_Absent],
+        window: int,
+        parameters: tuple[Column, ...],
+        steps: Ints,
+        most: int = INFINITE,
+    ) -> Mask:
+        """Returns which pairs of match and row some event kills. Counts comparisons in `steps`, by row; a row with more
+        than `most` has no matches."""
+        at, rows = pairs
+        killed = np.zeros(len(at), np.bool_)
+        for chosen, others, events in self._blocks(table, pairs, absent, window):
+            steps += np.bincount(rows[chosen], minlength=len(steps))
+            killed |= (steps > most)[rows]
+            if killed.all():
+                break
+            alive = ~killed[chosen]
+            chosen, others = chosen[alive], others[alive]
+            for test in self._tests:
+                held = test(table, at[chosen], (rows[chosen], parameters), events, others)
+                chosen, others = chosen[held], others[held]
+            killed[chosen] = True
+        return killed
+
+    def _blocks(
+        self, table: MatchList, pairs: tuple[Ints, Ints], absent: Iterable[_Absent], window: int
+    ) -> Iterator[tuple[Ints, Ints, Sequence[EventTuple]]]:
+        """Yields pairs of match and row, by place; the places of negated events within the match's gap that the row
+        has; and these events."""
+        at, rows = pairs
+        begin, end = table.t1 - window - 1, table.t0 + window + 1
+        if self._before:
+            begin = np.maximum.reduce([_times(table, variable, last=True) for variable in self._before])
+        if self._behind:
+            end = np.minimum.reduce([_times(table, variable, last=False) for variable in self._behind])
+        for some, mine in absent:
+            if not some:
+                continue
+            events = [event for event, _ in some]
+            t0, t1 = (np.array(column, np.int64) for column in zip(*(event[:2] for event in events), strict=True))
+            event_at, event_rows = expanded([rows for _, rows in some])
+            step = max(1, _BLOCK // len(event_at))
+            for part in (mine[first : first + step] for first in range(0, len(mine), step)):
+                pair_at, where = spread(np.zeros(len(part), np.int64), np.full(len(part), len(event_at)))
+                chosen, others = part[where], event_at[pair_at]
+                matches = at[chosen]
+                lies = (t0[others] > begin[matches]) & (t1[others] < end[matches])
+                lies &= event_rows[pair_at] == rows[chosen]
+                yield chosen[lies], others[lies], events
+
+
+def _times(table: MatchList, variable: int, *, last: bool) -> Ints:
+    """Returns by match the t1 of a variable's last event, or the t0 of its first."""
+    return table.ends(variable, 1 if last else 0, "string", last=last).astype(np.int64)
+
 
 class LateKills:
     """The negations of a pattern that need the complete match."""
 
     def __init__(self, program: PatternProgram, conditions: Conditions) -> None:
-        self._negations = []
-        for at, one in enumerate(program.negations):
-            if not one.early:
-                tests = [test for test in program.pattern.kills if test.variable == one.variable]
-                made = [conditions.condition(test.condition, test.names, one.variable) for test in tests]
-                self._negations.append((at, one.group, made))
+        late = [(at, one.variable) for at, one in enumerate(program.negations) if not one.early]
+        self._kills = [(at, Kills(program.pattern, conditions, variable)) for at, variable in late]
 
     def __bool__(self) -> bool:
-        return bool(self._negations)
+        return bool(self._kills)
 
     def left(
         self, window: int, found: BundleMatches, parameters: tuple[Column, ...], most: int
@@ -706,61 +771,16 @@ class LateKills:
         """Returns the pairs of match and row that no negated event kills, and by row the number of comparisons of its
         matches with events. A row with more than `most` has no matches."""
         steps = np.zeros(int(found.rows.max(initial=-1)) + 1, np.int64)
-        for at, group, tests in self._negations:
-            table = found.table
-            killed = np.zeros(len(found.at), np.bool_)
-            begin, end = _gaps(table, window, group)
-            for pairs, others, events in self._blocks(found, at, begin, end):
-                steps += np.bincount(found.rows[pairs], minlength=len(steps))
-                killed |= (steps > most)[found.rows]
-                if killed.all():
-                    break
-                alive = ~killed[pairs]
-                pairs, others = pairs[alive], others[alive]
-                held = np.ones(len(pairs), np.bool_)
-                for test in tests:
-                    left = np.flatnonzero(held)
-                    matches, rows = found.at[pairs[left]], found.rows[pairs[left]]
-                    held[left] = test(table, matches, (rows, parameters), events, others[left])
-                killed[pairs[held]] = True
-            found = found.only(~killed)
+        for at, kills in self._kills:
+            bundles: dict[int, list[int]] = {}
+            for number, bundle in enumerate(found.table.bundles):
+                bundles.setdefault(id(bundle.ending.absent), []).append(number)
+            of = found.table.of[found.at]
+            absent = (
+                (found.table.bundles[some[0]].ending.absent[at], np.flatnonzero(np.isin(of, some)))
+                for some in bundles.values()
+            )
+            found = found.only(
+                ~kills.killed(found.table, (found.at, found.rows), absent, window, parameters, steps, most)
+            )
         return found, steps
-
-    def _blocks(
-        self, found: BundleMatches, at: int, begin: Ints, end: Ints
-    ) -> Iterator[tuple[Ints, Ints, Sequence[EventTuple]]]:
-        """Yields pairs of match and row, by place; the places of negated events within the match's gap that the row
-        has; and these events."""
-        absent: dict[int, _Absent] = {}
-        for number, ending in enumerate(bundle.ending for bundle in found.table.bundles):
-            one = absent.setdefault(id(ending.absent), _Absent([], []))
-            if not one.of:
-                one.events.extend(ending.absent[at])
-            one.of.append(number)
-        for one in absent.values():
-            if not one.events:
-                continue
-            events = [event for event, _ in one.events]
-            t0, t1 = (np.array(column, np.int64) for column in zip(*(event[:2] for event in events), strict=True))
-            event_at, event_rows = expanded([rows for _, rows in one.events])
-            mine = np.flatnonzero(np.isin(found.table.of[found.at], one.of))
-            step = max(1, _BLOCK // len(event_at))
-            for some in (mine[first : first + step] for first in range(0, len(mine), step)):
-                pair_at, where = spread(np.zeros(len(some), np.int64), np.full(len(some), len(event_at)))
-                pairs, others = some[where], event_at[pair_at]
-                matches = found.at[pairs]
-                lies = (t0[others] > begin[matches]) & (t1[others] < end[matches])
-                lies &= event_rows[pair_at] == found.rows[pairs]
-                yield pairs[lies], others[lies], events
-
-
-class _Absent(NamedTuple):
-    events: list[tuple[EventTuple, int]]
-    of: list[int]
-
-
-def _gaps(table: BundleTable, window: int, group: int) -> tuple[Ints, Ints]:
-    end = table.times(group, last=False)
-    if group == 0:
-        return table.t1 - window - 1, end
-    return table.times(group - 1, last=True), end

@@ -353,6 +353,12 @@ class MatchList(Protocol):
     @property
     def count(self) -> int: ...
 
+    @property
+    def t0(self) -> Ints: ...
+
+    @property
+    def t1(self) -> Ints: ...
+
     def sizes(self, variable: int) -> Ints:
         """Returns the number of a variable's events in each match."""
 

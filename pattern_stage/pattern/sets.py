@@ -16,7 +16,7 @@ from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import is_alone, of_event
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.found import Conditions, ResultBuilder
+from pattern_stage.pattern.found import Conditions, Kills, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.masks import EventTuple, expanded, rows_to_mask
 from pattern_stage.pattern.match import MatchTable, SetMatch
@@ -60,10 +60,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         alone = [one for one in (*pattern.conjuncts, *pattern.kills) if is_alone(one, pattern)]
         rest = [one for one in pattern.conjuncts if not is_alone(one, pattern)]
         self._tests = [conditions.condition(one.condition, one.names) for one in rest]
-        self._kills = [
-            [conditions.condition(one.condition, one.names, at) for one in pattern.kills if one.variable == at]
-            for at in self._negated
-        ]
+        self._kills = [Kills(pattern, conditions, at) for at in self._negated]
         roles = [
             EventRole(
                 self._inputs[at],
@@ -175,8 +172,11 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
             at, rows = at[held], rows[held]
         held = self._found.having(table, at, rows, parameters)
         at, rows = at[held], rows[held]
-        for place, variable in enumerate(self._negated):
-            killed = self._killed(store, table, matches, at, rows, kept, place, variable)
+        for role, kills in enumerate(self._kills, len(self._positive)):
+            absent = [(event, masks[role]) for event, masks, _ in kept if masks[role]]
+            steps = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
+            every = np.arange(len(at))
+            killed = kills.killed(table, (at, rows), [(absent, every)], store.window, parameters, steps)
             at, rows = at[~killed], rows[~killed]
         if not len(at):
             return []
@@ -185,52 +185,6 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         return [
             matches[place]._replace(rows=rows_to_mask(some)) for place, some in zip(heads.tolist(), of, strict=True)
         ]
-
-    def _killed(
-        self,
-        store: KeptSets,
-        table: MatchTable,
-        matches: Sequence[SetMatch],
-        at: Ints,
-        rows: Ints,
-        kept: Sequence[BufferedEvent],
-        place: int,
-        variable: int,
-    ) -> Any:
-        group, role = self._pattern.variables[variable].group, len(self._positive) + place
-        absent = [(event, masks[role]) for event, masks, _ in kept if masks[role]]
-        pairs: list[int] = []
-        others: list[int] = []
-        between: dict[int, list[int]] = {}
-        for pair, (match_at, row) in enumerate(zip(at.tolist(), rows.tolist(), strict=True)):
-            if match_at not in between:
-                match = matches[match_at]
-                between[match_at] = [
-                    number for number, (event, _) in enumerate(absent) if self._lies(store, match, event, group)
-                ]
-            for number in between[match_at]:
-                if absent[number][1] >> row & 1:
-                    pairs.append(pair)
-                    others.append(number)
-        killed = np.zeros(len(at), np.bool_)
-        if pairs:
-            pair_at, other_at = np.array(pairs, np.int64), np.array(others, np.int64)
-            events = [event for event, _ in absent]
-            for test in self._kills[place]:
-                held = test(table, at[pair_at], (rows[pair_at], self._rows.parameters), events, other_at)
-                pair_at, other_at = pair_at[held], other_at[held]
-            killed[pair_at] = True
-        return killed
-
-    def _lies(self, store: KeptSets, match: SetMatch, event: EventTuple, group: int) -> bool:
-        groups = self._form.groups
-        before = [one for one, at in zip(match.events, match.components, strict=True) if groups[at] == group - 1]
-        behind = [one for one, at in zip(match.events, match.components, strict=True) if groups[at] == group]
-        if not all(one[1] < event[0] for one in before) or not all(event[1] < one[0] for one in behind):
-            return False
-        if not before:
-            return bool(match.t1 - event[0] <= store.window)
-        return bool(behind or event[1] - match.t0 <= store.window)
 
     # ------------------------------------------------------------ EARLIEST MAXIMAL
 
