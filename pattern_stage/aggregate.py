@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,7 @@ from pattern_stage.measures import (
     merge_rows_by_key,
     totals_of,
 )
-from pattern_stage.operators import Bounded, Crowded, Renumber, Room
-from pattern_stage.plan import Rows
+from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Pairs, Texts, single_events
 from pattern_stage.windows import greatest_in
@@ -220,17 +219,11 @@ class Aggregating(Bounded):
     agree in BY are one, merged for other AGGREGATEs, too. The parts of a result are those of its own time, so none are
     kept."""
 
-    def __init__(
-        self,
-        definitions: Sequence[Aggregate],
-        rows: Rows,
-        texts: Texts,
-        lineage: Lineage,
-        shared: Simultaneous | None = None,
-    ) -> None:
-        self._definition = definition = definitions[0]
-        self._rows, self._texts, self._lineage, self._shared = rows, texts, lineage, shared
-        self._classes, self._groups = RowClasses(rows), WindowGroups(rows)
+    def __init__(self, context: MOpContext, shared: Simultaneous | None) -> None:
+        super().__init__(context)
+        self._definition = definition = cast(Aggregate, context.definitions[0])
+        self._shared, texts = shared, context.texts
+        self._classes, self._groups = RowClasses(context.rows), WindowGroups(context.rows)
         schema = definition.source.schema
         kinds = dict(schema)
         names = [name for name, _ in schema]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from common.arrays import Ints
 from common.bounds import END
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask, joined
+from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, Mask, joined, spread
 from pattern_stage.values import Texts
 from templates.catalog import Functions, StepEdge
 from templates.events import EventPlacement, PlacedAttribute
@@ -31,7 +31,7 @@ EdgesOf = Callable[[Iterable[int]], Mapping[int, Collection[StepEdge]]]
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeRows:
+class EdgeRows(ColumnRecord):
     """The rows of an edge: document index, and the places of both nodes."""
 
     document: Ints
@@ -217,15 +217,11 @@ def _leading_on(placement: EventPlacement, rows: list[EdgeRows], documents: int)
         ways[parent] *= sums[np.searchsorted(keys, above, "right")] - sums[np.searchsorted(keys, above, "left")]
     crowded = np.bincount(rows[0].document, ways[0], documents) > MOST_BINDINGS
     leading = [(of > 0) & ~crowded[bound.document] for bound, of in zip(rows, ways, strict=True)]
-    return [_taken(bound, kept) for bound, kept in zip(rows, leading, strict=True)], crowded
+    return [bound.take(kept) for bound, kept in zip(rows, leading, strict=True)], crowded
 
 
 def _distinct(bound: EdgeRows) -> EdgeRows:
-    return _taken(bound, _first_of_each([bound.document, bound.upper, bound.lower]))
-
-
-def _taken(bound: EdgeRows, places: Ints | Mask) -> EdgeRows:
-    return EdgeRows(bound.document[places], bound.upper[places], bound.lower[places])
+    return bound.take(_first_of_each([bound.document, bound.upper, bound.lower]))
 
 
 def _first_of_each(columns: list[Ints]) -> Ints:
@@ -240,9 +236,8 @@ def _first_of_each(columns: list[Ints]) -> Ints:
 
 def _partners(keys: Ints, ordered: Ints) -> tuple[Ints, Ints]:
     low, high = np.searchsorted(ordered, keys, "left"), np.searchsorted(ordered, keys, "right")
-    counts = high - low
-    at = np.repeat(np.arange(len(keys)), counts)
-    return at, np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
+    places, at = spread(low, high - low)
+    return at, places
 
 
 # ---------------------------------------------------------------- attributes

@@ -5,8 +5,8 @@ as text. Chains of selections and renamings become one selection and one renamin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from common.errors import InputError
 from xscl.algebra.events import (
@@ -119,6 +119,14 @@ def referenced_parts(node: EventCondition | Value) -> frozenset[Part]:
         case Duration() | Gap():
             return frozenset({"left", "right"})
     return frozenset().union(*map(referenced_parts, operands(node)))
+
+
+N = TypeVar("N", bound=EventCondition | Value)
+
+
+def on_left(node: N) -> N:
+    """Returns a condition or value of one event as one of the left event."""
+    return map_leaves(node, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
 
 
 def _clause(atoms: Conjunction, part: Literal["left", "right"]) -> Clause:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,38 @@ def column_of(values: Sequence[Any], *, are_texts: bool) -> Column:
     return np.array(values, np.int64) if are_texts else np.array(values, np.float64)
 
 
+class ColumnRecord:
+    """Columns of one length, or tuples of such, as the fields of a dataclass."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def take(self, places: Ints | Mask | slice) -> Self:
+        found = [
+            tuple([column[places] for column in one]) if isinstance(one, tuple) else one[places]
+            for one in map(partial(getattr, self), self.__slots__)
+        ]
+        return type(self)(*found)
+
+
+R = TypeVar("R", bound=ColumnRecord)
+
+
+def joined(records: Sequence[R]) -> R:
+    """Concatenates records with equal numbers of columns."""
+    if len(records) == 1:
+        return records[0]
+    found: list[Any] = []
+    for name in records[0].__slots__:
+        parts = [getattr(one, name) for one in records]
+        if isinstance(parts[0], tuple):
+            found.append(tuple([np.concatenate(columns) for columns in zip(*parts, strict=True)]))
+        else:
+            found.append(np.concatenate(parts))
+    return type(records[0])(*found)
+
+
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(ColumnRecord):
     """Events of one schema: times in microseconds, a column per attribute, and parts. `parts` has shape (events,
     places): the numbers (`pattern_stage.lineage`) of the events that each was made of, -1 for none."""
 
@@ -41,22 +72,12 @@ class Columns:
     def __len__(self) -> int:
         return len(self.t1)
 
-    def take(self, places: Ints | Mask) -> Columns:
-        return Columns(
-            self.t0[places], self.t1[places], tuple(column[places] for column in self.values), self.parts[places]
-        )
 
-
-def joined(all_columns: Sequence[Columns]) -> Columns:
-    """Concatenates events of one schema with equal places of parts."""
-    if len(all_columns) == 1:
-        return all_columns[0]
-    return Columns(
-        np.concatenate([columns.t0 for columns in all_columns]),
-        np.concatenate([columns.t1 for columns in all_columns]),
-        tuple(np.concatenate(column) for column in zip(*(columns.values for columns in all_columns), strict=True)),
-        np.concatenate([columns.parts for columns in all_columns]),
-    )
+def no_events(schema: Schema, parts: int = 1) -> Columns:
+    """Returns no events, with this number of places of parts."""
+    none = np.zeros(0, np.int64)
+    values: tuple[Column, ...] = tuple([none if kind == "string" else np.zeros(0) for _, kind in schema])
+    return Columns(none, none, values, np.zeros((0, parts), np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +193,7 @@ def whole(events: Columns) -> Flow:
 
 def no_flow(schema: Schema, parts: int) -> Flow:
     none = np.zeros(0, np.int64)
-    values: tuple[Column, ...] = tuple([none if kind == "string" else np.zeros(0) for _, kind in schema])
-    return Flow(Columns(none, none, values, np.zeros((0, parts), np.int64)), none, none)
+    return Flow(no_events(schema, parts), none, none)
 
 
 def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
@@ -430,9 +450,3 @@ def hashes_of(keys: Sequence[Ints], parameters: Sequence[Ints] = ()) -> Ints:
         else:
             hashes[there] = mixed([hashes[there], key[there]], place)
     return hashes
-
-
-def no_events(schema: Schema) -> Columns:
-    none = np.zeros(0, np.int64)
-    values: tuple[Column, ...] = tuple(np.zeros(0, np.int64) if kind == "string" else np.zeros(0) for _, kind in schema)
-    return Columns(none, none, values, np.zeros((0, 1), np.int64))

@@ -266,6 +266,26 @@ class StatementForm:
     """Number of windows of a statement."""
 
 
+@dataclass(slots=True)
+class FormStatements:
+    """Statements of one form: numbers, since, constants and windows."""
+
+    form: StatementForm
+    numbers: list[int] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)
+    constants: list[tuple[str | float, ...]] = field(default_factory=list)
+    windows: list[tuple[int, ...]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def add(self, number: int, since: int, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> None:
+        self.numbers.append(number)
+        self.since.append(since)
+        self.constants.append(constants)
+        self.windows.append(windows)
+
+
 @dataclass(slots=True, eq=False)
 class _Unit:
     number: int

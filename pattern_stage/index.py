@@ -6,7 +6,7 @@ vectorised over events. Rows that differ only in left input and window form one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
 
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
-from pattern_stage.clauses import Clauses, Conjunction, has_parameters, shape
-from pattern_stage.columns import Column, Columns, Floats, Mask, scatter
+from pattern_stage.clauses import Clauses, Conjunction, has_parameters, on_left, shape
+from pattern_stage.columns import Column, ColumnRecord, Columns, Floats, Mask, joined, scatter
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
@@ -140,7 +140,7 @@ def clause_form(clause: Conjunction) -> ClauseForm:
     limits: list[tuple[Limit, Value]] = []
     common: list[Atom] = []
     varying: list[Atom] = []
-    for atom in sorted(map(_of_left, clause), key=shape):
+    for atom in sorted(map(on_left, clause), key=shape):
         turned = _turned(atom)
         if turned is None:
             (varying if has_parameters(atom) else common).append(atom)
@@ -164,7 +164,7 @@ def clause_form(clause: Conjunction) -> ClauseForm:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeRows:
+class ShapeRows(ColumnRecord):
     """Rows of one shape. Row i, of target `entries[i]`, holds for events with its keys, whose value in column
     `columns[j][i]` is at least `bounds[j][i]` for each j, and for which the varying atoms hold with its `parameters`.
     """
@@ -177,35 +177,6 @@ class ShapeRows:
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    def take(self, places: Ints | Mask) -> ShapeRows:
-        return self._each(lambda column: column[places])
-
-    def _each(self, change: Callable[[Column], Column]) -> ShapeRows:
-        return ShapeRows(
-            cast(Ints, change(self.entries)),
-            cast("tuple[Ints, ...]", tuple(map(change, self.keys))),
-            cast("tuple[Ints, ...]", tuple(map(change, self.columns))),
-            cast("tuple[Floats, ...]", tuple(map(change, self.bounds))),
-            tuple(map(change, self.parameters)),
-        )
-
-
-def joined_rows(parts: Sequence[ShapeRows]) -> ShapeRows:
-    """Concatenates rows of one shape."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def column(name: str) -> tuple[Column, ...]:
-        return tuple(np.concatenate(columns) for columns in zip(*(getattr(part, name) for part in parts), strict=True))
-
-    return ShapeRows(
-        np.concatenate([part.entries for part in parts]),
-        cast("tuple[Ints, ...]", column("keys")),
-        cast("tuple[Ints, ...]", column("columns")),
-        cast("tuple[Floats, ...]", column("bounds")),
-        column("parameters"),
-    )
 
 
 def clause_rows(
@@ -261,10 +232,6 @@ def _of_event(value: EventCondition | Value) -> bool:
 
 def _number(value: Value) -> Value:
     return value if value_kind(value) == "number" else Function("number", (value,), "number")
-
-
-def _of_left(atom: Atom) -> Atom:
-    return map_leaves(atom, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
 
 
 def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
@@ -592,10 +559,10 @@ class _Shape:
     def runs_over(self, sample: Floats, target_of: Ints, hashed: bool) -> list[StaticRun]:
         """Returns the runs of all rows after sorting new ones. Merging drops removed rows."""
         if self.fresh:
-            rows = joined_rows(self.fresh)
+            rows = joined(self.fresh)
             self.fresh.clear()
             while self.runs and len(self.runs[-1].rows) < 2 * len(rows):
-                rows = joined_rows([self.runs.pop().rows, rows])
+                rows = joined([self.runs.pop().rows, rows])
                 rows = rows.take(target_of[rows.entries] >= 0)
             if len(rows):
                 self.runs.append(sorted_run(rows, sample) if hashed else StaticRun(rows))
@@ -606,7 +573,7 @@ class _Shape:
 
     def purge(self, alive: Mask, number: Ints) -> bool:
         """Keeps and renumbers the rows of live entries. Returns whether any are left."""
-        rows = joined_rows(self.all_rows())
+        rows = joined(self.all_rows())
         rows = rows.take(alive[rows.entries])
         self.runs.clear()
         self.fresh = [ShapeRows(number[rows.entries], rows.keys, rows.columns, rows.bounds, rows.parameters)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -21,11 +21,9 @@ from common.bounds import END
 from common.limits import UNLIMITED, Excess, Quota, note_excess
 from pattern_stage.aggregate import Aggregating, Simultaneous
 from pattern_stage.columns import Columns, Flow, Mask, no_events, whole
-from pattern_stage.definition import AlgebraOp as Defined
 from pattern_stage.fan_out import RowReaders
-from pattern_stage.index import StaticIndex
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
-from pattern_stage.operators import Meter, PatternOp, Sees
+from pattern_stage.operators import Meter, MOpContext, PatternOp
 from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
@@ -38,7 +36,6 @@ from pattern_stage.plan import (
     MOp,
     MOpKey,
     NodePlacement,
-    Rows,
     RuleName,
     extra_columns,
     is_aggregate,
@@ -167,46 +164,24 @@ def _key(row: Mapping[str, Any], refers: list[int]) -> Hashable:
     return row["stream"], row["docid"], tuple(node for node in refers if node >= 0)
 
 
-def make_operator(
-    definitions: Sequence[Any],
-    rows: Rows,
-    texts: Texts,
-    lineage: Lineage,
-    meter: Meter,
-    sees: Sees,
-    shared: Simultaneous | None = None,
-    *,
-    hashed: bool,
-    indexed: bool,
-    merged: bool,
-) -> PatternOp:
-    """Creates the operator of definitions of one kind, to which more may be added, and of rows; `meter` counts per row.
-    `hashed`: hash one dynamic equality of a condition. `indexed`: find static clauses by index. `merged`: merge runs of
-    a PATTERN with the same memory. `shared` is the state shared by AGGREGATEs."""
+_OPERATORS: Mapping[type, Callable[[MOpContext], PatternOp]] = {
+    Filter: Filtering,
+    Select: Selecting,
+    Union: Uniting,
+    Next: Sequencing,
+    Fold: Folding,
+    NearPattern: NearMatching,
+}
 
-    def index(schema: Schema, texts: Texts) -> StaticIndex:
-        return StaticIndex(schema, texts, hashed=indexed)
 
-    first: Defined = definitions[0]
-    match first:
-        case Filter():
-            return Filtering(definitions, rows, texts, index)
-        case Select():
-            return Selecting(definitions, rows, texts)
-        case Union():
-            return Uniting(rows)
-        case Next():
-            return Sequencing(definitions, rows, texts, index, hashed=hashed).within(meter, sees)
-        case Fold():
-            return Folding(definitions, rows, texts, index, hashed=hashed).within(meter, sees)
-        case Aggregate():
-            return Aggregating(definitions, rows, texts, lineage, shared).within(meter, sees)
-        case Pattern():
-            if first.has_sets or first.maximal:
-                return SetMatching(definitions, rows, texts, lineage, index, meter)
-            return RunMatching(definitions, rows, texts, lineage, index, meter, merged=merged)
-        case NearPattern():
-            return NearMatching(definitions, rows, texts, lineage, index, meter)
+def make_operator(context: MOpContext, shared: Simultaneous | None) -> PatternOp:
+    """Creates the operator of an m-op; `shared` is the state shared by AGGREGATEs."""
+    first = context.definitions[0]
+    if isinstance(first, Aggregate):
+        return Aggregating(context, shared)
+    if isinstance(first, Pattern):
+        return SetMatching(context) if first.has_sets or first.maximal else RunMatching(context)
+    return _OPERATORS[type(first)](context)
 
 
 FORMAT = 1
@@ -418,18 +393,18 @@ class Kernel:
         for mop in self.plan:
             if mop.placement is not None and mop.number not in self._operators:
                 meter = self._meters[mop.number] = Meter(self._limits)
-                self._operators[mop.number] = make_operator(
+                context = MOpContext(
                     mop.definitions,
                     mop.rows,
                     self.texts,
                     self._lineage,
                     meter,
                     partial(self._sees, mop.number),
-                    self._sharing(mop, mop.placement),
-                    hashed=self._hashed,
-                    indexed=mop.placement.hashed,
-                    merged=self._merged,
+                    mop.placement.hashed,
+                    self._hashed,
+                    self._merged,
                 )
+                self._operators[mop.number] = make_operator(context, self._sharing(mop, mop.placement))
 
     def _sharing(self, mop: MOp, placement: NodePlacement) -> Simultaneous | None:
         key = placement.partial

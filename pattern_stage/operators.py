@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,11 @@ from common.arrays import Ints
 from common.bounds import INFINITE
 from common.limits import UNLIMITED, Excess, LimitName, Quota, note_excess
 from pattern_stage.columns import Flow, Mask, joined_flow
+from pattern_stage.index import StaticIndex
+from pattern_stage.lineage import Lineage
+from pattern_stage.plan import Rows
+from pattern_stage.values import Texts
+from xscl.algebra.events import Schema
 
 
 class Meter:
@@ -43,9 +49,38 @@ Renumber = Callable[[Ints], Ints]
 
 _NOTHING: pa.Table = pa.table({})
 
+Sees = Callable[[int, Ints], Mask]
+"""Which events a row's statements see, given the row and the numbers of the events' first parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MOpContext:
+    """What an m-op consists of, and runs with."""
+
+    definitions: Sequence[Any]
+    """Of one kind; more may be added."""
+    rows: Rows
+    texts: Texts
+    lineage: Lineage
+    meter: Meter
+    sees: Sees
+    indexed: bool = True
+    """Static clauses are found by an index."""
+    hashed: bool = True
+    """One dynamic equality of a condition is hashed (Cayuga's AI index)."""
+    merged: bool = True
+    """Runs of a PATTERN with the same memory are merged; otherwise they are as in the paper's basic algorithm."""
+
+    def index(self, schema: Schema, texts: Texts) -> StaticIndex:
+        return StaticIndex(schema, texts, hashed=self.indexed)
+
 
 class PatternOp(ABC):
     """An m-op. Its results do not depend on how events are cut into intervals. By itself, it has no state."""
+
+    def __init__(self, context: MOpContext) -> None:
+        self._definitions, self._rows, self._texts = context.definitions, context.rows, context.texts
+        self._lineage, self._meter, self._sees = context.lineage, context.meter, context.sees
 
     @abstractmethod
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
@@ -83,10 +118,6 @@ class PatternOp(ABC):
         """Restores a state, perhaps of another process, of an m-op with the same definitions."""
 
 
-Sees = Callable[[int, Ints], Mask]
-"""Which events a row's statements see, given the row and the numbers of the events' first parts."""
-
-
 class Crowded(Exception):
     """An operator ran out of room for what `bound` limits; its state is unchanged. `rows` are those that exceed it
     already, if the interval was one epoch."""
@@ -119,15 +150,8 @@ COMPARED = 1 << 26
 class Bounded(PatternOp):
     """An operator that runs within the limits of a meter, and reports rows there that exceed them."""
 
-    _meter = Meter()
-    _sees: Sees
     _spare = 0
     """Lower bound of what can still wait before a row could exceed the limit."""
-
-    def within(self, meter: Meter, sees: Sees) -> Bounded:
-        """Returns the operator, with this meter."""
-        self._meter, self._sees = meter, sees
-        return self
 
     @abstractmethod
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:

@@ -16,7 +16,15 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import LONGEST_WINDOW
 from pattern_stage.columns import Column, number_distinct, spread
-from pattern_stage.definition import AlgebraOp, Definition, FormNode, StatementForm, sees_before, with_leaves
+from pattern_stage.definition import (
+    AlgebraOp,
+    Definition,
+    FormNode,
+    FormStatements,
+    StatementForm,
+    sees_before,
+    with_leaves,
+)
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
@@ -361,30 +369,22 @@ def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
     return cast(AlgebraOp, with_parts(operator, sources_of(operator), window_of(operator), mapped, mapped))
 
 
-@dataclass(frozen=True, slots=True)
-class FormStatements:
-    """Statements of one form, with their constants and windows."""
-
-    bound: BoundForm
-    constants: Sequence[tuple[str | float, ...]]
-    windows: Sequence[tuple[int, ...]]
-
-    def __len__(self) -> int:
-        return len(self.constants)
-
-
-def add_statements(plan: EventPlan, groups: Sequence[FormStatements], ids: Ints, since: Ints) -> tuple[Ints, Changes]:
-    """Adds statements, with ids group by group. Returns each one's row in its last m-op, and the new rows by m-op."""
+def add_statements(
+    plan: EventPlan, groups: Sequence[tuple[BoundForm, FormStatements]], ids: Ints, since: Ints
+) -> tuple[Ints, Changes]:
+    """Adds statements, with ids and since group by group. Returns each one's row in its last m-op, and the new rows by
+    m-op."""
     adding = _Adding(plan, ids, since)
     first = 0
-    for group in groups:
-        adding.take(group, first)
+    for bound, group in groups:
+        adding.take(bound, group, first)
         first += len(group)
     return adding.run(), adding.new
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
+    bound: BoundForm
     group: FormStatements
     place: int
     first: int
@@ -395,7 +395,7 @@ class _Part:
 
     @property
     def node(self) -> FormNode:
-        return self.group.bound.form.nodes[self.place]
+        return self.bound.form.nodes[self.place]
 
     def columns(self) -> list[Sequence[str | float]]:
         node, constants = self.node, self.group.constants
@@ -415,8 +415,8 @@ class _Adding:
         """By last m-op and group: first statement, first row, and number of rows."""
         self._found: dict[int, Ints] = {}
 
-    def take(self, group: FormStatements, first: int) -> None:
-        bound, begins, count = group.bound, list[int](), len(group)
+    def take(self, bound: BoundForm, group: FormStatements, first: int) -> None:
+        begins, count = list[int](), len(group)
         for place, node in enumerate(bound.form.nodes):
             mop = bound.mops[place]
             begin = self._sizes.get(mop.number, 0)
@@ -425,7 +425,7 @@ class _Adding:
                 continue
             self._sizes[mop.number] = begin + count
             inputs = tuple([begins[at] for at in node.inputs])
-            self._parts.setdefault(mop.number, []).append(_Part(group, place, first, begin, inputs))
+            self._parts.setdefault(mop.number, []).append(_Part(bound, group, place, first, begin, inputs))
         self._last.setdefault(bound.mops[-1].number, []).append((first, begins[-1], count))
         bound.statements += count
 
@@ -468,7 +468,7 @@ class _Adding:
             if number in self._found:
                 begins = np.array([part.inputs[side] for part in parts], np.int64)
                 sides[side] = self._found[number][spread(begins, counts)[0]]
-        shapes = np.repeat(np.array([part.group.bound.shapes[part.place] for part in parts], np.int64), counts)
+        shapes = np.repeat(np.array([part.bound.shapes[part.place] for part in parts], np.int64), counts)
         within = np.fromiter(chain.from_iterable(map(_windows, parts)), np.int64, len(statements))
         since, ids = self._since[statements], self._ids[statements]
         apart = since if tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
@@ -477,7 +477,7 @@ class _Adding:
             for part in parts:
                 rows = slice(part.begin, part.begin + len(part.group))
                 kinds = len(part.node.slots)
-                parameters[part.group.bound.places[part.place][kinds + at]][rows] = column[rows]
+                parameters[part.bound.places[part.place][kinds + at]][rows] = column[rows]
         return [*sides, shapes, within, apart], parameters
 
     def _parameters(self, mop: MOp, parts: Sequence[_Part], count: int) -> list[Column]:
@@ -485,7 +485,7 @@ class _Adding:
         columns: list[list[str | float | None]] = [[None] * count for _ in range(width)]
         for part in parts:
             end = part.begin + len(part.group)
-            for place, values in zip(part.group.bound.places[part.place], part.columns(), strict=False):
+            for place, values in zip(part.bound.places[part.place], part.columns(), strict=False):
                 columns[place][part.begin : end] = values
         return [
             self._plan.column(column, "string" if of.dtype == np.int64 else "number")

@@ -13,7 +13,7 @@ import numpy as np
 from common.arrays import Ints, distinct
 from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
-from pattern_stage.columns import Column, Columns, Flow, Mask, mixed, same, spread
+from pattern_stage.columns import Column, ColumnRecord, Columns, Flow, Mask, joined, mixed, same, spread
 from pattern_stage.fan_out import KeptEvents, Slots, grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
@@ -101,7 +101,7 @@ class RowSets:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceColumns:
+class InstanceColumns(ColumnRecord):
     events: Ints
     """Places in `Instances.kept`."""
     origins: Ints
@@ -117,17 +117,9 @@ class InstanceColumns:
     def __len__(self) -> int:
         return len(self.events)
 
-    def take(self, places: Ints | Mask | slice) -> InstanceColumns:
-        return InstanceColumns(*(getattr(self, name)[places] for name in InstanceColumns.__slots__))
-
 
 def joined_batches(batches: Sequence[InstanceColumns]) -> InstanceColumns:
-    some = [batch for batch in batches if len(batch)] or batches[:1]
-    if len(some) == 1:
-        return some[0]
-    return InstanceColumns(
-        *(np.concatenate([getattr(batch, name) for batch in some]) for name in InstanceColumns.__slots__)
-    )
+    return joined([batch for batch in batches if len(batch)] or batches[:1])
 
 
 class Instances:

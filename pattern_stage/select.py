@@ -12,10 +12,8 @@ from pattern_stage.clauses import split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Flow, Mask, Stretches, each_once, merge_flows, number_distinct
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, StaticIndex, each_shape
-from pattern_stage.operators import PatternOp
-from pattern_stage.plan import Rows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
-from xscl.algebra.events import Filter, Schema, Select
+from pattern_stage.operators import MOpContext, PatternOp
+from pattern_stage.values import Pairs, compile_condition, compile_value, single_events
 
 _DEAR = 16
 """Number of rows per event above which the static index is used."""
@@ -27,12 +25,11 @@ _BLOCK = 1 << 20
 class Filtering(PatternOp):
     """σ: the events of input rows that satisfy a condition. Any conditions are shapes of one m-op."""
 
-    def __init__(
-        self, definitions: Sequence[Filter], rows: Rows, texts: Texts, index: Callable[[Schema, Texts], StaticIndex]
-    ) -> None:
-        self._definitions, self._rows, self._texts, self._index = definitions, rows, texts, index
+    def __init__(self, context: MOpContext) -> None:
+        super().__init__(context)
+        self._index = context.index
         self._conditions: dict[int, Callable[[Pairs], Mask]] = {}
-        self._classes = RowClasses(rows)
+        self._classes = RowClasses(context.rows)
         self._readers = RowReaders()
         self._of_class = RowReaders()
         self._found: StaticIndex | None = None
@@ -134,10 +131,10 @@ class Filtering(PatternOp):
 class Selecting(PatternOp):
     """π, ρ and α: the events of input rows with new attributes. Shapes have one result schema."""
 
-    def __init__(self, definitions: Sequence[Select], rows: Rows, texts: Texts) -> None:
-        self._definitions, self._rows, self._texts = definitions, rows, texts
+    def __init__(self, context: MOpContext) -> None:
+        super().__init__(context)
         self._items: list[list[Callable[[Pairs], Column]]] = []
-        self._classes = RowClasses(rows)
+        self._classes = RowClasses(context.rows)
         self._readers = RowReaders()
 
     def add_rows(self, new: Ints) -> None:
@@ -176,8 +173,8 @@ class Selecting(PatternOp):
 class Uniting(PatternOp):
     """∪: the events of either input's rows, without duplicates."""
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, context: MOpContext) -> None:
+        super().__init__(context)
         self._left, self._right = RowReaders(), RowReaders()
 
     def add_rows(self, new: Ints) -> None:

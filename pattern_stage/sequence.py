@@ -27,9 +27,8 @@ from pattern_stage.columns import (
     spread,
 )
 from pattern_stage.fan_out import RowReaders
-from pattern_stage.index import RowClasses, StaticIndex, each_shape
-from pattern_stage.operators import Bounded, Crowded, Renumber, Room
-from pattern_stage.plan import Rows
+from pattern_stage.index import RowClasses, each_shape
+from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.saved import flatten_lists, ints, lists, loaded, saved
 from pattern_stage.search import (
     InstanceColumns,
@@ -41,7 +40,7 @@ from pattern_stage.search import (
     pairs_of,
     take_apart,
 )
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
+from pattern_stage.values import Pairs, compile_condition, compile_value
 from xscl.algebra.events import EventCondition, Fold, Next, Schema, made_of_latest
 
 _NONE = np.zeros(0, np.int64)
@@ -54,24 +53,16 @@ _TEXTS_AT_ONCE = 256
 class Joining(Bounded):
     """The instances of NEXT or FOLD, and their search for partners. Events have one side, or FOLD's two."""
 
-    def __init__(
-        self,
-        schemas: tuple[Schema, Schema],
-        sides: int,
-        rows: Rows,
-        texts: Texts,
-        index: Callable[[Schema, Texts], StaticIndex],
-        hashed: bool,
-    ) -> None:
+    def __init__(self, context: MOpContext, schemas: tuple[Schema, Schema], sides: int) -> None:
+        super().__init__(context)
         self.instances = Instances(sides)
-        self.classes = RowClasses(rows)
+        self.classes = RowClasses(context.rows)
         self._left, self._right = schemas
-        self._sides = sides
-        self._rows, self._texts, self._hashed = rows, texts, hashed
+        self._sides, self._hashed = sides, context.hashed
         self._readers = RowReaders()
         self._tests: list[PairTests] = []
         self._static = np.zeros(0, np.bool_)
-        self._index = index(self._right, texts)
+        self._index = context.index(self._right, context.texts)
         self._bounded = False
         self._origins = 0
         self._made: list[tuple[Ints, Ints]] = []
@@ -128,14 +119,18 @@ class Joining(Bounded):
         at, numbers, of, left = sets_of(flow)
         places, rows = self._readers.of(left)
         of, classes = of[places], self.classes.of_row[rows]
+        of, classes, members = self._members(of, classes, rows)
+        counts = np.bincount(of, minlength=int(numbers.max()) + 1)
+        taken, place = spread((np.cumsum(counts) - counts)[numbers], counts[numbers])
+        return at[place], classes[taken], members[taken]
+
+    def _members(self, of: Ints, classes: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Returns the distinct pairs of a number and a class, each with the set of its rows."""
         codes = of * self.classes.end + classes
         order = np.argsort(codes, kind="stable")
         first = np.flatnonzero(np.diff(codes[order], prepend=-1))
         members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
-        of, classes = of[order][first], classes[order][first]
-        counts = np.bincount(of, minlength=int(numbers.max()) + 1)
-        taken, place = spread((np.cumsum(counts) - counts)[numbers], counts[numbers])
-        return at[place], classes[taken], members[taken]
+        return of[order][first], classes[order][first], members
 
     def awaiting(self, batch: InstanceColumns) -> tuple[InstanceColumns, Mask]:
         """Returns instances with keys and marks, and which may match: not those whose key is NULL."""
@@ -355,12 +350,7 @@ class Joining(Bounded):
         origins = ints(table, "origin") + self._origins
         self._origins = int(origins.max()) + 1
         self._made.append((kept, _NONE))
-        classes = self.classes.of_row[rows]
-        codes = instances * self.classes.end + classes
-        order = np.argsort(codes, kind="stable")
-        first = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
-        of, classes = instances[order][first], classes[order][first]
+        of, classes, members = self._members(instances, self.classes.of_row[rows], rows)
         batch, _ = self.awaiting(InstanceColumns(kept[event_of[of]], origins[of], classes, members, _NONE, _NONE))
         self.finish(_NONE, batch, BEGINNING)
 
@@ -375,19 +365,10 @@ class Folding(Joining):
     """FOLD. Its shapes have inputs and results of one schema. An interval runs in generations: each extends the runs of
     the previous one by a right event. A run keeps only its first event and latest values."""
 
-    def __init__(
-        self,
-        definitions: Sequence[Fold],
-        rows: Rows,
-        texts: Texts,
-        index: Callable[[Schema, Texts], StaticIndex],
-        *,
-        hashed: bool = True,
-    ) -> None:
-        """`hashed`: hash one dynamic equality of the first condition (Cayuga's AI index)."""
+    def __init__(self, context: MOpContext) -> None:
+        definitions: Sequence[Fold] = context.definitions
         left, right = definitions[0].left.schema, definitions[0].right.schema
-        super().__init__((left, right), 2, rows, texts, index, hashed)
-        self._definitions = definitions
+        super().__init__(context, (left, right), 2)
         self._steps: list[_Step] = []
         self._makes_texts = False
         self._places = {name: place for place, (name, _) in enumerate(left)}
@@ -547,19 +528,11 @@ class Folding(Joining):
 class Sequencing(Joining):
     """NEXT. Its shapes have inputs and results of one schema."""
 
-    def __init__(
-        self,
-        definitions: Sequence[Next],
-        rows: Rows,
-        texts: Texts,
-        index: Callable[[Schema, Texts], StaticIndex],
-        *,
-        hashed: bool = True,
-    ) -> None:
-        """`hashed`: hash one dynamic equality of a condition (Cayuga's AI index)."""
+    def __init__(self, context: MOpContext) -> None:
+        definitions: Sequence[Next] = context.definitions
         left, right = definitions[0].left.schema, definitions[0].right.schema
-        super().__init__((left, right), 1, rows, texts, index, hashed)
-        self._definitions, self._shapes = definitions, 0
+        super().__init__(context, (left, right), 1)
+        self._shapes = 0
         places = {("left", name): (0, place) for place, (name, _) in enumerate(left)}
         places |= {("right", name): (1, place) for place, (name, _) in enumerate(right)}
         self._columns = [places[name] for name in definitions[0].names]

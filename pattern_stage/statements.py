@@ -14,11 +14,10 @@ from common.arrays import Ints, distinct
 from common.bounds import BEGINNING
 from pattern_stage.aggregate import all_measures, finest
 from pattern_stage.clauses import condition_text, value_text
-from pattern_stage.columns import Mask
-from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms
+from pattern_stage.definition import AlgebraOp, FormStatements, StatementForm, StatementForms
 from pattern_stage.fan_out import grow_array
 from pattern_stage.index import each_shape
-from pattern_stage.plan import BoundForm, Changes, EventPlan, FormStatements, MOp, add_statements
+from pattern_stage.plan import BoundForm, Changes, EventPlan, MOp, add_statements
 from xscl.algebra.events import (
     Aggregate,
     EventCondition,
@@ -153,14 +152,6 @@ class Removed:
     mops: list[MOp] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    ids: list[int] = field(default_factory=list)
-    since: list[int] = field(default_factory=list)
-    constants: list[tuple[str | float, ...]] = field(default_factory=list)
-    windows: list[tuple[int, ...]] = field(default_factory=list)
-
-
 class Statements:
     """All statements. Each has a slot, which is reused after removal."""
 
@@ -175,7 +166,7 @@ class Statements:
         self._next_form = 0
         self._slots: dict[int, int] = {}
         self._free: list[int] = []
-        self._waiting: dict[int, tuple[StatementForm, _Waiting]] = {}
+        self._waiting: dict[int, FormStatements] = {}
         self._waiting_count = 0
         # What came into the plan since the last `settle`, as parts of `PlanAdditions`.
         self._placed: dict[int, list[tuple[Ints, Ints]]] = {}
@@ -187,11 +178,7 @@ class Statements:
     def add(self, statement: int, stream: Statement, since: int) -> None:
         """Adds a statement, which is in the plan after the next `settle`."""
         form, constants, windows = self._forms.form(stream)
-        _, waiting = self._waiting.setdefault(id(form), (form, _Waiting()))
-        waiting.ids.append(statement)
-        waiting.since.append(since)
-        waiting.constants.append(constants)
-        waiting.windows.append(windows)
+        self._waiting.setdefault(id(form), FormStatements(form)).add(statement, since, constants, windows)
         self._waiting_count += 1
         if self._waiting_count == _MANY:
             self._place()
@@ -211,13 +198,11 @@ class Statements:
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_count = list(self._waiting.values()), {}, 0
-        bound = [self._bind(form) for form, _ in waiting]
-        groups = [
-            FormStatements(of, one.constants, one.windows) for (_, of), (_, one) in zip(bound, waiting, strict=True)
-        ]
-        counts = np.array(list(map(len, groups)), np.int64)
-        ids = np.fromiter(chain.from_iterable(one.ids for _, one in waiting), np.int64, int(counts.sum()))
-        since = np.fromiter(chain.from_iterable(one.since for _, one in waiting), np.int64, len(ids))
+        bound = [self._bind(one.form) for one in waiting]
+        counts = np.array(list(map(len, waiting)), np.int64)
+        ids = np.fromiter(chain.from_iterable(one.numbers for one in waiting), np.int64, int(counts.sum()))
+        since = np.fromiter(chain.from_iterable(one.since for one in waiting), np.int64, len(ids))
+        groups = [(of, group) for (_, of), group in zip(bound, waiting, strict=True)]
         rows, new = add_statements(self._plan, groups, ids, since)
         for number, made in new.items():
             self._new.setdefault(number, []).append(made)
@@ -300,13 +285,6 @@ class Statements:
                     ids += self.ids[slots[held]].tolist()
                     found += of[held].tolist()
         return ids, found
-
-    def of_row(self, mop: int, row: int) -> Ints:
-        """Returns the statements of a row of a last m-op."""
-        numbers = [number for number, bound in self._bound.items() if bound.mops[-1].number == mop]
-        end = self._end()
-        held: Mask = (self.rows[:end] == row) & np.isin(self._of[:end], numbers)
-        return self.ids[:end][held]
 
     def _end(self) -> int:
         return len(self._slots) + len(self._free)

@@ -341,10 +341,6 @@ def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts
     return computed
 
 
-_Evaluate = Callable[[Pairs], Any]
-"""An array with a value per pair, or one value for all."""
-
-
 @lru_cache(maxsize=4096)
 def _code(source: str) -> CodeType:
     return compile(source, "<expression>", "eval")

@@ -6,6 +6,7 @@ two phases: the database finds windows that may have a match, and a kernel match
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
@@ -144,7 +145,7 @@ class ReplayKernel(Kernel):
 
     def _matched(self, alike: QuestionGroup) -> list[Results]:
         """Returns the matches in windows that may have one."""
-        asked = window_question(alike.form, alike.fixed, max((int(one.max()) for one in alike.windows()), default=0))
+        asked = window_question(alike.form, alike.fixed, max(chain.from_iterable(alike.windows), default=0))
         given = self._given(asked)
         if not any(map(len, given)):
             return []

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from pattern_stage.clauses import on_left
 from pattern_stage.columns import NULL_TEXT, Column, Columns
-from pattern_stage.definition import FormNode, StatementForm, StatementForms
+from pattern_stage.definition import FormNode, FormStatements, StatementForm, StatementForms
 from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import (
@@ -179,19 +180,6 @@ def native_form(kind: Kind) -> Shown:
     return "code" if kind == "string" else "number"
 
 
-def on_left(item: Value | TextTest) -> Value | TextTest:
-    """Returns a value or test of the right event as one of a single event."""
-
-    def leaf(one: Value) -> Value:
-        return Attribute("left", one.name, one.kind) if isinstance(one, Attribute) else one
-
-    if isinstance(item, TextTest):
-        found = map_leaves(item, leaf)
-        assert isinstance(found, TextTest)
-        return found
-    return map_leaves(item, leaf)
-
-
 def _finite(number: str) -> str:
     """NULL for infinite and NaN numbers; SQL orders NaN above all others."""
     return f"CASE WHEN abs({number}) < CAST('Infinity' AS DOUBLE) THEN {number} END"
@@ -213,27 +201,25 @@ Constants = dict[int, str | float]
 
 
 @dataclass(slots=True)
-class QuestionGroup:
-    """Statements that share a query: the form, its constants, and what differs in each."""
+class QuestionGroup(FormStatements):
+    """Statements that share a query, which fixes some of their constants."""
 
-    form: StatementForm
-    fixed: Constants
-    numbers: list[int] = field(default_factory=list)
-    since: list[int] = field(default_factory=list)
-    vectors: list[tuple[str | float, ...]] = field(default_factory=list)
-    widths: list[tuple[int, ...]] = field(default_factory=list)
+    fixed: Constants = field(default_factory=dict)
 
-    def windows(self) -> list[Ints]:
-        return [np.array(column, np.int64) for column in zip(*self.widths, strict=True)]
+    def row_columns(self) -> dict[str, Any]:
+        windows = {f"w{place}": column for place, column in enumerate(zip(*self.windows, strict=True))}
+        return {"q": range(len(self)), "since": self.since, **windows}
 
-    def constants(self, texts: Texts) -> dict[int, Column]:
-        """Returns a column for each constant that the query does not fix."""
-        found: dict[int, Column] = {}
-        columns = zip(*self.vectors, strict=True)
-        for slot, (column, kind) in enumerate(zip(columns, self.form.kinds, strict=True)):
-            if slot not in self.fixed:
-                found[slot] = texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64)
-        return found
+    def vectors(self, texts: Texts) -> Pairs:
+        """Returns the constants that the query does not fix, as parameters."""
+        every, none = np.arange(len(self)), np.zeros(len(self), np.int64)
+        values: list[Column] = []
+        for slot, (column, kind) in enumerate(zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)):
+            if slot in self.fixed:
+                values.append(none)
+            else:
+                values.append(texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64))
+        return single_events(Columns(none, none, (), none.reshape(-1, 1)), every, every, tuple(values))
 
 
 class AlikeStatements:
@@ -251,11 +237,8 @@ class AlikeStatements:
         if id(form) not in self._fixed:
             self._fixed[id(form)] = fixed_constants(form, self._asked)
         fixed = {slot: constants[slot] for slot in sorted(self._fixed[id(form)])}
-        alike = self._alike.setdefault((id(form), *fixed.values()), QuestionGroup(form, fixed))
-        alike.numbers.append(number)
-        alike.since.append(since)
-        alike.vectors.append(constants)
-        alike.widths.append(windows)
+        alike = self._alike.setdefault((id(form), *fixed.values()), QuestionGroup(form, fixed=fixed))
+        alike.add(number, since, constants, windows)
 
     def __iter__(self) -> Iterator[QuestionGroup]:
         return iter(self._alike.values())
@@ -297,10 +280,12 @@ class StatementQuestion:
         """Returns the tables for the events of each source, which are numbered one after the other."""
         found, first = {}, 0
         for source, some in zip(self.sources, events, strict=True):
-            found[source.name] = events_table(source, some, first, texts)
+            every = np.arange(len(some))
+            own = {"t0": some.t0, "t1": some.t1, "k": every + first}
+            pairs = single_events(some, every, every, ())
+            found[source.name] = _table(own, source.columns, source.schema, pairs, texts)
             first += len(some)
-        since = np.array(group.since, np.int64)
-        found["p"] = parameters_table(self.parameters, since, group.windows(), group.constants(texts), texts)
+        found["p"] = _table(group.row_columns(), self.parameters, (), group.vectors(texts), texts)
         return found
 
 
@@ -515,35 +500,11 @@ def _select(columns: Iterable[str], sources: Iterable[str], where: Iterable[str]
     )
 
 
-def events_table(source: SourceTable, events: Columns, first: int, texts: Texts) -> pa.Table:
-    """Returns the events of a source, numbered from `first` on."""
-    count = len(events)
-    every = np.arange(count)
-    pairs = single_events(events, every, every, ())
-    columns = {"t0": pa.array(events.t0), "t1": pa.array(events.t1), "k": pa.array(every + first)}
-    for derived, name in source.columns.items():
-        columns[name] = _derived(derived, source.schema, pairs, texts)
-    return pa.table(columns)
-
-
-def parameters_table(
-    parameters: Mapping[DerivedColumn, str],
-    since: Ints,
-    windows: Sequence[Ints],
-    constants: Mapping[int, Column],
-    texts: Texts,
+def _table(
+    own: Mapping[str, Any], derived: Mapping[DerivedColumn, str], schema: Schema, pairs: Pairs, texts: Texts
 ) -> pa.Table:
-    """Returns a row per statement: what `parameters` derive from its constants; `constants` are those not fixed."""
-    count = len(since)
-    every, none = np.arange(count), np.zeros(count, np.int64)
-    columns = {"q": pa.array(every), "since": pa.array(since)}
-    columns |= {f"w{place}": pa.array(window) for place, window in enumerate(windows)}
-    last = max(constants, default=-1) + 1
-    values = tuple(constants.get(slot, none) for slot in range(last))
-    pairs = single_events(Columns(none, none, (), none.reshape(-1, 1)), every, every, values)
-    for derived, name in parameters.items():
-        columns[name] = _derived(derived, (), pairs, texts)
-    return pa.table(columns)
+    columns = {name: pa.array(column, pa.int64()) for name, column in own.items()}
+    return pa.table(columns | {name: _derived(one, schema, pairs, texts) for one, name in derived.items()})
 
 
 def _derived(derived: DerivedColumn, schema: Schema, pairs: Pairs, texts: Texts) -> pa.Array:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
-from pattern_stage.clauses import TooManyClauses, dnf_clauses
+from pattern_stage.clauses import TooManyClauses, common_equalities, on_left, split_condition
 from pattern_stage.columns import Columns, mixed, same
 from pattern_stage.definition import StatementForm
 from pattern_stage.lineage import Lineage
@@ -21,7 +21,6 @@ from pattern_stage.values import Texts, compile_value, single_events
 from xscl.algebra.events import (
     Aggregate,
     Attribute,
-    Comparison,
     EventCondition,
     Filter,
     Fold,
@@ -53,12 +52,6 @@ class PartitionKeys:
 
     of: tuple[PartitionKey, ...]
     streams: tuple[tuple[str, Schema, PartitionKey], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    left: Value
-    right: Value
 
 
 def find_partition_keys(form: StatementForm) -> PartitionKeys | None:
@@ -133,9 +126,9 @@ class _Search:
                         yield (one,)
             case Next(condition=condition, names=names, schema=schema):
                 of = {name: source for source, (name, _) in zip(names, schema, strict=True)}
-                for pair in self._pairs(condition):
-                    if key is None or _meant(key, of) in (("left", pair.left), ("right", pair.right)):
-                        yield (pair.left, pair.right)
+                for left, right in self._equalities(condition):
+                    if key is None or _meant(key, of) in (("left", on_left(left)), ("right", on_left(right))):
+                        yield (on_left(left), on_left(right))
             case Fold() as fold:
                 yield from self._of_fold(fold, key)
             case Pattern() | NearPattern() as pattern:
@@ -154,48 +147,28 @@ class _Search:
         for one, right in self._equalities(fold.chooses):
             parts = {leaf.part for leaf in leaves(one) if isinstance(leaf, Attribute)}
             names = {leaf.name for leaf in leaves(one) if isinstance(leaf, Attribute)}
-            left, other = _alone(one), _alone(right)
+            left, other = on_left(one), on_left(right)
             changes = "latest" in parts and not names.isdisjoint(changing | computed)
             if changes and not (parts == {"latest"} and names <= changing - computed and left == other):
                 continue  # its next value may be another
             if key is not None:
                 sides = {of[_name(leaf)][0] for leaf in leaves(key)}
-                meant = _alone(map_leaves(key, lambda leaf: _renamed(leaf, of)))
+                meant = on_left(map_leaves(key, lambda leaf: _renamed(leaf, of)))
                 stays = changes or names.isdisjoint(changing | computed)
                 if meant != left or not (sides == {"left"} or stays):
                     continue
             yield (left, other)
 
-    def _pairs(self, condition: EventCondition) -> Iterator[_Pair]:
-        for left, right in self._equalities(condition):
-            yield _Pair(_alone(left), _alone(right))
-
     def _equalities(self, condition: EventCondition) -> list[tuple[Value, Value]]:
-        """Returns the equalities of the left side with the right one that a condition implies."""
+        """Returns the equalities of attributes of the left side with the right one that a condition implies."""
         try:
-            clauses = dnf_clauses(condition)
+            found = common_equalities(split_condition(condition))
         except TooManyClauses:
             return []
-        found: list[tuple[Value, Value]] | None = None
-        for clause in clauses:
-            own = [pair for atom in clause if isinstance(atom, Comparison) for pair in self._of_atom(atom)]
-            found = own if found is None else [pair for pair in found if pair in own]
-        return found or []
-
-    def _of_atom(self, atom: Comparison) -> Iterator[tuple[Value, Value]]:
-        if atom.op == "=" and _is_key(atom.left) and _is_key(atom.right):
-            if self._kind == "string" and not (self._fits(atom.left) and self._fits(atom.right)):
-                return
-            for left, right in ((atom.left, atom.right), (atom.right, atom.left)):
-                if "right" not in _parts(left) and _parts(right) == {"right"}:
-                    yield left, right
+        return [pair for pair in found if all(_is_key(one) and self._fits(one) for one in pair)]
 
     def _fits(self, value: Value) -> bool:
         return self._kind == "number" or value_kind(value) == "string"
-
-
-def _parts(value: Value) -> set[str]:
-    return {leaf.part for leaf in leaves(value) if isinstance(leaf, Attribute)}
 
 
 def _is_key(value: Value) -> bool:
@@ -205,12 +178,6 @@ def _is_key(value: Value) -> bool:
 
 def _name(leaf: Value) -> str:
     return leaf.name if isinstance(leaf, Attribute) else ""
-
-
-def _alone(value: Value) -> Value:
-    return map_leaves(
-        value, lambda leaf: Attribute("left", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf
-    )
 
 
 def _renamed(leaf: Value, of: Mapping[str, tuple[Part, str]]) -> Value:

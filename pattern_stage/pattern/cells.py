@@ -60,33 +60,27 @@ class Cell:
         """Whether to look for expired entries."""
         return len(self.entries) >= self._trim
 
-    def drop_before(self, low: int) -> list[TrailEntry]:
-        """Drops and returns entries that begin before a time. Trails keep the old list."""
-        gone = [one for one in self.entries if one.start < low]
-        if gone:
-            self._put([one for one in self.entries if one.start >= low])
+    def drop_before(self, low: int) -> None:
+        """Drops entries that begin before a time. Trails keep the old list."""
+        kept = [one for one in self.entries if one.start >= low]
+        if len(kept) < len(self.entries):
+            self._put(kept)
         self._trim = max(_TRIM, 2 * len(self.entries))
-        return gone
 
-    def take(self, stop: int, rows: int) -> list[TrailEntry]:
-        """Removes rows from the first entries; returns entries left without rows."""
-        head = self.entries[:stop]
-        kept = [one for one in head if one.rows & ~rows] if rows != EVERY else []
-        if not kept:
+    def take(self, stop: int, rows: int) -> None:
+        """Removes rows from the first entries, and those that are left without rows."""
+        kept = [one for one in self.entries[:stop] if one.rows & ~rows] if rows != EVERY else []
+        if kept:
+            self._put([one._replace(rows=one.rows & ~rows) for one in kept] + self.entries[stop:])
+        else:
             del self.entries[:stop]
-            return head
-        gone = [one for one in head if not one.rows & ~rows]
-        self._put([one._replace(rows=one.rows & ~rows) for one in kept] + self.entries[stop:])
-        return gone
 
-    def without(self, rows: int) -> list[TrailEntry]:
-        """Removes rows from all entries; returns entries left without rows."""
-        gone = [one for one in self.entries if not one.rows & ~rows]
+    def without(self, rows: int) -> None:
+        """Removes rows from all entries, and those that are left without rows."""
         # The list itself is changed, in place: trails have it, and the rows may be others soon.
         self.entries[:] = [one._replace(rows=one.rows & ~rows) for one in self.entries]
         self._put([one for one in self.entries if one.rows])
         self.kills = [(t1, t0, of & ~rows) for t1, t0, of in self.kills if of & ~rows]
-        return gone
 
     def absorb(self, other: Cell) -> None:
         """Adds the runs of other rows. Trails keep the old lists."""

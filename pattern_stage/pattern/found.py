@@ -170,7 +170,7 @@ _FEW = 16
 """Up to this number, roots are read one by one."""
 
 
-class BundleTable:
+class BundleTable(MatchList):
     """Expanded bundles. Match i, of bundle `of[i]`, begins at a place of its trail at time `t0[i]`."""
 
     def __init__(self, bundles: Sequence[Bundle], of: Ints, places: Ints, t0: Ints, *, distinct: bool) -> None:
@@ -246,7 +246,7 @@ class BundleTable:
 
     def parts(self, variable: int, lineage: Lineage) -> Ints:
         if self._distinct:
-            return self._sets(variable, lineage)
+            return super().parts(variable, lineage)
         starts: list[int] = []
         ends: list[int] = []
         members: list[Ints] = []
@@ -275,12 +275,6 @@ class BundleTable:
         found = np.array([bundle.place for bundle in self.bundles], np.int64)
         np.minimum.at(found, self.of, self._places)
         return found
-
-    def _sets(self, variable: int, lineage: Lineage) -> Ints:
-        items = self.events(variable)
-        places, at = spread(items.starts, self.sizes(variable))
-        numbers = np.fromiter((items.events[place][2] for place in places.tolist()), np.int64, len(places))
-        return lineage.together(numbers.reshape(-1, 1), at) if len(at) > self.count else numbers
 
 
 def _pieces(bundle: Bundle, variable: int) -> Sequence[Later]:

@@ -15,8 +15,7 @@ from common.arrays import Ints, distinct
 from pattern_stage.columns import NULL_TEXT, Flow, each_once, joined_flow
 from pattern_stage.definition import AnyPattern, sees_before
 from pattern_stage.definition import inputs as inputs_of
-from pattern_stage.lineage import Lineage
-from pattern_stage.operators import Meter, PatternOp, Renumber
+from pattern_stage.operators import MOpContext, PatternOp, Renumber
 from pattern_stage.pattern.found import Bundle, BundleMatches, batch_bundles, expand_bundles
 from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.match import Apart, KeptRows, MatchCandidate, event_order
@@ -24,8 +23,6 @@ from pattern_stage.pattern.program import FIRST_SLOT, EventSlots
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
 from pattern_stage.pattern.trails import KeptTrails
-from pattern_stage.plan import Rows
-from pattern_stage.values import Texts
 from xscl.algebra.events import Kind, value_kind
 
 S = TypeVar("S", bound=KeptRows)
@@ -37,18 +34,10 @@ Epochs = Sequence[tuple[int, Sequence[Arrival]]]
 
 
 class PatternHost(PatternOp, Generic[S, F]):
-    def __init__(
-        self,
-        pattern: AnyPattern,
-        rows: Rows,
-        texts: Texts,
-        lineage: Lineage,
-        meter: Meter,
-        streams: Sequence[int] = (),
-        absent_streams: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, context: MOpContext, streams: Sequence[int] = (), absent_streams: Sequence[int] = ()) -> None:
         """`streams` has the input of each variable whose events are in trails, `absent_streams` of each negated one."""
-        self._rows, self._texts, self._lineage, self._meter = rows, texts, lineage, meter
+        super().__init__(context)
+        pattern: AnyPattern = context.definitions[0]
         self._streams, self._absent_streams = streams, absent_streams
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         self._keys = pattern.keys

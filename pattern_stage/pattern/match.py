@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from common import limits
 from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE
 from common.limits import LimitName
-from pattern_stage.columns import Column, column_of
+from pattern_stage.columns import Column, column_of, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
@@ -347,31 +347,33 @@ class Items:
         return column_of([events[place][slot] for place in places.tolist()], are_texts=kind == "string")
 
 
-class MatchList(Protocol):
+class MatchList(ABC):
     """Matches as columns. Variables are numbered without negated ones."""
 
-    @property
-    def count(self) -> int: ...
+    count: int
+    t0: Ints
+    t1: Ints
 
-    @property
-    def t0(self) -> Ints: ...
-
-    @property
-    def t1(self) -> Ints: ...
-
+    @abstractmethod
     def sizes(self, variable: int) -> Ints:
         """Returns the number of a variable's events in each match."""
 
+    @abstractmethod
     def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
         """Returns a value of each match's first or last event of a variable."""
 
+    @abstractmethod
     def events(self, variable: int) -> Items: ...
 
     def parts(self, variable: int, lineage: Lineage) -> Ints:
         """Returns the number of each match's set of events of a variable."""
+        items = self.events(variable)
+        places, at = spread(items.starts, self.sizes(variable))
+        numbers = np.fromiter((items.events[place][2] for place in places.tolist()), np.int64, len(places))
+        return lineage.together(numbers.reshape(-1, 1), at) if len(at) > self.count else numbers
 
 
-class MatchTable:
+class MatchTable(MatchList):
     """Matches with listed events. `at` and `rows` are pairs of match and row."""
 
     def __init__(self, matches: Sequence[SetMatch], variables: int) -> None:
@@ -398,10 +400,3 @@ class MatchTable:
 
     def events(self, variable: int) -> Items:
         return Items(self._events, self._starts[:, variable])
-
-    def parts(self, variable: int, lineage: Lineage) -> Ints:
-        sizes, events = self._sizes[:, variable], self._events
-        at = np.repeat(np.arange(self.count), sizes)
-        places = np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + self._starts[at, variable]
-        numbers = np.fromiter((events[place][2] for place in places.tolist()), np.int64, len(places))
-        return lineage.together(numbers.reshape(-1, 1), at) if len(at) > self.count else numbers

@@ -5,62 +5,47 @@ learnt, which is saved with them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.columns import Column, Columns, Flow, no_flow, spread
-from pattern_stage.lineage import Lineage
-from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import Cell, merge_cell
+from pattern_stage.operators import MOpContext
+from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
 from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Ending
 from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, Predecessors
 from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.masks import Draft, EventTuple
+from pattern_stage.pattern.match import KeyState
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector, slots_of
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
-from pattern_stage.plan import Rows
-from pattern_stage.values import Texts, as_json, compile_value, joined_arrays, single_events
+from pattern_stage.values import as_json, compile_value, joined_arrays, single_events
 from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
 
 
 class NearStore(KeptTrails):
-    def __init__(self, meter: Meter, rows: Rows) -> None:
-        super().__init__(0, meter, rows)
-        self.cells: dict[KeyValues, dict[Vector, Cell]] = {}
-        self.history: NearHistory | None = None
-        """Learnt for a BUDGET."""
+    """Chains; the cells of a key are by vector."""
 
-    def kept_cells(self) -> Iterator[Cell]:
-        for cells in self.cells.values():
-            yield from cells.values()
+    history: NearHistory | None = None
+    """Learnt for a BUDGET."""
+
+    def cells(self, key: KeyValues) -> CellTable:
+        part = self.parts.get(key)
+        if part is None:
+            part = self.parts[key] = KeyState([()], 0)
+        return part.cells[0]
 
     def pass_until(self, time: int) -> list[Bundle]:
         """Drops chains that began too long before a time. Nothing becomes known by time alone."""
         if self.history is not None:
             self.history.pass_until(time)
         for start, some in self.expiring(time):
-            for key, one, vector in some:
-                cells = self.cells.get(key, {})
-                if isinstance(one, Cell) and cells.get(vector) is one and one.entries[-1].top <= start:
-                    del cells[vector]
-                    if not cells:
-                        del self.cells[key]
+            self.expire(start + 1, some)
         return []
-
-    def remove_rows(self, gone: int) -> None:
-        self.rows &= ~gone
-        for key, cells in list(self.cells.items()):
-            for vector, cell in list(cells.items()):
-                cell.without(gone)
-                if not cell.entries:
-                    del cells[vector]
-            if not cells:
-                del self.cells[key]
 
 
 def thin(
@@ -73,18 +58,16 @@ def thin(
 ) -> None:
     """Keeps at most `most` ends of chains of a key: those with the greatest learnt gain, then the fewest missing
     letters, then the latest."""
-    cells = store.cells.get(key, {})
-    for vector, cell in list(cells.items()):
-        cell.drop_before(store.low)
-        if not cell.entries:
-            del cells[vector]
+    cells = store.cells(key)
+    store.change(key, [cells], lambda cell: cell.drop_before(store.low))
     if sum(len(cell.entries) for cell in cells.values()) > most:
         kept = _of_vectors(history.chosen(time, key, _candidates(cells, order_of), most))
-        for vector, cell in list(cells.items()):
-            numbers = kept.get(vector, ())
+
+        def choose(cell: Cell) -> None:
+            numbers = kept.get(cell.name, ())
             cell.only({at for at, one in enumerate(cell.entries) if one.trail.event(one.place)[2] in numbers})
-            if not cell.entries:
-                del cells[vector]
+
+        store.change(key, [cells], choose)
         history.keep(key, kept)
     history.age(time, key)
 
@@ -128,7 +111,7 @@ def saved_history(
                 writer.entries(cell.entries),
                 [history.saved_node(key, (vector, one.trail.event(one.place)[2])) for one in cell.entries],
             ]
-            for vector, cell in store.cells.get(key, {}).items()
+            for vector, cell in (store.cells(key).items() if key in store.parts else ())
         ]
         rows = writer.mask(store.rows)
         yield key, writer.done(learnt=nodes, told=history.told.get(key), of=rows)
@@ -156,17 +139,10 @@ def restore_history(history: NearHistory, key: KeyValues, reader: PartReader) ->
 class NearMatching(BundleHost[NearStore]):
     """A pattern with ERRORS. Rows differ in window and since."""
 
-    def __init__(
-        self,
-        definitions: Sequence[NearPattern],
-        rows: Rows,
-        texts: Texts,
-        lineage: Lineage,
-        index: MakeIndex,
-        meter: Meter,
-    ) -> None:
-        self._pattern = pattern = definitions[0]
-        super().__init__(pattern, rows, texts, lineage, meter, (0,))
+    def __init__(self, context: MOpContext) -> None:
+        super().__init__(context, (0,))
+        self._pattern = pattern = cast(NearPattern, context.definitions[0])
+        texts = context.texts
         self._automaton = LetterAutomaton(pattern.letters, pattern.errors)
         returned = dict(pattern.returned or ())
         errors: tuple[tuple[str, Kind], ...] = ((ERRORS, "number"),)
@@ -181,7 +157,9 @@ class NearMatching(BundleHost[NearStore]):
         if self._has_events:
             for stream, schema in enumerate(self._schemas):
                 slots_of(slots, stream, schema)
-        self._take_roles([EventRole(stream, one, (), texts, index) for stream, one in enumerate(self._schemas)], slots)
+        self._take_roles(
+            [EventRole(stream, one, (), texts, context.index) for stream, one in enumerate(self._schemas)], slots
+        )
         self._read, self._kinds = self._kinds, {0: ["string"]} if self._has_events else {}
         self._settles, self._by_window = pattern.apart, self._sees_before
         self._nothing = no_flow(pattern.schema, 1)
@@ -194,7 +172,7 @@ class NearMatching(BundleHost[NearStore]):
         return list(zip(self._rows.within[rows].tolist(), since.tolist(), strict=True))
 
     def _new_store(self, window: int) -> NearStore:
-        store = NearStore(self._meter, self._rows)
+        store = NearStore(0, self._meter, self._rows)
         if self._pattern.budget is not None:
             store.history = NearHistory(window, self._key_texts)
         return store
@@ -224,7 +202,7 @@ class NearMatching(BundleHost[NearStore]):
         for key, vector, draft in made:
             if rows := draft.rows & store.rows:
                 trail = store.trail_of(key, draft, rows)
-                store.keep(key, store.cells.setdefault(key, {}), vector, vector, draft, trail, rows, vector)
+                store.keep(key, store.cells(key), vector, vector, draft, trail, rows, 0)
                 errors = self._automaton.lacking(vector)
                 if errors is not None:
                     ending = Ending(time, time - store.window, time, time, key, errors=errors)
@@ -243,7 +221,7 @@ class NearMatching(BundleHost[NearStore]):
         if not rows:
             return drafts, before
         event = self._kept(one)
-        for vector, cell in store.cells.get(one.key, {}).items():
+        for vector, cell in store.cells(one.key).items() if one.key in store.parts else ():
             stop = cell.before(event[0])
             if not stop or cell.entries[stop - 1].top < event[1] - store.window:
                 continue
@@ -295,15 +273,15 @@ class NearMatching(BundleHost[NearStore]):
 
     def _codes(self, store: NearStore) -> Iterable[Any]:
         told = store.history.told if store.history is not None else {}
-        return (value for key in (*store.cells, *told) for value in key)
+        return (value for key in (*store.parts, *told) for value in key)
 
     def _events(self, store: NearStore) -> Iterator[tuple[int, EventTuple]]:
         return ((0, event) for trail in store.trails() for event in trail.events)
 
     def _saved(self, store: NearStore) -> Iterator[tuple[KeyValues, SavedPart]]:
-        for key, cells in store.cells.items():
+        for key in store.parts:
             writer = self._writer()
-            some = [[vector, writer.entries(cell.entries)] for vector, cell in cells.items()]
+            some = [[vector, writer.entries(cell.entries)] for vector, cell in store.cells(key).items()]
             yield key, writer.done(vectors=some, passed=store.passed)
         if store.history is not None:
             yield from saved_history(store, store.history, self._writer)
@@ -319,4 +297,4 @@ class NearMatching(BundleHost[NearStore]):
             cell.entries = reader.lists[entries]
             cell.without(0)
             if cell.entries and cell.entries[-1].top >= store.low:
-                store.adopt_cell(key, merge_cell(store.cells.setdefault(key, {}), cell), vector)
+                store.adopt_cell(key, merge_cell(store.cells(key), cell), 0)

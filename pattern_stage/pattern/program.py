@@ -625,9 +625,8 @@ class PatternProgram:
         codes = []
         for register in self.layouts[after]:
             if register.variable == after:
-                write = rows.take_code if before == after else rows.begin_code
                 # What an update reads is as it was before the event.
-                codes.append(write(register, self._at(after)))
+                codes.append(rows.update_code(register, self._at(after), first=before != after))
             else:
                 codes.append(self._at(before)(register))
         return self._writer.compiled("V, E", f"({', '.join(codes)}{',' * bool(codes)})")

@@ -335,57 +335,34 @@ def register_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
     }
 
 
-def begin_code(register: Register, place: Callable[[Register], str]) -> str:
-    """Returns Python for a register at its variable's first event."""
+_TUPLES = "{at} | {{{tuple}}}"
+
+_UPDATES: dict[RegisterKind, tuple[str, str]] = {
+    "first": ("{0}", "{at}"),
+    "last": ("{0}", "{0}"),
+    "min": ("{0}", "least({at}, {0})"),
+    "max": ("{0}", "most({at}, {0})"),
+    "count": ("1.0", "{at} + 1.0"),
+    "known": ("({known})", "{at} + ({known})"),
+    "sum": ("grown((0,), {0})", "grown({at}, {0})"),
+    "argmax": ("better(None, {is_text}, {0}, {1})", "better({at}, {is_text}, {0}, {1})"),
+    "every": ("frozenset(({tuple},))", _TUPLES),
+    "each": ("frozenset()", _TUPLES),
+}
+"""By kind, Python for a register at the first event of its variable, and at a further one, from its value `at`."""
+
+
+def update_code(register: Register, place: Callable[[Register], str], *, first: bool) -> str:
+    """Returns Python for a register at an event of its variable."""
+    begin, take = _UPDATES[register.kind]
     slots = [f"E[{slot}]" for slot in register.slots]
-    match register.kind:
-        case "first" | "last" | "min" | "max":
-            return slots[0]
-        case "count":
-            return "1.0"
-        case "known":
-            return f"({_known(slots[0], register.kinds[0])})"
-        case "sum":
-            return f"grown((0,), {slots[0]})"
-        case "argmax":
-            return f"better(None, {register.kinds[0] == 'string'}, {', '.join(slots)})"
-        case "every":
-            return f"frozenset(({_tuple(register, place)},))"
-        case "each":
-            return "frozenset()"
-
-
-def take_code(register: Register, place: Callable[[Register], str]) -> str:
-    """Returns Python for a register at a further event of its variable."""
-    at, slots = place(register), [f"E[{slot}]" for slot in register.slots]
-    match register.kind:
-        case "first":
-            return at
-        case "last":
-            return slots[0]
-        case "count":
-            return f"{at} + 1.0"
-        case "known":
-            return f"{at} + ({_known(slots[0], register.kinds[0])})"
-        case "sum":
-            return f"grown({at}, {slots[0]})"
-        case "min":
-            return f"least({at}, {slots[0]})"
-        case "max":
-            return f"most({at}, {slots[0]})"
-        case "argmax":
-            return f"better({at}, {register.kinds[0] == 'string'}, {', '.join(slots)})"
-        case "every" | "each":
-            return f"{at} | {{{_tuple(register, place)}}}"
-
-
-def _known(slot: str, kind: Kind) -> str:
-    return f"1.0 if {slot} != {NULL_TEXT} else 0.0" if kind == "string" else f"1.0 if {slot} == {slot} else 0.0"
-
-
-def _tuple(register: Register, place: Callable[[Register], str]) -> str:
-    codes = [f"E[{part.slot}]" if part.read is None else part.read.code(place) for part in register.parts]
-    return f"({', '.join(codes)},)"
+    fields = [f"E[{part.slot}]" if part.read is None else part.read.code(place) for part in register.parts]
+    is_text = register.kinds[:1] == ("string",)
+    slot = slots[0] if slots else ""
+    known = f"1.0 if {slot} {f'!= {NULL_TEXT}' if is_text else f'== {slot}'} else 0.0"
+    return (begin if first else take).format(
+        *slots, at="" if first else place(register), known=known, is_text=is_text, tuple=f"({', '.join(fields)},)"
+    )
 
 
 # ---------------------------------------------------------------- sums

@@ -5,16 +5,15 @@ are reported. Rows of one pattern share runs if they have one window, or any whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE, deadline
 from pattern_stage.columns import Flow, no_flow
-from pattern_stage.lineage import Lineage
-from pattern_stage.operators import Meter
+from pattern_stage.operators import Meter, MOpContext
 from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
 from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, LateKills, ResultBuilder
 from pattern_stage.pattern.host import BundleHost
@@ -23,7 +22,7 @@ from pattern_stage.pattern.match import KeyState, MatchCandidate, Roles
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex
 from pattern_stage.pattern.state import PartReader, SavedPart, register_codes
-from pattern_stage.pattern.trails import Ages, ExpiringRun, KeptTrails
+from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.plan import Rows
 from pattern_stage.values import Texts
 from xscl.algebra.events import Pattern
@@ -35,14 +34,15 @@ Consumed = tuple[CellTable, Cell, int, int]
 """A cell and its table; runs of some rows that end before a time are removed."""
 
 
-class KeptRuns(KeptTrails):
+class RunStore(KeptTrails):
+    """The runs of some rows, and their step by an epoch."""
+
     def __init__(
         self, program: PatternProgram, roles: Roles, window: int, meter: Meter, rows: Rows, *, merged: bool = True
     ) -> None:
         """Without `merged`, each run stays separate."""
         super().__init__(window, meter, rows)
         self.program, self.roles, self._merged = program, roles, merged
-        self.parts: dict[KeyValues, KeyState] = {}
         self._next = 0
         strategy = program.pattern.strategy
         self._consuming, self._contiguous = strategy == "next", strategy in ("strict", "partition")
@@ -64,17 +64,6 @@ class KeptRuns(KeptTrails):
         self._edges = edges
         """The edges by which an event is compared with runs: the place of their cells, its role, and the tests."""
 
-    def kept_cells(self) -> Iterator[Cell]:
-        for part in self.parts.values():
-            for cells in part.tables:
-                yield from cells.values()
-
-    def kept_beside(self, ages: Ages) -> None:
-        for part in self.parts.values():
-            for some in part.absent:
-                for event, rows in some:
-                    ages.add(rows & self.rows, event[0] + self._longer(), 1)
-
     # ------------------------------------------------------------ time
 
     def pass_until(self, time: int) -> list[Bundle]:
@@ -85,7 +74,7 @@ class KeptRuns(KeptTrails):
                 for key in dict.fromkeys(key for key, one, _ in some if one == "pending"):
                     self._find_pending(key, start)
                 told += self.end_found()
-            self._expire(start + 1, some)
+            self.expire(start + 1, some)
         return told
 
     def _find_pending(self, key: KeyValues, start: int) -> None:
@@ -111,62 +100,23 @@ class KeptRuns(KeptTrails):
         first = min(starts, default=None)
         return None if first is None else deadline(first, self.window)
 
-    def _expire(self, low: int, some: list[ExpiringRun]) -> None:
-        for key, one, state in some:
-            if one == "absent":
-                self._expire_absent(key, low)
-            if not isinstance(one, Cell) or (one.entries and one.entries[-1].top >= low):
-                continue
-            part = self.parts.get(key)
-            if part is not None:
-                cells = part.pending if state < 0 else part.cells[state]
-                if cells.get(one.name) is one:
-                    del cells[one.name]
-                    one.entries = []
-                if part.is_empty():
-                    del self.parts[key]
-
-    def _expire_absent(self, key: KeyValues, low: int) -> None:
-        part = self.parts.get(key)
-        if part is not None:
-            low -= self._longer()
-            part.absent = [[one for one in some if one[0][0] >= low] for some in part.absent]
-            if part.is_empty():
-                del self.parts[key]
-
-    def _longer(self) -> int:
-        """How much longer than runs negated events are kept: while matches wait that they may kill."""
+    @property
+    def longer(self) -> int:
+        """As long as matches wait that they may kill."""
         return self.window if self.trailing else 0
 
     # ------------------------------------------------------------ upkeep
 
-    def _change(self, key: KeyValues, tables: Iterable[CellTable], change: Callable[[Cell], object]) -> None:
-        """Changes cells of a key, and drops what is empty then."""
-        for cells in tables:
-            for name, cell in list(cells.items()):
-                change(cell)
-                if not cell.entries:
-                    del cells[name]
-        if self.parts[key].is_empty():
-            del self.parts[key]
-
     def _cut(self, key: KeyValues, begin: int) -> None:
         """Ends the runs of a key that are not continued by an event that begins at `begin`."""
-        self._change(key, self.parts[key].cells, lambda cell: cell.take(cell.before(begin), EVERY))
-
-    def remove_rows(self, gone: int) -> None:
-        self.rows &= ~gone
-        self.block.remove_rows(gone)
-        for key, part in list(self.parts.items()):
-            part.absent = [[(one, of & ~gone) for one, of in some if of & ~gone] for some in part.absent]
-            self._change(key, part.tables, lambda cell: cell.without(gone))
+        self.change(key, self.parts[key].cells, lambda cell: cell.take(cell.before(begin), EVERY))
 
     def drop_rows(self, key: KeyValues, rows: int) -> None:
         """Ends all runs of rows with a key; for strict contiguity, with all keys."""
         rows = rows if rows != self.rows else EVERY
         for one in list(self.parts) if self._strict else [key]:
             if one in self.parts:
-                self._change(one, self.parts[one].tables, lambda cell: cell.take(len(cell.entries), rows))
+                self.change(one, self.parts[one].tables, lambda cell: cell.take(len(cell.entries), rows))
 
     def adopt(self, key: KeyValues, part: KeyState, trails: Sequence[Trail], passed: int) -> None:
         """Adopts a saved part, which may have other rows than the key has already, and its trails, without what had
@@ -184,13 +134,11 @@ class KeptRuns(KeptTrails):
             self.add_weight(len(some))
             own.absent[at] = sorted([*own.absent[at], *some], key=lambda one: one[0][1])
             for event, _ in some:
-                self.watch(event[0] + self._longer(), key, "absent")
+                self.watch(event[0] + self.longer, key, "absent")
         if own.is_empty():
             del self.parts[key]
 
-
-class RunStore(KeptRuns):
-    """The runs of some rows, and their step by an epoch."""
+    # ------------------------------------------------------------ an epoch
 
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         """Processes the events of an epoch. Returns what became known since the previous one, and in it."""
@@ -438,7 +386,7 @@ class RunStore(KeptRuns):
             for arrival in arrivals:
                 if rows := arrival.masks[self.roles.negations[at]] & self.rows:
                     part.absent[at].append((arrival.event, rows))
-                    self.watch(arrival.event[0] + self._longer(), key, "absent")
+                    self.watch(arrival.event[0] + self.longer, key, "absent")
                     self.add_weight(1)
         if part.is_empty():
             del self.parts[key]
@@ -484,26 +432,14 @@ class RunMatching(BundleHost[RunStore]):
     depends on the window only by its span, so runs use the greatest. Where something becomes known at a window's end,
     or depends on earlier events, each window has its own runs."""
 
-    def __init__(
-        self,
-        definitions: Sequence[Pattern],
-        rows: Rows,
-        texts: Texts,
-        lineage: Lineage,
-        index: MakeIndex,
-        meter: Meter,
-        *,
-        merged: bool = True,
-    ) -> None:
-        """Without `merged`, runs with equal memory stay separate: the paper's basic algorithm."""
-        pattern, slots = definitions[0], EventSlots()
+    def __init__(self, context: MOpContext) -> None:
+        pattern, texts, slots = cast(Pattern, context.definitions[0]), context.texts, EventSlots()
         self._program = program = PatternProgram(pattern, texts, slots)
-        absent = [one.stream for one in program.negations]
-        super().__init__(pattern, rows, texts, lineage, meter, program.streams, absent)
-        self._merged, self._whole = merged, pattern.strategy == "strict"
-        roles, self._role_places = _roles(program, self._schemas, texts, index)
+        super().__init__(context, program.streams, [one.stream for one in program.negations])
+        self._merged, self._whole = context.merged, pattern.strategy == "strict"
+        roles, self._role_places = _roles(program, self._schemas, texts, context.index)
         conditions = Conditions(pattern, texts, slots)
-        self._found = ResultBuilder(pattern, texts, slots, lineage)
+        self._found = ResultBuilder(pattern, texts, slots, context.lineage)
         self._late = LateKills(program, conditions)
         self._take_roles(roles, slots, all_events=pattern.strategy in ("strict", "partition"))
         self._settles = bool(self._late) or pattern.apart

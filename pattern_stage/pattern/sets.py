@@ -14,14 +14,13 @@ from common.bounds import deadline
 from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import is_alone, of_event
-from pattern_stage.lineage import Lineage
-from pattern_stage.operators import Meter
+from pattern_stage.operators import MOpContext
 from pattern_stage.pattern.found import Conditions, Kills, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.masks import EventTuple, expanded, rows_to_mask
 from pattern_stage.pattern.match import MatchTable, SetMatch
 from pattern_stage.pattern.program import EventSlots
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, scalar_functions
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, scalar_functions
 from pattern_stage.pattern.set_search import (
     BufferedEvent,
     EarliestSearch,
@@ -32,8 +31,7 @@ from pattern_stage.pattern.set_search import (
     is_sound,
 )
 from pattern_stage.pattern.state import PartReader, SavedPart
-from pattern_stage.plan import Rows
-from pattern_stage.values import Texts, Writer
+from pattern_stage.values import Writer
 from xscl.algebra.events import Attribute, OfItem, Pattern
 
 _AT_ONCE = 256
@@ -45,18 +43,17 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
     variable accepts them, alone and by key; nothing is tried before each variable has candidates in the order of the
     groups (phase 1 of match windows)."""
 
-    def __init__(
-        self, definitions: Sequence[Pattern], rows: Rows, texts: Texts, lineage: Lineage, index: MakeIndex, meter: Meter
-    ) -> None:
-        self._pattern = pattern = definitions[0]
-        super().__init__(pattern, rows, texts, lineage, meter)
+    def __init__(self, context: MOpContext) -> None:
+        super().__init__(context)
+        self._pattern = pattern = cast(Pattern, context.definitions[0])
+        texts = context.texts
         self._is_late = pattern.is_late
         slots = EventSlots()
         self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
         self._negated = [at for at, one in enumerate(pattern.variables) if one.negated]
         self._inputs = [int(one.source.stream) for one in pattern.variables]
         conditions = Conditions(pattern, texts, slots)
-        self._found = ResultBuilder(pattern, texts, slots, lineage)
+        self._found = ResultBuilder(pattern, texts, slots, context.lineage)
         alone = [one for one in (*pattern.conjuncts, *pattern.kills) if is_alone(one, pattern)]
         rest = [one for one in pattern.conjuncts if not is_alone(one, pattern)]
         self._tests = [conditions.condition(one.condition, one.names) for one in rest]
@@ -67,7 +64,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
                 self._schemas[self._inputs[at]],
                 [of_event(one) for one in alone if one.variable == at],
                 texts,
-                index,
+                context.index,
             )
             for at in (*self._positive, *self._negated)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Literal
 
@@ -14,10 +14,10 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import Cell
+from pattern_stage.pattern.cells import Cell, CellTable
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, bundles
 from pattern_stage.pattern.masks import Draft, Trail, mask_to_rows, rows_to_mask, top_of
-from pattern_stage.pattern.match import KeptRows, Tally
+from pattern_stage.pattern.match import KeptRows, KeyState, Tally
 from pattern_stage.pattern.rows import KeyValues
 from pattern_stage.plan import Rows
 
@@ -68,10 +68,11 @@ ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
 
 
 class KeptTrails(KeptRows):
-    """The runs of some rows."""
+    """The runs of some rows, by key."""
 
     def __init__(self, window: int, meter: Meter, rows: Rows) -> None:
         super().__init__(window, meter)
+        self.parts: dict[KeyValues, KeyState] = {}
         self.windows = RowWindows(rows)
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
         """Items by the begin of their latest run."""
@@ -85,12 +86,11 @@ class KeptTrails(KeptRows):
         """Weight created in this epoch, and its bound before a row may exceed the limit."""
         self.found = AtOnce(meter.limits.matches, self.windows)
 
-    @abstractmethod
     def kept_cells(self) -> Iterator[Cell]:
         """Yields all cells."""
-
-    def kept_beside(self, ages: Ages) -> None:
-        """Counts what is kept beside cells."""
+        for part in self.parts.values():
+            for cells in part.tables:
+                yield from cells.values()
 
     @abstractmethod
     def pass_until(self, time: int) -> list[Bundle]:
@@ -111,7 +111,32 @@ class KeptTrails(KeptRows):
                 if one.start >= self.low:
                     yield one.rows, 1
 
+    def change(self, key: KeyValues, tables: Iterable[CellTable], change: Callable[[Cell], object]) -> None:
+        """Changes cells of a key, and drops what is empty then."""
+        for cells in tables:
+            for name, cell in list(cells.items()):
+                change(cell)
+                if not cell.entries:
+                    del cells[name]
+        self.drop_empty(key)
+
+    def drop_empty(self, key: KeyValues) -> None:
+        if self.parts[key].is_empty():
+            del self.parts[key]
+
+    def remove_rows(self, gone: int) -> None:
+        self.rows &= ~gone
+        self.block.remove_rows(gone)
+        for key, part in list(self.parts.items()):
+            part.absent = [[(one, of & ~gone) for one, of in some if of & ~gone] for some in part.absent]
+            self.change(key, part.tables, lambda cell: cell.without(gone))
+
     # ------------------------------------------------------------ time
+
+    @property
+    def longer(self) -> int:
+        """How much longer than runs negated events are kept."""
+        return 0
 
     @property
     def low(self) -> int:
@@ -139,6 +164,21 @@ class KeptTrails(KeptRows):
             for _, one, _ in gone:
                 if isinstance(one, Trail):
                     one.segments = []
+
+    def expire(self, low: int, some: list[ExpiringRun]) -> None:
+        """Drops of these items what began before a time."""
+        for key, one, place in some:
+            part = self.parts.get(key)
+            if part is None:
+                continue
+            if one == "absent":
+                part.absent = [[one for one in some if one[0][0] >= low - self.longer] for some in part.absent]
+            elif isinstance(one, Cell) and not (one.entries and one.entries[-1].top >= low):
+                cells = part.tables[place]
+                if cells.get(one.name) is one:
+                    del cells[one.name]
+                    one.entries = []
+            self.drop_empty(key)
 
     def begin(self) -> None:
         """Begins an interval: earlier results are no longer referenced."""
@@ -235,7 +275,10 @@ class KeptTrails(KeptRows):
             for _, t0, rows in cell.kills:
                 if t0 > oldest:
                     ages.add(rows & self.rows, t0, 1)
-        self.kept_beside(ages)
+        for part in self.parts.values():
+            for some in part.absent:
+                for event, rows in some:
+                    ages.add(rows & self.rows, event[0] + self.longer, 1)
         counts = ages.counts(self.passed, self.windows)
         most = self._meter.limits.partial
         self._room = most - int(counts[counts <= most].max(initial=0))
