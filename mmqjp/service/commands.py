@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from common.errors import InputError
 from feeds.documents import Now, now_us
@@ -26,13 +26,13 @@ from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log, NullLog
-from mmqjp.service.spool import Command, CommandResult, Spool, explain_queries
+from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, explain_queries, text_argument
 from mmqjp.service.sql_question import RUN_BESIDE, answer_question, question_of
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, read_sink, read_start, refuse_same_path
 from mmqjp.sinks.kinds import Kinds, shown_target
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.positions import SinkControl, SinkOfFile, SinkState
+from mmqjp.sinks.positions import SinkOfFile, SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets
 from mmqjp.sinks.sink import JobEvent, Message, ReadOutputs, Receiver, Sink
 from mmqjp.state.choice import InUse, holder_of, is_held
@@ -46,16 +46,12 @@ LOOKED_THROUGH = 20_000
 """Maximum number of outputs scanned per page, as arriving documents wait meanwhile."""
 
 
-class BadRequest(InputError, ValueError):
-    """An invalid request for a page of matches."""
-
-
 def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the first selected matches numbered above `after`, and the `after` of the next page (None: the end).
-    Raises BadRequest."""
+    Raises BadCommand."""
     name, since, last = arguments.get("name"), arguments.get("since"), arguments.get("after")
     if not isinstance(name, str | None) or not isinstance(since, int | None) or not isinstance(last, int):
-        raise BadRequest("a page of matches is asked for by a name, a time since, and the number after which it begins")
+        raise BadCommand("a page of matches is asked for by a name, a time since, and the number after which it begins")
     wanted, found = MatchFilter(name, since), list[Output]()
     for output in islice(engine.outputs(last), LOOKED_THROUGH):
         last = output.seq
@@ -91,37 +87,23 @@ MOST_FAILED = 1_000
 """Maximum number of failed deliveries listed, the newest ones."""
 
 
-AnswersOf = Callable[[object], Mapping[str, str]]
-"""Turns the result of the current command into its answer by id, to be committed with its changes."""
-
-_Lookup = Callable[[Mapping[str, Any]], object]
-_SinkChange = Callable[[Mapping[str, Any], AnswersOf], object]
-
-
-class Sinks(SinkControl, Protocol):
-    """The sinks of a service, with their definitions."""
-
-    def definition(self, name: str) -> SinkDefinition:
-        """Raises UnknownSink."""
-
-
 class SinkCommands:
     """Runs sink commands. Only for the thread that holds the store."""
 
     def __init__(
-        self, engine: Session, sinks: Sinks, secrets: Secrets, state: Path, read_tables: Callable[[], SinkTables]
+        self, engine: Session, sinks: SinkManager, secrets: Secrets, state: Path, read_tables: Callable[[], SinkTables]
     ) -> None:
         """`read_tables` reloads the configuration files."""
         self._engine, self._sinks, self._secrets, self._state = engine, sinks, secrets, state
         self._read_tables = read_tables
-        self._looks: Mapping[str, _Lookup] = {
+        self._looks: Mapping[str, _SinkCommand] = {
             SINKS: self._list,
             "sinks-secrets": lambda _: secrets.names(),
-            "sinks-test": self._test,
-            "sinks-tested": self._tested,
+            "sinks-test": _of_sink(sinks.test),
+            "sinks-tested": lambda arguments: sinks.tested(text_argument(arguments, "name")),
             "sinks-failed": self._failed,
         }
-        self._changes: Mapping[str, _SinkChange] = {
+        self._changes: Mapping[str, _SinkCommand] = {
             "sinks-add": self._add,
             "sinks-set": self._set,
             "sinks-pause": _of_sink(sinks.pause),
@@ -137,16 +119,18 @@ class SinkCommands:
         if (look := self._looks.get(command.do)) is not None:
             return look(command.arguments)
         if (change := self._changes.get(command.do)) is None:
-            raise BadSink(f"unknown command {command.do!r}")
+            raise BadCommand(f"unknown command {command.do!r}")
         if (known := self._engine.answer_to(command.id)) is not None:
             return CommandResult.from_json(known).result
-        return change(command.arguments, lambda result: {command.id: CommandResult(result).to_json()})
+        result = change(command.arguments)
+        self._sinks.save({command.id: CommandResult(result).to_json()})
+        return result
 
     def _list(self, arguments: Mapping[str, Any]) -> object:
         name = arguments.get("name")
         if name is None:
             return [self._shown(state) for state in self._sinks.list()]
-        definition = self._sinks.definition(_sink_argument(arguments, "name"))
+        definition = self._sinks.definition(text_argument(arguments, "name"))
         (state,) = [state for state in self._sinks.list() if state.name == definition.name]
         return self._shown(state) | {"file": definition.file or None, "definition": dict(definition.table)}
 
@@ -155,19 +139,19 @@ class SinkCommands:
         queries = list(definition.queries) or ["*"]
         return state.to_dict() | {"queries": queries, "to": shown_target(definition, self._secrets)}
 
-    def _add(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        definition = self._read(_sink_argument(arguments, "name"), _table(arguments))
-        self._sinks.add(definition, answers(definition.name))
+    def _add(self, arguments: Mapping[str, Any]) -> object:
+        definition = self._read(text_argument(arguments, "name"), _table(arguments))
+        self._sinks.add(definition)
         return definition.name
 
-    def _set(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+    def _set(self, arguments: Mapping[str, Any]) -> object:
         """Changes some keys; null resets one to its default."""
-        name = _sink_argument(arguments, "name")
+        name = text_argument(arguments, "name")
         known = self._sinks.definition(name)
         if not known.is_live:
             place = f"the sink {name} is defined in {known.file}"
             raise SinkOfFile(f"{place}: change it there, and run mmqjp sinks reload")
-        self._sinks.set(self._read(name, merge_changes(known.table, _table(arguments))), answers(name))
+        self._sinks.set(self._read(name, merge_changes(known.table, _table(arguments))))
         return name
 
     def _read(self, name: str, table: Mapping[str, Any]) -> SinkDefinition:
@@ -176,15 +160,8 @@ class SinkCommands:
         self._secrets.check(named_secrets(definition.options))
         return definition
 
-    def _test(self, arguments: Mapping[str, Any]) -> object:
-        self._sinks.test(name := _sink_argument(arguments, "name"))
-        return name
-
-    def _tested(self, arguments: Mapping[str, Any]) -> object:
-        return self._sinks.tested(_sink_argument(arguments, "name"))
-
     def _failed(self, arguments: Mapping[str, Any]) -> object:
-        name = self._sinks.definition(_sink_argument(arguments, "name")).name  # which has no quotes
+        name = self._sinks.definition(text_argument(arguments, "name")).name  # which has no quotes
         end = f"WHERE sink = '{name}' ORDER BY noted_at DESC, {{}} DESC LIMIT {MOST_FAILED}"
         undelivered = f"SELECT seq, id, tries, reason, noted_at FROM undelivered {end.format('seq')}"
         gaps = f"SELECT first, last, count, reason, noted_at FROM gaps {end.format('first')}"
@@ -193,22 +170,24 @@ class SinkCommands:
             "gaps": self._engine.sql(gaps, trusted=True).to_pylist(),
         }
 
-    def _replay(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        start = read_start(_sink_argument(arguments, "from"))
-        return self._sinks.replay(_sink_argument(arguments, "name"), start, answers)
+    def _replay(self, arguments: Mapping[str, Any]) -> object:
+        return self._sinks.replay(text_argument(arguments, "name"), read_start(text_argument(arguments, "from")))
 
-    def _reload(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+    def _reload(self, arguments: Mapping[str, Any]) -> object:
         tables = self._read_tables()
-        self._sinks.reload(tables.sinks.values(), answers(names := sorted(tables.sinks)))
+        self._sinks.reload(tables.sinks.values())
         self._secrets.renew(tables.secrets)
-        return names
+        return sorted(tables.sinks)
 
 
-def _of_sink(change: Callable[[str, Mapping[str, str]], None]) -> _SinkChange:
-    """Returns a command that changes a sink given by its name, and returns that."""
+_SinkCommand = Callable[[Mapping[str, Any]], object]
 
-    def run(arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        change(name := _sink_argument(arguments, "name"), answers(name))
+
+def _of_sink(do: Callable[[str], None]) -> _SinkCommand:
+    """Returns a command about a sink given by its name, which it returns."""
+
+    def run(arguments: Mapping[str, Any]) -> object:
+        do(name := text_argument(arguments, "name"))
         return name
 
     return run
@@ -224,15 +203,9 @@ def merge_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     return {key: value for key, value in {**table, **changes}.items() if value is not None}
 
 
-def _sink_argument(arguments: Mapping[str, Any], name: str) -> str:
-    if not isinstance(found := arguments.get(name), str):
-        raise BadSink(f"the command lacks its {name}")
-    return found
-
-
 def _table(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(found := arguments.get("table"), Mapping):
-        raise BadSink("the command lacks its table")
+        raise BadCommand("the command lacks its table")
     return found
 
 
@@ -246,10 +219,6 @@ _Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], object]
 RunSinks = Callable[[Session, Command], object]
 """Runs a sink command and returns its result."""
-
-
-class BadCommand(InputError, ValueError):
-    """A command is unknown or lacks an argument."""
 
 
 def no_sinks(engine: Session, command: Command) -> object:
@@ -320,27 +289,20 @@ def _logged(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 def _subscribe(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
     add, backfill = bool(arguments.get("add")), bool(arguments.get("backfill"))
-    engine.subscribe(_command_argument(arguments, "text"), add=add, backfill=backfill, metadata_for=metadata_for)
+    engine.subscribe(text_argument(arguments, "text"), add=add, backfill=backfill, metadata_for=metadata_for)
 
 
 def _of_name(method: str) -> _Change:
     """Returns a command that changes the queries of a name by a method of the engine."""
 
     def run(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-        getattr(engine, method)(_command_argument(arguments, "name"), metadata_for=metadata_for)
+        getattr(engine, method)(text_argument(arguments, "name"), metadata_for=metadata_for)
 
     return run
 
 
-def _command_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """Returns a text argument. Raises BadCommand if it is missing or no text."""
-    if not isinstance(found := arguments.get(name), str):
-        raise BadCommand(f"the command lacks its {name}")
-    return found
-
-
 def _revoke_feed_link(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-    name = _command_argument(arguments, "name")
+    name = text_argument(arguments, "name")
     revoked = {setting_of(name): str(_revoked(engine, name) + 1)}
     engine.commit_metadata(replace(metadata_for([name]), settings=revoked))
 
@@ -369,7 +331,7 @@ def _summary(name: str, queries: list[Subscription]) -> dict[str, object]:
 
 
 def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
-    name = _command_argument(arguments, "name")
+    name = text_argument(arguments, "name")
     queries = engine.registry.named(name)
     if not queries:
         raise unknown_query(name, engine.registry)
@@ -406,11 +368,11 @@ LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
     "show": _show,
     STATUS: lambda engine, _: store_status(engine).to_dict(),
-    "feed-link": lambda engine, arguments: _revoked(engine, _command_argument(arguments, "name")),
+    "feed-link": lambda engine, arguments: _revoked(engine, text_argument(arguments, "name")),
     "counters": _counters,
     MATCHES: page_of_matches,
     SHARING: lambda engine, _: summarise_sharing(engine).to_dict(),
-    EXPLAIN: lambda engine, arguments: explain_queries(engine, _command_argument(arguments, "name")).to_dict(),
+    EXPLAIN: lambda engine, arguments: explain_queries(engine, text_argument(arguments, "name")).to_dict(),
 }
 """Read-only commands that run between two batches."""
 

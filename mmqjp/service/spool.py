@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from common.errors import InputError
 from common.files import make_inside, make_state
 from common.files import write_whole as _write
 from common.tools import JsonRecord
@@ -78,6 +79,17 @@ class Command:
     id: str
     do: str
     arguments: Mapping[str, Any]
+
+
+class BadCommand(InputError, ValueError):
+    """A command is unknown, or an argument is missing or unusable."""
+
+
+def text_argument(arguments: Mapping[str, Any], name: str) -> str:
+    """Returns a text argument. Raises BadCommand if it is missing or no text."""
+    if not isinstance(found := arguments.get(name), str):
+        raise BadCommand(f"the command lacks its {name}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from common.errors import InputError
 from join_stage.store.protocol import Bounds, Question, QuestionInterrupted
 from mmqjp.backtest.script import BacktestEnded, StoreBacktest, prepared
 from mmqjp.engine import Session
@@ -23,7 +22,7 @@ from mmqjp.present.output_why import why_output
 from mmqjp.present.why_not import explain_missing_output, query_funnel
 from mmqjp.process import QUESTION_THREAD
 from mmqjp.service.log import Log, column_values
-from mmqjp.service.spool import Command, CommandResult, Spool, explained_text
+from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, explained_text, text_argument
 from mmqjp.tables.lookup import SelectFn
 
 BACKTEST = "backtest"
@@ -77,10 +76,6 @@ MOST_DOCUMENTS = 20
 _SelectLookup = Callable[[SelectFn, Mapping[str, Any]], object]
 
 
-class BadQuestion(InputError, ValueError):
-    """A question lacks an argument."""
-
-
 class SelectQuestion:
     """A question answered by SELECTs, in any thread. It may be interrupted between and within them."""
 
@@ -118,9 +113,9 @@ def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
     result. Without documents, returns the query's funnels, a `mmqjp.present.why_not.QueryFunnels`."""
     documents = arguments.get("documents") or []
     if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
-        raise BadQuestion("the documents of the question are no list of texts")
+        raise BadCommand("the documents of the question are no list of texts")
     if len(documents) > MOST_DOCUMENTS:
-        raise BadQuestion(f"{len(documents)} documents are named, and {MOST_DOCUMENTS} are looked at")
+        raise BadCommand(f"{len(documents)} documents are named, and {MOST_DOCUMENTS} are looked at")
     name = text_argument(arguments, "query")
     return (explain_missing_output(select, name, documents) if documents else query_funnel(select, name)).to_dict()
 
@@ -129,15 +124,8 @@ def _explain_text(select: SelectFn, arguments: Mapping[str, Any]) -> object:
     """Explains the queries of a `text`, registered or not: a list by name of `mmqjp.service.spool.Explained`."""
     text = text_argument(arguments, "text")
     if len(text) > LONGEST_TEXT:
-        raise BadQuestion(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are explained")
+        raise BadCommand(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are explained")
     return [one.to_dict() for one in explained_text(text)]
-
-
-def text_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """Returns a text argument. Raises BadQuestion if it is missing or no text."""
-    if not isinstance(found := arguments.get(name), str):
-        raise BadQuestion(f"the question lacks its {name}")
-    return found
 
 
 BESIDE: Mapping[str, _SelectLookup] = {WHY: _why, WHY_NOT: _why_not, EXPLAIN_TEXT: _explain_text}

@@ -18,44 +18,6 @@ from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Receiver, Sink, Warn
 
 
-def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
-    """Raises OSError and SecretError if the sink is unusable as configured."""
-    # Each is imported here, since it brings libraries that only its kind needs.
-    match definition.options:
-        case CommandOptions() as options:
-            from mmqjp.sinks.webhook import CommandReceiver
-
-            return CommandReceiver(options, secrets)
-        case MailOptions() as options:
-            from mmqjp.sinks.webhook import MailReceiver
-
-            return MailReceiver(options, secrets)
-        case WebhookOptions() as options:
-            from mmqjp.sinks.webhook import WebhookReceiver
-
-            return WebhookReceiver(options, secrets)
-    raise AssertionError(f"{definition.kind} is no push kind")
-
-
-def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = lambda text: None) -> Sink:
-    """Opens a file sink at a stored position. `warn` reports changes by others. Raises OSError."""
-    options = definition.options
-    if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions | AtomOptions):
-        options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
-    match options:
-        case JsonlOptions():
-            return GrowingFile(options.path, position, warn)
-        case ParquetOptions():
-            from mmqjp.sinks.parquet import ParquetSink
-
-            return ParquetSink(options, position, warn)
-        case AtomOptions():
-            from mmqjp.sinks.atom import AtomSink
-
-            return AtomSink(definition.name, options, position, warn)
-    raise AssertionError(f"{definition.kind} is no kind of files")
-
-
 class Kinds:
     """Opens sinks for the deliverer, with the secrets they name."""
 
@@ -63,12 +25,36 @@ class Kinds:
         self._secrets = secrets
 
     def receiver(self, definition: SinkDefinition) -> Receiver:
-        """Raises OSError and SecretError."""
+        """Raises OSError and SecretError if the sink is unusable as configured."""
+        from mmqjp.sinks import webhook  # which brings libraries that only push kinds need
+
         self._secrets.check(named_secrets(definition.options))
-        return open_receiver(definition, self._secrets)
+        match definition.options:
+            case CommandOptions() as options:
+                return webhook.CommandReceiver(options, self._secrets)
+            case MailOptions() as options:
+                return webhook.MailReceiver(options, self._secrets)
+            case WebhookOptions() as options:
+                return webhook.WebhookReceiver(options, self._secrets)
+        raise AssertionError(f"{definition.kind} is no push kind")
 
     def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        return open_file_sink(definition, position, warn)
+        """Raises OSError."""
+        options = definition.options
+        if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions | AtomOptions):
+            options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
+        match options:
+            case JsonlOptions():
+                return GrowingFile(options.path, position, warn)
+            case ParquetOptions():
+                from mmqjp.sinks.parquet import ParquetSink
+
+                return ParquetSink(options, position, warn)
+            case AtomOptions():
+                from mmqjp.sinks.atom import AtomSink
+
+                return AtomSink(definition.name, options, position, warn)
+        raise AssertionError(f"{definition.kind} is no kind of files")
 
 
 def shown_target(definition: SinkDefinition, secrets: Secrets) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import random as random_number
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from common.errors import InputError
@@ -17,16 +18,13 @@ from mmqjp.sinks.definition import SECOND, SinkDefinition, Start, check_delivera
 from mmqjp.sinks.deliverer import Opener, SinkScheduler
 from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
-    NO_ANSWERS,
     REMOVED,
-    CountAnswers,
     Course,
     Notes,
     SinkExists,
     SinkOfFile,
     SinkState,
     UnknownSink,
-    definition_setting,
 )
 from mmqjp.sinks.sink import Jobs
 from mmqjp.tables.schema import GapRow, Owed
@@ -54,7 +52,8 @@ class NotASink(InputError, ValueError):
 
 
 class SinkManager:
-    """The sinks of a service: `definitions` of the configuration file, and stored live ones."""
+    """The sinks of a service: `definitions` of the configuration file, and stored live ones. Changes raise UnknownSink,
+    SinkOfFile, SinkExists and NotASink, and last once `save` or the next batch has committed them."""
 
     def __init__(
         self,
@@ -74,6 +73,8 @@ class SinkManager:
         self._work = SinkScheduler(engine, opener, jobs, self._tell, now, random)
         kept = {key: value for key, value in engine.settings("sink").items() if value != REMOVED}
         self._stored, tables = _with_prefix(SINK_PREFIX, kept), _with_prefix(DEFINITION_PREFIX, kept)
+        self._settings: dict[str, str] = {}
+        """Settings to store, besides positions."""
         self._noted_at = now()
         for definition in definitions:
             self._open(definition)
@@ -85,7 +86,7 @@ class SinkManager:
                 self._open(read_live(name, json.loads(value)))
             except InputError as error:
                 self._tell(name, what=f"its stored definition cannot be read: {error}")
-        self._store(self.notes())
+        self.save()
 
     def _tell(self, sink: str, /, **fields: object) -> None:
         self._log.event("sink", name=sink, **fields)
@@ -96,7 +97,7 @@ class SinkManager:
         """Does what is possible without waiting, and stores positions that are due."""
         self._work.turn()
         if self.is_due():
-            self._store(self.notes())
+            self.save()
 
     def committed(self, outputs: Sequence[Output] = ()) -> None:
         """Must be called after outputs are committed. Without `outputs`, reads them from the store."""
@@ -104,11 +105,12 @@ class SinkManager:
 
     def notes(self) -> Notes:
         """Returns the changes to commit with the next batch."""
-        return Notes.of(self._work.courses, self._stored)
+        return Notes.of(self._work.courses, self._stored, self._settings)
 
     def noted(self, notes: Notes) -> None:
         """Must be called once notes are committed."""
         notes.were_stored(self._work.courses, self._stored)
+        self._settings = dict(self._settings.items() - notes.settings.items())
         self._noted_at = self._now()
 
     def is_due(self) -> bool:
@@ -132,7 +134,7 @@ class SinkManager:
             self._jobs.wait(WAIT)
             self._work.turn()
             if any(course.is_urgent for course in self._work.courses.values()):
-                self._store(self.notes())
+                self.save()
                 self._work.turn()
         self.save()
 
@@ -140,32 +142,33 @@ class SinkManager:
         self._work.close(CLOSED_AFTER)
         self.save()
 
-    def save(self) -> None:
-        self._store(self.notes())
-
-    def _store(self, notes: Notes, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        if (notes or answers) and not self._read_only:
+    def save(self, answers: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Commits all changes, together with `answers` to commands by id."""
+        if ((notes := self.notes()) or answers) and not self._read_only:
             self._engine.commit_metadata(replace(notes.metadata(), answers=answers))
             self.noted(notes)
 
     # ------------------------------------------------------------ for commands
 
     def list(self) -> list[SinkState]:
+        """Returns all states, by name."""
         return [course.shown() for _, course in sorted(self._work.courses.items())]
 
     def definition(self, name: str) -> SinkDefinition:
         return self._course(name).definition
 
-    def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+    def add(self, definition: SinkDefinition) -> None:
+        """Adds a sink, which begins where its definition says."""
         name = definition.name
         if name in self._work.courses:
             raise SinkExists(f"there is a sink {name} already: change it with mmqjp sinks set")
         check_deliverable(definition)
         self._stored.pop(name, None)
         self._open(definition)
-        self._save_definition(name, definition, answers)
+        self._note_definition(definition)
 
-    def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+    def set(self, definition: SinkDefinition) -> None:
+        """Replaces the definition of a sink of the same name and kind, which keeps its position."""
         course = self._live_course(definition.name)
         if course.definition.kind != definition.kind:
             raise NotASink(
@@ -174,20 +177,20 @@ class SinkManager:
             )
         check_deliverable(definition)
         self._change(course, definition)
-        self._save_definition(definition.name, definition, answers)
+        self._note_definition(definition)
 
-    def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+    def pause(self, name: str) -> None:
         course = self._course(name)
         course.pause()
         self._work.cancel(course)
-        self._store(self.notes(), answers)
 
-    def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+    def resume(self, name: str) -> None:
+        """Retries a paused, stopped or waiting sink at once."""
         self._course(name).resume()
-        self._store(self.notes(), answers)
 
     def test(self, name: str) -> None:
-        """Raises NotASink for a file sink."""
+        """Starts sending a message `mmqjp.test` without outputs. `tested` returns the result later. Raises NotASink for
+        a file sink."""
         course = self._course(name)
         if not course.definition.is_push:
             raise NotASink(f"the sink {name} writes files: only webhook, mail and command take a test message")
@@ -197,29 +200,31 @@ class SinkManager:
             raise NotASink(str(error)) from error
 
     def tested(self, name: str) -> str | None:
+        """Returns the result of the last test: None if pending, "" if acknowledged, else the reason."""
         self._course(name)
         return self._work.tested.get(name)
 
-    def replay(self, name: str, start: Start, answers: CountAnswers = lambda again: NO_ANSWERS) -> int:
+    def replay(self, name: str, start: Start) -> int:
+        """Delivers again from an output or a time on, and in any case what waits. Returns the number of outputs that
+        did not wait."""
         course = self._course(name)
         waiting = course.backlog.count
         self._work.committed()
         self._work.let_go(name)
         course.begin(min(self._before(start), course.acked), self._now())  # or what waits between would be lost
         self._work.recount(course)
-        again = course.backlog.count - waiting
-        self._store(self.notes(), answers(again))
-        return again
+        return course.backlog.count - waiting
 
-    def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+    def remove(self, name: str) -> None:
+        """Removes a sink and its position."""
         self._live_course(name)
-        notes = Notes(settings={SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED})
         self._work.remove(name)
-        self._store(notes, answers)
+        self._settings |= {SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED}
         self._stored.pop(name, None)
 
-    def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Sinks no longer defined keep their positions, in case they return."""
+    def reload(self, definitions: Iterable[SinkDefinition]) -> None:
+        """Applies the definitions of the configuration file. Sinks no longer defined keep their positions, in case they
+        return."""
         wanted = {definition.name: definition for definition in definitions}
         for name, definition in wanted.items():
             known = self._work.courses.get(name)
@@ -237,7 +242,6 @@ class SinkManager:
                 self._open(definition)
             elif self._work.courses[name].definition != definition:
                 self._change(self._work.courses[name], definition)
-        self._store(self.notes(), answers)
 
     # ------------------------------------------------------------ details
 
@@ -284,11 +288,10 @@ class SinkManager:
         self._work.remove(name)
         self._work.add(course)
 
-    def _save_definition(self, name: str, definition: SinkDefinition, answers: Mapping[str, str]) -> None:
-        notes = self.notes()
+    def _note_definition(self, definition: SinkDefinition) -> None:
         if definition.is_live:
-            notes.settings[DEFINITION_PREFIX + name] = definition_setting(definition.table)
-        self._store(notes, answers)
+            table = json.dumps(dict(definition.table), ensure_ascii=False)
+            self._settings[DEFINITION_PREFIX + definition.name] = table
 
     def _before(self, start: Start) -> int:
         newest = self._engine.last_seq

@@ -1,33 +1,25 @@
 """The state of a sink, owned by the service's thread and stored as its position with a batch. Course is a state machine
 without clock or I/O: where the sink is, what it waits for, and what comes next. Backlog groups the wanted, undelivered
-outputs, oldest first, with a window in memory and the rest counted in the store. SinkControl is the protocol for
-commands and pages."""
+outputs, oldest first, with a window in memory and the rest counted in the store."""
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from common.errors import InputError
 from common.tools import JsonRecord
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.definition import DAY, MINUTE, SinkDefinition, Start, Tries
+from mmqjp.sinks.definition import DAY, MINUTE, SinkDefinition, Tries
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult
 from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
 
 SinkStatus = Literal["running", "waiting", "paused", "stopped"]
-
-NO_ANSWERS: Mapping[str, str] = {}
-"""No answers to commands."""
-
-CountAnswers = Callable[[int], Mapping[str, str]]
-"""Returns the answers to a command whose result is a number."""
 
 
 class UnknownSink(InputError, KeyError):
@@ -69,45 +61,6 @@ class SinkState(JsonRecord):
     failed: int
     given_up: int
     in_file: bool
-
-
-class SinkControl(Protocol):
-    """The sinks of a service, for its thread only. Methods raise UnknownSink, SinkOfFile and SinkExists, and commit
-    their changes, together with the `answers` to commands by id, before they return."""
-
-    def list(self) -> list[SinkState]:
-        """Returns all states, by name."""
-
-    def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Adds a sink, which begins where its definition says."""
-
-    def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Replaces the definition of a sink of the same name and kind, which keeps its position."""
-
-    def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Pauses a sink."""
-
-    def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Retries a paused, stopped or waiting sink at once."""
-
-    def test(self, name: str) -> None:
-        """Starts sending a message `mmqjp.test` without outputs. `tested` returns the result later."""
-
-    def tested(self, name: str) -> str | None:
-        """Returns the result of the last test: None if pending, "" if acknowledged, else the reason."""
-
-    def replay(self, name: str, start: Start, answers: CountAnswers = lambda again: NO_ANSWERS) -> int:
-        """Delivers again from an output or a time on, and in any case what waits. Returns the number of outputs that
-        did not wait."""
-
-    def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Removes a sink and its position."""
-
-    def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Applies the reloaded definitions of the configuration file."""
-
-    def close(self) -> None:
-        """Stops delivering and stores positions."""
 
 
 WINDOW_OUTPUTS, WINDOW_CHARACTERS = 1_000, 8 << 20
@@ -512,9 +465,9 @@ class Notes:
     _rows: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, courses: Mapping[str, Course], stored: Mapping[str, str]) -> Notes:
-        """Returns the changes since `stored`, the settings of positions by name."""
-        notes = cls()
+    def of(cls, courses: Mapping[str, Course], stored: Mapping[str, str], settings: Mapping[str, str]) -> Notes:
+        """Returns the changes since `stored`, the settings of positions by name, and other `settings`."""
+        notes = cls(settings=dict(settings))
         for name, course in courses.items():
             position = course.position()
             is_new = stored.get(name) != position.to_setting()
@@ -530,7 +483,7 @@ class Notes:
 
     def values(self) -> dict[str, str]:
         positions = {SINK_PREFIX + name: position.to_setting() for name, position in self.positions.items()}
-        return {**positions, **self.settings}
+        return {**self.settings, **positions}
 
     def metadata(self) -> CommitMetadata:
         return CommitMetadata(settings=self.values(), gaps=self.gaps, undelivered=self.undelivered)
@@ -540,7 +493,3 @@ class Notes:
             stored[name] = position.to_setting()
             if name in courses:
                 courses[name].was_noted(position, *self._rows[name])
-
-
-def definition_setting(table: Mapping[str, object]) -> str:
-    return json.dumps(dict(table), ensure_ascii=False)

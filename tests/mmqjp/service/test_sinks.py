@@ -95,6 +95,7 @@ def test_a_sink_that_was_not_defined_meanwhile_is_told_what_was_dropped(tmp_path
         process(engine, sinks, documents(*range(10, 200)))
         engine.prune(SECOND, owed=sinks.owed())
         sinks.reload(of_file)
+        sinks.save()
         for _ in range(5):
             sinks.turn()
         (gap,) = engine.sql("SELECT first, last, count FROM gaps").to_pylist()

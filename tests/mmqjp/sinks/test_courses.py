@@ -191,6 +191,7 @@ def test_sinks_are_added_changed_and_removed():
     with pytest.raises(NotASink):
         sinks.set(definition("s", kind="jsonl", path="x"))
     sinks.remove("s")
+    sinks.save()
     assert not sinks.list() and not manager(store, {"s": endpoint}).list()
     with pytest.raises(UnknownSink):
         sinks.pause("s")

@@ -126,6 +126,7 @@ class Life:
             if chosen.name not in {state.name for state in self.sinks.list()}:
                 try:
                     self.sinks.add(chosen)
+                    self.sinks.save()
                 except Killed:
                     if f"sink-definition:{chosen.name}" not in self.store.kept:
                         del self.added[chosen.name]
@@ -137,6 +138,7 @@ class Life:
         name = self.random.choice(sorted(self.added))
         try:
             self.sinks.remove(name)
+            self.sinks.save()
         finally:
             if not self.store.kept[f"sink-definition:{name}"]:
                 self.removed.setdefault(name, []).append(range(self.added.pop(name), len(self.store.all)))

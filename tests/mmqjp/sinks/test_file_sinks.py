@@ -29,8 +29,9 @@ from mmqjp.sinks import files
 from mmqjp.sinks.atom import AtomSink
 from mmqjp.sinks.definition import AtomOptions, ParquetOptions, read_sink
 from mmqjp.sinks.files import GrowingFile, Pipe, WholeFile, open_sink
-from mmqjp.sinks.kinds import open_file_sink
+from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
+from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
 from tests.generate.seeds import at_length
 from tests.support.atom import ATOM, link
@@ -124,7 +125,7 @@ class Lines(SinkStore):
     def opened(self, position: Position) -> Sink:
         given = read_sink("x", {"kind": "jsonl", "path": "out.jsonl"}, self.path, file="x.toml")
         self.path.mkdir(exist_ok=True)
-        return open_file_sink(given, position, self.warnings.append)
+        return Kinds(Secrets()).file_sink(given, position, self.warnings.append)
 
     def seqs(self) -> list[int]:
         return [json.loads(line)["seq"] for line in (self.path / "out.jsonl").read_text().splitlines()]
