@@ -26,7 +26,7 @@ from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log, NullLog
-from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, explain_queries, text_argument
+from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_argument
 from mmqjp.service.sql_question import RUN_BESIDE, answer_question, question_of
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, read_sink, read_start, refuse_same_path
@@ -361,8 +361,8 @@ def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
     return counted | {"plan": None if costs is None else costs[0]}
 
 
-SHARING, EXPLAIN = "sharing", "explain"
-"""The commands that return what queries share, and how the queries of a name run."""
+SHARING = "sharing"
+"""The command that returns what queries share."""
 
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
@@ -372,7 +372,6 @@ LOOKUPS: Mapping[str, Lookup] = {
     "counters": _counters,
     MATCHES: page_of_matches,
     SHARING: lambda engine, _: summarise_sharing(engine).to_dict(),
-    EXPLAIN: lambda engine, arguments: explain_queries(engine, text_argument(arguments, "name")).to_dict(),
 }
 """Read-only commands that run between two batches."""
 

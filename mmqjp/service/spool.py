@@ -1,13 +1,12 @@
 """The spool of a state directory: commands for the process that holds the store, and their results. A command is a file
 in `spool/commands` named by time, so that commands run in order of submission; its result is a file of the same name in
-`spool/answers`. Files are renamed into place, so they are always complete. Also renders explanations of queries for
-other processes."""
+`spool/answers`. Files are renamed into place, so they are always complete."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,57 +16,7 @@ from uuid import uuid4
 from common.errors import InputError
 from common.files import make_inside, make_state
 from common.files import write_whole as _write
-from common.tools import JsonRecord
 from feeds.documents import Now, now_us
-from mmqjp.engine import Session
-from mmqjp.explain.explanation import CostInfo, explanation_of
-from mmqjp.explain.pictures import join_graphs
-from mmqjp.queries.changes import unknown_query
-from mmqjp.queries.model import Subscription
-
-MOST_QUERIES = 10
-"""Maximum number of queries explained per name."""
-
-NO_ESTIMATES = "not made while documents arrive; mmqjp explain --state makes it when no service runs"
-
-NOTHING_KEPT = "a back-test tells what the queries cost over the documents that are kept"
-
-
-@dataclass(frozen=True, slots=True)
-class Explained(JsonRecord):
-    """How the queries of a name run: the first MOST_QUERIES of `queries`. `text` is the output of `mmqjp explain`
-    without estimates; `svg` is an SVG element with their join graphs."""
-
-    name: str
-    queries: int
-    text: str
-    svg: str
-
-
-def explained_text(text: str) -> list[Explained]:
-    """Explains the queries of a text in an engine in memory, by name: the first MOST_QUERIES names. Raises XsclErrors,
-    PublishCycle."""
-    with Session("duckdb", quiet=True) as engine:
-        names = list(dict.fromkeys(engine.subscribe(text)))
-        return [explain_queries(engine, name, NOTHING_KEPT) for name in names[:MOST_QUERIES]]
-
-
-def explain_queries(engine: Session, name: str, no_estimates: str = NO_ESTIMATES) -> Explained:
-    """Explains the queries of a name, in time linear in the rows of R_T. `no_estimates` is the reason given for missing
-    estimates. Raises UnknownQuery."""
-    queries = engine.registry.named(name)
-    if not queries:
-        raise unknown_query(name, engine.registry)
-    shown = queries[:MOST_QUERIES]
-    known = CostInfo(None, engine.costs(), no_estimates)
-    lines = explanation_of(engine.registry, shown, engine.plan, known)
-    return Explained(name, len(queries), "\n".join(lines), _drawn(name, shown))
-
-
-def _drawn(name: str, queries: Sequence[Subscription]) -> str:
-    joins = [(name, query.text) for query in queries if not query.is_events]
-    return join_graphs(joins) if joins else ""
-
 
 SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 

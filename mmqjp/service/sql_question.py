@@ -1,5 +1,5 @@
 """Questions that a service answers beside its batches, each in its own thread with limits on time and size. They are
-SQL over the store, why and why-not, explanations of a text, and back-tests in a process of their own. QuestionRunner
+SQL over the store, why and why-not, and back-tests in a process of their own. QuestionRunner
 starts them from the spool and interrupts those that exceed their time."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmqjp.present.output_why import why_output
 from mmqjp.present.why_not import explain_missing_output, query_funnel
 from mmqjp.process import QUESTION_THREAD
 from mmqjp.service.log import Log, column_values
-from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, explained_text, text_argument
+from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_argument
 from mmqjp.tables.lookup import SelectFn
 
 BACKTEST = "backtest"
@@ -57,12 +57,6 @@ WHY = "why"
 
 WHY_NOT = "why-not"
 """The command that explains a missing output."""
-
-EXPLAIN_TEXT = "explain-text"
-"""The command that explains the queries of a text."""
-
-LONGEST_TEXT = 100_000
-"""Maximum length of a text to explain, in characters."""
 
 LOGGED = ("sql", "id", "query", "documents")
 """The arguments of questions that are logged."""
@@ -120,15 +114,7 @@ def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
     return (explain_missing_output(select, name, documents) if documents else query_funnel(select, name)).to_dict()
 
 
-def _explain_text(select: SelectFn, arguments: Mapping[str, Any]) -> object:
-    """Explains the queries of a `text`, registered or not: a list by name of `mmqjp.service.spool.Explained`."""
-    text = text_argument(arguments, "text")
-    if len(text) > LONGEST_TEXT:
-        raise BadCommand(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are explained")
-    return [one.to_dict() for one in explained_text(text)]
-
-
-BESIDE: Mapping[str, _SelectLookup] = {WHY: _why, WHY_NOT: _why_not, EXPLAIN_TEXT: _explain_text}
+BESIDE: Mapping[str, _SelectLookup] = {WHY: _why, WHY_NOT: _why_not}
 """The questions that are not in SQL."""
 
 

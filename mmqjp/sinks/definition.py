@@ -252,8 +252,8 @@ KINDS: Mapping[str, Callable[[OptionTable, Path], Options]] = MappingProxyType(
 )
 """Reads the options of each kind. Paths are relative to the given directory."""
 
-PUSH_KINDS, FILE_KINDS = ("webhook", "mail", "command"), ("jsonl", "parquet", "atom")
-"""The kinds that send messages, and those that write files."""
+PUSH_KINDS = ("webhook", "mail", "command")
+"""The kinds that send messages; the others write files."""
 
 
 RESERVED_SINK_NAMES = frozenset({"output"})

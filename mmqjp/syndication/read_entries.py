@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from hashlib import sha256
 
+from starlette.responses import PlainTextResponse, Response
+
 from common.tools import LruCache
 from mmqjp.present.newest import shown_matches
 from mmqjp.present.recent import OfFeed, RecentAnswers, is_newer
@@ -230,15 +232,6 @@ class FeedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedResponse:
-    """A response; HEAD omits the body."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class FeedPages:
     """Answers requests. `url` is the site's address without a final slash, `now` the clock in microseconds."""
 
@@ -247,7 +240,7 @@ class FeedPages:
     url: str
     now: Callable[[], int]
 
-    def answer(self, request: FeedRequest) -> FeedResponse:
+    def answer(self, request: FeedRequest) -> Response:
         """Raises what the reader of the feeds raises."""
         made_at = self.links.revoked_before(request.name, request.key)
         if made_at is None:
@@ -256,7 +249,7 @@ class FeedPages:
             return _error(410, "the link of this feed was revoked")
         return self._newest(request) if request.archive is None else self._archive(request, request.archive)
 
-    def _newest(self, request: FeedRequest) -> FeedResponse:
+    def _newest(self, request: FeedRequest) -> Response:
         found = self.feeds.newest(request.name)
         if found is None:
             return _error(404, "no query has this name")
@@ -265,7 +258,7 @@ class FeedPages:
         document = feed_document(feed, found.entries, archive)
         return _document(request, document, _modified(found.entries, found.since), _NO_CACHE, self.now())
 
-    def _archive(self, request: FeedRequest, number: int) -> FeedResponse:
+    def _archive(self, request: FeedRequest, number: int) -> Response:
         found = self.feeds.archive(request.name, number)
         if found is None:
             return _error(404, "there is no such archive, or not yet")
@@ -309,16 +302,15 @@ def _modified(entries: tuple[AtomEntry, ...], since: int) -> int:
     return entries[0].committed_at if entries else since
 
 
-def _document(request: FeedRequest, document: bytes, modified: int, caching: str, now: int) -> FeedResponse:
+def _document(request: FeedRequest, document: bytes, modified: int, caching: str, now: int) -> Response:
     """Returns a document or 304. Omits the date in the second of a commit, when it is ambiguous."""
     tag = f'"{sha256(document).hexdigest()[:32]}"'
     date = http_date(modified) if modified // SECOND < now // SECOND else None
     headers = {"ETag": tag, "Cache-Control": caching} | ({} if date is None else {"Last-Modified": date})
     if is_unchanged(request, tag, date):
-        return FeedResponse(304, headers)
-    return FeedResponse(200, {"Content-Type": f"{MEDIA_TYPE}; charset=utf-8"} | headers, document)
+        return Response(None, 304, headers)
+    return Response(document, 200, headers, f"{MEDIA_TYPE}; charset=utf-8")
 
 
-def _error(status: int, text: str, more: Mapping[str, str] | None = None) -> FeedResponse:
-    headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": _NO_CACHE} | dict(more or {})
-    return FeedResponse(status, headers, f"{text}\n".encode())
+def _error(status: int, text: str, more: Mapping[str, str] | None = None) -> Response:
+    return PlainTextResponse(f"{text}\n", status, {"Cache-Control": _NO_CACHE} | dict(more or {}))

@@ -4,7 +4,6 @@ moment, and serves the previous version until new data is loaded (stale-while-re
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
@@ -242,7 +241,7 @@ class SpoolReader:
 
     def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
         self._ask, self._clock, self._changes = ask, clock, 0
-        self._kept = TtlCache(KEPT_ANSWERS, KEPT_SECONDS, clock)
+        self._kept = SharedCache(KEPT_ANSWERS, KEPT_SECONDS, KEPT_SECONDS, clock)
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         """Caches replies for KEPT_SECONDS."""
@@ -300,96 +299,71 @@ MAX_CACHED_PAGES, PAGE_CACHE_SECONDS = 2_000, 60.0
 """Maximum number of cached values, and their maximum age, as deletions of documents have no version."""
 
 
-class TtlCache:
-    """Values by key. Thread-safe."""
-
-    def __init__(
-        self, most: int = MAX_CACHED_PAGES, seconds: float = PAGE_CACHE_SECONDS, clock: MonotonicClock = time.monotonic
-    ) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._values = LruCache[Hashable, tuple[object, float, Any]](most)
-
-    def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
-        """Returns the value of a key, computing it if not cached for this version."""
-        now, found = self._clock(), self._values.get(key)
-        if found is not None and found[0] == version and now < found[1] + self._seconds:
-            value: _Made = found[2]
-            return value
-        value = make()
-        self._values.put(key, (version, now, value))
-        return value
-
-
-REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS = 1.0, 10.0
-"""Seconds for which a reply is fresh, and for which it is served stale while a newer one is fetched."""
-
-MAX_CACHED_REPLIES = 100
-"""Maximum number of cached replies."""
-
-
 @dataclass(slots=True)
-class _Told:
-    """A reply or its pending request, its time, and whether it is being refreshed."""
+class _Entry:
+    """A value or its pending computation, its version and time, and whether it is being computed again."""
 
-    asked_at: float
-    answer: Future[Any] = field(default_factory=Future)
+    version: object
+    made_at: float
+    value: Future[Any] = field(default_factory=Future)
     is_renewed: bool = False
 
 
-class RecentlyTold:
-    """Sends read-only commands and caches the replies; concurrent requests share one reply. Thread-safe."""
+class SharedCache:
+    """Values by key. Those who ask at the same time share one computation. A value is fresh for `fresh` seconds, and
+    served up to the age of `stale` seconds while it is computed again. Thread-safe."""
 
-    def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
-        self._ask, self._clock = ask, clock
+    def __init__(
+        self,
+        most: int = MAX_CACHED_PAGES,
+        fresh: float = PAGE_CACHE_SECONDS,
+        stale: float = PAGE_CACHE_SECONDS,
+        clock: MonotonicClock = time.monotonic,
+    ) -> None:
+        self._fresh, self._stale, self._clock = fresh, stale, clock
         self._lock = Lock()
-        self._kept = LruCache[str, _Told](MAX_CACHED_REPLIES)
+        self._entries = LruCache[Hashable, _Entry](most)
 
-    def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """Returns a reply that is fresh, or at most LATE old while it is refreshed. Callers must not modify it. Raises
-        what asking raises, each time anew."""
-        key, now = json.dumps([do, arguments], sort_keys=True), self._clock()
+    def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
+        """Returns the value of a key, computing it if not cached for this version. Callers must not modify it. Raises
+        what `make` raises, each time anew."""
+        now = self._clock()
         with self._lock:
-            told = self._kept.get(key)
-            age = 0.0 if told is None or not told.answer.done() else now - told.asked_at
-            is_asked = told is None or age >= REPLY_STALE_SECONDS
-            if told is None or is_asked:
-                told = _Told(now)
-                self._kept.put(key, told)
-            is_renewed = age >= REPLY_FRESH_SECONDS and not is_asked and not told.is_renewed
-            told.is_renewed = told.is_renewed or is_renewed
-        if is_asked:
-            self._put(key, told, do, arguments)
+            entry = self._entries.get(key)
+            age = 0.0 if entry is None or not entry.value.done() else now - entry.made_at
+            if is_new := entry is None or entry.version != version or age >= self._stale:
+                entry = _Entry(version, now)
+                self._entries.put(key, entry)
+            assert entry is not None, "it was put there"
+            is_renewed = not is_new and age >= self._fresh and not entry.is_renewed
+            entry.is_renewed = entry.is_renewed or is_renewed
+        if is_new:
+            self._compute(key, entry, make)
         elif is_renewed:
-            Thread(target=self._renew, args=(key, told, now, do, arguments), name="mmqjp told", daemon=True).start()
-        return told.answer.result()
+            Thread(target=self._renew, args=(key, entry, now, make), name="mmqjp renewal", daemon=True).start()
+        value: _Made = entry.value.result()
+        return value
 
-    def _renew(self, key: str, before: _Told, now: float, do: str, arguments: Mapping[str, Any]) -> None:
-        new = _Told(now)
-        self._put(key, new, do, arguments)
-        with self._lock:
-            if self._kept.get(key) is not before:
-                return  # it was forgotten
-            if new.answer.exception() is None:
-                self._kept.put(key, new)
-            else:
-                before.is_renewed = False
+    def clear(self) -> None:
+        """Drops all values. Pending ones go to those who wait, and to nobody later."""
+        self._entries.clear()
 
-    def _put(self, key: str, new: _Told, do: str, arguments: Mapping[str, Any]) -> None:
+    def _compute(self, key: Hashable, entry: _Entry, make: Callable[[], object]) -> None:
         try:
-            new.answer.set_result(self._ask(do, arguments))
+            entry.value.set_result(make())
         except BaseException as error:  # whoever waits must learn of any error
-            self._let_go(key, new)
-            new.answer.set_exception(error)
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    self._entries.pop(key)
+            entry.value.set_exception(error)
 
-    def forget(self) -> None:
-        """Clears the cache after a change; pending replies are ignored."""
+    def _renew(self, key: Hashable, before: _Entry, now: float, make: Callable[[], object]) -> None:
+        entry = _Entry(before.version, now)
+        self._compute(key, entry, make)
         with self._lock:
-            self._kept.clear()
-
-    def _let_go(self, key: str, told: _Told) -> None:
-        with self._lock:
-            if self._kept.get(key) is told:
-                self._kept.pop(key)
+            before.is_renewed = False
+            if self._entries.get(key) is before and entry.value.exception() is None:
+                self._entries.put(key, entry)
 
 
 STORE_STALE_SECONDS = 10.0

@@ -189,7 +189,7 @@ which gives the next page as the parameter `after`; it is null at the end."""
 def make_app(site: Site, hosts: Hosts) -> Guard:
     """Returns the app of a site, which answers requests that name one of `hosts`."""
     app = make_routes(site)
-    return Guard(PageCache(app, site.reader, on_change=site.forget_what_was_told), site.access, hosts)
+    return Guard(PageCache(app, site.reader, on_change=site.replies.clear), site.access, hosts)
 
 
 def make_routes(site: Site) -> FastAPI:

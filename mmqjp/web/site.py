@@ -25,9 +25,9 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 from common.tools import LruCache
@@ -45,7 +45,7 @@ from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
 from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
-from mmqjp.web.readers import Busy, ConcurrencyLimit, RecentlyTold, SendCommand, StoreReader, TooSlow, TtlCache
+from mmqjp.web.readers import Busy, ConcurrencyLimit, SendCommand, SharedCache, StoreReader, TooSlow
 from mmqjp.web.tallies import Tallies
 from xscl.problems import XsclErrors
 
@@ -394,6 +394,10 @@ MOST_ROWS, SECONDS = 100_000, 10.0
 MOST_CACHED = 5_000_000
 """Maximum number of rows that a cache reads at once."""
 
+MAX_CACHED_REPLIES, REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS = 200, 1.0, 10.0
+"""Maximum number of cached replies, seconds for which one is fresh, and for which it is served stale while a newer one
+is fetched."""
+
 TOLD = "told"
 """The query parameter with the key of a one-time message."""
 
@@ -478,31 +482,22 @@ class Site:
         return load_feed_links(self.state)
 
     @cached_property
-    def kept(self) -> TtlCache:
-        return TtlCache()
+    def kept(self) -> SharedCache:
+        return SharedCache()
 
     @cached_property
-    def _recently(self) -> RecentlyTold:
-        return RecentlyTold(self.ask)
+    def replies(self) -> SharedCache:
+        """Replies that concern no version. Cleared after this site changes something: later reads must show that."""
+        return SharedCache(MAX_CACHED_REPLIES, REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS)
 
     def look(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """Sends a read-only command. A cached reply may be some seconds old while it is refreshed, but is never older
         than this site's last change."""
-        return self._recently.ask(do, arguments)
-
-    @cached_property
-    def _recently_read(self) -> RecentlyTold:
-        return RecentlyTold(lambda sql, bounds: self.select(sql, **bounds))
+        return self.replies.get((do, json.dumps(arguments, sort_keys=True)), None, partial(self.ask, do, arguments))
 
     def look_up(self, sql: str, limit: int, seconds: float) -> pa.Table:
         """Returns rows of SQL, cached like `look`."""
-        found: pa.Table = self._recently_read.ask(sql, {"limit": limit, "seconds": seconds})
-        return found
-
-    def forget_what_was_told(self) -> None:
-        """Call after this site changes something: later reads must show that."""
-        self._recently.forget()
-        self._recently_read.forget()
+        return self.replies.get((sql, limit, seconds), None, partial(self.select, sql, limit, seconds))
 
     @cached_property
     def hub(self) -> Hub:
@@ -655,42 +650,32 @@ RETRY = b"retry: 3000\n\n"
 """Makes the client reconnect after 3 s."""
 
 
-class ServerSentEvents(Response):
+class ServerSentEvents(StreamingResponse):
     """A response that sends each of `messages`, and ends with them or its client; a stalled client is dropped."""
 
     media_type = "text/event-stream"
 
     def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
         # Without the last one, some proxies keep messages back.
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]  # nobody knows it
+        super().__init__(_retried(messages), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._messages = messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(send))
-        gone = asyncio.create_task(_gone(receive))
-        try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, gone):
-                task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
-        if not sending.cancelled() and (error := sending.exception()) is not None and not isinstance(error, OSError):
-            raise error
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send(message)
 
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            await self._body(send, RETRY)
-            async for message in self._messages:
-                await self._body(send, message)
-            await send({"type": "http.response.body", "body": b""})
+            with suppress(OSError, ClientDisconnect):
+                await super().__call__(scope, receive, send_in_time)
         finally:
             await self._messages.aclose()
 
-    async def _body(self, send: Send, content: bytes) -> None:
-        async with asyncio.timeout(SEND_SECONDS):
-            await send({"type": "http.response.body", "body": content, "more_body": True})
+
+async def _retried(messages: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    yield RETRY
+    async for message in messages:
+        yield message
 
 
 def message(event: str, id: int, data: str) -> bytes:
@@ -701,8 +686,3 @@ def message(event: str, id: int, data: str) -> bytes:
     """
     lines = "".join(f"data: {line}\n" for line in data.split("\n"))
     return f"id: {id}\nevent: {event}\n{lines}\n".encode()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -37,8 +37,7 @@ def atom_router(site: Site) -> APIRouter:
 
     def answer(request: Request, key: str, name: str, archive: int | None = None) -> Response:
         tag, since = (request.headers.get(header, "") for header in ("if-none-match", "if-modified-since"))
-        found = site.feed_pages.answer(read_entries.FeedRequest(key, name, archive, tag, since))
-        return Response(b"" if request.method == "HEAD" else found.body, found.status, dict(found.headers))
+        return site.feed_pages.answer(read_entries.FeedRequest(key, name, archive, tag, since))
 
     @routes.api_route("/f/{key}/{name}.atom", methods=["GET", "HEAD"])
     def feed(request: Request, key: str, name: str) -> Response:

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import pytest
 from lxml import etree
@@ -15,9 +14,8 @@ from mmqjp.engine import Session
 from mmqjp.explain import pictures, plan
 from mmqjp.explain.plan import MOST_NAMES, MOST_TEMPLATES, Operation, Sharing, summarise_sharing
 from mmqjp.explain.svg import as_file
-from mmqjp.service.commands import EXPLAIN, SHARING, CommandQueue
-from mmqjp.service.spool import Explained, Spool
-from mmqjp.service.sql_question import EXPLAIN_TEXT, QuestionRunner
+from mmqjp.service.commands import SHARING, CommandQueue
+from mmqjp.service.spool import Spool
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.support.cli import mmqjp
@@ -345,36 +343,11 @@ def test_the_command_reads_a_store(tmp_path):
     assert etree.parse(picture).getroot().findtext("{*}title") == "What queries share: queries, rows and templates"
 
 
-def test_a_service_answers_what_is_shared_and_how_queries_are_run(tmp_path):
+def test_a_service_answers_what_is_shared(tmp_path):
     place = Directory(tmp_path)
-    asked = [place.ask(SHARING), place.ask(EXPLAIN, name="chain"), place.ask(EXPLAIN, name="none")]
+    asked = place.ask(SHARING)
     with Session("duckdb", state=place.state) as opened:
         opened.subscribe(f"{SAME.format(1)}; {CHAIN}")
         CommandQueue(Spool(place.state)).apply(opened, Events())
         expected = summarise_sharing(opened)
-    shown, explained, unknown = map(place.answer, asked)
-    assert Sharing.from_dict(shown.result) == expected
-    assert "none" in str(unknown.error)
-    how = Explained.from_dict(explained.result)
-    assert how.text.startswith("query chain\n===========") and "shared with q1" in how.text
-    assert "mmqjp explain --state" in how.text
-    assert etree.fromstring(how.svg.encode()).findtext("{*}title") == "Join graph of chain"
-
-
-def test_a_text_is_explained_beside_the_service_and_not_registered(tmp_path):
-    place = Directory(tmp_path)
-    with Session("duckdb", state=place.state) as opened:
-        questions = QuestionRunner(opened, place.spool, Events())
-        asked = place.ask(EXPLAIN_TEXT, text=f"{CHAIN}; FROM S//d")
-        mistaken, long = place.ask(EXPLAIN_TEXT, text="FROM"), place.ask(EXPLAIN_TEXT, text=" " * 200_000)
-        for _ in range(6000):
-            if not place.spool.waiting_of(EXPLAIN_TEXT):
-                break
-            questions.step()
-            Event().wait(0.01)
-        chain, other = map(Explained.from_dict, place.answer(asked).result)
-        assert (chain.name, chain.queries, other.name) == ("chain", 1, "q2")
-        assert chain.text.startswith("query chain\n") and "a back-test tells" in chain.text
-        assert etree.fromstring(other.svg.encode()).findtext("{*}title") == "Pattern of q2"
-        assert "1:5" in str(place.answer(mistaken).error) and "200,000" in str(place.answer(long).error)
-        assert not opened.queries()
+    assert Sharing.from_dict(place.answer(asked).result) == expected

@@ -265,10 +265,10 @@ class FeedReader:
     def poll(self):
         kept = self.random.choice([{}, self.headers, *({name: text} for name, text in self.headers.items())])
         answer = self.pages.answer(at(self.address, **kept))
-        if answer.status == 304:
+        if answer.status_code == 304:
             assert not answer.body
             return
-        assert answer.status == 200
+        assert answer.status_code == 200
         names = {"if_none_match": "ETag", "if_modified_since": "Last-Modified"}
         self.headers = {name: answer.headers[header] for name, header in names.items() if header in answer.headers}
         self.ids |= set(ids_of(answer.body))
@@ -276,10 +276,10 @@ class FeedReader:
         while address is not None and address not in self.known:
             self.known.add(address)
             answer = self.pages.answer(at(address))
-            if answer.status == 301:
+            if answer.status_code == 301:
                 address = answer.headers["Location"]
                 continue
-            assert answer.status == 200 and "immutable" in answer.headers["Cache-Control"]
+            assert answer.status_code == 200 and "immutable" in answer.headers["Cache-Control"]
             root = validated(answer.body)
             assert is_archive(root) and link(root, "self") == address and link(root, "current") == self.address
             self.ids |= set(ids_of(answer.body))
@@ -350,12 +350,12 @@ def published(clock):
 def test_the_feed_of_a_query(published, clock):
     process(published, 0, 3, Random(0))
     answer = pages_of(published, clock).answer(request("every"))
-    assert answer.status == 200 and answer.headers["Content-Type"].startswith("application/atom+xml")
+    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("application/atom+xml")
     assert feedparser.parse(answer.body).feed.title == "every"
     own = [(entry.title, entry.item_url) for entry in entries_of(answer.body)]
     assert own == [(f"Title {n}", f"https://a.example/{n}") for n in (2, 1, 0)]
     empty = pages_of(published, clock).answer(request("never"))
-    assert empty.status == 200 and ids_of(empty.body) == []
+    assert empty.status_code == 200 and ids_of(empty.body) == []
 
 
 def test_tags_and_dates(published, clock):
@@ -369,36 +369,36 @@ def test_tags_and_dates(published, clock):
     assert first.headers["ETag"] == tag and date == http_date(1_784_200_000_000_000)
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
         answer = pages.answer(request("every", if_none_match=known))
-        assert answer.status == 304 and answer.body == b"" and answer.headers["ETag"] == tag
-    assert pages.answer(request("every", if_modified_since=date)).status == 304
-    assert pages.answer(request("every", if_none_match='"x"', if_modified_since=date)).status == 200
+        assert answer.status_code == 304 and answer.body == b"" and answer.headers["ETag"] == tag
+    assert pages.answer(request("every", if_modified_since=date)).status_code == 304
+    assert pages.answer(request("every", if_none_match='"x"', if_modified_since=date)).status_code == 200
     published.process([])  # another batch without outputs
-    assert pages.answer(request("every", if_none_match=tag)).status == 304
+    assert pages.answer(request("every", if_none_match=tag)).status_code == 304
     process(published, 3, 1, Random(0))
-    assert pages.answer(request("every", if_none_match=tag)).status == 200
-    assert pages.answer(request("every", if_modified_since=date)).status == 200
+    assert pages.answer(request("every", if_none_match=tag)).status_code == 200
+    assert pages.answer(request("every", if_modified_since=date)).status_code == 200
 
 
 def test_wrong_and_revoked_keys(published, clock):
     reader = SessionReader(published)
     pages = FeedPages(feeds_of(reader), LINKS, URL, clock)
-    assert pages.answer(FeedRequest("x" * 22, "every")).status == 404 and len(reader.heard) == 0, (
+    assert pages.answer(FeedRequest("x" * 22, "every")).status_code == 404 and len(reader.heard) == 0, (
         "nothing is read for it"
     )
     right = request("every")
-    assert pages.answer(right).status == 200
+    assert pages.answer(right).status_code == 200
     for wrong in (replace(right, key="x"), replace(right, name="same"), replace(right, key=right.key + ".1")):
-        assert pages.answer(wrong).status in (404, 410)
-    assert pages.answer(replace(right, key="")).status == 404
-    assert pages.answer(FeedRequest(LINKS.key("unknown", 0), "unknown")).status == 404
+        assert pages.answer(wrong).status_code in (404, 410)
+    assert pages.answer(replace(right, key="")).status_code == 404
+    assert pages.answer(FeedRequest(LINKS.key("unknown", 0), "unknown")).status_code == 404
     published.commit_metadata(CommitMetadata(settings={setting_of("every"): "1"}))
-    assert pages.answer(right).status == 410 and pages.answer(request("same")).status == 200
+    assert pages.answer(right).status_code == 410 and pages.answer(request("same")).status_code == 200
     newer = FeedRequest(LINKS.key("every", 1), "every")
-    assert pages.answer(newer).status == 200
+    assert pages.answer(newer).status_code == 200
     process(published, 0, 110, Random(0))
-    assert pages.answer(request("same", 0)).status == 200
+    assert pages.answer(request("same", 0)).status_code == 200
     published.prune(None)  # which compacts settings
-    assert pages.answer(right).status == 410 and pages.answer(newer).status == 200
+    assert pages.answer(right).status_code == 410 and pages.answer(newer).status_code == 200
 
 
 NAMES = st.text(max_size=20)

@@ -10,7 +10,7 @@ from mmqjp.service.commands import CommandError, run_command, run_offline
 from mmqjp.service.spool import Command
 from mmqjp.sinks.definition import SinkTables, read_tables
 from mmqjp.web.areas import feeds as views
-from mmqjp.web.readers import RecentlyTold
+from mmqjp.web.readers import SharedCache
 from tests.support.web import browser, script, site_of, stranger
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
@@ -307,7 +307,7 @@ def test_visitors_within_a_second_cost_one_question_and_see_own_changes(sinks_si
     added(sinks_site)
     asked, inner = [], sinks_site.ask
     shown = replace(sinks_site, ask=lambda do, given: asked.append(do) or inner(do, given))  # type: ignore[func-returns-value]
-    vars(shown)["_recently"] = RecentlyTold(shown.ask, lambda: 0.0)
+    vars(shown)["replies"] = SharedCache(clock=lambda: 0.0)
     asked.clear()
     client = browser(shown)
     for _ in range(3):

@@ -2,6 +2,7 @@ import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from html import escape
 from itertools import count, zip_longest
 from multiprocessing.connection import Connection
@@ -344,65 +345,65 @@ def test_others_are_served_while_slow_requests_wait(engine, kind, monkeypatch):
 
 def test_answers_serve_for_a_moment_and_errors_do_not():
     now, numbers = [0.0], count(1)
-    told = readers.RecentlyTold(lambda do, given: next(numbers), lambda: now[0])
-    assert [told.ask("status", {}), told.ask("status", {}), told.ask("sinks", {"name": "a"})] == [1, 1, 2]
-    now[0] = readers.REPLY_STALE_SECONDS
-    assert told.ask("status", {}) == 3
-    told.forget()
-    assert told.ask("status", {}) == 4
-    for number in range(readers.MAX_CACHED_REPLIES):
-        told.ask("sinks", {"name": str(number)})
-    assert told.ask("status", {}) == readers.MAX_CACHED_REPLIES + 5, "a bounded number is kept"
-    answers = iter([OSError("gone"), 1])
-    told = readers.RecentlyTold(Mock(side_effect=answers), lambda: 0.0)
+    cache, answer = readers.SharedCache(100, 1, 10, lambda: now[0]), partial(next, numbers)
+    assert [cache.get(key, None, answer) for key in ("status", "status", "sinks")] == [1, 1, 2]
+    now[0] = 10
+    assert cache.get("status", None, answer) == 3
+    assert cache.get("status", "another version", answer) == 4
+    cache.clear()
+    assert cache.get("status", None, answer) == 5
+    for number in range(100):
+        cache.get(number, None, answer)
+    assert cache.get("status", None, answer) == 106, "a bounded number is kept"
+    failing = Mock(side_effect=[OSError("gone"), 1])
     with pytest.raises(OSError, match="gone"):
-        told.ask("status", {})
-    assert told.ask("status", {}) == 1
+        cache.get("failing", None, failing)
+    assert cache.get("failing", None, failing) == 1
 
 
 def test_after_a_second_an_answer_serves_while_it_is_asked_for_again():
     now, asked, goes_on = [0.0], Queue[Thread | None](), Event()
 
-    def ask(do, given):
+    def ask():
         number = asked.qsize()
         if number:
             goes_on.wait(60)
         asked.put(current_thread())
         return number
 
-    told = readers.RecentlyTold(ask, lambda: now[0])
-    assert told.ask("status", {}) == 0
+    cache = readers.SharedCache(100, 1, 10, lambda: now[0])
+    assert cache.get("status", None, ask) == 0
     asked.get()
     asked.put(None)
-    now[0] = readers.REPLY_FRESH_SECONDS
-    assert [told.ask("status", {}), told.ask("status", {})] == [0, 0], "nobody waits"
+    now[0] = 1
+    assert [cache.get("status", None, ask) for _ in range(2)] == [0, 0], "nobody waits"
     goes_on.set()
     asked.get(timeout=60)
     asking = asked.get(timeout=60)
     assert asking is not None
     asking.join(60)
-    assert told.ask("status", {}) == 1
+    assert cache.get("status", None, ask) == 1
 
 
 def test_what_was_asked_before_a_change_is_not_shown_after_it():
-    begun, goes_on, asked = Event(), Event(), []
+    begun, goes_on, asked = Event(), Event(), list[None]()
 
-    def ask(do, given):
-        asked.append(do)
+    def ask():
+        asked.append(None)
         if len(asked) == 1:
             begun.set()
             goes_on.wait(60)
         return len(asked)
 
-    told = readers.RecentlyTold(ask, lambda: 0.0)
+    cache = readers.SharedCache(clock=lambda: 0.0)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(told.ask, "status", {})
+        first = pool.submit(cache.get, "status", None, ask)
         begun.wait(60)
-        told.forget()  # what is under way may be of before
-        assert told.ask("status", {}) == 2
+        cache.clear()  # what is under way may be of before
+        assert cache.get("status", None, ask) == 2
         goes_on.set()
         first.result(60)
-    assert told.ask("status", {}) == 2 and len(asked) == 2
+    assert cache.get("status", None, ask) == 2 and len(asked) == 2
 
 
 class Store:
