@@ -19,8 +19,8 @@ from urllib.parse import urljoin, urlsplit
 import nh3
 from lxml import etree
 
+from common.dates import iso_utc
 from common.urls import canonical_url, without_tracking
-from feeds.documents import iso_utc
 
 _USER = re.compile(r"//[^/?#\s]*@")
 _BEFORE = re.compile(r"\A((?:https?|feed|file|ftp|gemini|gopher)://)?.*@", re.DOTALL | re.IGNORECASE)

@@ -25,6 +25,7 @@ from zlib import crc32
 
 from warcio.archiveiterator import ArchiveIterator
 
+from common.dates import iso_utc
 from common.errors import InvalidValue, OperationalError
 from feeds.documents import (
     DEFAULT_STREAM,
@@ -34,7 +35,6 @@ from feeds.documents import (
     Reject,
     TimeReader,
     from_datetime,
-    iso_utc,
     parse_iso,
     unix_time_refusal,
 )

@@ -17,8 +17,8 @@ from typing import BinaryIO, Protocol
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
+from common.dates import iso_utc
 from common.files import drafts, sync_directory, write_whole
-from feeds.documents import iso_utc
 from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, WARC_SUFFIX
 from feeds.readers import FINAL_URI, FOLDER, TITLE, Sidecar, drop_stem, read_stem, sidecar_json
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from common.bounds import BEGINNING, END
+from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
-from feeds.documents import iso_utc
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.events_run import (
     LATE,

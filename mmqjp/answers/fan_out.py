@@ -256,20 +256,7 @@ class FanOut:
         return np.array([known[one] for one in ranges], np.int64)
 
     def _chunk(self, box: _Box, given: dict[int, int]) -> OutputChunk:
-        sizes = box.high - box.low
-        answer = np.repeat(box.answers, sizes)
-        starts = np.cumsum(sizes) - sizes
-        member = np.arange(len(answer)) + np.repeat(box.low - starts, sizes)
-        columns = (self._column[name][answer] for name in GIVEN)
-        gets = self.members.get(member, *columns)
-        if self._withheld:
-            for number, start, size in zip(
-                self._column["answer"][box.answers].tolist(), starts.tolist(), sizes.tolist(), strict=True
-            ):
-                if (gone := self._withheld.get(number)) is not None:
-                    of_one = slice(start, start + size)
-                    gets[of_one] &= ~np.isin(self.members.qids[member[of_one]], list(gone))
-        answer, member = answer[gets], member[gets]
+        answer, member = self.members.receiving(box.answers, box.low, box.high, self._column, self._withheld)
         order = np.lexsort((self.members.qids[member], self._order[answer], self._ranks(member), self._group[answer]))
         answer, member = answer[order], member[order]
         return OutputChunk(self, answer, member, self._seq(answer, given))

@@ -7,14 +7,13 @@ import shlex
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from feeds.feed import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.backtest.script import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_documents, prepared, summary
 from mmqjp.commands.command_line import Failure, debug_option
-from mmqjp.commands.console import console, live_line, table_of_columns
+from mmqjp.commands.console import console, live_line, text_table
 from mmqjp.commands.formats import LISTED_QUERIES, clock_of, utc_option
 from mmqjp.commands.manage_queries import client
 from mmqjp.commands.options import (
@@ -22,9 +21,11 @@ from mmqjp.commands.options import (
     feeds_option,
     most_versions_option,
     read_script,
+    state_option,
     text_for_store,
     time_xpath_option,
     versions_option,
+    wait_option,
 )
 from mmqjp.engine import Session
 from mmqjp.present.item import MatchSpool, Report, TimeFormat
@@ -36,10 +37,10 @@ from mmqjp.service.sql_question import BACKTEST
 
 @click.command(cls=FeedsBeforePaths)
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--state", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A store: try its documents, with the registered queries that the script reads. A service may run on it.",
-)  # fmt: skip
+@state_option(
+    "A store: try its documents, with the registered queries that the script reads. A service may run on it.",
+    exists=True,
+)
 @click.option(
     "--documents", "paths", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
     help="Try these documents instead of those of the store. May be repeated.",
@@ -50,10 +51,7 @@ from mmqjp.service.sql_question import BACKTEST
 @time_xpath_option
 @utc_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option(
-    "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
-    help="How long to wait if another process holds the store, beside the time that the back-test takes.",
-)  # fmt: skip
+@wait_option("How long to wait if another process holds the store, beside the time that the back-test takes.")
 @debug_option
 def backtest(
     file: Path, state: Path | None, paths: tuple[Path, ...], feeds: EntryForm | None, versions: Versions,
@@ -111,12 +109,12 @@ def print_result(result: Backtest, clock: TimeFormat) -> None:
         click.echo(printable_line(line))
     has_pairs = any(query.pairs is not None for query in result.queries)
     numbers = ("outputs", *(["pairs a document"] * has_pairs))
-    table = table_of_columns(("query", *numbers), right=numbers)
+    rows = []
     for query in result.queries:
         count = f"{query.outputs:,}" + (f", then paused: {query.paused}" if query.paused else "")
         pairs = "-" if query.pairs is None else f"{query.pairs:,.1f}"
-        table.add_row(*map(Text, (query.name, printable_line(count), *([pairs] * has_pairs))))
-    out.print(table)
+        rows.append((query.name, printable_line(count), *([pairs] * has_pairs)))
+    out.print(text_table(("query", *numbers), rows, right=numbers))
     if result.latest:
         with MatchSpool().add(reversed(result.latest)) as spool:
             print_report(Report(spool.groups(), result.outputs, clock), out)

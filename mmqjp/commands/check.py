@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from common.files import whole_file
 from feeds.feed import EntryForm
@@ -18,13 +17,14 @@ from feeds.tail import read_documents
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
-from mmqjp.commands.console import console, progress_shown, table_of_columns
+from mmqjp.commands.console import console, progress_shown, text_table
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import (
     AtLeast,
     FeedsBeforePaths,
     feeds_option,
     read_script,
+    state_option,
     text_for_store,
     time_xpath_option,
 )
@@ -148,17 +148,10 @@ def _show_events(script: Script) -> None:
     program = EventProgram(compile_statements(script))
     if script.definitions:
         rows = (definition_row(definition, program) for definition in script.definitions[:MOST_LISTED])
-        _show(_table(DEFINITION_COLUMNS, rows), len(script.definitions), "event", "events")
+        _show(text_table(DEFINITION_COLUMNS, rows), len(script.definitions), "event", "events")
     if count := len(program.statements):
         rows = (summary_row(number, program) for number in range(min(count, MOST_LISTED)))
-        _show(_table(QUERY_COLUMNS, rows), count, "event query", "event queries")
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    table = table_of_columns(columns)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+        _show(text_table(QUERY_COLUMNS, rows), count, "event query", "event queries")
 
 
 def _spread(paths: Iterable[Path]) -> Iterator[Path]:
@@ -174,7 +167,7 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
     click.echo(f"tried on {pluralise(len(sample.documents), 'document')} (stream {streams}{refused})")
     with progress_shown():
         trials = try_queries(script, text, sample)
-    console().print(_table(("query", "part", "found"), table_rows(trials)))
+    console().print(text_table(("query", "part", "found"), table_rows(trials)))
     if (more := len(script.queries) - MOST_TRIED_QUERIES) > 0:
         click.echo(f"and {pluralise(more, 'query', 'queries')} more, not tried")
     if notes := trial_notes(trials, text):
@@ -196,7 +189,7 @@ def summarise_script(script: Script) -> CheckSummary:
         with progress_shown():
             engine.ensure(script)
         joins = [query for query in engine.registry.subscriptions.values() if not query.is_events][:MOST_LISTED]
-        table = _table(COLUMNS, (_row(engine.registry, subscription) for subscription in joins))
+        table = text_table(COLUMNS, (_row(engine.registry, subscription) for subscription in joins))
         table.columns[0].min_width = min(max(map(len, names[:MOST_LISTED])), NAME_WIDTH)
     told = ((one.name, dict.fromkeys(map(answers_after, absences_in(one.normal)))) for one in joins)
     return CheckSummary(table, [f"{printable_line(name)}: {one}" for name, some in told for one in some])
@@ -232,11 +225,8 @@ LISTED_NAMES = 10
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--query", metavar="NAME", help="Only the queries of this name.")
-@click.option(
-    "--state",
-    metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A store with the queries: also show their cost there, and the other queries that share with them.",
+@state_option(
+    "A store with the queries: also show their cost there, and the other queries that share with them.", exists=True
 )
 @click.option(
     "--svg",

@@ -4,9 +4,8 @@ mends what derives from the rest. The store is read by DuckDB, whichever engine 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,30 +49,31 @@ MOST_PASSES = 5
 """Maximum number of repairs: what one drops may be what other rows refer to."""
 
 
-@dataclass(slots=True)
-class Repairs:
+class Repairs(NamedTuple):
     """What is to be done: `moved` to quarantine; `rows` to drop, by table and condition; `files` of a table that are
     left out of the manifest, on Spark; `postings` built anew; the `mark` removed, so that lost commits are accepted."""
 
-    moved: list[Path] = field(default_factory=list)
-    rows: list[tuple[str, str]] = field(default_factory=list)
-    files: set[tuple[str, str]] = field(default_factory=set)
+    moved: tuple[Path, ...] = ()
+    rows: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
     postings: bool = False
     mark: bool = False
 
 
 class Damage(NamedTuple):
-    """Something wrong with a file or a table. `remedy` is what --repair does; empty if only a copy helps. `repair` adds
-    that to what is to be done."""
+    """Something wrong with a file or a table. `remedy` says what --repair does, which is `repairs`; without them, only
+    a copy helps."""
 
     place: str
     what: str
     remedy: str = ""
-    repair: Callable[[Repairs], object] | None = None
+    repairs: Repairs | None = None
 
     def to_dict(self, *, mended: bool) -> dict[str, object]:
         return {"place": self.place, "what": self.what, "remedy": self.remedy or None, "mended": mended}
 
+
+REBUILT = "builds the postings anew from the tables", Repairs(postings=True)
 
 ESSENTIAL = frozenset((*QUERY_TABLES, *SETTING_TABLES, "definitions", "removed_definitions", "groups"))
 """Tables without whose rows no store can be opened."""
@@ -178,7 +178,7 @@ class StoreCheck:
         try:
             CommitMark(self._directory).check()
         except StoreError as error:
-            yield Damage(DUCKDB_FILE, str(error), "goes on without the lost commits", _accept)
+            yield Damage(DUCKDB_FILE, str(error), "goes on without the lost commits", Repairs(mark=True))
 
     def _files_of_spark(self, damaged: set[str]) -> Iterator[Damage]:
         from join_stage.store.spark.manifests import check_whole, look_at, newest_files
@@ -191,14 +191,9 @@ class StoreCheck:
             found = [self._directory / SPARK_MANIFESTS / f"{one}.json" for one in manifest_batches(self._directory)]
             is_newest_bad = str(found[-1]) in str(error) if found else False
             able = len(found) > (1 if is_newest_bad else 0)
-
-            def roll_back(repairs: Repairs) -> None:
-                _accept(repairs)
-                repairs.moved += found[-1:] if is_newest_bad else []
-
-            yield Damage(
-                SPARK_MANIFESTS, str(error), *(("goes on without the lost commits", roll_back) if able else ())
-            )
+            roll_back = Repairs(tuple(found[-1:] if is_newest_bad else ()), mark=True)
+            mends = ("goes on without the lost commits", roll_back) if able else ()
+            yield Damage(SPARK_MANIFESTS, str(error), *mends)
             return
         for table, several in files.items():
             for file in several:
@@ -213,7 +208,9 @@ class StoreCheck:
                         yield Damage(place, str(error))
                         continue
                     remedy = f"leaves out its {pluralise(file.rows, 'row')} of {table}"
-                    yield Damage(place, str(error), remedy, _left_out(table, file.name, path))
+                    # Postings may have more documents than the tables then.
+                    left_out = Repairs((path,), files=((table, file.name),), postings=True)
+                    yield Damage(place, str(error), remedy, left_out)
 
     # ------------------------------------------------------------ tables
 
@@ -238,13 +235,13 @@ class StoreCheck:
                 file = RunFile(self._directory / RUNS / name, PagePool())
                 file.check()
             except DamagedRun as error:
-                yield Damage(f"{RUNS}/{name}", str(error), "builds the postings anew from the tables", _rebuild)
+                yield Damage(f"{RUNS}/{name}", str(error), *REBUILT)
                 continue
             if known is None and "r_docts" not in damaged:
                 known = np.sort(reader.read("r_docts", ["docid"])["docid"].to_numpy())
             if known is not None and (unknown := _unknown(file, low, known)):
                 what = f"it has postings of {pluralise(unknown, 'document')} that the join state does not have"
-                yield Damage(f"{RUNS}/{name}", what, "builds the postings anew from the tables", _rebuild)
+                yield Damage(f"{RUNS}/{name}", what, *REBUILT)
 
     # ------------------------------------------------------------ states of operators and sinks, and files beside
 
@@ -272,7 +269,8 @@ class StoreCheck:
                 (row,) = reader.select(sql).to_pylist()
                 if row["n"]:
                     what = f"{pluralise(row['n'], 'row')} {check.what}, such as {check.column} {row['one']}"
-                    mends = ("drops them", _dropped(check.table, check.condition)) if check.drops else ()
+                    dropped = Repairs(rows=((check.table, check.condition),))
+                    mends = ("drops them", dropped) if check.drops else ()
                     yield Damage(check.table, what, *mends)
 
     def _beside(self) -> Iterator[Damage]:
@@ -283,7 +281,7 @@ class StoreCheck:
                     json.loads(path.read_bytes())
                 except ValueError:
                     place = str(path.relative_to(self._directory))
-                    yield Damage(place, "it is no JSON", f"moves it to {QUARANTINE}/", _moved(path))
+                    yield Damage(place, "it is no JSON", f"moves it to {QUARANTINE}/", Repairs((path,)))
         path = state_file(self._directory)
         if path.is_file():
             self.files += 1
@@ -296,31 +294,6 @@ class StoreCheck:
 
 def _reader(directory: Path) -> JoinEngine:
     return open_store(None, directory, DEFAULT_PLAN, CACHE_BYTES, read_only=True)
-
-
-def _accept(repairs: Repairs) -> None:
-    repairs.mark = True
-
-
-def _rebuild(repairs: Repairs) -> None:
-    repairs.postings = True
-
-
-def _dropped(table: str, condition: str) -> Callable[[Repairs], object]:
-    return lambda repairs: repairs.rows.append((table, condition))
-
-
-def _left_out(table: str, name: str, path: Path) -> Callable[[Repairs], object]:
-    def add(repairs: Repairs) -> None:
-        repairs.files.add((table, name))
-        repairs.moved.append(path)
-        repairs.postings = True  # which may have more documents than the tables now
-
-    return add
-
-
-def _moved(path: Path) -> Callable[[Repairs], object]:
-    return lambda repairs: repairs.moved.append(path)
 
 
 def _unknown(file: RunFile, low: int | None, known: Ints) -> int:
@@ -407,20 +380,26 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
     write_manifest(directory / SPARK_MANIFESTS / f"{batch}.json", Manifest(kept, now_us()), schema)
 
 
+def _together(found: Sequence[Repairs]) -> Repairs:
+    return Repairs(
+        tuple(path for one in found for path in one.moved),
+        tuple(row for one in found for row in one.rows),
+        tuple(file for one in found for file in one.files),
+        any(one.postings for one in found),
+        any(one.mark for one in found),
+    )
+
+
 def mend(directory: Path) -> tuple[list[Damage], list[Damage], StoreCheck]:
     """Repairs as often as something can be. Returns the mended and the remaining faults, and the last check."""
     mended: list[Damage] = []
     for _ in range(MOST_PASSES):
         check = StoreCheck(directory)
         faults = list(check.faults())
-        able = [fault for fault in faults if fault.repair is not None]
+        able = [fault for fault in faults if fault.repairs is not None]
         if not able:
             break
-        repairs = Repairs()
-        for fault in able:
-            assert fault.repair is not None, "these have one"
-            fault.repair(repairs)
-        apply(directory, repairs)
+        apply(directory, _together([fault.repairs for fault in able if fault.repairs is not None]))
         mended += able
     return mended, faults, check
 

@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from common.tools import observed
 
@@ -32,11 +33,13 @@ def console() -> Console:
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
 
 
-def table_of_columns(columns: Iterable[str], right: Container[str] = ()) -> Table:
-    """Returns a table without rows. The columns `right` are aligned to the right."""
+def text_table(columns: Iterable[str], rows: Iterable[Iterable[str]], right: Container[str] = ()) -> Table:
+    """Returns a table of rows of texts. The columns `right` are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold", justify="right" if name in right else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 

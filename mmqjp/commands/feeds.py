@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from feeds.documents import iso_utc
+from common.dates import iso_utc
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import SECOND, ReplyLimits
 from feeds.fetch.lists import read_feed_lists

@@ -22,7 +22,14 @@ from mmqjp.commands.console import console, live_line, progress_shown, width
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
-from mmqjp.present.terminal import print_report, write_csv, write_json, write_json_lines, write_markdown, write_page
+from mmqjp.present.terminal import (
+    print_report,
+    write_csv,
+    write_json_array,
+    write_json_lines,
+    write_markdown,
+    write_page,
+)
 from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
@@ -88,9 +95,9 @@ def show_matches(
     with data_file(check_output(output)) as file:
         match form:
             case "jsonl":
-                write_json_lines(matches, file)
+                write_json_lines((match.to_dict() for match in matches), file)
             case "json":
-                write_json(matches, file)
+                write_json_array((match.to_dict() for match in matches), file)
             case "csv":
                 write_csv(matches, file, IN_UTC)
             case _:

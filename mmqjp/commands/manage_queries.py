@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.text import Text
 
 from common.bounds import END
+from common.dates import iso_utc
 from common.files import share, whole_file
-from feeds.documents import iso_utc
 from mmqjp.commands.command_line import Failure, ScriptFailure, debug_option
-from mmqjp.commands.console import console, progress_shown, table_of_columns
+from mmqjp.commands.console import console, progress_shown, text_table
 from mmqjp.commands.formats import open_engine
-from mmqjp.commands.options import engine_option, shared_option, text_for_store
+from mmqjp.commands.options import engine_option, shared_option, state_option, text_for_store, wait_option
 from mmqjp.explain.pictures import sharing_picture
 from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
+from mmqjp.present.item import truncate
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks, no_sinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
@@ -35,15 +35,8 @@ TEXT_WIDTH = 60
 
 def store_options(command: Decorated) -> Decorated:
     """Adds the options of commands on a store: location, and time limit for an answer."""
-    wait = click.option(
-        "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
-        help="How long to wait if another process holds the store.",
-    )  # fmt: skip
-    state = click.option(
-        "--state", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
-        help="The state directory of the store. A service may be running on it.",
-    )  # fmt: skip
-    return state(wait(debug_option(command)))
+    state = state_option("The state directory of the store. A service may be running on it.", required=True)
+    return state(wait_option()(debug_option(command)))
 
 
 def client(
@@ -157,13 +150,11 @@ def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> N
     if as_json:
         json_lines(found)
         return
-    table = table_of_columns(("name", "queries", "state", "text"))
-    for row in found:
-        text = printable_line(row["text"])
-        shown = text if len(text) <= TEXT_WIDTH else text[: TEXT_WIDTH - 1] + "…"
-        cells = (row["name"], str(row["queries"]), _state(row), shown)
-        table.add_row(*map(Text, cells))
-    console().print(table)
+    shown = (
+        (row["name"], str(row["queries"]), _state(row), truncate(printable_line(row["text"]), TEXT_WIDTH))
+        for row in found
+    )
+    console().print(text_table(("name", "queries", "state", "text"), shown))
 
 
 def json_lines(rows: Any) -> None:
@@ -219,10 +210,7 @@ def sharing(as_json: bool, svg: Path | None, state: Path, wait: float) -> None:
     rows = f"{pluralise(found.rows, 'row')} of R_T in {pluralise(found.templates, 'template')}"
     click.echo(f"they have {rows}, over {pluralise(found.patterns, 'step')} of patterns")
     numbers = ("template", "rows", "subscribers", "last batch", "one more row")
-    table = table_of_columns((*numbers, "queries"), right=numbers)
-    for one in found.shown:
-        table.add_row(*map(Text, _row(one)))
-    console().print(table)
+    console().print(text_table((*numbers, "queries"), map(_row, found.shown), right=numbers))
     if more := found.templates - len(found.shown):
         click.echo(f"and {pluralise(more, 'template')} more")
 
@@ -285,11 +273,16 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     for sink in found.get("sinks", ()):
         reason = f": {printable_line(sink['reason'])}" if sink["reason"] else ""
         click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")
-    table = table_of_columns(("stream", "documents", "bytes", "latest", "watermark"), right=("documents", "bytes"))
-    for row in found["streams"]:
-        cells = (printable_line(row["stream"]), f"{row['documents']:,}", f"{row['bytes']:,}")
-        table.add_row(*map(Text, (*cells, _time_or_dash(row["latest"]), _time_or_dash(row["watermark"]))))
-    console().print(table)
+    numbers, times = ("documents", "bytes"), ("latest", "watermark")
+    streams = (
+        (
+            printable_line(row["stream"]),
+            *(f"{row[key]:,}" for key in numbers),
+            *(_time_or_dash(row[key]) for key in times),
+        )
+        for row in found["streams"]
+    )
+    console().print(text_table(("stream", *numbers, *times), streams, right=numbers))
 
 
 def _time_or_dash(microseconds: int | None) -> str:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
+from common.dates import iso_utc
 from common.errors import MmqjpError
-from feeds.documents import iso_utc, now_us
+from feeds.documents import now_us
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
-from mmqjp.commands.console import console, table_of_columns
+from mmqjp.commands.console import console, text_table
 from mmqjp.commands.manage_queries import client, command_on_name, json_lines, print_changed, store_options
+from mmqjp.commands.options import state_option
 from mmqjp.commands.sinks import tables_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
@@ -29,8 +30,7 @@ from mmqjp.state.choice import is_held
 
 _Row = Mapping[str, Any]
 
-_COLUMNS = ("name", "kind", "state", "behind", "delivered", "failed", "given up", "to")
-_NUMBERS = frozenset({"behind", "delivered", "failed", "given up"})
+_COUNTS = ("behind", "delivered", "failed", "given_up")
 
 
 def print_sinks(rows: Sequence[_Row], now: int) -> None:
@@ -38,11 +38,12 @@ def print_sinks(rows: Sequence[_Row], now: int) -> None:
     if not rows:
         click.echo("no sinks; mmqjp sinks add --help shows how to add one")
         return
-    table = table_of_columns(_COLUMNS, right=_NUMBERS)
-    for row in rows:
-        numbers = (f"{row[column.replace(' ', '_')]:,}" for column in _COLUMNS if column in _NUMBERS)
-        table.add_row(*map(Text, (row["name"], row["kind"], row["state"], *numbers, printable_line(row["to"]))))
-    console().print(table)
+    shown = (
+        (row["name"], row["kind"], row["state"], *(f"{row[key]:,}" for key in _COUNTS), printable_line(row["to"]))
+        for row in rows
+    )
+    numbers = [key.replace("_", " ") for key in _COUNTS]
+    console().print(text_table(("name", "kind", "state", *numbers, "to"), shown, right=numbers))
     for row in rows:
         if trouble := _trouble(row, now):
             click.echo(f"{row['name']}: {trouble}")
@@ -273,10 +274,7 @@ def replay(name: str, start: str, state: Path, wait: float) -> None:
 
 @sinks.command()
 @click.argument("name")
-@click.option(
-    "--state", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
-    help="The state directory of the store.",
-)  # fmt: skip
+@state_option("The state directory of the store.", required=True)
 @debug_option
 def secret(name: str, state: Path) -> None:
     """Make a secret, keep it in the state, and print it this once. Sinks name it as NAME.

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from feeds.documents import Document, Reject, iso_utc, now_us
+from common.dates import iso_utc
+from feeds.documents import Document, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from mmqjp.commands.command_line import Failure, debug_option
@@ -38,7 +39,15 @@ from mmqjp.commands.formats import (
     utc_option,
 )
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, seconds, time_xpath_option
+from mmqjp.commands.options import (
+    AtLeast,
+    FeedsBeforePaths,
+    feeds_option,
+    seconds,
+    state_option,
+    time_xpath_option,
+    wait_option,
+)
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.engine import Session
 from mmqjp.explain.automaton import Shapes
@@ -52,11 +61,12 @@ from mmqjp.present.terminal import (
     print_why_not,
     write_csv_rows,
     write_json_array,
+    write_json_lines,
     write_markdown_rows,
     write_page_rows,
 )
 from mmqjp.present.why_not import QueryFunnels
-from mmqjp.process import json_line, pluralise, printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import Client, paged_matches
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT
 from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
@@ -258,13 +268,10 @@ def write_rows(
     file: BinaryIO,
 ) -> None:
     match form:
-        case "jsonl":
+        case "jsonl" | "json":
             keys = unique_keys(columns)
-            for row in rows:
-                file.write(json_line(dict(zip(keys, row, strict=True))))
-        case "json":
-            keys = unique_keys(columns)
-            write_json_array((dict(zip(keys, row, strict=True)) for row in rows), file)
+            write = write_json_lines if form == "jsonl" else write_json_array
+            write((dict(zip(keys, row, strict=True)) for row in rows), file)
         case "csv":
             write_csv_rows(columns, (map(cell, row) for row in rows), file)
         case "html":
@@ -304,15 +311,11 @@ MOST_STORED = 1_000
 @click.option("--full", is_flag=True, help="Shorten nothing on a terminal.")
 @click.option("--id", "identity", metavar="ID", help="Only documents with this id.")
 @click.option("--stream", metavar="NAME", help="Only documents of this stream.")
-@click.option(
-    "--state", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="Show the documents that a store keeps, in place of those of paths: the first 1,000 without --limit. "
-    "A service may be running on it.",
-)  # fmt: skip
-@click.option(
-    "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
-    help="How long to wait if another process holds the store.",
-)  # fmt: skip
+@state_option(
+    "Show the documents that a store keeps, in place of those of paths: the first 1,000 without --limit. A service may "
+    "be running on it."
+)
+@wait_option()
 @debug_option
 def show(
     paths: tuple[Path, ...],

@@ -1,7 +1,7 @@
 """Options shared by commands, and the configuration file. Parses engine, plan, query files, durations, and per-stream
 values of --lateness and --settle. A configuration is a TOML file whose keys are options, for all commands that have
 them (`engine = "duckdb"`) or in a command's own table (`[stream]`). Its tables `[secrets]` and `[sinks.NAME]` are read
-by `mmqjp.sinks.tables`."""
+by `mmqjp.sinks.definition`."""
 
 from __future__ import annotations
 
@@ -220,6 +220,17 @@ def parse_duration(context: click.Context, parameter: click.Parameter, value: st
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     found = parse_duration(context, parameter, value)
     return None if found is None else found / 1_000_000
+
+
+def state_option(text: str, *, exists: bool = False, required: bool = False) -> Callable[[Decorated], Decorated]:
+    """Adds --state, the directory of a store, with this help."""
+    kind = click.Path(exists=exists, file_okay=False, path_type=Path)
+    return click.option("--state", metavar="DIR", required=required, type=kind, help=text)
+
+
+def wait_option(text: str = "How long to wait if another process holds the store.") -> Callable[[Decorated], Decorated]:
+    seconds = click.FloatRange(min=0)
+    return click.option("--wait", metavar="SECONDS", type=seconds, default=30.0, show_default=True, help=text)
 
 
 def shared_option(command: Decorated) -> Decorated:

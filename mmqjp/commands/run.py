@@ -57,6 +57,7 @@ from mmqjp.commands.options import (
     settle_is_given,
     settle_option,
     shared_option,
+    state_option,
     time_xpath_option,
     versions_option,
     with_options,
@@ -92,37 +93,31 @@ def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) ->
         yield f"{more}{sum(rest):,} more pairs with equal times of {len(rest):,} other queries"
 
 
-LISTED_WAITING = 10
-
-LISTED_PAUSED = 10
+LISTED_QUERIES = 10
+"""Maximum number of paused queries, and of those that wait, that are reported."""
 
 
 def report_paused(engine: Session) -> None:
     paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
-    for query in paused[:LISTED_PAUSED]:
-        click.echo(f"mmqjp: {query.name} is paused: {printable_line(str(query.paused))}", err=True)
-    if len(paused) > LISTED_PAUSED:
-        click.echo(f"mmqjp: and {len(paused) - LISTED_PAUSED:,} more are paused", err=True)
+    for query in paused[:LISTED_QUERIES]:
+        _report(f"{query.name} is paused: {query.paused}")
+    if len(paused) > LISTED_QUERIES:
+        _report(f"and {len(paused) - LISTED_QUERIES:,} more are paused")
 
 
 def report_ties(engine: Session) -> None:
     for line in equal_time_lines(engine.ties(here=True), engine.ties_at_least(here=True)):
-        click.echo(f"mmqjp: {line}", err=True)
+        _report(line)
 
 
 def report_waiting(engine: Session) -> None:
     waiting, never = engine.waiting_absences(), engine.never_decided()
-    for name, count in list(waiting.items())[:LISTED_WAITING]:
+    for name, count in islice(waiting.items(), LISTED_QUERIES):
         documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
-        is_endless = name in never
-        why = (
-            f"; {never[name]} may be late without a limit, so that it never comes: give --lateness"
-            if is_endless
-            else ""
-        )
-        click.echo(f"mmqjp: {name}: {documents}{why}", err=True)
-    if len(waiting) > LISTED_WAITING:
-        click.echo(f"mmqjp: and {len(waiting) - LISTED_WAITING:,} more queries wait", err=True)
+        endless = "{} may be late without a limit, so that it never comes: give --lateness"
+        _report(f"{name}: {documents}" + (f"; {endless.format(never[name])}" if name in never else ""))
+    if len(waiting) > LISTED_QUERIES:
+        _report(f"and {len(waiting) - LISTED_QUERIES:,} more queries wait")
 
 
 def report_dates(histories: Iterable[History]) -> None:
@@ -133,19 +128,19 @@ def report_dates(histories: Iterable[History]) -> None:
         undated += history.undated
     for counts, how in ((future, "dated after the fetch"), (undated, "with a date that cannot be read")):
         for source, count in counts.most_common(1):
-            what = f"{counts.total():,} feed entr{'ies' if counts.total() > 1 else 'y'} {how}"
-            click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {printable_line(source)}", err=True)
+            what = f"{pluralise(counts.total(), 'feed entry', 'feed entries')} {how}"
+            _report(f"{what}, given the time of the fetch; {count:,} from {source}")
 
 
 def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
     """Reports the number of rejected documents, and the first reasons unless they are in the file `path`."""
     if not dead.count:
         return
-    what = f"{dead.count:,} dead letter{'s' if dead.count > 1 else ''} (documents left out)"
+    what = f"{pluralise(dead.count, 'dead letter')} (documents left out)"
     if path is not None:
-        click.echo(f"mmqjp: {what} in {path}", err=True)
+        _report(f"{what} in {path}")
         return
-    click.echo(f"mmqjp: {what}; --dead-letters FILE writes them to a file", err=True)
+    _report(f"{what}; --dead-letters FILE writes them to a file")
     for reason in dead.reasons:
         click.echo(f"  {printable_line(reason)}", err=True)
     if dead.count > len(dead.reasons):
@@ -222,10 +217,7 @@ class RunOptions(EngineOptions):
         "--queries", "queries_path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="The queries, in XSCL. Default: the queries of --state.",
     )  # fmt: skip
-    state: Path | None = option(
-        "--state", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-        help="Where to keep queries, documents and matches for later runs.",
-    )  # fmt: skip
+    state: Path | None = given_by(state_option("Where to keep queries, documents and matches for later runs."))
     output: Path | None = option(
         "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
         help="Where to write the output lines. With --state they are appended, else the file is written anew, as it is "
@@ -342,11 +334,8 @@ def run(given: RunOptions) -> None:
         report_waiting(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
-        click.echo(
-            f"mmqjp: {_files(rereading)}{counters.documents:,} documents, {counters.duplicates:,} already known, "
-            f"{dead.count:,} dead letters, {written:,} outputs",
-            err=True,
-        )
+        known = f"{counters.documents:,} documents, {counters.duplicates:,} already known"
+        _report(f"{_files(rereading)}{known}, {dead.count:,} dead letters, {written:,} outputs")
     if report is not None:
         require_a_success(report)
     unchanged = rereading is not None and rereading.unchanged
@@ -362,7 +351,7 @@ def fetched(intake: Intake) -> Iterator[_InputBatch]:
 
 def unreadable(file: str, reason: str) -> None:
     if reason:
-        click.echo(f"mmqjp: {printable_line(file)} {reason}; the next run with the same --state reads it", err=True)
+        _report(f"{file} {reason}; the next run with the same --state reads it")
 
 
 def drop_superseded(engine: Session, read: Sequence[Intake | Rereading]) -> None:

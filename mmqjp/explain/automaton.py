@@ -17,7 +17,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
-from mmqjp.explain.terms import format_window
+from mmqjp.explain.shown import format_window
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from pattern_stage.clauses import (
@@ -682,7 +682,3 @@ Filler(variable='p', place=1, roots=(1,))]
         key = match[1], int(match[2] or 1) - 1
         found[key] = (*found.get(key, ()), node)
     return [Filler(*key, roots) for key, roots in found.items()]
-
-
-def is_pattern(text: str) -> bool:
-    return text.startswith("PATTERN ")

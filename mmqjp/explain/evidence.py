@@ -27,20 +27,15 @@ from mmqjp.explain.hints import (
     note,
     shared,
 )
+from mmqjp.explain.shown import FunnelStage, StageKind, StageUnit, apply_functions, duration_text, format_window
 from mmqjp.explain.terms import (
     CHARACTERS_PER_STEP,
     BlockStage,
     Exhausted,
-    FunnelStage,
     ReadableQuery,
-    StageKind,
-    StageUnit,
     StepBudget,
     TooLong,
-    apply_functions,
     blocks_of,
-    duration_text,
-    format_window,
     leaf_sides,
     truncate_value,
 )

@@ -34,16 +34,9 @@ from mmqjp.explain.plan import (
     retention_text,
     whole_plan,
 )
+from mmqjp.explain.shown import format_window
 from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_sql
-from mmqjp.explain.terms import (
-    definition_path,
-    few,
-    format_window,
-    names_of_others,
-    structure_text,
-    term_text,
-    wrap_in_functions,
-)
+from mmqjp.explain.terms import definition_path, few, names_of_others, structure_text, term_text, wrap_in_functions
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses

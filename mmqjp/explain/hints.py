@@ -11,7 +11,8 @@ from fractions import Fraction
 from itertools import chain, islice
 from sys import maxsize
 
-from mmqjp.explain.terms import StepBudget, TooLong, apply_functions, truncate_value
+from mmqjp.explain.shown import apply_functions
+from mmqjp.explain.terms import StepBudget, TooLong, truncate_value
 from mmqjp.process import printable_line, printable_text
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, split_name

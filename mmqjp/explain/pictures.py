@@ -12,8 +12,9 @@ from itertools import zip_longest
 
 from mmqjp.explain import svg
 from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
+from mmqjp.explain.shown import format_window
 from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, OutlineNode, layered, truncate_to_width
-from mmqjp.explain.terms import format_window, wrap_in_functions
+from mmqjp.explain.terms import wrap_in_functions
 from mmqjp.process import pluralise
 from xscl.algebra.joins import Term
 from xscl.algebra.trees import is_system_variable

@@ -14,7 +14,8 @@ from join_stage.protocol import Cost
 from join_stage.tables import DOCUMENTS, EQUAL_VALUES
 from mmqjp.engine import Session
 from mmqjp.explain.automaton import EventProgram, NamedStatement
-from mmqjp.explain.terms import few, format_window, structure_text
+from mmqjp.explain.shown import format_window
+from mmqjp.explain.terms import few, structure_text
 from mmqjp.process import printable_line
 from mmqjp.queries.model import HiddenStream, Owner, Subscription, Target
 from mmqjp.queries.registry import Registry

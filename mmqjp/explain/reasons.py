@@ -5,27 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from mmqjp.answers.matches import residual_holds
 from mmqjp.answers.output import BoundValue
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow
-from mmqjp.explain.terms import (
-    Exhausted,
-    JoinedValue,
-    Operand,
-    ReadableQuery,
-    ShownCondition,
-    StepBudget,
-    in_parts,
-    lacking,
-    operand_of,
-)
+from mmqjp.explain.shown import JoinedValue, JoinTiming, Operand, Reason, ShownCondition
+from mmqjp.explain.terms import Exhausted, ReadableQuery, StepBudget, in_parts, lacking, operand_of
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import Hidden, JoinOp, NormalQuery, Term, variables_of
+from xscl.algebra.joins import Hidden, NormalQuery, Term, variables_of
 from xscl.algebra.trees import PatternNode, attach_branch, naming
 from xscl.algebra.values import (
     TESTS,
@@ -43,38 +34,6 @@ from xscl.algebra.values import (
     map_operands,
 )
 from xscl.printer import to_xscl
-
-
-@dataclass(frozen=True, slots=True)
-class JoinTiming:
-    """The intervals of a join's inputs, in microseconds, left start to right end. `op` and `window` (None: INF) allow
-    them. A chain has one for each join."""
-
-    op: JoinOp
-    window: int | None
-    left: tuple[int, int]
-    right: tuple[int, int]
-
-    @property
-    def distance(self) -> int:
-        """From the earlier start to the later end; bounded by the window."""
-        return max(self.left[1], self.right[1]) - min(self.left[0], self.right[0])
-
-    @property
-    def gap(self) -> int:
-        """From the end of the left input to the start of the right one; may be negative."""
-        return self.right[0] - self.left[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why an output exists: value joins, inner joins first, and other join conditions; for absences, the conditions
-    without a partner. On request also the joins' timings and the conditions in the `filters` of blocks."""
-
-    joined: tuple[JoinedValue, ...] = ()
-    conditions: tuple[ShownCondition, ...] = ()
-    timings: tuple[JoinTiming, ...] = ()
-    filters: tuple[ShownCondition, ...] = ()
 
 
 def reason_of(

@@ -7,14 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain, groupby, pairwise
-from typing import Literal, TypeVar
+from itertools import chain, groupby
+from typing import TypeVar
 
-from common.bounds import INFINITE
-from feeds.documents import iso_utc
+from common.dates import iso_utc
+from mmqjp.explain.shown import Operand, ShownCondition, format_window
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
@@ -22,106 +21,20 @@ from xpath_stage.binder import Node
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra.joins import Absent, Conjunct, JoinOp, NormalQuery, Side, Term, over_at, variables_of
 from xscl.algebra.trees import PatternNode
-from xscl.algebra.values import Compare, Expr, Rel, Span, Step, VarPath, derive, many_valued, map_operands
+from xscl.algebra.values import Compare, Expr, Rel, Span, Step, VarPath, many_valued, map_operands
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
 from xscl.parser import located_queries, parse_script
 from xscl.printer import to_xscl
-from xscl.syntax import Block, Query, Window
+from xscl.syntax import Block, Query
 
 T = TypeVar("T")
-
-StageKind = Literal[
-    "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror",
-    "event", "late", "unseen", "filtered", "condition", "consumed", "ended", "group",
-    "equal", "strategy", "absent", "letters", "maximal", "run", "alone", "decided",
-]  # fmt: skip
-"""The requirement of a stage. Queries: documents of a stream; a name or condition of a block; what predicates and
-SELECT need of it; an equality; all equalities of a join in one binding; another document on the other side; order;
-window; other join conditions; and that an output is not mirrored (JOIN UNORDERED).
-
-Event queries: an event exists, was not late, and came after registration; conditions of FILTER, NEXT and FOLD; no
-earlier right event was taken by NEXT; a run of FOLD continues; events are in one group of AGGREGATE. PATTERN: bracketed
-values are equal; no event blocks the strategy; no negated event occurs; the letters missing are within the limit; no
-match is better (EARLIEST MAXIMAL); "run" counts the first events of matches that get this far.
-
-Absences: there is no partner, and the watermark rules out later ones.
-"""
-
-StageUnit = Literal["documents", "values", "pairs", "events"]
-
-
-@dataclass(frozen=True, slots=True)
-class FunnelStage:
-    """A stage. `part` is its part of the query. `found` counts what passes: documents, values shared by both sides of
-    an equality, or pairs of inputs; with `at_least`, it is a lower bound. `left` and `right` are an equality's distinct
-    values. `block` numbers blocks from 1; 0 is a join.
-
-    If nothing passes, `message` says what there is instead, and `hint` what may be meant.
-    """
-
-    kind: StageKind
-    part: str
-    found: int
-    unit: StageUnit = "documents"
-    block: int = 0
-    left: int = 0
-    right: int = 0
-    at_least: bool = False
-    message: str = ""
-    hint: str = ""
-
-    def told(self, message: str, hint: str = "") -> FunnelStage:
-        return replace(self, message=message, hint=hint)
-
-    @property
-    def count_text(self) -> str:
-        if self.unit == "values":
-            return f"{self.left:,} and {self.right:,} values, {self.found:,} common"
-        more = " or more" if self.at_least else ""
-        return f"{self.found:,}{more} {self.unit if self.found != 1 else self.unit[:-1]}"
 
 
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Delimiters of a variable's number in a text: noncharacters, which no query contains."""
 
 _NUMBERED = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A node that took part: the name of its element or of an attribute like "link/@href", its text, and the functions
-    applied, the innermost first. `document` is the index of its document in the output's `documents`; None for a node
-    of another query's output. `node` is its id in output lines."""
-
-    name: str
-    text: str
-    functions: tuple[str, ...] = ()
-    document: int | None = None
-    node: int | str | None = field(default=None, compare=False)
-
-    @property
-    def value(self) -> str:
-        return apply_functions(self.text, self.functions)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedValue:
-    """A value join that held: its operands, whose values are equal."""
-
-    left: Operand
-    right: Operand
-
-
-@dataclass(frozen=True, slots=True)
-class ShownCondition:
-    """Another condition that held: its text in parts, with nodes in place of variables."""
-
-    parts: tuple[str | Operand, ...]
-
-    @property
-    def text(self) -> str:
-        return "".join(part if isinstance(part, str) else part.name for part in self.parts)
 
 
 def operand_of(
@@ -179,29 +92,6 @@ def wrap_in_functions(functions: tuple[str, ...], text: str) -> str:
         name, _, literal = function.partition(" ")
         text = f"{name}({text}, {literal})" if literal else f"{name}({text})"
     return text
-
-
-def format_window(microseconds: int | None) -> str:
-    """Formats a window with the largest unit that divides it. None and INFINITE are INF."""
-    return to_xscl(Window(None if microseconds == INFINITE else microseconds))
-
-
-_DURATIONS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000))
-
-
-def duration_text(microseconds: int) -> str:
-    """Formats a time span with its two largest units; less than a minute as exact seconds.
-
-    >>> duration_text(250_200_000_000), duration_text(60_000_000), duration_text(57_448_571), duration_text(-7)
-    ('2 d 21 h', '1 min', '57.448571 s', '-7 µs')
-    """
-    if microseconds < 0:
-        return f"-{duration_text(-microseconds)}"
-    for (unit, size), (below, part) in pairwise(_DURATIONS):
-        if microseconds >= size:
-            rest = microseconds % size // part
-            return f"{microseconds // size:,} {unit}" + (f" {rest} {below}" if rest else "")
-    return f"{microseconds} µs" if microseconds < 1_000 else f"{Decimal(microseconds) / 1_000_000:f} s"
 
 
 def few(names: Iterable[str], none: str = "") -> str:
@@ -462,9 +352,3 @@ class StepBudget:
         self.here -= steps
         if self.here < 0:
             raise TooLong
-
-
-def apply_functions(text: str, functions: Sequence[str]) -> str:
-    for name in functions:
-        text = derive(name, text)
-    return text

@@ -14,7 +14,8 @@ from mmqjp.answers.operators import OnceKey, once_key
 from mmqjp.answers.output import BoundValue
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing
-from mmqjp.explain.terms import FunnelStage, ReadableQuery, StageKind
+from mmqjp.explain.shown import FunnelStage, StageKind
+from mmqjp.explain.terms import ReadableQuery
 from mmqjp.queries.model import Subscription, choice_of
 from xscl.algebra.joins import Term
 from xscl.syntax import Join

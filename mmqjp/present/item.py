@@ -19,18 +19,28 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
+from common.dates import iso_utc
 from common.tools import JsonRecord, from_json
-from feeds.documents import EPOCH, from_datetime, iso_utc, parse_iso
+from feeds.documents import EPOCH, from_datetime, parse_iso
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
-from mmqjp.explain.reasons import JoinTiming, Reason
-from mmqjp.explain.retrace.events import Filling, ShownEvent
-from mmqjp.explain.retrace.values import display_value
-from mmqjp.explain.terms import FunnelStage, JoinedValue, Operand, ShownCondition, duration_text, format_window
+from mmqjp.explain.shown import (
+    Filling,
+    FunnelStage,
+    JoinedValue,
+    JoinTiming,
+    Operand,
+    Reason,
+    ShownCondition,
+    ShownEvent,
+    duration_text,
+    format_window,
+)
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import TIMES
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
+from xscl.algebra.values import number_text
 
 MOST_TEXTS = 4
 """Number of texts that replace the title of a document without one."""
@@ -301,7 +311,7 @@ def _attributes(seen: ShownEvent) -> Iterator[FactToken]:
         if isinstance(value, str):
             yield FactToken("value", truncate(printable_line(value), MAX_FACT_CHARACTERS))
         else:
-            yield FactToken("plain", display_value(value))
+            yield FactToken("plain", "NULL" if value is None else number_text(value))
 
 
 def spans(filling: Filling) -> Iterator[Fact]:

@@ -4,7 +4,9 @@ builds an answer once for all queries of its form."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 
 import pyarrow as pa
@@ -13,22 +15,15 @@ from common.tools import LruCache, in_batches
 from mmqjp.answers.output import Body, Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
-from mmqjp.explain.automaton import is_pattern
-from mmqjp.explain.reasons import Reason
-from mmqjp.explain.terms import MOST_QUERIES
-from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownMatch, selected_values
-from mmqjp.present.output_why import (
-    MOST_MATCHES,
-    block_documents,
-    named_reason,
-    output_reason,
-    selects_values,
-    source_items,
-)
+from mmqjp.explain.reasons import reason_of
+from mmqjp.explain.shown import Reason, ShownCondition
+from mmqjp.explain.terms import MOST_QUERIES, Exhausted, ReadableQuery, TooLong
+from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownItem, ShownMatch, item_of, missing_item, selected_values
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
-from mmqjp.queries.model import is_event_form
-from mmqjp.tables.lookup import SelectFn, span_of_outputs, texts_by_form
+from mmqjp.queries.model import is_bare, is_event_form
+from mmqjp.tables.lookup import SelectFn, document_rows_by_id, span_of_outputs, texts_by_form
+from xscl.problems import XsclErrors
 
 KEPT_CHARACTERS = 32 << 20
 """Maximum size of cached answers, in characters; the oldest are evicted."""
@@ -135,7 +130,7 @@ def shown_matches(
             _xml(one, bodies), one.id, one.seq,
         )  # fmt: skip
         told.append(UnexplainedOutput(output, answer.behind[:MOST_MATCHES], one.texts, one.form))
-    return matches_of_told(recent.select, told, recent.documents, reasons=reasons)
+    return (match for match, _ in explained_matches(recent.select, told, recent.documents, reasons=reasons))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,33 +144,122 @@ class UnexplainedOutput:
     form: str | None
 
 
-def matches_of_told(
+def explained_matches(
     select: SelectFn,
     told: Sequence[UnexplainedOutput],
-    documents: RememberedDocuments | None = None,
+    documents: RememberedDocuments,
     *,
     reasons: bool = True,
-) -> Iterator[ShownMatch]:
-    docids = {docid for one in told for docids in one.behind for docid in docids}
-    documents = documents or RememberedDocuments(select)
-    records = documents.with_parts(docids)
+    whole: bool = False,
+) -> Iterator[tuple[ShownMatch, str]]:
+    """Yields outputs as matches, and the texts of their queries, "" where the reason does not tell which it is. Without
+    `reasons`, none is sought; unless `whole`, they have only joined values and join conditions."""
+    records = documents.with_parts({docid for one in told for docids in one.behind for docid in docids})
     wanted = (source for one in told for source in zip(one.output.documents, one.output.streams, strict=True))
     items = source_items(select, wanted, records, documents)
     for one in told:
         sources = list(zip(one.output.documents, one.output.streams, strict=True))
         xml = one.output.xml
         selects = xml and any(selects_values(text, one.form) for text in one.texts)
-        reason = _reason(one, sources, records) if reasons else None
-        yield ShownMatch(
-            one.output, tuple(items[source] for source in sources), reason, selected_values(xml) if selects else ()
-        )
+        reason, text = _reason(one, sources, records, whole=whole) if reasons else (None, "")
+        shown = tuple(items[source] for source in sources)
+        yield ShownMatch(one.output, shown, reason, selected_values(xml) if selects else ()), text
 
 
-def _reason(one: UnexplainedOutput, sources: Sequence[tuple[str, str]], records: Mapping[int, Record]) -> Reason | None:
-    if any(map(is_pattern, one.texts)):
-        return named_reason(one.output.nodes)
+def _reason(
+    one: UnexplainedOutput, sources: Sequence[tuple[str, str]], records: Mapping[int, Record], *, whole: bool
+) -> tuple[Reason | None, str]:
+    if any(text.startswith("PATTERN ") for text in one.texts):
+        return named_reason(one.output.nodes), ""
     behind = [block_documents(ids, records) for ids in one.behind]
-    return output_reason(one.output, behind, sources, one.texts, whole=False)[0]
+    return output_reason(one.output, behind, sources, one.texts, whole=whole)
+
+
+MOST_MATCHES = 100
+"""Maximum number of matches behind an output searched for its bindings."""
+
+KEPT_TEXTS = 10_000
+"""Maximum number of query texts cached with whether their outputs have values."""
+
+
+def stored_parts(documents: RememberedDocuments, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
+    """Returns the block documents of each match, given by its docids; () if one of them is no longer stored."""
+    records = documents.with_parts(docid for docids in behind for docid in docids)
+    return [block_documents(docids, records) for docids in behind]
+
+
+def source_items(
+    select: SelectFn, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
+) -> dict[tuple[str, str], ShownItem]:
+    """Returns the items of documents by id and stream. Reads those not in `records`; `documents` caches them."""
+    wanted = set(sources)
+    external = (((one.id, one.stream), one) for one in records.values() if one.kind == "external")
+    found = {key: documents.item(one) for key, one in external if key in wanted}
+    if missing := wanted - found.keys():
+        for row in document_rows_by_id(select, {id for id, _ in missing}):
+            key = row["id"], row["stream"]
+            if row["kind"] == "external" and key in missing:
+                found[key] = item_of(*key, row["t0"], row["xml"])
+    return {key: found.get(key) or missing_item(*key) for key in wanted}
+
+
+@lru_cache(KEPT_TEXTS)
+def selects_values(text: str, form: str | None) -> bool:
+    """Whether a query's outputs have values instead of whole documents, as those of event queries do. False if this
+    version cannot read it."""
+    query = _readable(text)
+    return is_event_form(form or "") if query is None else not query.normal.star
+
+
+def _readable(text: str) -> ReadableQuery | None:
+    """A stored query; None if it is an event query or this version cannot read it."""
+    with suppress(XsclErrors):
+        return None if is_bare(text) else ReadableQuery.of(text)
+    return None
+
+
+def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
+    """Returns the documents of the query's blocks; () if one of them is no longer stored."""
+    if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
+        return ()
+    return tuple(records[part] for docid in docids for part in records[docid].parts)
+
+
+MAX_REASON_STEPS = 200_000
+"""Step limit of the search for one reason: about a second."""
+
+
+def named_reason(nodes: Mapping[str, int | str]) -> Reason:
+    """Returns the reason that a PATTERN's output alone gives: its variables, in order of time."""
+    named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
+    return Reason(
+        conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)
+    )
+
+
+def output_reason(
+    output: Output,
+    behind: Sequence[tuple[Record, ...]],
+    sources: Sequence[tuple[str, str]],
+    texts: Iterable[str],
+    *,
+    whole: bool = True,
+) -> tuple[Reason | None, str]:
+    """Returns the reason of an output (None: unknown) and the text of its query, one of `texts`. Unless `whole`, the
+    reason has only joined values and join conditions."""
+    places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
+    queries = {text: query for text in texts if (query := _readable(text)) is not None}
+    for parts in filter(None, behind):
+        placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
+        for text, query in queries.items():
+            is_whole = whole or query.normal.op is None
+            try:
+                reason = reason_of(query, output.nodes, placed, MAX_REASON_STEPS, whole=is_whole)
+            except (Exhausted, TooLong):
+                return None, text
+            if reason is not None:
+                return reason, text
+    return None, ""
 
 
 class OutputPresenter:
@@ -194,7 +278,8 @@ class OutputPresenter:
             behind = self._engine.matches_behind(page) if self._reasons else {}
             texts = texts_by_form(select, {output.query for output in page})
             told = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
-            yield from matches_of_told(select, told, reasons=self._reasons)
+            found = explained_matches(select, told, RememberedDocuments(select), reasons=self._reasons)
+            yield from (match for match, _ in found)
 
 
 def _unexplained(

@@ -8,24 +8,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from common.bounds import END
+from common.dates import iso_utc
 from common.errors import InputError
 from common.tools import from_json, in_batches
-from feeds.documents import iso_utc
 from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
-from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern
+from mmqjp.explain.automaton import all_written, component_text, fillers
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
-from mmqjp.explain.reasons import Reason, reason_of
 from mmqjp.explain.retrace.events import (
-    FilledPart,
-    Filling,
     OutputMatch,
-    PartDuration,
     build_part,
     explain_event,
     output_match,
@@ -45,22 +40,23 @@ from mmqjp.explain.retrace.values import (
     as_text,
     given_parts,
 )
-from mmqjp.explain.terms import (
-    MOST_QUERIES,
-    Exhausted,
+from mmqjp.explain.shown import (
+    FilledPart,
+    Filling,
     FunnelStage,
     Operand,
-    ReadableQuery,
+    PartDuration,
+    Reason,
     ShownCondition,
-    StepBudget,
-    TooLong,
     duration_text,
     format_window,
 )
-from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
+from mmqjp.explain.terms import MOST_QUERIES, Exhausted, StepBudget, TooLong
+from mmqjp.present.item import ShownMatch
+from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import AT_ONCE, CHARACTERS_AT_ONCE, KnownEvents, affordable, known_event_queries
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
-from mmqjp.queries.model import Subscription, is_bare, is_event_form
+from mmqjp.queries.model import Subscription, is_event_form
 from mmqjp.queries.registry import life_at, since_of
 from mmqjp.tables.lookup import (
     Row,
@@ -94,7 +90,6 @@ from xscl.algebra.events import (
     read_by,
 )
 from xscl.algebra.events import Select as Selection
-from xscl.problems import XsclErrors
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
 """Maximum number of stored documents read, and of outputs of a query."""
@@ -426,12 +421,6 @@ ID_LENGTH, LISTED = 32, 5
 RECENT = 100_000
 """Number of newest outputs searched first: most requests are for these."""
 
-MOST_MATCHES = 100
-"""Maximum number of matches behind an output searched for its bindings."""
-
-KEPT_TEXTS = 10_000
-"""Maximum number of query texts cached with whether their outputs have values."""
-
 _ID = re.compile(r"[0-9a-f]{1,32}")
 
 
@@ -492,21 +481,13 @@ def why_output(
         row["xml"], row["id"], row["seq"],
     )  # fmt: skip
     docids = (matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
-    records = documents.with_parts(docid for some in docids for docid in some)
-    behind = [block_documents(some, records) for some in docids]
     texts = row.get("texts") or query_texts(select, output.query, row["form"], MOST_QUERIES)
-    sources = list(zip(output.documents, output.streams, strict=True))
-    found = source_items(select, sources, records, documents)
-    items = tuple(found[source] for source in sources)
-    parts = next(filter(None, behind), ())
-    reason, text = output_reason(output, behind, sources, texts)
-    shown = selected_values(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
-    match, text = ShownMatch(output, items, reason, shown), text or next(iter(texts), "")
+    told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
+    ((match, text),) = explained_matches(select, [told], documents, whole=True)
+    text = text or next(iter(texts), "")
     if is_event_form(row["form"] or ""):
-        if is_pattern(text):
-            match = replace(match, reason=named_reason(output.nodes))
         return _of_events(match, text, event_why(select, output, row["form"]))
-    return OutputWhy(match, _fed(parts), text)
+    return OutputWhy(match, _fed(next(filter(None, stored_parts(documents, docids)), ())), text)
 
 
 def _found(select: SelectFn, asked: str) -> Row:
@@ -534,86 +515,6 @@ def _recent(select: SelectFn, asked: str) -> list[tuple[str, int, str]]:
         return []
     oldest, newest = span_of_outputs(select)
     return outputs_by_id(select, asked, 1, newest - RECENT) if newest - RECENT > oldest else []
-
-
-def stored_parts(select: SelectFn, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
-    """Returns the block documents of each match, given by its docids; () if one of them is no longer stored."""
-    records = RememberedDocuments(select).with_parts(docid for docids in behind for docid in docids)
-    return [block_documents(docids, records) for docids in behind]
-
-
-def source_items(
-    select: SelectFn, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
-) -> dict[tuple[str, str], ShownItem]:
-    """Returns the items of documents by id and stream. Reads those not in `records`; `documents` caches them."""
-    wanted = set(sources)
-    external = (((one.id, one.stream), one) for one in records.values() if one.kind == "external")
-    found = {key: documents.item(one) for key, one in external if key in wanted}
-    if missing := wanted - found.keys():
-        for row in document_rows_by_id(select, {id for id, _ in missing}):
-            key = row["id"], row["stream"]
-            if row["kind"] == "external" and key in missing:
-                found[key] = item_of(*key, row["t0"], row["xml"])
-    return {key: found.get(key) or missing_item(*key) for key in wanted}
-
-
-@lru_cache(KEPT_TEXTS)
-def selects_values(text: str, form: str | None) -> bool:
-    """Whether a query's outputs have values instead of whole documents, as those of event queries do. False if this
-    version cannot read it."""
-    query = _readable(text)
-    return is_event_form(form or "") if query is None else not query.normal.star
-
-
-def _readable(text: str) -> ReadableQuery | None:
-    """A stored query; None if it is an event query or this version cannot read it."""
-    with suppress(XsclErrors):
-        return None if is_bare(text) else ReadableQuery.of(text)
-    return None
-
-
-def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
-    """Returns the documents of the query's blocks; () if one of them is no longer stored."""
-    if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
-        return ()
-    return tuple(records[part] for docid in docids for part in records[docid].parts)
-
-
-MAX_REASON_STEPS = 200_000
-"""Step limit of the search for one reason: about a second."""
-
-
-def named_reason(nodes: Mapping[str, int | str]) -> Reason:
-    """Returns the reason that a PATTERN's output alone gives: its variables, in order of time."""
-    named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
-    return Reason(
-        conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)
-    )
-
-
-def output_reason(
-    output: Output,
-    behind: Sequence[tuple[Record, ...]],
-    sources: Sequence[tuple[str, str]],
-    texts: Iterable[str],
-    *,
-    whole: bool = True,
-) -> tuple[Reason | None, str]:
-    """Returns the reason of an output (None: unknown) and the text of its query, one of `texts`. Unless `whole`, the
-    reason has only joined values and join conditions."""
-    places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
-    queries = {text: query for text in texts if (query := _readable(text)) is not None}
-    for parts in filter(None, behind):
-        placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
-        for text, query in queries.items():
-            is_whole = whole or query.normal.op is None
-            try:
-                reason = reason_of(query, output.nodes, placed, MAX_REASON_STEPS, whole=is_whole)
-            except (Exhausted, TooLong):
-                return None, text
-            if reason is not None:
-                return reason, text
-    return None, ""
 
 
 def _of_events(match: ShownMatch, text: str, why: EventWhy | None) -> OutputWhy:

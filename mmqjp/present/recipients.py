@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
 
 from common.arrays import Ints
 from common.bounds import INFINITE
@@ -187,7 +187,8 @@ class AnswerTable:
         self._columns = {name: column[order] for name, column in columns.items()}
         self._rows = rows.take(pa.array(order)).combine_chunks()  # which holds no more memory than it needs
         self._behind = _by_answer(behind, ("docid1", "docid2"), self._columns["answer"])
-        self._withheld = _by_answer(withheld, ("qid",), self._columns["answer"])
+        self._withheld_rows = withheld.filter(pc.is_in(withheld["answer"], self._rows["answer"].combine_chunks()))
+        self._withheld = by_answer(self._withheld_rows) if len(self._withheld_rows) else {}  # most stores have none
         self._read: dict[int, AnswerRow] = {}
 
     def __len__(self) -> int:
@@ -207,11 +208,9 @@ class AnswerTable:
 
     def followed_by(self, later: AnswerTable) -> AnswerTable:
         rows = pa.concat_tables([self._rows, later._rows], promote_options="default")
-        behind, withheld = (
-            pa.table({name: np.concatenate([column, others[name]]) for name, column in own.items()})
-            for own, others in ((self._behind, later._behind), (self._withheld, later._withheld))
-        )
-        made = AnswerTable(rows, behind, withheld)
+        behind = {name: np.concatenate([column, later._behind[name]]) for name, column in self._behind.items()}
+        withheld = pa.concat_tables([self._withheld_rows, later._withheld_rows], promote_options="default")
+        made = AnswerTable(rows, pa.table(behind), withheld)
         made._read = dict(self._read)  # they are at the same places
         return made
 
@@ -229,7 +228,7 @@ class AnswerTable:
 
     def _between(self, begin: int, end: int) -> AnswerTable:
         rows = self._rows.slice(begin, end - begin)
-        return AnswerTable(rows, pa.table(self._behind), pa.table(self._withheld))
+        return AnswerTable(rows, pa.table(self._behind), self._withheld_rows)
 
     def all(self) -> list[AnswerRow]:
         return self.at(range(len(self)))
@@ -249,10 +248,7 @@ class AnswerTable:
         if sum(len(forms[form].all) for form in rows["form"].to_pylist()) > MOST_RECIPIENTS:
             return None
         of_form = {form: some.columns for form, some in forms.items()}
-        numbers, withheld = self._columns["answer"][begin:end], self._withheld["answer"]
-        low, high = np.searchsorted(withheld, (numbers.min(), numbers.max() + 1)).tolist()
-        some = pa.table({name: self._withheld[name][low:high] for name in ("answer", "qid")})
-        chunks = FanOut(rows, of_form, by_answer(some)).chunks()
+        chunks = FanOut(rows, of_form, self._withheld).chunks()
         answers, recipients = np.concatenate([np.zeros((2, 0), np.int64), *(chunk.pairs for chunk in chunks)], axis=1)
         if len(answers) != self.at([begin])[0].last_seq - first_seq + 1:
             return None
@@ -265,33 +261,17 @@ class AnswerTable:
                 self._read[place] = self._answer({name: column[place].as_py() for name, column in self._arrays.items()})
         return [self._read[place] for place in wanted]
 
-    def recipients(self, places: Ints, members: SomeMembers) -> NDArray[np.bool_]:
-        """Returns a matrix of answers, given by row index, and members: who receives what."""
-        got = members.columns.get(slice(None), *(self._columns[name][places, None] for name in GIVEN))
-        if len(self._withheld["answer"]):  # most stores have none
-            for row, number in zip(got, self._columns["answer"][places].tolist(), strict=True):
-                begin, end = np.searchsorted(self._withheld["answer"], (number, number + 1))
-                row &= ~np.isin(members.columns.qids, self._withheld["qid"][begin:end])
-        return got
-
     def got_after(self, batch: int, members: MemberHistory, most: int) -> Got | None:
         """Returns the recipients of all later batches. None if that evaluates more than `most` pairs."""
         begin = int(np.searchsorted(self._columns["batch"], batch + 1))
         forms, codes = self._forms
         begins, ends = np.array([members.places(form) for form in forms], np.int64).reshape(-1, 2).T
-        counts = (ends - begins)[codes[begin:]]
-        until = np.cumsum(counts)
-        if counts.sum() > most:
+        low, high = begins[codes[begin:]], ends[codes[begin:]]
+        if (high - low).sum() > most:
             return None
-        # A row for each member of the form of each answer.
-        places = np.repeat(np.arange(begin, len(self)), counts)
-        those = np.arange(len(places)) + np.repeat(begins[codes[begin:]] - (until - counts), counts)
-        got, qids = members.columns.get(those, *(self._columns[name][places] for name in GIVEN)), members.columns.qids
-        if len(self._withheld["answer"]):
-            withheld = set(zip(self._withheld["answer"].tolist(), self._withheld["qid"].tolist(), strict=True))
-            pairs = zip(self._columns["answer"][places].tolist(), qids[those].tolist(), strict=True)
-            got &= np.fromiter((pair not in withheld for pair in pairs), np.bool_, len(places))
-        return Got(len(self) - begin, qids[those[got]], self._columns["t1"][places[got]])
+        answers = np.arange(begin, len(self))
+        places, got = members.columns.receiving(answers, low, high, self._columns, self._withheld)
+        return Got(len(answers), members.columns.qids[got], self._columns["t1"][places])
 
     def newest(
         self, members: SomeMembers, before: OutputOrder | None, before_batch: int | None = None
@@ -308,8 +288,9 @@ class AnswerTable:
                     yield told
 
     def _told(self, places: Ints, members: SomeMembers) -> Iterator[OutputRow]:
-        got, those = np.nonzero(self.recipients(places, members)[::-1, ::-1])
-        got, those = places[::-1][got], len(members.all) - 1 - those
+        low, high = np.zeros_like(places), np.full_like(places, len(members.all))
+        found = members.columns.receiving(places, low, high, self._columns, self._withheld)
+        got, those = (one[::-1] for one in found)
         for begin in range(0, len(got), READ_AT_ONCE):
             some = slice(begin, begin + READ_AT_ONCE)
             for answer, number in zip(self.at(got[some].tolist()), those[some].tolist(), strict=True):

@@ -23,8 +23,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from mmqjp.explain.shown import FunnelStage
 from mmqjp.explain.svg import text_lines
-from mmqjp.explain.terms import FunnelStage
 from mmqjp.present.item import (
     Fact,
     FactToken,
@@ -54,13 +54,9 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets read a text with such a start as a formula."""
 
 
-def write_json_lines(matches: Iterable[ShownMatch], out: BinaryIO) -> None:
-    for match in matches:
-        out.write(json_line(match.to_dict()))
-
-
-def write_json(matches: Iterable[ShownMatch], out: BinaryIO) -> None:
-    write_json_array((match.to_dict() for match in matches), out)
+def write_json_lines(found: Iterable[Mapping[str, object]], out: BinaryIO) -> None:
+    for one in found:
+        out.write(json_line(one))
 
 
 def write_json_array(found: Iterable[object], out: BinaryIO) -> None:

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from itertools import islice
 
 from common.bounds import EARLIEST
+from common.dates import iso_utc
 from common.tools import JsonRecord
-from feeds.documents import iso_utc
 from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import LeftMatch, decided_at
 from mmqjp.answers.output import Output, read_nodes
@@ -21,7 +21,8 @@ from mmqjp.explain.evidence import Evidence, steps_for
 from mmqjp.explain.retrace.events import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
-from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
+from mmqjp.explain.shown import FunnelStage
+from mmqjp.explain.terms import Exhausted, ReadableQuery, StepBudget
 from mmqjp.explain.verdict import (
     MOST_LISTED,
     GivenOutput,
@@ -33,6 +34,7 @@ from mmqjp.explain.verdict import (
     verdicts_of,
 )
 from mmqjp.present.item import Near, ShownItem, WhyNot, item_of, record_items
+from mmqjp.present.newest import stored_parts
 from mmqjp.present.output_why import (
     FOR_EVER,
     MAX_EVENT_STEPS,
@@ -43,7 +45,6 @@ from mmqjp.present.output_why import (
     interval_of,
     is_output,
     output_attributes,
-    stored_parts,
 )
 from mmqjp.present.query_lookup import (
     MOST_NAMES,
@@ -54,6 +55,7 @@ from mmqjp.present.query_lookup import (
     known_queries,
     named_records,
 )
+from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import Subscription, is_event_form
 from mmqjp.tables.lookup import (
     SelectFn,
@@ -415,7 +417,7 @@ def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time
         return (outputs[0]["id"],)
     readable = ReadableQuery.of(one.query.text)
     for output in outputs:
-        for parts in stored_parts(select, matches_of(select, output)):
+        for parts in stored_parts(RememberedDocuments(select), matches_of(select, output)):
             said = verdict(one.query, readable, parts, steps_for(MOST_LISTED)).given if parts else ()
             if any(other.id == output["id"] and other.keys & given.keys for other in said):
                 return (output["id"],)

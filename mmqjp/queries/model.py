@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -149,6 +149,25 @@ class Members:
         ended = self.ended[of]
         found &= (batch < ended) | ((batch == ended) & (arrival < self.ended_at[of]))
         return found
+
+    def receiving(
+        self, answers: Ints, low: Ints, high: Ints, columns: Mapping[str, Ints], withheld: Mapping[int, Collection[int]]
+    ) -> tuple[Ints, Ints]:
+        """Returns who gets which of some answers, given by their places in `columns` of `answers`, each among the
+        members from `low` to `high`: places of answers and of members, in this order. `withheld` has excluded qids by
+        answer."""
+        sizes = high - low
+        answer = np.repeat(answers, sizes)
+        starts = np.cumsum(sizes) - sizes
+        member = np.arange(len(answer)) + np.repeat(low - starts, sizes)
+        gets = self.get(member, *(columns[name][answer] for name in GIVEN))
+        if withheld:
+            numbers = columns["answer"][answers].tolist()
+            for number, start, size in zip(numbers, starts.tolist(), sizes.tolist(), strict=True):
+                if (gone := withheld.get(number)) is not None:
+                    of_one = slice(start, start + size)
+                    gets[of_one] &= ~np.isin(self.qids[member[of_one]], list(gone))
+        return answer[gets], member[gets]
 
     @cached_property
     def _bounds(self) -> tuple[int, int, int, int]:

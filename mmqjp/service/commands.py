@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,15 +26,15 @@ from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log, NullLog
-from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_argument
+from mmqjp.service.spool import BadCommand, Command, CommandResult, SendCommand, Spool, text_argument
 from mmqjp.service.sql_question import RUN_BESIDE, answer_question, question_of
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, read_sink, read_start, refuse_same_path
+from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.kinds import Kinds, shown_target
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.positions import SinkOfFile, SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets
-from mmqjp.sinks.sink import JobEvent, Message, ReadOutputs, Receiver, Sink
 from mmqjp.state.choice import InUse, holder_of, is_held
 from mmqjp.syndication.atom import setting_of
 from mmqjp.tables.schema import CommitMetadata
@@ -63,10 +63,8 @@ def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, 
     return {"matches": matches, "after": last if last < engine.last_seq else None}
 
 
-def paged_matches(
-    ask: Callable[[str, Mapping[str, Any]], Any], wanted: MatchFilter, after: int
-) -> Iterator[ShownMatch]:
-    """Yields the selected matches numbered above `after`. `ask` submits a command to the service."""
+def paged_matches(ask: SendCommand, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
+    """Yields the selected matches numbered above `after`."""
     place: int | None = after
     while place is not None:
         page = ask(MATCHES, {"name": wanted.name, "since": wanted.since, "after": place})
@@ -491,20 +489,6 @@ class Client:
         return NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")
 
 
-class NoJobs:
-    """Runs no jobs for any sink: does nothing."""
-
-    def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None: ...
-    def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None: ...
-    def cancel(self, job: int) -> None: ...
-    def events(self, read: ReadOutputs) -> list[JobEvent]:
-        return []
-
-    def close_receiver(self, receiver: Receiver | Sink) -> None: ...
-    def wait(self, seconds: float) -> None: ...
-    def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None: ...
-
-
 def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:
     """Runs a sink command on a store that this process holds, perhaps read-only if that suffices. `read_tables` reads
     the configuration. Raises InputError."""
@@ -512,7 +496,7 @@ def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Sess
     secrets = Secrets(tables.secrets, state)
     read = partial(read_live, state)
     manager = SinkManager(
-        engine, tables.sinks.values(), Kinds(secrets), NoJobs(), NullLog(), read,
+        engine, tables.sinks.values(), Kinds(secrets), Deliverer(), NullLog(), read,
         read_only=command.do in SINK_LOOKUPS,
     )  # fmt: skip
     return SinkCommands(engine, manager, secrets, state, read_tables).run(command)
@@ -521,17 +505,14 @@ def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Sess
 SINK_TEST_POLL = 0.1
 """Seconds between two polls for a test's result."""
 
-_Ask = Callable[[str, Mapping[str, Any]], Any]
-"""Submits a command and returns its result."""
 
-
-def add_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> None:
+def add_sink(ask: SendCommand, state: Path, name: str, table: Mapping[str, Any]) -> None:
     """Adds a live sink. Raises InputError."""
     _check(ask, read_live(state, name, table))
     ask("sinks-add", {"name": name, "table": table})
 
 
-def set_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> None:
+def set_sink(ask: SendCommand, state: Path, name: str, table: Mapping[str, Any]) -> None:
     """Changes keys of a live sink; None resets one to its default. Raises InputError."""
     known = ask(SINKS, {"name": name})
     if known["file"] is None:
@@ -541,7 +522,7 @@ def set_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> Non
         ask("sinks-set", {"name": name, "table": {}})  # which is refused
 
 
-def try_sink(ask: _Ask, name: str, seconds: float) -> str | None:
+def try_sink(ask: SendCommand, name: str, seconds: float) -> str | None:
     """Sends a test message through a service and waits up to `seconds`. Returns "" if it was acknowledged, else the
     reason; None if unknown yet. Raises InputError."""
     ask("sinks-test", {"name": name})
@@ -551,7 +532,7 @@ def try_sink(ask: _Ask, name: str, seconds: float) -> str | None:
     return None if found is None else str(found)
 
 
-def _check(ask: _Ask, definition: SinkDefinition) -> None:
+def _check(ask: SendCommand, definition: SinkDefinition) -> None:
     """Raises BadSink if a definition names unknown secrets."""
     if names := named_secrets(definition.options):
         known = ask("sinks-secrets", {})

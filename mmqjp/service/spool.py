@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,10 @@ class Command:
     id: str
     do: str
     arguments: Mapping[str, Any]
+
+
+SendCommand = Callable[[str, Mapping[str, Any]], Any]
+"""Submits a command and returns its result. Raises InputError if it is refused, StoreError, OSError."""
 
 
 class BadCommand(InputError, ValueError):

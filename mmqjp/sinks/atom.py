@@ -13,7 +13,7 @@ from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownMatch, missing_item
 from mmqjp.sinks.definition import AtomOptions
-from mmqjp.sinks.sink import Pending, Warn
+from mmqjp.sinks.sink import Pending, Sink, Warn
 from mmqjp.syndication.atom import (
     NEWEST,
     AtomEntry,
@@ -32,9 +32,11 @@ _ARCHIVE = re.compile(r"archive-(\d{1,17})\.atom")
 _ENTRY = re.compile(r"<!-- (\d+) (-?\d+) --><entry>.*</entry>")
 
 
-class AtomSink:
+class AtomSink(Sink):
     """The files of a feed: FEED has the newest outputs and all that are in no archive, `archive-K.atom` those of a full
     archive. Archives never change. Entries live in the files alone; rewriting them after a kill changes nothing."""
+
+    shows_items = True
 
     def __init__(
         self, name: str, options: AtomOptions, position: Position, warn: Warn = lambda text: None, now: Now = now_us
@@ -97,9 +99,6 @@ class AtomSink:
 
     def position(self) -> Position:
         return Position(self._acked)
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
 
     # ------------------------------------------------------------ files
 

@@ -9,13 +9,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from threading import Event as Flag
 from threading import Lock, Thread
 from time import monotonic
-from typing import Protocol, cast
+from typing import cast
 
 from common.errors import InputError
+from common.tools import LruCache
 from feeds.documents import Now
 from mmqjp.answers.fan_out import OutputChunk, Outputs
 from mmqjp.answers.outbox import SINK_PREFIX, Position
@@ -24,22 +26,9 @@ from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import OutputPresenter
 from mmqjp.process import printable_line
-from mmqjp.sinks.definition import SinkDefinition
+from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.positions import BacklogEntry, Course
-from mmqjp.sinks.sink import (
-    DeliveryGroup,
-    DeliveryResult,
-    JobEvent,
-    Jobs,
-    MatchSink,
-    Message,
-    ReadOutputs,
-    Receiver,
-    Sink,
-    TimedSink,
-    Warn,
-    down,
-)
+from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, down
 from mmqjp.tables.schema import CommitMetadata
 
 ATTEMPT_SECONDS = 120.0
@@ -63,7 +52,8 @@ class _Question:
 
 
 class Deliverer:
-    """Runs jobs (see `mmqjp.sinks.sink.Jobs`). Starts its threads with the first job."""
+    """Runs jobs, one at a time per sink, without blocking on receivers. `job` is a new number. Starts its threads with
+    the first job."""
 
     def __init__(self, attempt_seconds: float = ATTEMPT_SECONDS) -> None:
         self._attempt_seconds = attempt_seconds
@@ -78,17 +68,21 @@ class Deliverer:
     # ------------------------------------------------------------ for the thread of the service
 
     def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
+        """Sends messages in order, until one is not acknowledged."""
         self._started_loop().call_soon_threadsafe(self._begin, job, receiver, messages)
 
     def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
+        """Writes outputs to a sink of files."""
         self._writing[job] = done = Flag()
         Thread(target=self._write, args=(job, sink, matches, done), name=f"sink job {job}", daemon=True).start()
 
     def cancel(self, job: int) -> None:
+        """Cancels a job if possible. It still ends with an event."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, job)
 
     def events(self, read: ReadOutputs) -> list[JobEvent]:
+        """Returns the events since the last call. `read` answers requests of file sinks."""
         with self._lock:
             found, self._events = self._events, []
             asked, self._questions = self._questions, []
@@ -103,16 +97,19 @@ class Deliverer:
         return found
 
     def close_receiver(self, receiver: Receiver | Sink) -> None:
+        """Closes a receiver or sink whose jobs have ended."""
         if isinstance(receiver, Sink):
             Thread(target=_close_quietly, args=(receiver,), daemon=True).start()
         else:
             asyncio.run_coroutine_threadsafe(_close_receiver(receiver), self._started_loop())
 
     def wait(self, seconds: float) -> None:
+        """Waits for an event, at most `seconds`."""
         self._changed.wait(seconds)
         self._changed.clear()
 
     def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
+        """Ends all jobs and closes receivers and sinks, waiting at most `seconds`. Events may be left."""
         until = monotonic() + seconds
         with self._lock:
             self._is_closed = True
@@ -181,10 +178,7 @@ class Deliverer:
             if sink.prepare(lambda: self._pending(job, sink.position().acked)):
                 self._tell(JobEvent(job, "prepared", position=sink.position()))
                 return
-            if isinstance(sink, MatchSink):
-                sink.write_matches(matches)
-            else:
-                sink.write(match.output for match in matches)
+            sink.write_matches(matches)
             last = matches[-1].output.seq if matches else -1
             self._tell(JobEvent(job, "written", last, position=sink.position()))
         except _Closed:
@@ -361,8 +355,8 @@ class Cursor:
         self._left = [*entries, *self._left]
 
 
-MOST_KNOWN, MOST_CHARACTERS = 2_000, 8 << 20
-"""Size limits of the cache: outputs, and characters of XML."""
+MOST_CHARACTERS, OVERHEAD = 8 << 20, 4_000
+"""Size of the cache, in characters of XML, and what an output counts besides."""
 
 
 class Showing:
@@ -371,18 +365,15 @@ class Showing:
     def __init__(self, engine: Session, *, reasons: bool = False) -> None:
         """With `reasons`, also looks up reasons."""
         self._reader = OutputPresenter(engine, reasons=reasons)
-        self._known: dict[int, ShownMatch] = {}
-        self._size = 0
+        self._known = LruCache[int, ShownMatch](MOST_CHARACTERS, lambda match: OVERHEAD + len(match.output.xml))
 
     def matches(self, outputs: Sequence[Output]) -> list[ShownMatch]:
-        unknown = [output for output in outputs if output.seq not in self._known]
+        found = self._known.found(output.seq for output in outputs)
+        unknown = [output for output in outputs if output.seq not in found]
         for match in self._reader.matches(unknown) if unknown else ():
-            self._known[match.output.seq] = match
-            self._size += len(match.output.xml)
-        found = [self._known[output.seq] for output in outputs]
-        while self._known and (len(self._known) > MOST_KNOWN or self._size > MOST_CHARACTERS):
-            self._size -= len(self._known.pop(next(iter(self._known))).output.xml)
-        return found
+            found[match.output.seq] = match
+            self._known.put(match.output.seq, match)
+        return [found[output.seq] for output in outputs]
 
     def messages(self, name: str, groups: Sequence[DeliveryGroup]) -> Iterator[Message]:
         shown: Iterable[ShownMatch] = iter(self.matches([output for group in groups for output in group.outputs]))
@@ -394,27 +385,16 @@ class Showing:
 REFILLED_AT_A_TIME, MOST_CURSORS = 2, 8
 """Maximum number of sinks refilled from the store between two batches, and of open cursors."""
 
-MOST_NAMES = 10_000
-"""Maximum number of query names cached with the sinks that want them."""
-
 Tell = Callable[..., object]
 """Logs an event about a sink: its name, and fields."""
-
-
-class Opener(Protocol):
-    """Opens sinks. Methods raise InputError and OSError."""
-
-    def receiver(self, definition: SinkDefinition) -> Receiver:
-        """Opens a push sink."""
-
-    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        """Opens a sink of files at a position."""
 
 
 class SinkScheduler:
     """The courses of all sinks, by name, and their jobs."""
 
-    def __init__(self, engine: Session, opener: Opener, jobs: Jobs, tell: Tell, now: Now, random: Callable[[], float]):
+    def __init__(
+        self, engine: Session, opener: Kinds, jobs: Deliverer, tell: Tell, now: Now, random: Callable[[], float]
+    ):
         self.courses: dict[str, Course] = {}
         self._engine, self._opener, self._jobs, self._tell = engine, opener, jobs, tell
         self._now, self._random = now, random
@@ -427,14 +407,12 @@ class SinkScheduler:
         self._next_job = 0
         self._end = engine.last_seq + 1
         self._cursors: dict[str, Cursor] = {}
-        self._wanting: dict[str, tuple[Course, ...]] = {}
 
     # ------------------------------------------------------------ sinks come and go
 
     def add(self, course: Course) -> None:
         self.committed()
         self.courses[course.definition.name] = course
-        self._wanting.clear()
         self.recount(course)
 
     def recount(self, course: Course) -> None:
@@ -462,7 +440,6 @@ class SinkScheduler:
     def remove(self, name: str) -> None:
         self.let_go(name)
         del self.courses[name]
-        self._wanting.clear()
 
     def cancel(self, course: Course) -> None:
         """Cancels a sink's job. Results so far count."""
@@ -494,23 +471,10 @@ class SinkScheduler:
         if len(outputs) == end - self._end:
             offer(self.courses.values(), outputs, self._engine.committed_at)
             return
-        for output, committed_at in self._since(self._end - 1):
-            for course in self._courses_wanting(output.query):
-                course.backlog.offer(output, committed_at)
-
-    def _since(self, after: int) -> Iterator[tuple[Output, int]]:
-        stored = iter(self._engine.outputs(after))
+        stored = iter(self._engine.outputs(self._end - 1))
         while some := list(islice(stored, READ_AT_A_TIME)):
-            yield from with_times(self._engine, some, self._now())
-
-    def _courses_wanting(self, query: str) -> tuple[Course, ...]:
-        found = self._wanting.get(query)
-        if found is None:
-            if len(self._wanting) >= MOST_NAMES:
-                self._wanting.clear()
-            found = tuple(course for course in self.courses.values() if course.definition.wants(query))
-            self._wanting[query] = found
-        return found
+            for committed_at, several in groupby(with_times(self._engine, some, self._now()), itemgetter(1)):
+                offer(self.courses.values(), [output for output, _ in several], committed_at)
 
     # ------------------------------------------------------------ a turn
 
@@ -534,7 +498,7 @@ class SinkScheduler:
 
     def _is_due(self, course: Course, now: int) -> bool:
         sink = self._open.get(course.definition.name)
-        if course.job is not None or course.state != "running" or not isinstance(sink, TimedSink):
+        if course.job is not None or course.state != "running" or not isinstance(sink, Sink):
             return False
         return sink.closes_at is not None and sink.closes_at <= now
 
@@ -597,10 +561,11 @@ class SinkScheduler:
             showing = self._explaining if definition.kind == "mail" else self._showing
             self._jobs.send(course.job, cast(Receiver, receiver), list(showing.messages(name, groups)))
             return
+        assert isinstance(receiver, Sink), "it is no push sink"
         outputs = [output for group in groups for output in group.outputs]
-        shows = isinstance(receiver, MatchSink)
+        shows = receiver.shows_items
         matches = self._showing.matches(outputs) if shows else [ShownMatch(output, ()) for output in outputs]
-        self._jobs.write(course.job, cast(Sink, receiver), matches)
+        self._jobs.write(course.job, receiver, matches)
 
     def _receiver(self, course: Course) -> Receiver | Sink:
         name, definition = course.definition.name, course.definition

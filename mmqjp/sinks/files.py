@@ -94,7 +94,7 @@ CHUNK = 1 << 20
 """Bytes per write."""
 
 
-class _AcknowledgingSink:
+class _AcknowledgingSink(Sink):
     def __init__(self, position: Position) -> None:
         self._acked = self._greatest = position.acked
 
@@ -149,18 +149,12 @@ class WholeFile(_AcknowledgingSink):
         super().__init__(Position())
         self._path = path
 
-    def prepare(self, pending: Pending) -> bool:
-        return False
-
     def write(self, outputs: Iterable[Output]) -> int:
         """Raises OSError."""
         with whole_file(self._path) as file:
             count = _write(self._passing(outputs), file)
         self._acknowledge()
         return count
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
 
 
 class GrowingFile(_AcknowledgingSink):
@@ -299,15 +293,12 @@ def _write(given: Iterable[OutputLines], file: BinaryIO) -> int:
     return count
 
 
-class Nowhere:
+class Nowhere(Sink):
     """Acknowledges all outputs without writing. `last_seq` returns the last committed number."""
 
     def __init__(self, last_seq: Callable[[], int]) -> None:
         self._last_seq = last_seq
         self._acked = last_seq()
-
-    def prepare(self, pending: Pending) -> bool:
-        return False
 
     def write(self, outputs: Iterable[Output]) -> int:
         before, self._acked = self._acked, self._last_seq()
@@ -315,6 +306,3 @@ class Nowhere:
 
     def position(self) -> Position:
         return Position(self._acked)
-
-    def close(self) -> None:
-        """Has nothing to close."""

@@ -25,7 +25,7 @@ class Kinds:
         self._secrets = secrets
 
     def receiver(self, definition: SinkDefinition) -> Receiver:
-        """Raises OSError and SecretError if the sink is unusable as configured."""
+        """Opens a push sink. Raises OSError and SecretError if it is unusable as configured."""
         from mmqjp.sinks import webhook  # which brings libraries that only push kinds need
 
         self._secrets.check(named_secrets(definition.options))
@@ -39,7 +39,7 @@ class Kinds:
         raise AssertionError(f"{definition.kind} is no push kind")
 
     def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        """Raises OSError."""
+        """Opens a sink of files at a position. Raises OSError."""
         options = definition.options
         if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions | AtomOptions):
             options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share

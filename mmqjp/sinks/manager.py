@@ -15,7 +15,8 @@ from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.sinks.definition import SECOND, SinkDefinition, Start, check_deliverable
-from mmqjp.sinks.deliverer import Opener, SinkScheduler
+from mmqjp.sinks.deliverer import Deliverer, SinkScheduler
+from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
     REMOVED,
@@ -26,7 +27,6 @@ from mmqjp.sinks.positions import (
     SinkState,
     UnknownSink,
 )
-from mmqjp.sinks.sink import Jobs
 from mmqjp.tables.schema import GapRow, Owed
 
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
@@ -59,8 +59,8 @@ class SinkManager:
         self,
         engine: Session,
         definitions: Iterable[SinkDefinition],
-        opener: Opener,
-        jobs: Jobs,
+        opener: Kinds,
+        jobs: Deliverer,
         log: EventLog,
         read_live: ReadLive,
         *,

@@ -22,7 +22,7 @@ from feeds.documents import Now, now_us
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output, json_nodes
 from mmqjp.sinks.definition import ParquetOptions
-from mmqjp.sinks.sink import Pending, Warn
+from mmqjp.sinks.sink import Pending, Sink, Warn
 
 SCHEMA = pa.schema(
     [
@@ -170,7 +170,7 @@ class _Place:
         return _Place(noted["directory"], noted["owner"], noted.get("opened")) if "owner" in noted else None
 
 
-class ParquetSink:
+class ParquetSink(Sink):
     """A directory of complete files, named by the range of their outputs' numbers.
 
     A file is closed, and its outputs acknowledged, after a number of rows or a time. Outputs in a file still open at

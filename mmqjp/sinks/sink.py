@@ -3,12 +3,12 @@ attempt), groups of outputs, results of attempts, file sinks, and the jobs of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
-from feeds.documents import iso_utc
+from common.dates import iso_utc
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownItem, ShownMatch
@@ -71,14 +71,15 @@ def gone(reason: str) -> DeliveryResult:
     return DeliveryResult("gone", reason)
 
 
-class Receiver(Protocol):
+class Receiver:
     """The destination of a push sink's messages."""
 
     async def send(self, message: Message) -> DeliveryResult:
         """Makes one attempt. May be cancelled. An exception means that the receiver is down."""
+        raise NotImplementedError
 
     async def close(self) -> None:
-        """Closes what is open."""
+        """Closes what is open, by default nothing."""
 
 
 MOST_CHARACTERS = 4 << 20
@@ -134,43 +135,40 @@ Warn = Callable[[str], object]
 """Called with a sentence about others' changes to a sink's file."""
 
 
-@runtime_checkable
-class Sink(Protocol):
+class Sink:
     """Writes outputs.
 
     Its position is stored with the state before the first write, and whenever `prepare` requests it. After a crash,
     outputs past the stored position are undone or written again.
     """
 
-    def prepare(self, pending: Pending) -> bool:
-        """Prepares for writing. Returns whether the position must be stored first, because the destination changed.
-        Raises OSError."""
-
-    def write(self, outputs: Iterable[Output]) -> int:
-        """Writes outputs durably and returns their number. Raises OSError."""
-
-    def position(self) -> Position:
-        """Returns the position to resume from."""
-
-    def close(self) -> None:
-        """Closes what is open."""
-
-
-@runtime_checkable
-class TimedSink(Sink, Protocol):
-    """A sink that also has to act at certain times without new outputs."""
+    shows_items = False
+    """Whether `write_matches` needs the items of documents."""
 
     @property
     def closes_at(self) -> int | None:
         """When `write` must be called, with or without outputs, in microseconds; None if never."""
+        return None
 
+    def prepare(self, pending: Pending) -> bool:
+        """Prepares for writing. Returns whether the position must be stored first, because the destination changed.
+        Raises OSError."""
+        return False
 
-@runtime_checkable
-class MatchSink(Sink, Protocol):
-    """A sink that also shows documents. The deliverer calls `write_matches` instead of `write`."""
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Writes outputs durably and returns their number. Raises OSError."""
+        raise NotImplementedError
 
     def write_matches(self, matches: Iterable[ShownMatch]) -> int:
-        """Writes outputs with their items durably and returns their number. Raises OSError."""
+        """Writes outputs like `write`."""
+        return self.write(match.output for match in matches)
+
+    def position(self) -> Position:
+        """Returns the position to resume from."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes what is open, by default nothing."""
 
 
 ReadOutputs = Callable[[int, int], list[Output] | None]
@@ -191,31 +189,6 @@ class JobEvent:
     last: int = -1
     verdict: DeliveryResult | None = None
     position: Position | None = None
-
-
-class Jobs(Protocol):
-    """Runs jobs, one at a time per sink, without blocking on receivers. `job` is a new number."""
-
-    def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
-        """Sends messages in order, until one is not acknowledged."""
-
-    def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
-        """Writes outputs to a sink of files."""
-
-    def cancel(self, job: int) -> None:
-        """Cancels a job if possible. It still ends with an event."""
-
-    def events(self, read: ReadOutputs) -> list[JobEvent]:
-        """Returns the events since the last call. `read` answers requests of file sinks."""
-
-    def close_receiver(self, receiver: Receiver | Sink) -> None:
-        """Closes a receiver or sink whose jobs have ended."""
-
-    def wait(self, seconds: float) -> None:
-        """Waits for an event, at most `seconds`."""
-
-    def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
-        """Ends all jobs and closes receivers and sinks, waiting at most `seconds`. Events may be left."""
 
 
 OUTPUTS, TEST = "mmqjp.outputs", "mmqjp.test"

@@ -32,7 +32,7 @@ from mmqjp.present.terminal import print_report, write_page
 from mmqjp.process import printable_line
 from mmqjp.sinks.definition import COMMAND_SECONDS, CommandOptions, MailOptions, WebhookOptions
 from mmqjp.sinks.secrets import SecretError, Secrets, signature, signing_key
-from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, payload, refused
+from mmqjp.sinks.sink import DeliveryResult, Message, Receiver, acknowledged, down, gone, payload, refused
 
 MAX_STDERR_BYTES = 1_000
 """Number of last bytes of standard error used as the reason."""
@@ -44,7 +44,7 @@ TRY_LATER = os.EX_TEMPFAIL
 """The exit status by which a program says that it takes no messages now."""
 
 
-class CommandReceiver:
+class CommandReceiver(Receiver):
     """Runs a program without a shell in its own process group, which is killed when the program ends or times out, so
     that nothing runs between two messages."""
 
@@ -93,9 +93,6 @@ class CommandReceiver:
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         reason = f"{self._command[0]} {ended}{': ' if words else ''}{words}"
         return down(reason) if status < 0 or status == TRY_LATER else refused(reason)
-
-    async def close(self) -> None:
-        """Does nothing: no program runs between two messages."""
 
 
 class _LastWords:
@@ -167,7 +164,7 @@ _SmtpReply = tuple[int, str]
 """Code and text of an SMTP reply."""
 
 
-class MailReceiver:
+class MailReceiver(Receiver):
     """Sends each message as a mail, over its own connection."""
 
     def __init__(
@@ -230,11 +227,7 @@ class MailReceiver:
         return f"{self._options.host} refused {self._told(told)}"
 
     def _told(self, text: str) -> str:
-        shown = printable_line(self._secrets.redacted(text))
-        return shown if len(shown) <= MAX_REPLY_CHARACTERS else shown[: MAX_REPLY_CHARACTERS - 1] + "…"
-
-    async def close(self) -> None:
-        """Does nothing: no connection is open between two mails."""
+        return truncate(printable_line(self._secrets.redacted(text)), MAX_REPLY_CHARACTERS)
 
 
 WEBHOOK_IDLE_TIMEOUT, WEBHOOK_ATTEMPT_TIMEOUT = 20.0, 60.0
@@ -255,7 +248,7 @@ NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a publ
 OpenClient = Callable[[bool, int], httpx.AsyncClient]
 
 
-class WebhookReceiver:
+class WebhookReceiver(Receiver):
     """Posts messages to a webhook's URL."""
 
     def __init__(

@@ -5,15 +5,16 @@ moment, and serves the previous version until new data is loaded (stale-while-re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from threading import BoundedSemaphore, Condition, Event, Lock, Thread, local
+from threading import BoundedSemaphore, Event, Lock, Thread, local
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
+from weakref import finalize
 
 import pyarrow as pa
 
@@ -31,6 +32,7 @@ from join_stage.store.protocol import (
 )
 from mmqjp.engine import Session
 from mmqjp.present.recent import FOLLOWED
+from mmqjp.service.spool import SendCommand
 from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicClock
 from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from mmqjp.tables.schema import SCHEMA
@@ -38,9 +40,6 @@ from mmqjp.tables.schema import SCHEMA
 AGAIN = 0.5
 """Seconds until a question is interrupted again, as it may have begun another statement."""
 
-
-SendCommand = Callable[[str, Mapping[str, Any]], Any]
-"""Submits a command and returns its result. Raises CommandError, StoreError, OSError."""
 
 RUNNING = 1
 """Maximum number of concurrent questions, each of which takes a processor from the engine."""
@@ -166,29 +165,35 @@ class CursorReader:
         self._running.interrupt()
 
 
+class _Opened:
+    """The files of a store as of a version, closed after their last use."""
+
+    def __init__(self, state: Path, version: object) -> None:
+        self.reader, self.version, self.making = DuckDBFilesReader(SCHEMA, state), version, Lock()
+        finalize(self, self.reader.close)
+
+
 class FilesReader:
     """Reads a Spark store from its files, in any process, as of the newest batch."""
 
     def __init__(self, state: Path, clock: MonotonicClock = time.monotonic) -> None:
         self._state, self._clock, self._running = state, clock, RunningQuestions()
         self._workers = SqlWorkers(ParquetSource(state))
-        self._changed = Condition()
-        self._opened: DuckDBFilesReader | None = None
-        self._opened_at: object = None
+        self._lock = Lock()
+        self._opened: _Opened | None = None
         self._looked_at, self._newest = float("-inf"), 0
-        self._users: dict[DuckDBFilesReader, int] = {}
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         bounds = Bounds(limit, MAX_BYTES)
         if not own:
             return self._running.answer(lambda: self._workers.question(sql, bounds), seconds, asked=True)
-        with self._reader() as reader:
+        opened = self._newest_opened()
 
-            def question() -> Question:
-                with self._changed:  # it makes views, over the one connection
-                    return reader.question(sql, bounds, own=True)
+        def question() -> Question:
+            with opened.making:  # it makes views, over the one connection
+                return opened.reader.question(sql, bounds, own=True)
 
-            return self._running.answer(question, seconds)
+        return self._running.answer(question, seconds)
 
     def version(self) -> object:
         """Returns the newest batch, 0 for none, refreshed at most once in KEPT_SECONDS."""
@@ -204,36 +209,17 @@ class FilesReader:
     def refresh(self) -> None:
         self._looked_at = float("-inf")
 
-    @contextmanager
-    def _reader(self) -> Iterator[DuckDBFilesReader]:
-        """The reader of the newest batch. An older one is closed after its last use."""
+    def _newest_opened(self) -> _Opened:
         newest = self.version()
-        with self._changed:
-            if self._opened is None or newest != self._opened_at:
-                before, self._opened = self._opened, DuckDBFilesReader(SCHEMA, self._state)
-                self._opened_at, self._users[self._opened] = newest, 0
-                self._let_go(before)
-            reader = self._opened
-            self._users[reader] += 1
-        try:
-            yield reader
-        finally:
-            with self._changed:
-                self._users[reader] -= 1
-                if reader is not self._opened:
-                    self._let_go(reader)
-
-    def _let_go(self, reader: DuckDBFilesReader | None) -> None:
-        if reader is not None and not self._users.get(reader, 1):
-            del self._users[reader]
-            reader.close()
+        with self._lock:
+            if self._opened is None or newest != self._opened.version:
+                self._opened = _Opened(self._state, newest)
+            return self._opened
 
     def close(self) -> None:
         self._running.interrupt()
         self._workers.close()
-        with self._changed:
-            before, self._opened = self._opened, None
-            self._let_go(before)
+        self._opened = None
 
 
 class SpoolReader:
@@ -389,8 +375,7 @@ class SteadyReader:
     def begin(self) -> None:
         self.version()
         with self._lock:
-            self._is_preparing = True
-        Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
+            self._begin()
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         return self._reader.select(sql, limit, seconds, own=own)
@@ -409,8 +394,7 @@ class SteadyReader:
             if self._prepare is None or self._looked_at >= self._newer_since + STORE_STALE_SECONDS:
                 self._shown = self._newest
             elif self._shown < self._newest and not self._is_preparing:
-                self._is_preparing = True
-                Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
+                self._begin()
             return self._shown
 
     def committed(self, mark: int) -> Committed | None:
@@ -425,6 +409,10 @@ class SteadyReader:
 
     def close(self) -> None:
         self._reader.close()
+
+    def _begin(self) -> None:
+        self._is_preparing = True
+        Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
 
     def _run(self, newest: int) -> None:
         self._own.prepares = True

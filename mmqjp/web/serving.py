@@ -52,7 +52,7 @@ from mmqjp.web.readers import CursorReader, FilesReader, SteadyReader, StoreRead
 from mmqjp.web.site import API, Site, asking, handle_errors
 
 if TYPE_CHECKING:
-    from mmqjp.web.readers import SendCommand
+    from mmqjp.service.spool import SendCommand
 
 MOST_SECONDS = 10.0
 """Maximum age of cached pages, which also show data outside of commits, such as the time."""

@@ -1,7 +1,7 @@
 """A site: the reader, commands, access, templates and caches that the pages and the API of one store share. Also has
 static files at content-hashed addresses, cursors of lists, error responses (pages, or JSON under `/api/`), one-time
-messages, and server-sent events. The hub polls the store while somebody listens, reads each new output once, and queues
-it for each listener; a listener with a full queue is closed, and resumes from the last output it saw."""
+messages, and server-sent events. A listener polls the store for outputs, at its own pace; those that it cannot be told
+are a gap."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
@@ -40,12 +40,13 @@ from mmqjp.present.terminal import TITLES, funnel_notes, sections, stage_name, t
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.service.commands import Client
+from mmqjp.service.spool import SendCommand
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
 from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
-from mmqjp.web.readers import Busy, ConcurrencyLimit, SendCommand, SharedCache, StoreReader, TooSlow
+from mmqjp.web.readers import Busy, ConcurrencyLimit, SharedCache, StoreReader, TooSlow
 from mmqjp.web.tallies import Tallies
 from xscl.problems import XsclErrors
 
@@ -127,8 +128,11 @@ def decode_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
     raise InvalidValue(f"after={text[:80]!r} is not the next of a list")
 
 
-MOST_LISTENERS, MOST_QUEUED = 100, 100
-"""Maximum number of listeners, and of events queued for each."""
+MOST_LISTENERS = 100
+"""Maximum number of listeners."""
+
+MOST_READ = 10
+"""Maximum number of cached reads that listeners share."""
 
 MOST_BEHIND = 1_000
 """A listener that missed more outputs gets a gap instead."""
@@ -138,6 +142,8 @@ LOOK = 0.5
 
 PAGE = 50
 """Maximum number of outputs sent per poll: nobody reads faster, and the engine works beside."""
+
+_Read = TypeVar("_Read")
 
 
 class TooManyListeners(OperationalError, RuntimeError):
@@ -158,7 +164,7 @@ class OutputGap:
 
 
 class OutputLog(Protocol):
-    """The outputs of a store by number. Methods are called in other threads."""
+    """The outputs of a store by number. Methods but `version` are called in other threads."""
 
     def version(self) -> object:
         """Returns a value that changes with new outputs."""
@@ -170,145 +176,57 @@ class OutputLog(Protocol):
         """Returns the outputs numbered above `after`, up to `until`."""
 
 
-class Listener:
-    """A receiver of events; None in the queue ends it. Events up to `position` (None: not started) are not queued."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[ShownMatch | OutputGap | None] = asyncio.Queue()
-        self.position: int | None = None
-        self.is_closed = False
-
-    def put(self, event: ShownMatch | OutputGap) -> None:
-        if self.queue.qsize() >= MOST_QUEUED:
-            self.close()
-        elif not self.is_closed:
-            self.queue.put_nowait(event)
-
-    def close(self) -> None:
-        """Ends it after the queued events."""
-        if not self.is_closed:
-            self.is_closed = True
-            self.queue.put_nowait(None)
-
-
 class Hub:
-    """The listeners of a site. All methods but `close` are for the server's event loop."""
+    """The listeners of a site, for the server's event loop. Each goes on at its own pace; what several read is read
+    once."""
 
     def __init__(self, outputs: OutputLog, look: float = LOOK) -> None:
         self._outputs, self._look = outputs, look
-        self._listeners: set[Listener] = set()
-        self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._position = -1
+        self._read = SharedCache(MOST_READ)
+        self.listeners = 0
         self._is_closed = False
-
-    @property
-    def listeners(self) -> int:
-        return len(self._listeners)
-
-    @property
-    def begun(self) -> int:
-        return sum(listener.position is not None for listener in self._listeners)
 
     def close(self) -> None:
         """Ends all listeners, from any thread, and refuses new ones."""
         self._is_closed = True
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended already
-                self._loop.call_soon_threadsafe(self._end)
-
-    def _end(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        if self._task is not None:
-            self._task.cancel()
 
     def check(self) -> None:
         """Raises TooManyListeners if the limit is reached."""
-        if len(self._listeners) >= MOST_LISTENERS:
+        if self.listeners >= MOST_LISTENERS:
             raise TooManyListeners
 
     async def listen(self, seen: int | None, quiet: float) -> AsyncGenerator[ShownMatch | OutputGap | None, None]:
         """Yields the outputs after the number `seen` (None: from now on), and None after `quiet` seconds without one.
-        Ends when the listener is too slow or the hub is closed. Raises TooManyListeners, and what reading the store
-        raises."""
+        Ends when the hub is closed. Raises TooManyListeners, and what reading the store raises."""
         self.check()
-        listener = Listener()
-        self._listeners.add(listener)
-        self._loop = asyncio.get_running_loop()
+        self.listeners += 1
+        now, version = asyncio.get_running_loop().time, None
         try:
-            oldest, listener.position = await self._begin()
-            position = listener.position
-            async for missed in self._missed(oldest, position, seen):
-                yield missed
+            _, missed = await self._shared("span", self._outputs.version(), self._outputs.span)
+            position, told_at = missed if seen is None else min(seen, missed), now()
             while not self._is_closed:
-                try:
-                    event = await asyncio.wait_for(listener.queue.get(), quiet)
-                except TimeoutError:
+                if (newer := self._outputs.version()) != version:
+                    oldest, newest = await self._shared("span", newer, self._outputs.span)
+                    first = max(position + 1, oldest, newest - PAGE + 1 if newest - position > MOST_BEHIND else 0)
+                    last = min(first + PAGE - 1, newest)
+                    if position + 1 < first <= newest:
+                        yield OutputGap(position + 1, first - 1)
+                    make = partial(self._outputs.between, first - 1, last)
+                    for match in await self._shared((first, last), newer, make) if first <= last else ():
+                        yield match
+                        told_at = now()
+                    position = max(position, last)
+                    version = newer if position >= newest else None
+                elif now() >= told_at + quiet:
                     yield None
-                    continue
-                if event is None:
-                    return
-                if (event.last if isinstance(event, OutputGap) else event.output.seq) > position:
-                    yield event
+                    told_at = now()
+                if position >= missed:
+                    await asyncio.sleep(self._look)
         finally:
-            self._listeners.discard(listener)
-            if not self._listeners and self._task is not None:
-                self._task.cancel()
-                self._task = None
+            self.listeners -= 1
 
-    async def _missed(self, oldest: int, newest: int, seen: int | None) -> AsyncIterator[ShownMatch | OutputGap]:
-        """Yields what came while a listener was away; later outputs are queued."""
-        if seen is None or seen >= newest:
-            return
-        first = seen + 1
-        if newest - seen > MOST_BEHIND or first < oldest:
-            first = newest + 1 if newest - seen > MOST_BEHIND else oldest
-            yield OutputGap(seen + 1, first - 1)
-        while first <= newest and not self._is_closed:
-            until = min(first + MOST_QUEUED - 1, newest)
-            for match in await asyncio.to_thread(self._outputs.between, first - 1, until):
-                yield match
-            first = until + 1
-
-    async def _begin(self) -> tuple[int, int]:
-        """Starts polling if needed. Returns the span polled so far."""
-        oldest, newest = await asyncio.to_thread(self._outputs.span)
-        if self._task is None or self._task.done():
-            self._position = newest
-            self._task = asyncio.create_task(self._watch())
-        return oldest, self._position
-
-    async def _watch(self) -> None:
-        """Polls for outputs. Errors of the store end the listeners, who reconnect."""
-        seen: object = None
-        try:
-            while True:
-                version = await asyncio.to_thread(self._outputs.version)
-                if version != seen and await self._publish():
-                    seen = version
-                await asyncio.sleep(self._look)
-        except Exception:
-            for listener in self._listeners:
-                listener.close()
-
-    async def _publish(self) -> bool:
-        """Sends at most PAGE new outputs. Returns whether these were all."""
-        oldest, newest = await asyncio.to_thread(self._outputs.span)
-        first = max(self._position + 1, oldest)
-        if newest - self._position > MOST_BEHIND:
-            first = max(first, newest - PAGE + 1)
-        if self._position + 1 < first <= newest:
-            self._tell(OutputGap(self._position + 1, first - 1))
-        until = min(first + PAGE - 1, newest)
-        for match in await asyncio.to_thread(self._outputs.between, first - 1, until) if first <= until else ():
-            self._tell(match)
-        self._position = max(self._position, until)
-        return self._position >= newest
-
-    def _tell(self, event: ShownMatch | OutputGap) -> None:
-        for listener in list(self._listeners):
-            listener.put(event)
+    async def _shared(self, key: Hashable, version: object, make: Callable[[], _Read]) -> _Read:
+        return await asyncio.to_thread(self._read.get, key, version, make)
 
 
 def environment(clock: TimeFormat) -> Environment:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds.documents import Document, iso_utc, parse_iso, parse_time
+from common.dates import iso_utc
+from feeds.documents import Document, parse_iso, parse_time
 
 NOON = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
 

@@ -38,7 +38,7 @@ _CALLS: dict[Any, str] = {
     GrowingFile: "__init__ prepare write close",
     files_module: "_cut_back",
     Delivery: "save_position",
-    SinkManager: "_store noted committed",
+    SinkManager: "save noted committed",
     CommandReceiver: "send",
     MailReceiver: "send",
     WebhookReceiver: "send",

@@ -16,6 +16,8 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
 from mmqjp.sinks.definition import SinkDefinition, read_sink
+from mmqjp.sinks.deliverer import Deliverer
+from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, Warn, acknowledged
 from mmqjp.tables.schema import CommitMetadata, GapRow, UndeliveredRow
@@ -98,7 +100,7 @@ class FakeStore:
         return pa.table({})
 
 
-class Endpoint:
+class Endpoint(Receiver):
     """A receiver outside of the process. It keeps each message that it got, with its answer."""
 
     def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged()) -> None:
@@ -113,9 +115,6 @@ class Endpoint:
         self.got.append((message, verdict))
         return verdict
 
-    async def close(self) -> None:
-        pass
-
 
 class Disk:
     """What a sink of files has written: it outlives processes."""
@@ -125,7 +124,7 @@ class Disk:
         self.fail = fail
 
 
-class DiskSink:
+class DiskSink(Sink):
     """A sink of files: it is cut back to its position, and writes each output once."""
 
     def __init__(self, disk: Disk, position: Position, kill: Callable[[str], None]) -> None:
@@ -153,11 +152,8 @@ class DiskSink:
     def position(self) -> Position:
         return Position(self._acked, {} if self._length is None else {"length": self._length})
 
-    def close(self) -> None:
-        pass
 
-
-class FakeJobs:
+class FakeJobs(Deliverer):
     """Does jobs when it is asked for events, as many steps as `steps` says. `kill` is called around each attempt."""
 
     def __init__(self, kill: Callable[[str], None] = lambda place: None, steps: Callable[[], int] = lambda: 10**6):
@@ -183,14 +179,14 @@ class FakeJobs:
             if job in self._cancelled or not left:
                 found.append(JobEvent(job, "ended"))
                 continue
-            event = self._attempt(job, receiver, left.popleft())
+            event = self._step(job, receiver, left.popleft())
             found.append(event)
             if event.kind in ("failed", "prepared"):
                 left.clear()
             self._jobs.append((job, receiver, left))
         return found
 
-    def _attempt(self, job: int, receiver: Any, what: Any) -> JobEvent:
+    def _step(self, job: int, receiver: Any, what: Any) -> JobEvent:
         if isinstance(what, Message):
             self._kill("before the send")
             verdict = receiver.take(what)
@@ -218,7 +214,7 @@ class FakeJobs:
 
 
 @dataclass
-class Endpoints:
+class Endpoints(Kinds):
     known: dict[str, Endpoint | Disk]
     kill: Callable[[str], None] = lambda place: None
 
@@ -226,7 +222,7 @@ class Endpoints:
         return cast(Receiver, self.known[definition.name])
 
     def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        return cast(Sink, DiskSink(cast(Disk, self.known[definition.name]), position, self.kill))
+        return DiskSink(cast(Disk, self.known[definition.name]), position, self.kill)
 
 
 def definition(name: str, **table: object) -> SinkDefinition:

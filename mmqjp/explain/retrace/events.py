@@ -4,11 +4,9 @@ PATTERN's output are found again by its nodes."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from mmqjp.explain.automaton import Filler
-from mmqjp.explain.reasons import Reason
 from mmqjp.explain.retrace.search import GivenEvents, Partial, search_of
 from mmqjp.explain.retrace.values import (
     Covering,
@@ -28,59 +26,12 @@ from mmqjp.explain.retrace.values import (
     step_scope,
     stream_text,
 )
-from mmqjp.explain.terms import Operand, ShownCondition
+from mmqjp.explain.shown import FilledPart, Filling, Operand, PartDuration, Reason, ShownCondition, ShownEvent
 from xpath_stage.binder import Take
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
 
 MAX_SHOWN_EVENTS = 5
 """Maximum number of events shown of a run or group."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownEvent:
-    """An event: attributes, interval in microseconds, and the indexes of its documents in the output. If another query
-    published it, `output` is the id of that output, and `query` the query."""
-
-    attributes: tuple[tuple[str, Plain], ...]
-    t0: int
-    t1: int
-    documents: tuple[int, ...] = ()
-    output: str = ""
-    query: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FilledPart:
-    """A part of a query, and the events that filled it: `count`, the first one and the last ones."""
-
-    name: str
-    count: int
-    events: tuple[ShownEvent, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartDuration:
-    """How long a part took: DUR, GAP if any, and the limit (None: any time), in microseconds."""
-
-    part: str
-    duration: int
-    gap: int | None
-    limit: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """The events that filled the parts of an event query for an output, and the durations."""
-
-    parts: tuple[FilledPart, ...]
-    spans: tuple[PartDuration, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        found = asdict(self)
-        for part in found["parts"]:
-            for event in part["events"]:
-                event["attributes"] = dict(event["attributes"])
-        return found
 
 
 def explain_event(event: Event, documents: Sequence[DocumentRef]) -> tuple[Filling, Reason]:

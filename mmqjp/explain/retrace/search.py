@@ -14,7 +14,7 @@ from functools import partial as bound
 from itertools import chain, pairwise
 from typing import Any
 
-from feeds.documents import iso_utc
+from common.dates import iso_utc
 from mmqjp.explain.automaton import STRATEGIES, component_text
 from mmqjp.explain.retrace.values import (
     AttributeValues,
@@ -44,7 +44,7 @@ from mmqjp.explain.retrace.values import (
     step_values,
     stream_text,
 )
-from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
+from mmqjp.explain.shown import FunnelStage, StageKind, duration_text, format_window
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.pattern.program import LetterAutomaton, Vector

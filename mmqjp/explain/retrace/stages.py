@@ -33,7 +33,8 @@ from mmqjp.explain.retrace.values import (
     selected,
     stream_text,
 )
-from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, ReadableQuery, TooLong
+from mmqjp.explain.shown import FunnelStage
+from mmqjp.explain.terms import CHARACTERS_PER_STEP, ReadableQuery, TooLong
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition
 from pattern_stage.clauses import referenced_parts

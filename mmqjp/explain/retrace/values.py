@@ -12,9 +12,10 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import assert_never
 
-from feeds.documents import iso_utc
+from common.dates import iso_utc
 from mmqjp.explain.automaton import referent_text
-from mmqjp.explain.terms import duration_text, format_window, placeholder, truncate_value, with_placeholders
+from mmqjp.explain.shown import duration_text, format_window
+from mmqjp.explain.terms import placeholder, truncate_value, with_placeholders
 from pattern_stage.clauses import condition_text
 from xscl.algebra.events import (
     Aggregate,

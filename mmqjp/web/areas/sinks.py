@@ -12,8 +12,8 @@ from fastapi.responses import HTMLResponse, Response
 from common.errors import InputError
 from common.tools import from_json
 from mmqjp.service.commands import SINKS, add_sink, set_sink, try_sink
+from mmqjp.service.spool import SendCommand
 from mmqjp.sinks.positions import SinkState
-from mmqjp.web.readers import SendCommand
 from mmqjp.web.site import Link, Site, segment
 
 

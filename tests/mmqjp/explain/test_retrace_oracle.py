@@ -10,7 +10,7 @@ import pytest
 
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, SourceEvent, given_parts
-from mmqjp.explain.terms import FunnelStage
+from mmqjp.explain.shown import FunnelStage
 from tests.generate.documents import chance
 from tests.generate.event_worlds import world
 from tests.generate.events import events, schemas

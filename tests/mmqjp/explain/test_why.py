@@ -13,9 +13,9 @@ from mmqjp.engine import Session
 from mmqjp.explain.automaton import Shapes, document_shape
 from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.plan import absences_in, answers_after, decided_when
-from mmqjp.explain.reasons import Reason
+from mmqjp.explain.shown import JoinedValue, Operand, Reason, ShownCondition
 from mmqjp.explain.svg import SHORT_LINES, document_lines
-from mmqjp.explain.terms import JoinedValue, Operand, ReadableQuery, ShownCondition
+from mmqjp.explain.terms import ReadableQuery
 from mmqjp.explain.trial import sample_of
 from mmqjp.explain.verdict import verdict
 from mmqjp.explain.warnings import warnings_of

@@ -12,8 +12,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from mmqjp.answers.output import Output
-from mmqjp.explain.reasons import Reason
-from mmqjp.explain.terms import JoinedValue, Operand, ShownCondition
+from mmqjp.explain.shown import JoinedValue, Operand, Reason, ShownCondition
 from mmqjp.present import item, terminal
 
 DAY = 86_400_000_000
@@ -79,15 +78,15 @@ def report_of(matches, **more):
 
 
 def test_json_and_json_lines_are_the_output_lines_with_more():
-    lines = written(terminal.write_json_lines, HOSTILE_MATCHES).splitlines()
+    lines = written(terminal.write_json_lines, [match.to_dict() for match in HOSTILE_MATCHES]).splitlines()
     for line, one in zip(lines, HOSTILE_MATCHES, strict=True):
         found = json.loads(line)
         assert json.loads(one.output.to_line()).items() <= found.items()
         assert [shown["title"] for shown in found["items"]] == [shown.title for shown in one.items]
         assert item.ShownMatch.from_dict(found) == one
     for count in (0, 1, len(HOSTILE)):
-        some = HOSTILE_MATCHES[:count]
-        assert json.loads(written(terminal.write_json, some)) == [json.loads(line) for line in lines[:count]]
+        some = [match.to_dict() for match in HOSTILE_MATCHES[:count]]
+        assert json.loads(written(terminal.write_json_array, some)) == [json.loads(line) for line in lines[:count]]
 
 
 def test_csv_has_a_row_for_each_match_and_no_formulas():

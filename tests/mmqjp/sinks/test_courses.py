@@ -19,6 +19,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.sinks.definition import SinkDefinition, Start
 from mmqjp.sinks.deliverer import Deliverer, offer
+from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import NotASink, SinkManager
 from mmqjp.sinks.positions import Course, SinkExists, SinkState, UnknownSink
 from mmqjp.sinks.sink import (
@@ -243,7 +244,7 @@ def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again
 # ------------------------------------------------------------ files that are acknowledged later than they are written
 
 
-class Bundles:
+class Bundles(Sink):
     """Writes outputs into a bundle, which is kept when it is closed: at 10 outputs, or a minute after its first. All
     that no closed bundle has is lost when the sink is opened anew."""
 
@@ -251,40 +252,38 @@ class Bundles:
         self.clock, self.is_full = clock, False
         self.closed: list[int] = []
         self.open: list[int] = []
-        self.closes_at: int | None = None
+        self._closes_at: int | None = None
 
     def receiver(self, definition: SinkDefinition) -> Receiver:
         raise AssertionError
 
     def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        self.open, self.closes_at = [], None
-        return cast(Sink, self)
+        self.open, self._closes_at = [], None
+        return self
 
-    def prepare(self, pending: object) -> bool:
-        return False
+    @property
+    def closes_at(self) -> int | None:
+        return self._closes_at
 
     def write(self, outputs: Iterable[Output]) -> int:
         self.open += [output.seq for output in outputs]
-        if self.closes_at is None and self.open:
-            self.closes_at = self.clock() + 60 * SECOND
+        if self._closes_at is None and self.open:
+            self._closes_at = self.clock() + 60 * SECOND
         if len(self.open) >= 10 or (self.closes_at or 0) <= self.clock():
             if self.is_full:
                 self.open = []
                 raise OSError(28, "No space left on device")
-            self.closed, self.open, self.closes_at = self.closed + self.open, [], None
+            self.closed, self.open, self._closes_at = self.closed + self.open, [], None
         return 0
 
     def position(self) -> Position:
         return Position(max(self.closed, default=-1), {"bundles": 1})
 
-    def close(self) -> None:
-        pass
-
 
 def bundled(store: FakeStore, bundles: Bundles) -> SinkManager:
     given = definition("f", kind="jsonl", path="x", backlog_outputs=1_000)
     session = cast(Session, store)
-    return SinkManager(session, [given], bundles, FakeJobs(), Events(), lambda *_: given, now=store.clock)
+    return SinkManager(session, [given], cast(Kinds, bundles), FakeJobs(), Events(), lambda *_: given, now=store.clock)
 
 
 def with_an_open_bundle() -> tuple[FakeStore, Bundles, SinkManager]:
@@ -373,7 +372,7 @@ def test_chunks_come_to_the_same_as_single_outputs(before: int):
 MESSAGES = [message(match(1)), message(match(2)), message(match(3))]
 
 
-class Answering:
+class Answering(Receiver):
     def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged()) -> None:
         self.got: list[int] = []
         self.answer, self.closed = answer, Flag()
@@ -401,7 +400,7 @@ class Hanging(Answering):
         raise AssertionError
 
 
-class Lines:
+class Lines(Sink):
     """A sink of files that asks first for what follows its position, and may wait or fail."""
 
     def __init__(self, *, asks: bool = False, fail: Exception | None = None, go: Flag | None = None) -> None:
@@ -424,9 +423,6 @@ class Lines:
 
     def position(self) -> Position:
         return Position(max(self.written, default=-1), {"here": 1})
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
