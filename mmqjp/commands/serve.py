@@ -50,7 +50,7 @@ from mmqjp.process import gc_frozen
 from mmqjp.service.commands import CommandQueue, RunSinks, SinkCommands, read_live
 from mmqjp.service.drops import FETCHED, DropDirectory, Fetching, fetch_directory
 from mmqjp.service.log import Log, SharedLog, standard_log
-from mmqjp.service.loop import Polling, Service, ServiceOptions, never, watch
+from mmqjp.service.loop import Service, ServiceOptions, Watcher, never, watch
 from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
@@ -336,7 +336,7 @@ class _Running:
         sinks, run_sinks = self._sinks()
         common = self.opened, self.sources, sink, CommandQueue(spool, skip=RUN_BESIDE, run_sinks=run_sinks), metrics
         watches = self.session is None and given.trigger is not None
-        watcher = self.around.enter_context(closing(watch(self.sources, spool, metrics))) if watches else Polling()
+        watcher = self.around.enter_context(closing(watch(self.sources, spool, metrics))) if watches else Watcher()
         options = ServiceOptions(
             given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, self._on_idle,
             self.should_reopen, free_memory, watcher, sinks,

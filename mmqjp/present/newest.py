@@ -71,6 +71,7 @@ class NewestMatches:
         return self.recent.version()
 
     def span(self) -> tuple[int, int]:
+        """Returns the numbers of the oldest stored output and of the newest one; (0, -1) if there is none."""
         return span_of_outputs(self.recent.select)
 
     def forget_what_was_dropped(self) -> int:

@@ -233,6 +233,7 @@ class CommandQueue:
         spool.sweep(now() - RESULT_RETENTION)
 
     def apply(self, engine: Session, log: Log) -> int:
+        """Runs the waiting commands. Returns their number."""
         waiting = [command for command in self._spool.waiting() if command.do not in self._skip]
         for command in waiting:
             result = run_command(engine, command, self.run_sinks)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from watchfiles._rust_notify import RustNotify
 
@@ -33,6 +33,9 @@ from mmqjp.sinks.positions import Notes
 from mmqjp.sinks.sink import Sink
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.schema import CommitMetadata
+
+if TYPE_CHECKING:
+    from mmqjp.service.commands import CommandQueue
 
 HISTORY = "history "
 """Prefix of the settings that store the history of each feed."""
@@ -176,25 +179,16 @@ class Stop(Protocol):
     def wait(self, timeout: float) -> bool: ...
 
 
-class Watcher(Protocol):
-    """Waits for input. May miss changes, so a service also polls."""
+class Watcher:
+    """Waits for input. May miss changes, so a service also polls; this one misses all."""
 
     def wait(self, seconds: float, stop: Stop) -> bool:
         """Waits for `seconds`, or until `stop` is set. Returns True, early, if there may be input."""
-
-    def close(self) -> None:
-        """Ends the watch."""
-
-
-class Polling:
-    """A watcher that only waits."""
-
-    def wait(self, seconds: float, stop: Stop) -> bool:
         stop.wait(seconds)
         return False
 
     def close(self) -> None:
-        pass
+        """Ends the watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +214,7 @@ def notices(directories: Sequence[str]) -> Notices:
     return RustNotify(list(directories), False, False, 0, False, True)
 
 
-class FileWatcher:
+class FileWatcher(Watcher):
     """Watches files and directories. Where that fails, it only waits, logs the event `polling` with the reason, retries
     every RETRY seconds, and logs `watching` on success.
 
@@ -378,13 +372,6 @@ PRUNED_AT_BATCH = "pruned"
 """The setting that stores the number of the batch last pruned at."""
 
 
-class Commands(Protocol):
-    """Commands from other processes, run between two batches."""
-
-    def apply(self, engine: Session, log: Log) -> int:
-        """Runs the waiting commands. Returns their number."""
-
-
 def do_nothing(engine: Session) -> None:
     """The default of `ServiceOptions.on_idle`."""
 
@@ -413,7 +400,7 @@ class ServiceOptions:
     on_idle: Callable[[Session], object] = do_nothing
     should_reopen: Callable[[], bool] = never
     free_memory: Callable[[], bool] = never
-    watcher: Watcher = field(default_factory=Polling)
+    watcher: Watcher = field(default_factory=Watcher)
     sinks: SinkManager | None = None
 
 
@@ -425,7 +412,7 @@ class Service:
         engine: Session,
         sources: Sequence[Tail],
         sink: Sink,
-        commands: Commands,
+        commands: CommandQueue,
         log: Log,
         options: ServiceOptions,
     ) -> None:
@@ -460,7 +447,7 @@ class Service:
         rest_until = 0.0
         while not stop.is_set() and (left := until - (now := perf_counter())) > 0:
             self._run_commands()
-            watcher = self._options.watcher if now >= rest_until else Polling()
+            watcher = self._options.watcher if now >= rest_until else Watcher()
             if watcher.wait(min(left, POLL), stop) or self._intake.is_ready():
                 started = perf_counter()
                 if not self.drain(stop):

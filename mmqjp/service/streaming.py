@@ -23,8 +23,9 @@ from join_stage.store.protocol import StoreError
 from join_stage.store.spark.parquet_store import file_urls
 from mmqjp.engine import Session
 from mmqjp.process import printable_line
+from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, Commands, ReadBatch, Service, ServiceOptions, Stop
+from mmqjp.service.loop import POLL, ReadBatch, Service, ServiceOptions, Stop
 from mmqjp.sinks.sink import Sink
 from mmqjp.spark.source import assign_positions, decode_items, split_unreadable, uncommitted
 
@@ -49,7 +50,7 @@ class StreamingService(Service):
         engine: Session,
         sources: Sequence[Tail],
         sink: Sink,
-        commands: Commands,
+        commands: CommandQueue,
         log: Log,
         options: ServiceOptions,
         frame: DataFrame,

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
@@ -163,24 +163,11 @@ class OutputGap:
     last: int
 
 
-class OutputLog(Protocol):
-    """The outputs of a store by number. Methods but `version` are called in other threads."""
-
-    def version(self) -> object:
-        """Returns a value that changes with new outputs."""
-
-    def span(self) -> tuple[int, int]:
-        """Returns the numbers of the oldest stored output and of the newest one; (0, -1) if there is none."""
-
-    def between(self, after: int, until: int) -> Sequence[ShownMatch]:
-        """Returns the outputs numbered above `after`, up to `until`."""
-
-
 class Hub:
     """The listeners of a site, for the server's event loop. Each goes on at its own pace; what several read is read
     once."""
 
-    def __init__(self, outputs: OutputLog, look: float = LOOK) -> None:
+    def __init__(self, outputs: NewestMatches, look: float = LOOK) -> None:
         self._outputs, self._look = outputs, look
         self._read = SharedCache(MOST_READ)
         self.listeners = 0

@@ -27,7 +27,7 @@ from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
 from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer
 from mmqjp.service.log import JsonLog, NullLog, TextLog
-from mmqjp.service.loop import Stop
+from mmqjp.service.loop import Stop, Watcher
 from mmqjp.service.metrics import Metrics
 from mmqjp.service.spool import Command, CommandResult
 from mmqjp.service.status import store_status
@@ -151,7 +151,7 @@ NEVER = 1e9
 """A trigger, in seconds, that no test lives to see."""
 
 
-class Calls:
+class Calls(Watcher):
     """A watcher that does what the test says in each wait, and then calls for a look. At the end it sets the stop."""
 
     def __init__(self, stop: Event, *steps: Callable[[], object]) -> None:
@@ -164,9 +164,6 @@ class Calls:
             return False
         self._steps.pop(0)()
         return True
-
-    def close(self) -> None:
-        pass
 
 
 class Rests(Event):

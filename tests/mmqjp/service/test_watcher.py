@@ -12,9 +12,9 @@ from feeds.tail import Tail
 from mmqjp.service.loop import (
     RETRY,
     FileWatcher,
-    Polling,
     Stop,
     WatchedPath,
+    Watcher,
     file_system_of,
     mounted_file_systems,
     watch,
@@ -141,7 +141,7 @@ def test_a_wait_ends_with_a_stop_and_with_a_second_signal(told: Told, drops: Pat
     told.answers = ["signal"]
     with pytest.raises(KeyboardInterrupt):
         watcher.wait(3, Event())
-    assert not Polling().wait(3, StopAfter(0))
+    assert not Watcher().wait(3, StopAfter(0))
 
 
 def test_too_many_directories_are_polled(told: Told, drops: Path, monkeypatch: pytest.MonkeyPatch):

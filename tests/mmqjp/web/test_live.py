@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 import duckdb
 import httpx
@@ -207,6 +207,10 @@ class Numbers:
         return [ShownMatch(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in range(seq + 1, until + 1)]
 
 
+def hub(store):
+    return Hub(cast(NewestMatches, store), look=0.001)
+
+
 async def take(events, count):
     found = []
     async with asyncio.timeout(20):
@@ -229,7 +233,7 @@ async def begun(made, *streams):
 @in_loop
 async def test_listeners_get_what_they_missed_and_what_comes_from_now_on():
     store = Numbers(5)
-    made = Hub(store, look=0.001)
+    made = hub(store)
     streams = [made.listen(None, 20.0) for _ in range(2)]
     firsts = await begun(made, *streams)
     store.count = 8
@@ -240,10 +244,10 @@ async def test_listeners_get_what_they_missed_and_what_comes_from_now_on():
         await stream.aclose()
     assert made.listeners == 0
     store = Numbers(300)
-    stream = Hub(store, look=0.001).listen(9, 20.0)
+    stream = hub(store).listen(9, 20.0)
     assert await take(stream, 290) == list(range(10, 300))
     store.count = 303
-    stream = Hub(store, look=0.001).listen(297, 20.0)
+    stream = hub(store).listen(297, 20.0)
     assert await take(stream, 5) == [298, 299, 300, 301, 302]
 
 
@@ -259,7 +263,7 @@ async def test_listeners_get_what_they_missed_and_what_comes_from_now_on():
 @in_loop
 async def test_what_cannot_be_told_is_a_gap(oldest, seen, expected):
     store = Numbers(3000, oldest)
-    made = Hub(store, look=0.001)
+    made = hub(store)
     stream = made.listen(seen, 20.0)
     if expected is None:
         (first,) = await begun(made, stream)
@@ -273,7 +277,7 @@ async def test_what_cannot_be_told_is_a_gap(oldest, seen, expected):
 @in_loop
 async def test_a_flood_is_told_in_part_and_costs_little():
     store = Numbers(1)
-    made = Hub(store, look=0.001)
+    made = hub(store)
     stream = made.listen(None, 20.0)
     (first,) = await begun(made, stream)
     store.count = 100_001
@@ -286,7 +290,7 @@ async def test_a_flood_is_told_in_part_and_costs_little():
 @in_loop
 async def test_a_slow_listener_holds_up_nobody():
     store = Numbers(1)
-    made = Hub(store, look=0.001)
+    made = hub(store)
     slow, quick = made.listen(None, 20.0), made.listen(None, 20.0)
     first, other = await begun(made, slow, quick)
     store.count = 2 * PAGE
@@ -300,7 +304,7 @@ async def test_a_slow_listener_holds_up_nobody():
 
 @in_loop
 async def test_there_are_so_many_listeners_and_no_more():
-    made = Hub(Numbers(), look=0.001)
+    made = hub(Numbers())
     streams = [made.listen(None, 20.0) for _ in range(MOST_LISTENERS)]
     tasks = await begun(made, *streams)
     with pytest.raises(TooManyListeners):
@@ -311,21 +315,21 @@ async def test_there_are_so_many_listeners_and_no_more():
 
 @in_loop
 async def test_ends_of_listeners_and_silence():
-    made = Hub(Numbers(3), look=0.001)
+    made = hub(Numbers(3))
     (first,) = await begun(made, made.listen(None, 20.0))
     await asyncio.to_thread(made.close)
     with pytest.raises(StopAsyncIteration):
         await first
     assert await take(made.listen(0, 20.0), 10) == []
     store = Numbers(3)
-    made = Hub(store, look=0.001)
+    made = hub(store)
     (first,) = await begun(made, made.listen(None, 20.0))
     store.fails, store.count = True, 4
     with pytest.raises(OSError, match="the disk is gone"):
         await first
     store.fails = False
     assert await take(made.listen(2, 20.0), 1) == [3]
-    stream = Hub(Numbers(3), look=0.001).listen(None, 0.001)
+    stream = hub(Numbers(3)).listen(None, 0.001)
     assert [await anext(stream) for _ in range(3)] == [None] * 3
     await stream.aclose()
 
