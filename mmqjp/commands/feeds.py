@@ -23,7 +23,7 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, Fetc
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.options import AtLeast, Decorated, feed_memory_option, option, parse_duration, with_options
+from mmqjp.commands.options import AtLeast, feed_memory_option, option, parse_duration, with_options
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service.drops import (
@@ -247,11 +247,10 @@ WAIT = 5.0
 LATER = "; the fetch that is running will take it in"
 
 
-def _state_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--state", metavar="PATH", required=True, type=click.Path(exists=True, path_type=Path),
-        help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file.",
-    )(command)  # fmt: skip
+_state_option = click.option(
+    "--state", metavar="PATH", required=True, type=click.Path(exists=True, path_type=Path),
+    help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file.",
+)  # fmt: skip
 
 
 @click.group()

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -48,25 +48,17 @@ SHOWN = 1_000
 MOST_TEXTS = 20
 """Maximum number of queries whose texts are shown."""
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+format_option = click.option(
+    "--format", "form", type=click.Choice(FORMATS),
+    help="The format. Default: table on a terminal, else jsonl.",
+)  # fmt: skip
 
+utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")
 
-def format_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--format", "form", type=click.Choice(FORMATS),
-        help="The format. Default: table on a terminal, else jsonl.",
-    )(command)  # fmt: skip
-
-
-def utc_option(command: Decorated) -> Decorated:
-    return click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")(command)
-
-
-def output_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-        help="Where to write. The file is written anew. Default, or with -: standard output.",
-    )(command)  # fmt: skip
+output_option = click.option(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where to write. The file is written anew. Default, or with -: standard output.",
+)  # fmt: skip
 
 
 def chosen_format(form: str | None, output: Path | None) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from common.bounds import END
 from common.dates import iso_utc
 from common.files import share, whole_file
-from mmqjp.commands.command_line import Failure, ScriptFailure, debug_option
+from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure, debug_option
 from mmqjp.commands.console import console, progress_shown, text_table
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import engine_option, shared_option, state_option, text_for_store, wait_option
@@ -26,8 +26,6 @@ from mmqjp.present.item import truncate
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks, no_sinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TEXT_WIDTH = 60
 """Maximum number of characters of a query's text in a list."""

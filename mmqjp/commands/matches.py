@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import click
 from click.core import ParameterSource
@@ -49,7 +49,6 @@ from mmqjp.commands.options import (
     wait_option,
 )
 from mmqjp.commands.sinks import check_output, data_file
-from mmqjp.engine import Session
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
 from mmqjp.present.item import MatchFilter, ShownMatch, TimeFormat, WhyNot, cell, cell_text, format_rows, unique_keys
@@ -112,58 +111,42 @@ def matches(
     clock = clock_of(chosen, utc=utc)
     most = SHOWN if limit is None and chosen in FOR_PEOPLE else limit
     wanted = MatchFilter(name, None if since is None else time_since(since, clock), most)
-    with store_of(client(state, wait)) as store:
+    with store_of(client(state, wait)) as (select, matches_after):
         if name is not None:
-            _check_name(store, name, state)
-        start = wanted.start(store.select)
-        found = store.matches(wanted, start)
-        total = wanted.count(store.select) if chosen in FOR_PEOPLE else 0
-        show_matches(found, chosen, output, clock, total=total, texts=registered_texts(store, name))
+            _check_name(select, name, state)
+        found = matches_after(wanted, wanted.start(select))
+        total = wanted.count(select) if chosen in FOR_PEOPLE else 0
+        show_matches(found, chosen, output, clock, total=total, texts=registered_texts(select, name))
 
 
-class MatchSource(Protocol):
-    def select(self, sql: str) -> list[dict[str, Any]]: ...
-
-    def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
-        """Yields the matches that pass the filter, numbered above `after`."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedStore:
-    engine: Session
-
-    def select(self, sql: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.engine.sql(sql, trusted=True).to_pylist()
-        return found
-
-    def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
-        return OutputPresenter(self.engine).matches(wanted.among(self.engine.outputs(after)))
-
-
-@dataclass(frozen=True, slots=True)
-class ServedStore:
-    """A store that another process holds and serves."""
-
-    client: Client
-
-    def select(self, sql: str) -> list[dict[str, Any]]:
-        found = self.client.ask(QUERY, {"sql": sql, "seconds": None})
-        return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
-
-    def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
-        return paged_matches(self.client.ask, wanted, after)
+SelectRows = Callable[[str], list[dict[str, Any]]]
+MatchesAfter = Callable[[MatchFilter, int], Iterator[ShownMatch]]
+"""Yields the matches that pass a filter, numbered above a number."""
 
 
 @contextmanager
-def store_of(asked: Client) -> Iterator[MatchSource]:
+def store_of(asked: Client) -> Iterator[tuple[SelectRows, MatchesAfter]]:
+    """Reads a store in this process, or through the service that holds it."""
+
+    def select(sql: str) -> list[dict[str, Any]]:
+        found = asked.ask(QUERY, {"sql": sql, "seconds": None})
+        return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+
     with asked.reading() as engine:
-        yield ServedStore(asked) if engine is None else OpenedStore(engine)
+        if engine is None:
+            yield select, partial(paged_matches, asked.ask)
+        else:
+            shown, outputs = OutputPresenter(engine).matches, engine.outputs
+            yield (
+                lambda sql: engine.sql(sql, trusted=True).to_pylist(),
+                lambda wanted, after: shown(wanted.among(outputs(after))),
+            )
 
 
-def registered_texts(store: MatchSource, name: str | None) -> dict[str, list[str]]:
+def registered_texts(select: SelectRows, name: str | None) -> dict[str, list[str]]:
     """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
     condition = "" if name is None else f" AND name = '{name}'"
-    rows = store.select(
+    rows = select(
         f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {MOST_TEXTS + 1}"
     )
     texts: dict[str, list[str]] = {}
@@ -189,9 +172,9 @@ def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
     return LONG_AGO if found is None else (now_us() if now is None else now) - found
 
 
-def _check_name(store: MatchSource, name: str, state: Path) -> None:
+def _check_name(select: SelectRows, name: str, state: Path) -> None:
     """Raises Failure if a name was never registered."""
-    known = sorted(row["name"] for row in store.select("SELECT DISTINCT name FROM queries"))
+    known = sorted(row["name"] for row in select("SELECT DISTINCT name FROM queries"))
     if name in known:
         return
     near = get_close_matches(name, known, 1)

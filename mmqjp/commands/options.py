@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -19,7 +19,7 @@ from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
-from mmqjp.commands.command_line import Failure, ScriptFailure
+from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown
 from mmqjp.documents.watermarks import Lateness
 from mmqjp.process import gc_paused
@@ -34,8 +34,6 @@ FEED_FORMS = ("item", "raw")
 
 LARGEST = 10**17
 """Largest number of an option; ten times as much fits a store's 64 bits."""
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 ADDS = "adds"
@@ -81,25 +79,22 @@ class AtLeast(click.IntRange):
         return number
 
 
-def engine_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--engine",
-        type=click.Choice(ENGINES),
-        envvar="MMQJP_ENGINE",
-        default=AUTO,
-        help="The engine. auto: that of the state; without one, spark with --master, in spark-submit, or for documents "
-        "of more than 256 MiB, else duckdb. Default: MMQJP_ENGINE, else the configuration, else auto.",
-    )(command)
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    envvar="MMQJP_ENGINE",
+    default=AUTO,
+    help="The engine. auto: that of the state; without one, spark with --master, in spark-submit, or for documents "
+    "of more than 256 MiB, else duckdb. Default: MMQJP_ENGINE, else the configuration, else auto.",
+)
 
-
-def plan_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--plan",
-        type=click.Choice(PLANS),
-        default=DEFAULT_PLAN,
-        show_default=True,
-        help="How joins are computed. All plans give the same matches.",
-    )(command)
+plan_option = click.option(
+    "--plan",
+    type=click.Choice(PLANS),
+    default=DEFAULT_PLAN,
+    show_default=True,
+    help="How joins are computed. All plans give the same matches.",
+)
 
 
 def patterns_option(*places: str) -> Callable[[Decorated], Decorated]:
@@ -129,6 +124,23 @@ class FeedsBeforePaths(click.Command):
         )
 
 
+def _limit_feed_memory(context: click.Context, parameter: click.Parameter, value: int | None) -> None:
+    if value is not None:
+        os.environ[MEMORY_VARIABLE] = str(value)
+
+
+feed_memory_option = click.option(
+    "--feed-memory",
+    metavar="N",
+    type=AtLeast(LEAST_MEMORY),
+    envvar=MEMORY_VARIABLE,
+    expose_value=False,
+    callback=_limit_feed_memory,
+    help="Most memory of the process that parses feeds, in bytes. A feed that takes more is a dead letter. "
+    f"Default: {MEMORY_VARIABLE}, else the configuration, else {MEMORY}.",
+)
+
+
 def feeds_option(command: Decorated) -> Decorated:
     """Adds --feeds and --feed-memory."""
     return click.option(
@@ -140,30 +152,10 @@ def feeds_option(command: Decorated) -> Decorated:
     )(feed_memory_option(command))
 
 
-def feed_memory_option(command: Decorated) -> Decorated:
-    """Adds --feed-memory, which the command itself does not get."""
-    return click.option(
-        "--feed-memory",
-        metavar="N",
-        type=AtLeast(LEAST_MEMORY),
-        envvar=MEMORY_VARIABLE,
-        expose_value=False,
-        callback=_limit_feed_memory,
-        help="Most memory of the process that parses feeds, in bytes. A feed that takes more is a dead letter. "
-        f"Default: {MEMORY_VARIABLE}, else the configuration, else {MEMORY}.",
-    )(command)
-
-
-def _limit_feed_memory(context: click.Context, parameter: click.Parameter, value: int | None) -> None:
-    if value is not None:
-        os.environ[MEMORY_VARIABLE] = str(value)
-
-
-def versions_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
-        help="Whether a changed entry of a feed is a new document.",
-    )(command)  # fmt: skip
+versions_option = click.option(
+    "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
+    help="Whether a changed entry of a feed is a new document.",
+)  # fmt: skip
 
 
 def bound(name: str, default: int, text: str) -> Any:
@@ -172,16 +164,13 @@ def bound(name: str, default: int, text: str) -> Any:
     return option(name, metavar="N", type=AtLeast(1), default=default, show_default=True, help=whole)
 
 
-def most_versions_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--most-versions", metavar="N", type=AtLeast(1), default=MOST_VERSIONS, show_default=True,
-        help="How many versions of a feed's entry become documents, and how many entries that differ only in their "
-        "guids. The others are dead letters.",
-    )(command)  # fmt: skip
+most_versions_option = click.option(
+    "--most-versions", metavar="N", type=AtLeast(1), default=MOST_VERSIONS, show_default=True,
+    help="How many versions of a feed's entry become documents, and how many entries that differ only in their "
+    "guids. The others are dead letters.",
+)  # fmt: skip
 
-
-def time_xpath_option(command: Decorated) -> Decorated:
-    return click.option("--time-xpath", metavar="XPATH", help="Where an XML document has its time.")(command)
+time_xpath_option = click.option("--time-xpath", metavar="XPATH", help="Where an XML document has its time.")
 
 
 def read_script(path: Path) -> tuple[str, Script]:
@@ -233,11 +222,10 @@ def wait_option(text: str = "How long to wait if another process holds the store
     return click.option("--wait", metavar="SECONDS", type=seconds, default=30.0, show_default=True, help=text)
 
 
-def shared_option(command: Decorated) -> Decorated:
-    return click.option(
-        "--shared", is_flag=True,
-        help="Let the umask decide who may read and write the state, which otherwise only you can.",
-    )(command)  # fmt: skip
+shared_option = click.option(
+    "--shared", is_flag=True,
+    help="Let the umask decide who may read and write the state, which otherwise only you can.",
+)  # fmt: skip
 
 
 def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ from lxml import html
 from markdown_it import MarkdownIt
 
 from mmqjp.commands import formats
-from mmqjp.commands.matches import ServedStore, registered_texts, time_since
+from mmqjp.commands.matches import registered_texts, store_of, time_since
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchFilter
 from mmqjp.service.commands import MATCHES, Client, run_command
@@ -269,11 +270,14 @@ def test_a_service_hands_over_the_same_matches_in_pages(story, looked_through, m
                 assert answer.error is None
                 return json.loads(json.dumps(answer.result))
 
-        store = ServedStore(cast(Client, Asked()))
-        for options, wanted in asked.items():
-            found = [match.to_dict() for match in store.matches(wanted, wanted.start(store.select))]
-            assert json.loads(json.dumps(found)) == expected[options], options
-        assert registered_texts(store, "q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
+            def reading(self):
+                return nullcontext()
+
+        with store_of(cast(Client, Asked())) as (select, matches_after):
+            for options, wanted in asked.items():
+                found = [match.to_dict() for match in matches_after(wanted, wanted.start(select))]
+                assert json.loads(json.dumps(found)) == expected[options], options
+            assert registered_texts(select, "q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
         for arguments in ({}, {"after": "0"}, {"after": 0, "name": 1}, {"after": 0, "since": "x"}):
             error = run_command(engine, Command("1", MATCHES, arguments)).error
             assert error is not None and "a page of matches is asked for by" in error

@@ -12,7 +12,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.retrace.values import as_text
 from mmqjp.explain.verdict import MOST_LISTED
-from mmqjp.present import item, output_why
+from mmqjp.present import item, newest, output_why
 from mmqjp.present.item import UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels, explain_missing_output, query_funnel
@@ -226,7 +226,7 @@ def test_an_output_of_a_removed_query_and_one_whose_documents_have_gone(tmp_path
 
 
 def test_conditions_that_take_too_long_are_left_out_of_a_reason_and_a_document_that_is_too_large_has_none(monkeypatch):
-    monkeypatch.setattr(output_why, "MAX_REASON_STEPS", 4_000)
+    monkeypatch.setattr(newest, "MAX_REASON_STEPS", 4_000)
     many = "".join(f"<k>{number}</k>" for number in range(1_000))
     script = 'FROM S/a->x[count(./k) > 7][./k = "999"][not(./k = "x")][contains(./k, ./@k)] PUBLISH p'
     with Session("duckdb") as engine:
@@ -235,7 +235,7 @@ def test_conditions_that_take_too_long_are_left_out_of_a_reason_and_a_document_t
         engine.process([Document(f"d{number}", xml, time=number) for number, xml in enumerate(documents)])
         large, small = (found.match for found in whys(engine))
         assert large.reason is not None and len(filters(large)) < len(filters(small))
-        monkeypatch.setattr(output_why, "MAX_REASON_STEPS", 500)
+        monkeypatch.setattr(newest, "MAX_REASON_STEPS", 500)
         engine.process([Document("a", documents[0], "T", 8), Document("b", "<b>999</b>", "T", 9)])
         assert whys(engine)[-1].match.reason is None
     assert sorted(facts(filters(small))) == [
