@@ -51,7 +51,7 @@ class Kinds:
 
                 return ParquetSink(options, position, warn)
             case AtomOptions():
-                from mmqjp.sinks.atom import AtomSink
+                from mmqjp.sinks.atom_files import AtomSink
 
                 return AtomSink(definition.name, options, position, warn)
         raise AssertionError(f"{definition.kind} is no kind of files")

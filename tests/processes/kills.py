@@ -18,7 +18,7 @@ from mmqjp.service.drops import DropDirectory
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
 from mmqjp.sinks import files as files_module
-from mmqjp.sinks.atom import AtomSink
+from mmqjp.sinks.atom_files import AtomSink
 from mmqjp.sinks.deliverer import Delivery
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.manager import SinkManager

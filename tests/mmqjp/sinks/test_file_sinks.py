@@ -26,7 +26,7 @@ from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownMatch
 from mmqjp.process import json_line
 from mmqjp.sinks import files
-from mmqjp.sinks.atom import AtomSink
+from mmqjp.sinks.atom_files import AtomSink
 from mmqjp.sinks.definition import AtomOptions, ParquetOptions, read_sink
 from mmqjp.sinks.files import GrowingFile, Pipe, WholeFile, open_sink
 from mmqjp.sinks.kinds import Kinds
