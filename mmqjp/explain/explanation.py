@@ -217,16 +217,11 @@ class CostInfo:
 
     estimates: Estimates | None
     measured: tuple[str, Mapping[int, Cost]] | None
-    why_no_estimates: str = "no documents are kept (--state DIR names a store with some)"
 
 
 def explanation(registry: Registry, names: Container[str], plan: str, known: CostInfo) -> Iterator[str]:
-    return explanation_of(registry, [s for s in registry.subscriptions.values() if s.name in names], plan, known)
-
-
-def explanation_of(registry: Registry, chosen: Iterable[Subscription], plan: str, known: CostInfo) -> Iterator[str]:
     writer = _Explanation(registry, plan, known)
-    for subscription in chosen:
+    for subscription in (one for one in registry.subscriptions.values() if one.name in names):
         yield from writer.query(subscription)
         yield ""
     if any(target.conjunct.joins for target in writer.explained):
@@ -369,7 +364,7 @@ class _Explanation:
         if not shape.joins:
             text = "one look at each match of the pattern"
         elif guess is None:
-            text = self._costs_known.why_no_estimates
+            text = "no documents are kept (--state DIR names a store with some)"
         else:
             row = guess.of_row(shape, variables_of(target.row))
             rows = self._rows(number)

@@ -495,12 +495,15 @@ def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Sess
     the configuration. Raises InputError."""
     tables = read_tables()
     secrets = Secrets(tables.secrets, state)
-    read = partial(read_live, state)
+    read, deliverer = partial(read_live, state), Deliverer()
     manager = SinkManager(
-        engine, tables.sinks.values(), Kinds(secrets), Deliverer(), NullLog(), read,
+        engine, tables.sinks.values(), Kinds(secrets), deliverer, NullLog(), read,
         read_only=command.do in SINK_LOOKUPS,
     )  # fmt: skip
-    return SinkCommands(engine, manager, secrets, state, read_tables).run(command)
+    try:
+        return SinkCommands(engine, manager, secrets, state, read_tables).run(command)
+    finally:
+        deliverer.close(0.0)  # nobody would wait for a test that it has begun
 
 
 SINK_TEST_POLL = 0.1

@@ -1,7 +1,7 @@
 """A site: the reader, commands, access, templates and caches that the pages and the API of one store share. Also has
 static files at content-hashed addresses, cursors of lists, error responses (pages, or JSON under `/api/`), one-time
-messages, and server-sent events. A listener polls the store for outputs, at its own pace; those that it cannot be told
-are a gap."""
+messages, and server-sent events. A listener reads new outputs at its own pace; those that were dropped, or are too
+many, become a gap."""
 
 from __future__ import annotations
 
@@ -422,12 +422,15 @@ class Site:
         self.links.extend(links)
         self.links.sort(key=lambda link: link.place)
 
-    def render(self, request: Request, template: str, status: int = 200, **context: object) -> HTMLResponse:
-        """Returns a page: a template that extends `layout.html`, with its context and one-time `message`."""
+    def render(
+        self, request: Request, template: str, status: int = 200, *, changes: bool = False, **context: object
+    ) -> HTMLResponse:
+        """Returns a page: a template that extends `layout.html`, with its context and one-time `message`. It is not
+        cached if it `changes` without a commit."""
         message = self._told.pop(request.query_params.get(TOLD, "")) or ""
         known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
         text = self._templates.get_template(template).render(known | context)
-        return HTMLResponse(text, status, {"Cache-Control": "no-store"} if message else None)
+        return HTMLResponse(text, status, {"Cache-Control": "no-store"} if message or changes else None)
 
     def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
         """Returns the response to a form: a redirection to a page that shows a message once."""

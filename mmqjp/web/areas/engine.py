@@ -139,9 +139,7 @@ def login_router(site: Site) -> APIRouter:
         return response
 
     def page(request: Request, next: str, wrong: str, status: int = 200) -> Response:
-        response = site.render(request, "login.html", status, next=local(next), wrong=wrong)
-        response.headers["Cache-Control"] = "no-store"
-        return response
+        return site.render(request, "login.html", status, changes=True, next=local(next), wrong=wrong)
 
     return routes
 

@@ -185,12 +185,10 @@ def feeds_router(site: Site) -> APIRouter:
         list_error: str = "",
     ) -> Response:
         found = feed_page(site, wanted, after)
-        response = site.render(
-            request, "feeds.html", status, found=found, wanted=wanted,
+        return site.render(
+            request, "feeds.html", status, changes=True, found=found, wanted=wanted,
             address=address, error=error, list_error=list_error,
         )  # fmt: skip
-        response.headers.update(FRESH)
-        return response
 
     @routes.get("/feeds", response_class=HTMLResponse)
     def feeds_page(request: Request, health: WantedFeeds = "", after: _After = None) -> Response:

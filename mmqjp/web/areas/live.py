@@ -112,9 +112,7 @@ def live_router(site: Site) -> APIRouter:
 
     @routes.get("/live", response_class=HTMLResponse)
     def page(request: Request, query: _Name = "") -> Response:
-        response = site.render(request, "live.html", found=latest(site, query), query=query)
-        response.headers["Cache-Control"] = "no-store"
-        return response
+        return site.render(request, "live.html", changes=True, found=latest(site, query), query=query)
 
     @routes.get("/events", include_in_schema=False)
     @routes.get(

@@ -187,7 +187,7 @@ def new_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def page(request: Request, status: int = 200, **context: object) -> Response:
-        empty = {
+        empty: dict[str, Any] = {
             "text": "",
             "checked": Checked(),
             "trial": None,

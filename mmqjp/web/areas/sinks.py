@@ -123,18 +123,14 @@ def sinks_router(site: Site) -> APIRouter:
     def listed(request: Request, status: int = 200, **form: str) -> Response:
         ask = site.look if status == 200 else site.ask
         empty = {"name": "", "url": "", "queries": "", "wait": "", "secret": "", "error": ""}
-        response = site.render(
-            request, "sinks.html", status, sinks=sink_rows(ask),
+        return site.render(
+            request, "sinks.html", status, changes=True, sinks=sink_rows(ask),
             secrets=ask("sinks-secrets", {}), **empty | form,
         )  # fmt: skip
-        response.headers.update(FRESH)
-        return response
 
     def shown(request: Request, name: str, status: int = 200, error: str = "") -> Response:
         found = sink_view(site.ask if error else site.look, name)
-        response = site.render(request, "sink.html", status, found=found, sink=found.sink, error=error)
-        response.headers.update(FRESH)
-        return response
+        return site.render(request, "sink.html", status, changes=True, found=found, sink=found.sink, error=error)
 
     def back(name: str, done: str) -> Response:
         return site.show(f"/sinks/{segment(name)}", DONE[done])
