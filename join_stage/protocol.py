@@ -309,6 +309,12 @@ class SQLPlan:
     def __init__(self) -> None:
         self._templates: dict[int, TemplateTable] = {}
         self._costs = Costs()
+        self.version = 0
+        """Changes with the rows of R_T."""
+
+    @property
+    def has_joins(self) -> bool:
+        return any(template.shape.joins for template in self._templates.values())
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None: ...
 

@@ -1,18 +1,25 @@
-"""The engine-independent part of the `views` plan (thesis 6.5): the SQL of slices and their joins, and the cache bound.
+"""The `views` plan (thesis 6.5, Algorithms 4 and 5) on any engine: the SQL of slices and their joins, and the cache.
 A slice is R_L,s of the thesis (6.5): the rows of R_doc with one string value, joined with R_bin on node = node2, with
-the stream and times of their document. The view cache has complete slices: all rows of both for the value."""
+the stream and times of their document. The view cache has complete slices: all rows of both for the value. A value that
+enters the cache gets a fresh number, so rows of an evicted value, which stay for a while, are never taken for those of
+another."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common.bounds import INFINITE
-from join_stage.protocol import APART, SPAN, Orientation, TemplateTable
-from templates.catalog import TemplateRow
+from join_stage.protocol import APART, SPAN, Batch, Orientation, SQLPlan, TemplateTable
 from templates.graph import Shape
+from templates.witness import Witnesses
 
 CACHE_BYTES = 256 << 20
 """Maximum bytes of cached slices between batches; a batch may use more."""
@@ -38,43 +45,184 @@ SLICE = pa.schema(
 )
 """Rows of slices. `value` numbers the string value, in the cache and in a batch."""
 
-JOINED_EDGES = pa.schema([(name, pa.int32()) for name in ("var1", "var2", "var3", "var4")])
+BatchValues = Mapping[str, tuple[int, bool]]
+"""Maps the string values of a batch to their numbers, and whether their slices are cached."""
+
+MERGE = 16
+"""Number of parts of the cache that are copied into one."""
 
 
-class JoinedEdges:
-    """The pairs of edges, left and right, that the value joins of the rows of R_T join."""
+class CachedValue(NamedTuple):
+    """A cached value: its number, and the number of rows of its slice."""
 
-    def __init__(self) -> None:
-        self._variables: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._users: Counter[tuple[int, ...]] = Counter()
-        self._table: pa.Table | None = None
+    number: int
+    rows: int
 
-    def put(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Adds rows of a template, replacing rows with the same id."""
-        self.drop(template, rows)
-        for row in rows:
-            self._variables[template.number, row.id] = row.variables
-            self._users.update(_edge_pairs(template.shape, row.variables))
 
-    def drop(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._table = None
-        for row in rows:
-            variables = self._variables.pop((template.number, row.id), None)
-            for pair in () if variables is None else _edge_pairs(template.shape, variables):
-                self._users[pair] -= 1
-                if not self._users[pair]:
-                    del self._users[pair]
+@dataclass(frozen=True)
+class CachedSlices:
+    """The cache's state: values, least recently used first; rows, some perhaps of evicted values; and the `size` of all
+    slices in bytes."""
+
+    entries: Mapping[str, CachedValue] = field(default_factory=lambda: MappingProxyType({}))
+    rows: pa.Table = field(default_factory=SLICE.empty_table)
+    size: int = 0
+
+    def live(self) -> pa.Table:
+        return _of(self.rows, [entry.number for entry in self.entries.values()])
+
+
+class ViewCache:
+    """Caches slices of at most `bound` bytes; committed and rolled back with batches."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self._numbers = count()
+        self._kept = self._now = CachedSlices()
+        self._hits = self._misses = self._evictions = 0
+
+    def numbered(self, values: Iterable[str]) -> BatchValues:
+        """Numbers values; those that are not cached get new numbers."""
+        entries = self._now.entries
+        return {v: (entries[v].number, True) if v in entries else (next(self._numbers), False) for v in values}
+
+    def slices(self, values: BatchValues) -> pa.Table:
+        """The rows of the cached slices of some values."""
+        return _of(self._now.rows, [number for number, is_cached in values.values() if is_cached])
+
+    def update(self, values: BatchValues, computed: pa.Table, fresh: pa.Table) -> None:
+        """Algorithm 5, after a batch with these values: adds the slices `computed` for it, extends all touched slices
+        by its rows, `fresh`, and evicts the least recently used past the bound."""
+        counted, added = _counts(computed), _counts(fresh)
+        entries, size = dict(self._now.entries), self._now.size
+        touched = {value: n for value, (n, is_cached) in values.items() if is_cached or n in counted}
+        for value, number in touched.items():
+            old = entries.pop(value, None)
+            entry = CachedValue(number, (old.rows if old else counted[number]) + added.get(number, 0))
+            size += _size(value, entry) - (_size(value, old) if old else 0)
+            entries[value] = entry
+        hits = sum(values[value][1] for value in touched)
+        self._hits, self._misses = self._hits + hits, self._misses + len(touched) - hits
+        # A slice larger than the bound goes first: keeping it would evict all others.
+        doomed = [value for value in touched if _size(value, entries[value]) > self.bound]
+        while doomed or size > self.bound:
+            value = doomed.pop() if doomed else next(iter(entries))
+            size -= _size(value, entries.pop(value))
+            self._evictions += 1
+        stays = [number for value, number in touched.items() if value in entries]
+        rows = pa.concat_tables([self._now.rows, _of(computed, stays), _of(fresh, stays)])
+        self._now = CachedSlices(MappingProxyType(entries), rows, size)
+        if len(rows) > 2 * sum(entry.rows for entry in entries.values()):
+            self._now = CachedSlices(self._now.entries, self._now.live(), size)
+        if self._now.rows["value"].num_chunks > MERGE:
+            self._now = CachedSlices(self._now.entries, self._now.rows.combine_chunks(), size)
+
+    def evict(self, docids: pa.ChunkedArray) -> None:
+        """Drops the rows of documents that left the state."""
+        rows = self._now.live()
+        kept = rows.filter(pc.invert(pc.is_in(rows["docid"], docids.combine_chunks())))
+        if len(kept) < len(rows):
+            counted, known = _counts(kept), self._now.entries.items()
+            entries = {v: CachedValue(e.number, counted[e.number]) for v, e in known if e.number in counted}
+            size = sum(_size(value, entry) for value, entry in entries.items())
+            self._now = CachedSlices(MappingProxyType(entries), kept, size)
+
+    def clear(self) -> None:
+        self._now = CachedSlices()
+
+    def commit(self) -> None:
+        self._kept = self._now
+
+    def rollback(self) -> None:
+        self._now = self._kept
+
+    def counters(self) -> dict[str, int]:
+        cached = {"values": len(self._now.entries), "bytes": self._now.size}
+        return {"hits": self._hits, "misses": self._misses, "evictions": self._evictions, **cached}
 
     def table(self) -> pa.Table:
-        if self._table is None:
-            columns = list(zip(*self._users, strict=True)) or [()] * len(JOINED_EDGES)
-            self._table = pa.table([pa.array(column, pa.int32()) for column in columns], schema=JOINED_EDGES)
-        return self._table
+        """The thesis' VC: the rows of the cached slices with their values."""
+        values = {entry.number: value for value, entry in self._now.entries.items()}
+        rows = self._now.live()
+        texts = pa.array([values[number] for number in rows["value"].to_pylist()], pa.string())
+        return rows.select(["docid", "var1", "var2", "node1", "node2"]).add_column(0, "strval", texts)
 
 
-def _edge_pairs(shape: Shape, variables: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    for join in shape.joins:
-        yield tuple(variables[node] for leaf in join for node in (_parent(shape, leaf), leaf))
+def _size(value: str, entry: CachedValue) -> int:
+    return VALUE_BYTES + len(value.encode("utf-8", "surrogatepass")) + entry.rows * ROW_BYTES
+
+
+def _counts(rows: pa.Table) -> dict[int, int]:
+    return {item["values"]: item["counts"] for item in pc.value_counts(rows["value"]).to_pylist()}
+
+
+def _of(rows: pa.Table, numbers: list[int]) -> pa.Table:
+    return rows.filter(pc.is_in(rows["value"], pa.array(numbers, pa.int64())))
+
+
+class CachedViews(SQLPlan):
+    """The part of the plan `views` that both engines share."""
+
+    _cache: ViewCache
+    _edges: tuple[int, pa.Table] = (-1, None)
+    """The version of the rows of R_T, and the pairs of edges that they join."""
+
+    @abstractmethod
+    def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Answers a query over the tables of a batch, and over named ones."""
+
+    def _slices(self, batch: Batch, values: BatchValues) -> tuple[pa.Table, pa.Table]:
+        """The slices of a batch's values: of the state before it those that are not cached, and of the batch itself."""
+        numbers = {value: number for value, (number, _) in values.items()}
+        tables, statement = {"batch_values": _relation(numbers)}, slices_statement("batch_values", "_w")
+        missing = {value: number for value, number in numbers.items() if not values[value][1]}
+        if batch.older and missing:
+            tables["missing_values"] = _relation(missing)
+            statement += "\nUNION ALL\n" + slices_statement("missing_values", "_old")
+        rows = self._select(statement, tables).cast(SLICE)
+        is_old = pc.less(rows["docid"], batch.first_docid)
+        return rows.filter(is_old), rows.filter(pc.invert(is_old))
+
+    def _joined_edges(self) -> pa.Table:
+        if self._edges[0] != self.version:
+            self._edges = self.version, self._select(joined_edges_statement(self._templates.values()), {})
+        return self._edges[1]
+
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
+        self._cache.clear()
+
+    def forget(self) -> None:
+        self._cache.clear()
+
+    def committed(self) -> None:
+        self._cache.commit()
+
+    def rolled_back(self, *, whole: bool) -> None:
+        self._cache.rollback()
+        if not whole:  # the batch may have been committed
+            self._cache.clear()
+            self._cache.commit()
+
+    def counters(self) -> dict[str, int]:
+        return self._cache.counters()
+
+    def view_cache(self) -> pa.Table:
+        return self._cache.table()
+
+
+def _relation(numbers: Mapping[str, int]) -> pa.Table:
+    return pa.table({"strval": pa.array(numbers.keys(), pa.string()), "value": pa.array(numbers.values(), pa.int64())})
+
+
+def joined_edges_statement(templates: Iterable[TemplateTable]) -> str:
+    """The pairs of edges, left and right, that the value joins of the rows of R_T join; some template has one."""
+    selects: dict[str, None] = {}
+    for template in templates:
+        for join in template.shape.joins:
+            nodes = [node for leaf in join for node in (_parent(template.shape, leaf), leaf)]
+            columns = ", ".join(f"var{node + 1} AS var{place}" for place, node in enumerate(nodes, 1))
+            selects[f"SELECT {columns} FROM {template.name}"] = None
+    return f"SELECT DISTINCT * FROM ({' UNION ALL '.join(selects)}) AS joined"
 
 
 def _parent(shape: Shape, leaf: int) -> int:

@@ -120,7 +120,7 @@ _SETTINGS = {
 
 
 VIEW_CACHE = "view_cache"
-"""The folder of a store for the cache of plan `views` while the store is open."""
+"""The folder that earlier versions had in a store for the cache of plan `views` while the store was open."""
 
 
 SCRATCH = "scratch"
@@ -157,15 +157,14 @@ class SparkEngine(ParquetStore):
 
     def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
         """Raises UnknownPlan."""
-        cache = self.directory / VIEW_CACHE
-        for left in (cache, self.directory / SCRATCH):  # by a killed run
-            shutil.rmtree(left, ignore_errors=True)
+        for left in (VIEW_CACHE, SCRATCH):  # by a killed run
+            shutil.rmtree(self.directory / left, ignore_errors=True)
         if name in PLANS and name != "signature" and runs_manifest(self) is None:
             shutil.rmtree(self.directory / RUNS, ignore_errors=True)
         if name == "basic":
             return SparkBasicPlan(self._session, self._views)
         if name == "views":
-            return SparkViewsPlan(self._session, self._views, cache, cache_bytes)
+            return SparkViewsPlan(self._session, self._views, cache_bytes)
         if name == "signature":
             return SparkSignaturePlan(self, make_inside(self.directory, RUNS))
         raise UnknownPlan(name)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from join_stage import duckdb
+from join_stage import views
 from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import PLANS, JoinEngine
 from join_stage.signature import disk, join
@@ -114,8 +114,7 @@ class Twins:
                     engine.evict(number * SECOND)
                     engine.commit()
             case "bound" if self._has_views:
-                plan = self.engine._plan
-                self.bound = getattr(plan, "_cache", plan).bound = BOUNDS[number]
+                self.bound = self.engine._plan._cache.bound = BOUNDS[number]
             case "forget":  # as after a commit that failed
                 self.engine.begin()
                 if isinstance(self.engine, DuckDBEngine):
@@ -210,7 +209,7 @@ def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path
     # Many digests share a half.
     few = np.array([(1 << 63, 1 << 63), (3, 1 << 63), (1 << 63, 3)][seed % 3], np.uint64)
     monkeypatch.setattr("join_stage.signature.postings.digests", lambda texts: digests(texts) % few)
-    monkeypatch.setattr(duckdb, "STALE_ROWS", rng.choice([1, duckdb.STALE_ROWS]))
+    monkeypatch.setattr(views, "MERGE", rng.choice([1, views.MERGE]))
     monkeypatch.setattr("join_stage.store.duckdb.MAX_STATEMENTS", rng.choice([3, 200]))
     batches = rng.choice([4, 8])
     case = random_join_case(seed, templates=3, batches=batches, documents=rng.choice([3, 4]), in_order=seed % 3 == 0)
@@ -223,7 +222,6 @@ def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tmp_path: Path, monkeypatch):
     """With 4 documents a batch, tasks join some batches, and the driver others alone."""
-    from join_stage.spark import views
     from join_stage.spark.engine import SparkEngine
 
     def opener(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
@@ -239,7 +237,6 @@ def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tm
     twins = Twins(opener, tmp_path, case, plan, rng.choice((10_000, CACHE_BYTES)))
     twins.run([random_steps(rng) for _ in case.batches])
     assert twins.spread or plan == "views" or tasks.LEAST_DOCUMENTS > 1
-    assert not (tmp_path / "view_cache").exists(), "the files went with the engine"
 
 
 @pytest.mark.parametrize("bound", [0, CACHE_BYTES])
