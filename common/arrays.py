@@ -24,6 +24,17 @@ def distinct(values: Ints) -> Ints:
     return ordered[is_first]
 
 
+def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Concatenates all ranges; the second array has the index of the range of each number.
+
+    >>> [found.tolist() for found in expand_ranges(np.array([5, 1]), np.array([7, 2]))]
+    [[5, 6, 1], [0, 0, 1]]
+    """
+    counts = end - start
+    place = np.arange(len(counts)).repeat(counts)
+    return np.arange(len(place)) + (start - counts.cumsum() + counts).repeat(counts), place
+
+
 def merge_sorted(ordered: Ints, values: Ints) -> Ints:
     """Merges values into a sorted array, in linear time apart from sorting the values.
 

@@ -1,4 +1,4 @@
-"""Vectorised operations on one-dimensional int64 arrays: encoding, grouping, range expansion and bisection."""
+"""Vectorised operations on one-dimensional int64 arrays: encoding, grouping and bisection."""
 
 from __future__ import annotations
 
@@ -63,13 +63,6 @@ def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:
         return np.array(code, np.int64), np.array(list(codes), np.int64)
     found = pa.array(values).dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()
-
-
-def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Concatenates all ranges; the second array has the index of the range of each number."""
-    counts = end - start
-    place = np.arange(len(counts)).repeat(counts)
-    return np.arange(len(place)) + (start - counts.cumsum() + counts).repeat(counts), place
 
 
 def equal_ranges(values: Ints, ordered: Ints) -> tuple[Ints, Ints]:

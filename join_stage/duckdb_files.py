@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -38,27 +37,6 @@ _LISTING = frozenset(("show", "describe", "summarize", "information_schema"))
 _GLOB = re.compile(r"([*?\[])")
 
 _ERRORS = (duckdb.Error, OSError)
-
-
-class _Question(DuckDBQuestion):
-    """A question over files, which may vanish while it is answered: `reading` translates that."""
-
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        schema: StoreSchema,
-        sql: str,
-        bounds: Bounds,
-        reading: Callable[[], AbstractContextManager[None]],
-        *,
-        own: bool,
-    ) -> None:
-        super().__init__(connection, schema, sql, bounds, own=own)
-        self._reading = reading
-
-    def answer(self) -> pa.Table:
-        with self._reading():
-            return super().answer()
 
 
 @telling_damage
@@ -105,8 +83,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         tables = self._prepare(sql)
-        reading = partial(self.reading, tables, _ERRORS)
-        return _Question(self._asked, self.schema, sql, bounds, reading, own=own)
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, lambda _: self.reading(tables, _ERRORS), own=own)
 
     def _prepare(self, sql: str) -> frozenset[str]:
         """Creates the relations that a statement names, and checks the files that it reads. Returns their tables."""

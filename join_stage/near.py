@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct
-from join_stage.arrays import GrowingInts, dictionary_encode, expand_ranges
+from common.arrays import Ints, distinct, expand_ranges
+from join_stage.arrays import GrowingInts, dictionary_encode
 from templates.witness import MANY, R_DOC, Witnesses
 from xscl.algebra.words import DIGITS, THRESHOLD
 

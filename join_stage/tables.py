@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 import pyarrow as pa
@@ -123,19 +123,9 @@ def has_documents_between(store: TableStore, first: int, before: int) -> bool:
     return len(store.select(f"SELECT docid FROM r_docts WHERE t0 >= {first} AND t0 < {before} LIMIT 1")) > 0
 
 
-def groups(store: TableStore) -> Iterator[tuple[int, frozenset[StepEdge]]]:
-    """The groups of edges from which rows of R_bin were expanded, by number."""
-    found: dict[int, set[StepEdge]] = {}
-    rows = store.read("groups", R_GROUP.names)
-    for number, var1, var2 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        found.setdefault(number, set()).add((var1, var2))
-    return ((number, frozenset(edges)) for number, edges in found.items())
-
-
-def by_edges(store: TableStore, r_bin: pa.Table) -> pa.Table:
-    """Expands rows of R_BIN, whose groups the store has, to R_BIN_FLAT."""
-    sql = "SELECT w.docid, g.var1, g.var2, w.node1, w.node2 FROM w JOIN groups g ON w.grp = g.grp"
-    return store.select(sql, {"w": r_bin})
+def flatten_edges(r_bin: pa.Table, r_group: pa.Table) -> pa.Table:
+    """Expands rows of R_BIN to R_BIN_FLAT, in any order; R_GROUP has their groups."""
+    return r_bin.join(r_group, "grp", join_type="inner").select(R_BIN_FLAT.names)
 
 
 def missing(store: TableStore, table: str, rows: pa.Table) -> pa.Table:

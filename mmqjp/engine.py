@@ -21,7 +21,7 @@ from feeds.documents import Document, Now, Reject, now_us
 from feeds.readers import Offset
 from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question
-from join_stage.tables import groups, times_rebuilt
+from join_stage.tables import times_rebuilt
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
 from mmqjp.answers.fan_out import Outputs, OutputStream
@@ -61,6 +61,7 @@ from mmqjp.tables.schema import (
     waiting_after,
 )
 from templates.catalog import Catalog
+from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage, spread_past
@@ -365,7 +366,7 @@ def _stage1(
     session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
 ) -> XPathStage | SparkStage:
     with gc_paused(lasting=True):
-        known = groups(store)
+        known = edges_by_group(store.read("groups", R_GROUP.names)).items()
         if session is None:
             return XPathStage(known, limits=limits, failures={})
         return SparkStage(session, known, spread=spread_past(session), limits=limits, max_nodes=max_nodes, failures={})

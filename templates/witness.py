@@ -8,6 +8,8 @@ store keeps. Its highest bit says that the value is all words of a text, joined 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -48,6 +50,12 @@ class Witnesses:
     r_group: pa.Table
     r_doc: pa.Table
     r_docts: pa.Table
+
+
+def edges_by_group(r_group: pa.Table) -> dict[int, list[tuple[int, int]]]:
+    """The distinct edges of each group of R_GROUP, sorted, by group in order."""
+    rows = sorted(set(zip(*(r_group[name].to_pylist() for name in R_GROUP.names), strict=True)))
+    return {number: [edge[1:] for edge in edges] for number, edges in groupby(rows, itemgetter(0))}
 
 
 NO_WITNESSES = Witnesses(*(schema.empty_table() for schema in (R_BIN, R_GROUP, R_DOC, R_DOCTS)))

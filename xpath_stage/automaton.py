@@ -400,11 +400,12 @@ class _Run:
 
 
 class Groups:
-    def __init__(self, known: Iterable[tuple[int, frozenset[StepEdge]]] = ()) -> None:
+    def __init__(self, known: Iterable[tuple[int, Iterable[StepEdge]]] = ()) -> None:
         self._numbers: dict[frozenset[StepEdge], int] = {}
         self._edges: dict[int, frozenset[StepEdge]] = {}
         self._next = self._rows = 0
-        for number, edges in known:  # a store may have two groups with the same edges
+        for number, members in known:  # a store may have two groups with the same edges
+            edges = frozenset(members)
             self._numbers[edges] = number
             self._edges[number] = edges
             self._next = max(self._next, number + 1)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, distinct, expand_ranges
 from templates.catalog import Functions
 from templates.witness import ATTRIBUTE_SHIFT, node_id
 from xpath_stage.documents import ElementColumns
@@ -48,7 +48,7 @@ are searched for."""
 
 @dataclass(frozen=True, slots=True)
 class EmissionTable:
-    """Emissions as columns. `wants`, `own_depth`, `start` and `count` have an entry per emission: NOTHING, ITS_OWN or
+    """Emissions as columns. `wants`, `own_depth`, `start` and `end` have an entry per emission: NOTHING, ITS_OWN or
     OTHERS, the depth of its nodes, and the range of its rows. `group`, `depth`, `derived1` and `derived2` have one per
     row, see `BoundGroup`."""
 
@@ -56,7 +56,7 @@ class EmissionTable:
     wants: NDArray[np.int8]
     own_depth: Ints
     start: Ints
-    count: Ints
+    end: Ints
     group: Ints
     depth: Ints
     derived1: Ints
@@ -103,7 +103,7 @@ class Emissions:
                 np.array(self._wants, np.int8),
                 np.array(self._depths, np.int64),
                 starts[:-1],
-                np.diff(starts),
+                starts[1:],
                 *map(np.ascontiguousarray, rows.T),
             )
         return self._table
@@ -174,9 +174,8 @@ def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
 def _rows(
     table: EmissionTable, levels: _Levels, first: Ints, emission: Ints, owner: Ints, attribute: Ints | None
 ) -> WitnessRows:
-    counts = table.count[emission]
-    node2 = np.repeat(owner, counts)
-    row = ranges(table.start[emission], counts)
+    row, place = expand_ranges(table.start[emission], table.end[emission])
+    node2 = owner[place]
     depth = table.depth[row]
     # At its own depth an element finds itself, and at a lower depth its ancestor.
     node1 = levels.last(node2, depth)
@@ -187,17 +186,12 @@ def _rows(
     else:
         document = np.zeros(len(node2), np.int64)
     if attribute is not None:
-        node2 = node2 | np.repeat(attribute, counts)
+        node2 = node2 | attribute[place]
         # At its own depth an attribute binds itself, not its owner.
-        node1 = np.where(depth == np.repeat(table.own_depth[emission], counts), node2, node1)
+        node1 = np.where(depth == table.own_depth[emission][place], node2, node1)
     if table.derives:
         node1, node2 = node1 | table.derived1[row], node2 | table.derived2[row]
     return WitnessRows(document, table.group[row], node1, node2)
-
-
-def ranges(starts: Ints, counts: Ints) -> Ints:
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - starts, counts)
 
 
 class _Levels:

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import Ints
+from common.arrays import Ints, expand_ranges
 from templates.catalog import Change, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
 from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, outline_key
-from xpath_stage.emissions import Emissions, StringValues, Walk, WitnessRows, ranges, string_values, witness_rows
+from xpath_stage.emissions import Emissions, StringValues, Walk, WitnessRows, string_values, witness_rows
 from xpath_stage.filters import Failures
 
 MAX_ELEMENTS = 500
@@ -248,9 +248,8 @@ def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
     if len(lengths) == 1:
         places, rows = np.arange(len(numbers)), np.arange(lengths[0])
         return np.tile(rows, len(places)), np.repeat(places, len(rows))
-    starts = np.cumsum([0, *lengths])
-    counts = np.diff(starts)[numbers]
-    return ranges(starts[numbers], counts), np.repeat(np.arange(len(numbers)), counts)
+    ends = np.cumsum([0, *lengths])
+    return expand_ranges(ends[numbers], ends[numbers + 1])
 
 
 CHUNK = 1 << 15
@@ -266,7 +265,7 @@ class XPathStage:
 
     def __init__(
         self,
-        groups: Iterable[tuple[int, frozenset[StepEdge]]] = (),
+        groups: Iterable[tuple[int, Iterable[StepEdge]]] = (),
         *,
         limits: Limits = DEFAULT,
         failures: Failures | None = None,
@@ -347,12 +346,12 @@ class XPathStage:
         """Converts rows of R_bin with foreign groups, `groups`, to the groups of this stage."""
         keys = pc.unique(r_bin["grp"]).sort()
         own = [self._groups.numbers(groups[key]) for key in keys.to_pylist()]
-        counts = np.array([len(numbers) for numbers in own], np.int64)
+        ends = np.cumsum([0, *map(len, own)])
         numbers = np.array([number for several in own for number in several], np.int32)
         at = pc.index_in(r_bin["grp"], keys).to_numpy().astype(np.int64)
-        rows = np.repeat(np.arange(len(at)), counts[at])
-        grp = numbers[ranges((np.cumsum(counts) - counts)[at], counts[at])]
-        return r_bin.take(pa.array(rows)).set_column(r_bin.schema.get_field_index("grp"), "grp", pa.array(grp))
+        place, rows = expand_ranges(ends[at], ends[at + 1])
+        grp = pa.array(numbers[place])
+        return r_bin.take(pa.array(rows)).set_column(r_bin.schema.get_field_index("grp"), "grp", grp)
 
     def new_groups(self) -> pa.Table:
         """The groups created since the last call, as rows of R_GROUP."""

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -22,7 +20,7 @@ import pyarrow.compute as pc
 from common.arrays import Ints
 from common.executors import Shipped
 from templates.catalog import Change, SharedStep, StepEdge
-from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses
+from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, edges_by_group
 from xpath_stage.documents import (
     DEFAULT,
     Arriving,
@@ -113,10 +111,10 @@ class _Worker:
         return pa.RecordBatch.from_pydict(columns)
 
     def _learn(self, groups: pa.Table) -> None:
-        for number, rows in groupby(row_tuples(groups), itemgetter(0)):
+        for number, edges in edges_by_group(groups).items():
             assert number == len(self._keys), "groups are handed out in the order of their numbers"
-            self._edges.append([(var1, var2) for _, var1, var2 in rows])
-            self._keys.append(edge_group_key(self._edges[-1]))
+            self._edges.append(edges)
+            self._keys.append(edge_group_key(edges))
 
 
 def _parsed(
@@ -147,10 +145,6 @@ def edge_group_key(edges: Iterable[StepEdge]) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def row_tuples(table: pa.Table) -> Iterator[tuple[int, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
-
-
 SPREAD = 8 << 20
 """Bytes of XML in a batch past which the executors of a cluster evaluate it.
 
@@ -177,7 +171,7 @@ class SparkStage(XPathStage):
     def __init__(
         self,
         session: SparkSession,
-        groups: Iterable[tuple[int, frozenset[StepEdge]]] = (),
+        groups: Iterable[tuple[int, Iterable[StepEdge]]] = (),
         *,
         spread: int = SPREAD,
         limits: Limits = DEFAULT,
@@ -272,10 +266,8 @@ class SparkStage(XPathStage):
         )
 
 
-def collect_edge_groups(rows: pa.Table) -> dict[int, set[StepEdge]]:
-    found: dict[int, set[StepEdge]] = {}
-    for key, var1, var2 in row_tuples(_unnested(rows, "r_group")):
-        found.setdefault(key, set()).add((var1, var2))
+def collect_edge_groups(rows: pa.Table) -> dict[int, list[StepEdge]]:
+    found = edges_by_group(_unnested(rows, "r_group"))
     for key, edges in found.items():
         assert edge_group_key(edges) == key, "two groups have one key"
     return found

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, distinct, expand_ranges
 from common.bounds import LONGEST_WINDOW
-from join_stage.arrays import bisect_ranges, dictionary_encode, equal_ranges, expand_ranges, first_of_each, group_starts
+from join_stage.arrays import bisect_ranges, dictionary_encode, equal_ranges, first_of_each, group_starts
 from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import Runs, StoredRuns
@@ -32,7 +32,6 @@ from join_stage.signature.postings import (
     drop_documents_before,
     merge_postings,
     postings,
-    read_edge_groups,
     reclassed,
     renumbered,
 )
@@ -51,7 +50,7 @@ from join_stage.signature.runs import DiskRun, EdgeClass
 from join_stage.store.protocol import DamagedRun
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
-from templates.witness import MANY, Witnesses
+from templates.witness import MANY, Witnesses, edges_by_group
 
 INDEX_BITS = 32
 """Bits of an instance or kind index where two are packed into one int64."""
@@ -669,7 +668,7 @@ class SignatureJoin:
 
     def join(self, batch: Witnesses, scope: JoinScope) -> FactorisedMatches:
         """The matches within a batch and with earlier documents. Then adds the postings of the batch."""
-        self._classes.learn(read_edge_groups(batch.r_group))
+        self._classes.learn(edges_by_group(batch.r_group).items())
         self._classes.renew()
         run = self._postings(batch)
         found: list[PairedRuns] = []
@@ -689,7 +688,7 @@ class SignatureJoin:
         """Adds a batch whose matches executors find: writes all postings in memory to disk. `upto` is the greatest
         docid. Raises OSError."""
         assert self._stored is not None, "there is a place for runs"
-        self._classes.learn(read_edge_groups(batch.r_group))
+        self._classes.learn(edges_by_group(batch.r_group).items())
         self._classes.renew()
         self._window = scope.window
         self._write_all(upto)
@@ -739,7 +738,7 @@ class SignatureJoin:
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._runs, self._values = (), ValueDictionary()
-        self._classes.learn(read_edge_groups(groups))
+        self._classes.learn(edges_by_group(groups).items())
         if self._stored is None or not self._stored.open(manifest, self._number_of):
             return 0
         return self._stored.now.upto + 1
@@ -813,7 +812,7 @@ class SignatureJoin:
 
     def load(self, state: Witnesses) -> None:
         """Adds the postings of documents that were joined before."""
-        self._classes.learn(read_edge_groups(state.r_group))
+        self._classes.learn(edges_by_group(state.r_group).items())
         self._classes.renew()
         self._keep(self._postings(state))
 

@@ -5,12 +5,11 @@ replace them on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -18,20 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import Ints
-from join_stage.arrays import (
-    FEW,
-    Composed,
-    IntLookup,
-    bisect_ranges,
-    dictionary_encode,
-    equal_ranges,
-    expand_ranges,
-    group_starts,
-)
+from common.arrays import Ints, expand_ranges
+from join_stage.arrays import FEW, Composed, IntLookup, bisect_ranges, dictionary_encode, equal_ranges, group_starts
 from join_stage.signature.rows import PathClass, PathClasses
-from join_stage.tables import R_BIN_FLAT
-from templates.catalog import StepEdge
 from templates.witness import Witnesses
 
 Digests = NDArray[np.uint64]
@@ -484,20 +472,3 @@ class _Builder:
         found = texts.combine_chunks().dictionary_encode()
         code, distinct = dictionary_encode(found.indices.to_numpy().astype(np.int64)[row])
         return values.numbers(found.dictionary.take(pa.array(distinct)).to_pylist())[code]
-
-
-def read_edge_groups(table: pa.Table) -> list[tuple[int, list[tuple[int, int]]]]:
-    """The groups in a table of R_GROUP: number and edges."""
-    rows = sorted(zip(*(table[name].to_pylist() for name in ("grp", "var1", "var2")), strict=True))
-    return [(number, [edge[1:] for edge in edges]) for number, edges in groupby(rows, itemgetter(0))]
-
-
-def flatten_edges(r_bin: pa.Table, edges: Mapping[int, Collection[StepEdge]]) -> pa.Table:
-    """Expands rows of R_BIN to R_BIN_FLAT; `edges` has those of each group."""
-    keys, code = np.unique(r_bin["grp"].to_numpy(), return_inverse=True)
-    of_keys = [edges[key] for key in keys.tolist()]
-    ends = np.cumsum([0, *map(len, of_keys)])
-    at, row = expand_ranges(ends[code], ends[code + 1])
-    variables = np.array([edge for several in of_keys for edge in several], np.int32).reshape(-1, 2)[at]
-    docid, node1, node2 = (r_bin[name].to_numpy()[row] for name in ("docid", "node1", "node2"))
-    return pa.table([docid, variables[:, 0], variables[:, 1], node1, node2], schema=R_BIN_FLAT)

@@ -38,7 +38,15 @@ from join_stage.store.spark.manifests import FileTables
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.session import loss, telling_loss
-from join_stage.tables import FLAT_STORE, NOTHING_ELSE, STATE, OnlyRead, drop_runs_manifest, runs_manifest
+from join_stage.tables import (
+    FLAT_STORE,
+    NOTHING_ELSE,
+    STATE,
+    OnlyRead,
+    drop_runs_manifest,
+    flatten_edges,
+    runs_manifest,
+)
 from join_stage.views import CACHE_BYTES
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses
@@ -292,9 +300,9 @@ class SparkEngine(ParquetStore):
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
         """The rows of the batch in the join state; r_bin has a row for each edge of each group."""
-        groups, times = self.read("groups"), batch.r_docts
+        times = batch.r_docts
         return {
-            "r_bin": batch.r_bin.join(groups, "grp", join_type="inner").select(STATE["r_bin"].names),
+            "r_bin": flatten_edges(batch.r_bin, self.read("groups")),
             "r_doc": batch.r_doc,
             "r_docts": times.add_column(1, "timestamp", times["t0"]),
         }

@@ -11,7 +11,7 @@ import os
 import struct
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, RLock
@@ -283,18 +283,19 @@ class DuckDBQuestion:
         schema: StoreSchema,
         sql: str,
         bounds: Bounds,
-        threads: Threads | None = None,
+        around: Callable[[duckdb.DuckDBPyConnection], AbstractContextManager[object]] = nullcontext,
         *,
         own: bool = False,
     ) -> None:
-        """With `own`, the SQL is trusted: only that it is a single SELECT is checked."""
+        """With `own`, the SQL is trusted: only that it is a single SELECT is checked. `around` makes the context in
+        which a cursor answers."""
         self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
-        self._threads, self._own = threads, own
+        self._around, self._own = around, own
         self._cut = False
 
     def answer(self) -> pa.Table:
         try:
-            with nullcontext() if self._threads is None else self._threads.for_question(self._cursor):
+            with self._around(self._cursor):
                 return self._answer()
         except duckdb.OutOfMemoryException:
             raise QuestionRefused(
@@ -826,7 +827,7 @@ class DuckDBStore(DuckDBTables):
             return self._connection.execute(sql)
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
-        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads, own=own)
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads.for_question, own=own)
 
     # ------------------------------------------------------------ other processes
 

@@ -13,12 +13,13 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from common.bounds import EARLIEST, INFINITE, LATEST
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
-from join_stage.signature.postings import flatten_edges, read_edge_groups
 from join_stage.store.protocol import TableStore
+from join_stage.tables import flatten_edges
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
 from mmqjp.answers.quota import NEVER, EqualTimeBudget, Share, SharedAccount
@@ -30,8 +31,7 @@ from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
 from mmqjp.queries.registry import KnownQueries, Registry, behind
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.tables.schema import TableRows, ToldRow, hidden_tuples, told_among
-from templates.catalog import StepEdge
-from templates.witness import Witnesses
+from templates.witness import R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Term
 
@@ -348,12 +348,12 @@ def backfilled_matches(
 ) -> Iterator[Matches]:
     """Yields the matches of owners in stored documents. Their witnesses also enter the store's join state, so that
     later documents match them."""
-    edges: dict[int, list[StepEdge]] = {}
+    groups = R_GROUP.empty_table()
     rows = {target.row for owner in owners for target in owner.targets}
     for witnesses, matches in stored_matches(store, registry, records, rows):
         yield matches
-        edges.update(read_edge_groups(witnesses.r_group))
-        state.extend(flatten_edges(witnesses.r_bin, edges), witnesses.r_doc, witnesses.r_docts)
+        groups = pa.concat_tables([groups, witnesses.r_group])
+        state.extend(flatten_edges(witnesses.r_bin, groups), witnesses.r_doc, witnesses.r_docts)
 
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:

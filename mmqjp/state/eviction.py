@@ -16,7 +16,7 @@ from common.bounds import EARLIEST, INFINITE
 from common.tools import from_json
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
-from join_stage.tables import STATE, by_edges, docids_between, has_documents_between, missing
+from join_stage.tables import STATE, docids_between, flatten_edges, has_documents_between, missing
 from mmqjp.documents.record import Record, Records, docid_batches
 from mmqjp.documents.watermarks import WATERMARKS, Watermarks, is_lateness_bounded, to_setting
 from mmqjp.queries.registry import Registry
@@ -33,7 +33,7 @@ from mmqjp.tables.schema import (
     row_count,
 )
 from pattern_stage.assemble import event_chains, told_apart
-from templates.witness import R_BIN, Witnesses
+from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving
 from xpath_stage.evaluator import XPathStage
 
@@ -171,7 +171,8 @@ class JoinState:
 
     def _complete(self, witnesses: Witnesses) -> None:
         self._store.append("groups", witnesses.r_group)
-        self.extend(by_edges(self._store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
+        flat = flatten_edges(witnesses.r_bin, self._store.read("groups", R_GROUP.names))
+        self.extend(flat, witnesses.r_doc, witnesses.r_docts)
 
     def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
         """Adds missing rows of earlier documents. `flat` has the columns docid, var1, var2, node1, node2 of R_bin."""
