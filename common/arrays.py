@@ -1,9 +1,11 @@
-"""Sorted arrays of distinct numbers, up to 60 times as fast as `np.unique`, which hashes; and tables of rows, and as
-bytes."""
+"""Vectorised operations on one-dimensional int64 arrays: sorting, encoding, grouping, expanding ranges and bisection;
+and tables of rows, and as bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ Ints = NDArray[np.int64]
 
 
 def distinct(values: Ints) -> Ints:
-    """Returns the distinct values, sorted.
+    """Returns the distinct values, sorted, up to 60 times as fast as `np.unique`, which hashes.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]
@@ -64,3 +66,99 @@ def unpacked(rows: bytes | memoryview) -> pa.Table:
     with pa.ipc.open_stream(pa.py_buffer(rows)) as found:
         table: pa.Table = found.read_all()
         return table
+
+
+class IntLookup(Protocol):
+    """Integers that can be read by an array of indices."""
+
+    def __getitem__(self, at: Ints, /) -> Ints: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A column read through another one: `values[index]`."""
+
+    inner: IntLookup
+    outer: IntLookup
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return self.outer[self.inner[at]]
+
+
+class GrowingInts:
+    """An array that grows by appending, in amortised constant time."""
+
+    def __init__(self) -> None:
+        self._held = np.zeros(1024, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> Ints:
+        return self._held[: self._count]
+
+    def extend(self, values: Ints) -> None:
+        count = self._count + len(values)
+        if count > len(self._held):
+            self._held = np.append(self.values, np.zeros(max(count, 2 * self._count) - self._count, np.int64))
+        self._held[self._count : count] = values
+        self._count = count
+
+
+FEW = 100
+"""Up to this length, encoding in Python is faster than a call of Arrow."""
+
+
+def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:
+    """The code of each value, and the distinct values by code; codes count from 0 in order of first occurrence."""
+    if len(values) <= FEW:
+        codes: dict[int, int] = {}
+        code = [codes.setdefault(value, len(codes)) for value in values.tolist()]
+        return np.array(code, np.int64), np.array(list(codes), np.int64)
+    found = pa.array(values).dictionary_encode()
+    return found.indices.to_numpy().astype(np.int64), found.dictionary.to_numpy()
+
+
+def equal_ranges(values: Ints, ordered: Ints) -> tuple[Ints, Ints]:
+    """For each value, start and end of its range of indices in a sorted array."""
+    return ordered.searchsorted(values, "left"), ordered.searchsorted(values, "right")
+
+
+def group_starts(*ordered: Ints) -> Ints:
+    """The indices at which a new tuple starts; the columns are sorted together and of one length."""
+    if not len(ordered[0]):
+        return np.zeros(0, np.int64)
+    changed = np.zeros(len(ordered[0]), np.bool_)
+    changed[0] = True
+    for column in ordered:
+        changed[1:] |= column[1:] != column[:-1]
+    return changed.nonzero()[0]
+
+
+def first_of_each(*columns: Ints) -> Ints:
+    """The ascending indices of the first row of each set of equal rows."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code, _ = dictionary_encode(code << 32 | dictionary_encode(column)[0])
+    before = np.maximum.accumulate(code)[:-1] if len(code) else code
+    return np.flatnonzero(code > np.append(-1, before)) if len(code) else code
+
+
+def bisect_ranges(
+    ordered: IntLookup, start: Ints, end: Ints, values: NDArray[np.integer], *, after: bool = False
+) -> Ints:
+    """The first index in each range whose element is at least the value (`after`: greater), else the end of the range.
+    `ordered` is sorted within each range."""
+    start, end = start.copy(), end.copy()
+    going = (start < end).nonzero()[0]
+    while len(going):
+        low, high = start[going], end[going]
+        middle = (low + high) >> 1
+        found, wanted = ordered[middle], values[going]
+        less = found <= wanted if after else found < wanted
+        start[going] = low = np.where(less, middle + 1, low)
+        end[going] = high = np.where(less, high, middle)
+        going = going[low < high]
+    return start

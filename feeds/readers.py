@@ -318,7 +318,7 @@ def read_jsonl(path: Path, now: Now, max_line: int = MAX_BYTES) -> Iterator[Docu
             for number, line in enumerate(_lines(cast(BinaryIO, file), max_line), 1):
                 where = f"{name}:{number}"
                 if isinstance(line, TooLargeError):
-                    yield Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
+                    yield _too_long(line, where)
                 elif line.strip():
                     yield read_line(line, where, now)
         except (OSError, EOFError, zlib.error) as error:
@@ -344,24 +344,20 @@ def follow_jsonl(
     that begin before byte `stop` are read. Raises ReplacedError if the fingerprints at `start` and `stop` differ, and
     OSError.
     """
-    name = printable(str(path))
+    name, begin = printable(str(path)), start
     with path.open("rb") as file:
         if stop is not None and not has_fingerprint(file, stop, stop_fingerprint):
             raise ReplacedError(f"{name} was replaced")
-        fingerprinter, end = _opened_at(file, start, fingerprint), start
-        for line in _lines(file, max_line):
-            if stop is not None and end >= stop:
+        for line, end, fingerprint_there in _whole_lines(file, start, fingerprint, max_line):
+            if stop is not None and begin >= stop:
                 return
-            where = f"{name}: byte {end}"
+            where = f"{name}: byte {begin}"
             if isinstance(line, TooLargeError):
-                end = file.tell()
-                refused = Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
-                yield refused, end, fingerprinter.after(None)
-                continue
-            item = read_line(line, where, now) if line.strip() else None
-            if not line.endswith(b"\n") and not isinstance(item, Document):
-                return
-            yield item, (end := end + len(line)), fingerprinter.after(line)
+                item: Document | Reject | None = _too_long(line, where)
+            else:
+                item = read_line(line, where, now) if line.strip() else None
+            yield item, end, fingerprint_there
+            begin = end
 
 
 def line_ends(
@@ -371,16 +367,10 @@ def line_ends(
     they reach `most_bytes` or cannot be read. Raises like `follow_jsonl` if even the first cannot be read."""
     ends: list[tuple[int, str]] = []
     with path.open("rb") as file:
-        fingerprinter = _opened_at(file, start, fingerprint)
         try:
-            for line in _lines(file, max_line):
-                if isinstance(line, TooLargeError):
-                    ends.append((file.tell(), fingerprinter.after(None)))
-                elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
-                    ends.append((file.tell(), fingerprinter.after(line)))
-                else:
-                    break
-                if len(ends) >= most or ends[-1][0] - start >= most_bytes:
+            for _, end, fingerprint_there in _whole_lines(file, start, fingerprint, max_line):
+                ends.append((end, fingerprint_there))
+                if len(ends) >= most or end - start >= most_bytes:
                     break
         except OSError:
             if not ends:
@@ -388,13 +378,28 @@ def line_ends(
     return ends
 
 
-def _opened_at(file: BinaryIO, start: int, fingerprint: str) -> Fingerprinter:
-    """Seeks to byte `start`, where the file must have the fingerprint."""
+def _whole_lines(
+    file: BinaryIO, start: int, fingerprint: str, max_line: int
+) -> Iterator[tuple[bytes | TooLargeError, int, str]]:
+    """The lines from byte `start` on, where the file must have the fingerprint, each with its end and the fingerprint
+    there. An unterminated last line counts if it is a complete object."""
     if not has_fingerprint(file, start, fingerprint):
         raise ReplacedError(f"{printable(file.name)} was replaced")
-    fingerprinter = Fingerprinter(file, start)
+    fingerprinter, end = Fingerprinter(file, start), start
     file.seek(start)
-    return fingerprinter
+    for line in _lines(file, max_line):
+        if isinstance(line, TooLargeError):
+            end = file.tell()
+            yield line, end, fingerprinter.after(None)
+        elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
+            end += len(line)
+            yield line, end, fingerprinter.after(line)
+        else:
+            return
+
+
+def _too_long(line: TooLargeError, where: str) -> Reject:
+    return Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
@@ -488,7 +493,13 @@ def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -
                 return
             if body is None:
                 return
-            yield from _documents(body, name, feeds, max_bytes)
+            origin, data, cause = body
+            if cause:
+                yield Reject(origin.name, DEFAULT_STREAM, None, f"{name}: {origin.name}: {cause}", data[:RAW_KEPT])
+            elif feeds:
+                yield from read_entries(data, origin, feeds)
+            else:
+                yield Document(origin.name, data, DEFAULT_STREAM, origin.modified)
 
 
 def first_date(path: Path) -> int | None:
@@ -501,21 +512,8 @@ def first_date(path: Path) -> int | None:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """A record's content, at most one byte more than allowed. `cut`: the archive ends before the record does."""
-
-    address: str
-    date: str
-    final: str
-    content_type: str
-    title: str
-    folders: tuple[str, ...]
-    data: bytes
-    cut: bool
-
-
-def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[_Body]:
+def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[tuple[Origin, bytes, str]]:
+    """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used."""
     for record in ArchiveIterator(file):
         if record.rec_type not in ("response", "resource") or not _succeeded(record):
             continue
@@ -527,16 +525,20 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
         if len(data) <= max_bytes:
             while record.raw_stream.read(_HEAD):
                 pass
-        yield _Body(
-            address=without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>"),
-            date=record.rec_headers.get_header("WARC-Date") or "",
-            final=without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or "")),
-            content_type=_content_type(record),
-            title=next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip(),
-            folders=bounded_folders(_fields(record, FOLDER)),
-            data=data,
-            cut=len(data) <= max_bytes and record.raw_stream.limit > 0,
-        )
+        address = without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>")
+        date, time, cause = record.rec_headers.get_header("WARC-Date") or "", 0, ""
+        try:
+            time = parse_iso(date)
+        except ValueError as error:
+            cause = f"the record's date: {error}"
+        if len(data) > max_bytes:
+            cause = f"larger than {max_bytes} bytes"
+        elif record.raw_stream.limit > 0:
+            cause = "the archive ends within the record"
+        final = without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or ""))
+        title = next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip()
+        about = final, _content_type(record), title, bounded_folders(_fields(record, FOLDER))
+        yield Origin(f"{address} {date}".strip(), time, address, time, *about), data, cause
 
 
 def _fields(record: Any, name: str) -> Iterator[str]:
@@ -545,27 +547,6 @@ def _fields(record: Any, name: str) -> Iterator[str]:
 
 def _succeeded(record: Any) -> bool:
     return record.http_headers is None or record.http_headers.get_statuscode() == "200"
-
-
-def _documents(body: _Body, name: str, feeds: EntryForm | None, max_bytes: int) -> Iterator[InputItem]:
-    id = f"{body.address} {body.date}".strip()
-    cause = ""
-    time = 0
-    try:
-        time = parse_iso(body.date)
-    except ValueError as error:
-        cause = f"the record's date: {error}"
-    if len(body.data) > max_bytes:
-        cause = f"larger than {max_bytes} bytes"
-    elif body.cut:
-        cause = "the archive ends within the record"
-    if cause:
-        yield Reject(id, DEFAULT_STREAM, None, f"{name}: {id}: {cause}", body.data[:RAW_KEPT])
-    elif feeds:
-        origin = Origin(id, time, body.address, time, body.final, body.content_type, body.title, body.folders)
-        yield from read_entries(body.data, origin, feeds)
-    else:
-        yield Document(id, body.data, DEFAULT_STREAM, time)
 
 
 def _content_type(record: Any) -> str:

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct, expand_ranges
-from join_stage.arrays import GrowingInts, dictionary_encode
+from common.arrays import GrowingInts, Ints, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
 from xscl.algebra.words import DIGITS, THRESHOLD
 

@@ -25,8 +25,7 @@ from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import node_id
 from xpath_stage.documents import ElementColumns, Limits, Memo, Tags, Vocabulary, owner_test, split_name
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
-from xpath_stage.filters import Failures, FilterBank, NodeClass, NodeClasses, Tests
-from xpath_stage.masks import Bits, MaskIndex
+from xpath_stage.filters import Bits, Failures, FilterBank, MaskIndex, NodeClass, NodeClasses, Tests
 from xscl.algebra.trees import Test
 from xscl.algebra.values import NodeKind
 
@@ -52,6 +51,10 @@ class StepIndex:
 
     def __getitem__(self, step_id: int) -> SharedStep:
         return self._steps[step_id]
+
+    def __iter__(self) -> Iterator[SharedStep]:
+        """The steps in the order in which they were added."""
+        return iter(self._steps.values())
 
     def add(self, step: SharedStep, required: Bits, selective: set[int]) -> None:
         """Adds a step below a present parent. Nodes need the filters `required`; `selective` are all value filters."""
@@ -608,6 +611,11 @@ class Automaton:
             if step.node.axis != ".":
                 self._filters.release(step.node)
         self.reset()
+
+    def registered(self) -> Change:
+        """All that is registered, parents before children."""
+        edges = tuple(edge for edges in self._edges_to.values() for edge in edges)
+        return Change(tuple(self._steps), edges, tuple(self._wanted))
 
     def _note_filters(self, step: SharedStep, required: Bits) -> None:
         above = () if step.parent is None else self._selects.get(step.parent, ())

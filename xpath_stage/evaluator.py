@@ -275,18 +275,20 @@ class XPathStage:
         self._automaton = Automaton(self._groups, limits, failures)
         self._limits = limits
         self._kept: Collection[int] | None = None
+        self._changes = 0
         self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)
         self._outlines = Outlines()
 
     def add(self, change: Change) -> None:
-        if change.steps or change.edges or change.values:
-            self._automaton.add(change)
-            self._shapes.forget()
-            self._outlines.forget()
+        self._change(change, self._automaton.add)
 
     def remove(self, change: Change) -> None:
+        self._change(change, self._automaton.remove)
+
+    def _change(self, change: Change, make: Callable[[Change], None]) -> None:
         if change.steps or change.edges or change.values:
-            self._automaton.remove(change)
+            make(change)
+            self._changes += 1
             self._shapes.forget()
             self._outlines.forget()
 

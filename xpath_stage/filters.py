@@ -1,5 +1,7 @@
 """The registered existential filters, a bit for each distinct branch and condition, evaluated bottom-up.
 
+The filters that hold at a node are a bit mask; what requires a few of very many bits is found by an index.
+
 The class of a node has the filters that hold there. It follows from the node's name and from what its children satisfy;
 classes are interned and found by one look-up per child and one per node, whatever the number of filters (the bottom-up
 states of XPush). lxml evaluates conditions that are not compiled. Comparisons of node sets read each side once, value
@@ -10,21 +12,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, compress, count
 from operator import not_
 from sys import maxsize
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lxml import etree
 
 from common.dates import parse_timestamp
 from common.tools import decrease
 from xpath_stage.documents import ElementColumns, Memo, Tags, Vocabulary, element_text, owner_test
-from xpath_stage.masks import Bits, MaskIndex, bit_mask, bits
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.trees import EXTENSION_PREFIX, PatternNode, Test, node_texts
 from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, ends_with, matches_regex, number_text, xpath_number
@@ -194,6 +195,92 @@ def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool
 
 
 T = TypeVar("T")
+
+Bits = tuple[int, ...]
+"""Ascending bit numbers."""
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the set bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def bit_mask(numbers: Iterable[int]) -> int:
+    """The mask with these bits, in time linear in its length and their number."""
+    known = list(numbers)
+    octets = bytearray(max(known, default=-1) // 8 + 1)
+    for number in known:
+        octets[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(octets, "little")
+
+
+class MaskIndex(Generic[T]):
+    """Items, indexed by one of their required bits: a look-up visits only items under set bits. Built at the first
+    look-up, because most items belong to documents that never arrive."""
+
+    __slots__ = ("_bit_of", "_by_bit", "_items", "_need")
+    _bit_of: dict[T, int]
+
+    def __init__(self) -> None:
+        self._items: dict[T, Bits] = {}
+        self._by_bit: dict[int, dict[T, Bits]] | None = None
+        self._need = 0
+
+    @property
+    def need(self) -> int:
+        """The mask of all bits that some item requires or required: it does not shrink."""
+        self._index()
+        return self._need
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._items
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, item: T, required: Bits) -> None:
+        self._items[item] = required
+        if self._by_bit is not None:
+            self._need |= bit_mask(required)
+            self._sort_in(item, required, self._by_bit)
+
+    def remove(self, item: T) -> None:
+        del self._items[item]
+        if self._by_bit is not None:
+            bit = self._bit_of.pop(item)
+            del self._by_bit[bit][item]
+            if not self._by_bit[bit]:
+                del self._by_bit[bit]
+
+    def satisfied(self, mask: int) -> Iterator[T]:
+        return (item for item, _ in self.satisfied_with(mask))
+
+    def satisfied_with(self, mask: int) -> Iterator[tuple[T, Bits]]:
+        """`satisfied`, with the bits that each item requires."""
+        by_bit = self._index()
+        yield from by_bit.get(-1, {}).items()
+        held = frozenset(bits(mask & self._need))
+        for bit in sorted(held):
+            for item, required in by_bit.get(bit, {}).items():
+                if held.issuperset(required):
+                    yield item, required
+
+    def _index(self) -> dict[int, dict[T, Bits]]:
+        if self._by_bit is None:
+            self._by_bit, self._bit_of = {}, {}
+            self._need = bit_mask(bit for required in self._items.values() for bit in required)
+            for item, required in self._items.items():
+                self._sort_in(item, required, self._by_bit)
+        return self._by_bit
+
+    def _sort_in(self, item: T, required: Bits, by_bit: dict[int, dict[T, Bits]]) -> None:
+        # The bit with the fewest items: rather a literal of few patterns than a branch of most.
+        bit = min(required, key=lambda b: len(by_bit.get(b, ())), default=-1)
+        by_bit.setdefault(bit, {})[item] = required
+        self._bit_of[item] = bit
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from common.arrays import Ints
 from common.executors import Shipped
-from templates.catalog import Change, SharedStep, StepEdge
+from templates.catalog import Change, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, edges_by_group
 from xpath_stage.documents import (
     DEFAULT,
@@ -185,38 +185,12 @@ class SparkStage(XPathStage):
         for key, value in _SETTINGS.items():
             self._session.conf.set(key, value)
         self._spread = spread
-        self._shipped, self._limits = Shipped[PatternUpdate](session.sparkContext), limits
-        self._id, self._changes = uuid4().hex, 0
-        self._steps: dict[int, SharedStep] = {}
-        self._edges: set[StepEdge] = set()
-        self._values: set[int] = set()
+        self._shipped, self._id = Shipped[PatternUpdate](session.sparkContext), uuid4().hex
         self.spread_documents = 0
 
     @property
     def broadcasts(self) -> int:
         return self._shipped.count
-
-    def add(self, change: Change) -> None:
-        super().add(change)
-        self._steps.update((step.id, step) for step in change.steps)
-        self._edges.update(change.edges)
-        self._values.update(change.values)
-        self._note(change)
-
-    def remove(self, change: Change) -> None:
-        super().remove(change)
-        for step in change.steps:
-            del self._steps[step.id]
-        self._edges.difference_update(change.edges)
-        self._values.difference_update(change.values)
-        self._note(change)
-
-    def _note(self, change: Change) -> None:
-        self._changes += bool(change.steps or change.edges or change.values)
-
-    def _registered(self) -> PatternUpdate:
-        # Steps are registered after the steps above them.
-        return Change(tuple(self._steps.values()), tuple(self._edges), tuple(self._values)), self._limits
 
     def counters(self) -> dict[str, int]:
         return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self.broadcasts}
@@ -247,7 +221,7 @@ class SparkStage(XPathStage):
         from pyspark.sql.types import StructType
 
         version = self._id, self._changes
-        patterns = self._shipped.of(version, self._registered)
+        patterns = self._shipped.of(version, lambda: (self._automaton.registered(), self._limits))
         found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
         assert isinstance(found, StructType)
         columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])

@@ -32,10 +32,9 @@ from common.xml import read_prolog, xml_parser
 from feeds.documents import Document, Reject, SourceError, as_bytes, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.archive import remove_read
-from feeds.fetch.fetcher import Job, Settings, own_agent
+from feeds.fetch.fetcher import Courtesy, Job, Settings, own_agent
 from feeds.fetch.http import DAY, SECOND
 from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.robots import Courtesy
 from feeds.fetch.state import Pace
 from feeds.files import FEED_SUFFIX, FEED_SUFFIXES, FileKind, name_below, printable
 from feeds.history import History, InputItem, size_of

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints, expand_ranges
-from join_stage.arrays import bisect_ranges, group_starts
+from common.arrays import Ints, bisect_ranges, expand_ranges, group_starts
 from join_stage.signature.postings import PostingRun, ValueDictionary
 from join_stage.signature.rows import PathClasses
 from join_stage.signature.runs import (

@@ -17,9 +17,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct, expand_ranges
+from common.arrays import (
+    Ints,
+    bisect_ranges,
+    dictionary_encode,
+    distinct,
+    equal_ranges,
+    expand_ranges,
+    first_of_each,
+    group_starts,
+)
 from common.bounds import LONGEST_WINDOW
-from join_stage.arrays import bisect_ranges, dictionary_encode, equal_ranges, first_of_each, group_starts
 from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import Runs, StoredRuns

@@ -17,8 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import Ints, expand_ranges
-from join_stage.arrays import FEW, Composed, IntLookup, bisect_ranges, dictionary_encode, equal_ranges, group_starts
+from common.arrays import (
+    FEW,
+    Composed,
+    IntLookup,
+    Ints,
+    bisect_ranges,
+    dictionary_encode,
+    equal_ranges,
+    expand_ranges,
+    group_starts,
+)
 from join_stage.signature.rows import PathClass, PathClasses
 from templates.witness import Witnesses
 

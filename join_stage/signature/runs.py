@@ -20,9 +20,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct, expand_ranges
+from common.arrays import Composed, IntLookup, Ints, bisect_ranges, distinct, expand_ranges
 from common.files import open_like_directory, sync_directory, sync_file
-from join_stage.arrays import Composed, IntLookup, bisect_ranges
 from join_stage.signature.postings import AskedValues, Digests, PostingRun, TimeSpan, ValueDictionary
 from join_stage.signature.rows import DROPPED, PathClasses
 from join_stage.store.protocol import DamagedRun

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from common.arrays import dictionary_encode
 from common.files import make_inside
-from join_stage.arrays import dictionary_encode
 from join_stage.near import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
 from join_stage.protocol import (
     DEFAULT_PLAN,

@@ -20,10 +20,9 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
-from common.arrays import Ints, packed, unpacked
+from common.arrays import Ints, bisect_ranges, group_starts, packed, unpacked
 from common.executors import Shipped, run_tasks, with_shipped
 from common.files import sync_directory
-from join_stage.arrays import bisect_ranges, group_starts
 from join_stage.near import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import merge_disk_runs

@@ -15,10 +15,9 @@ from pathlib import Path
 import click
 
 from common.dates import iso_utc
-from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
+from feeds.fetch.fetcher import Courtesy, FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import SECOND, ReplyLimits
 from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.robots import Courtesy
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, Pace, change_feeds
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option

@@ -45,7 +45,6 @@ from xscl.algebra.events import (
     AllOf,
     Attribute,
     EventCondition,
-    Events,
     Filter,
     Fold,
     Length,
@@ -64,6 +63,7 @@ from xscl.algebra.events import (
     WhereConjunct,
     map_leaves,
     read_by,
+    sources_of,
 )
 from xscl.check_events import schemas_of
 from xscl.event_lower import lower_statement
@@ -204,13 +204,8 @@ def registered_statements(
 
 def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:
     """Returns a stream and all its inputs, inputs first."""
-    match stream:
-        case Events() | Pattern() | NearPattern():
-            return [stream]
-        case Select() | Filter() | Aggregate():
-            return [*operators_of(stream.source), stream]
-        case Union() | Next() | Fold():
-            return [*operators_of(stream.left), *operators_of(stream.right), stream]
+    inputs = () if isinstance(stream, Pattern | NearPattern) else sources_of(stream)
+    return [*chain.from_iterable(map(operators_of, inputs)), stream]
 
 
 def event_retention(stream: algebra.Statement) -> int | None:

@@ -138,10 +138,7 @@ class _Reader:
         self.joins = list(_joins(self._tree))
 
     def filter(self) -> Figure:
-        return Figure(1, 1, 1, "", "", (self._side(self._tree, {0: self._outline(0)}),))
-
-    def _outline(self, number: int) -> Outline:
-        return Outline(self._blocks[number])
+        return Figure(1, 1, 1, "", "", (self._side(self._tree, {0: Outline(self._blocks[0])}),))
 
     def figures(self) -> Iterator[Figure]:
         for number, join in enumerate(self.joins, 1):
@@ -151,7 +148,7 @@ class _Reader:
                 yield replace(figure, number=number, disjunct=place, disjuncts=len(arms))
 
     def _figure(self, join: JoinNode, literals: tuple[Expr, ...]) -> Figure:
-        outlines = {number: self._outline(number) for number in tree_blocks(join)}
+        outlines = {number: Outline(self._blocks[number]) for number in tree_blocks(join)}
         equal = [pair for literal in literals if (pair := self._equality(literal, join)) is not None]
         found = equal or self._nearest(literals, join)
         conditions = [to_xscl(literal) for literal in literals if all(literal is not pair.literal for pair in found)]
@@ -286,7 +283,7 @@ def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
             if y > MOST_HEIGHT:
                 break
             drawn = _Drawing(figure, y, _heading(figure, shown))
-            parts += drawn.parts()
+            parts += drawn.parts
             y = drawn.bottom + LINE
             left_out -= 1
         for note in (f"and {left_out:,} more disjuncts" if left_out else "", shown.once or ""):
@@ -312,9 +309,9 @@ def _heading(figure: Figure, shown: JoinFigures) -> str:
 class _Drawing:
     def __init__(self, figure: Figure, top: float, heading: str) -> None:
         self._figure = figure
-        self._parts: list[str] = []
+        self.parts: list[str] = []
         if heading:
-            self._parts.append(svg.text_element(EDGE, top + svg.SIZE, heading, bold=True))
+            self.parts.append(svg.text_element(EDGE, top + svg.SIZE, heading, bold=True))
             top += LINE + 4
         self._head, self._top = top, top + LOWER * (len(figure.sides) - 1)
         ends = [self._side(side, EDGE + place * (SIDE + JOIN_GAP)) for place, side in enumerate(figure.sides)]
@@ -324,30 +321,27 @@ class _Drawing:
             self._curves(ends[0][0], ends[1][0])
             self._conditions()
 
-    def parts(self) -> list[str]:
-        return self._parts
-
     def _side(self, side: FigureSide, x: float) -> tuple[dict[tuple[int, int], float], float]:
         """Draws an outline. Returns the middles of its rows, by block and row, and its lower end."""
         places: dict[tuple[int, int], float] = {}
         y = self._top + LINE
         if side.join is not None:
-            self._parts.append(svg.text_element(x + JOIN_PAD, y, f"each match of join {side.join}", "quiet"))
+            self.parts.append(svg.text_element(x + JOIN_PAD, y, f"each match of join {side.join}", "quiet"))
             y += LINE
         for number, block in enumerate(side.blocks):
             if number:
-                self._parts.append(svg.line_element(f"M{x:g} {y - 10:g}h{SIDE}"))
+                self.parts.append(svg.line_element(f"M{x:g} {y - 10:g}h{SIDE}"))
                 y += 6
-            self._parts.append(
+            self.parts.append(
                 svg.text_element(x + JOIN_PAD, y, truncate_to_width(f"stream {block.stream}", _room(0)), "quiet")
             )
             y += LINE
             for line in range(len(block.rows)):
                 places[number, line] = y - 4 + min(line, MOST_ROWS) * LINE
-            self._parts += _rows(block, x, y)
+            self.parts += _rows(block, x, y)
             y += min(len(block.rows), MOST_ROWS + 1) * LINE
         bottom = y - LINE + JOIN_PAD + 2
-        self._parts.append(svg.box(x, self._top, SIDE, bottom - self._top))
+        self.parts.append(svg.box(x, self._top, SIDE, bottom - self._top))
         return places, bottom
 
     def _between(self) -> None:
@@ -359,7 +353,7 @@ class _Drawing:
         if figure.op not in _TO_RIGHT:
             arrow += f"M{left + 7:g} {y - 4:g}l-7 4l7 4"
         within = "whatever the time" if figure.window == "INF" else f"within {figure.window}"
-        self._parts += [
+        self.parts += [
             svg.text_element(middle, self._head + 12, figure.op, anchor="middle", bold=True),
             svg.text_element(middle, self._head + 30, within, anchor="middle"),
             svg.line_element(arrow),
@@ -375,7 +369,7 @@ class _Drawing:
             text = truncate_to_width(one.label, 28)
             half = (svg.columns(text) * COLUMN) / 2 + 5
             near, far = EDGE + SIDE, EDGE + SIDE + JOIN_GAP
-            self._parts += [
+            self.parts += [
                 svg.curve(near, start, middle - half, label),
                 svg.curve(middle + half, label, far, end),
                 svg.dot(near, start),
@@ -393,7 +387,7 @@ class _Drawing:
             conditions.append(f"{more:,} more conditions")
         for condition in conditions:
             self.bottom += LINE
-            self._parts.append(svg.text_element(EDGE + JOIN_PAD, self.bottom, f"and {condition}"))
+            self.parts.append(svg.text_element(EDGE + JOIN_PAD, self.bottom, f"and {condition}"))
         self.bottom += 6 if conditions else 0
 
 

@@ -45,7 +45,7 @@ from xscl.check_expressions import blocks
 from xscl.event_forms import event_name_span, is_windowed
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import Resolver, Scope
-from xscl.lower import and_arms
+from xscl.lower import and_arms, compared_text
 from xscl.parser import located_queries
 from xscl.printer import to_xscl
 from xscl.problems import Lines, Problem, XsclError
@@ -364,28 +364,15 @@ class _Checker:
         return None
 
     def _contradictions(self, arms: Sequence[Expr], context: Places | None, names: _Names) -> None:
-        known: dict[object, String] = {}
+        known: dict[object, str] = {}
         for arm in arms:
-            found = _literal(arm)
-            if found is None:
+            path, text = compared_text(arm) or (None, "")
+            if not isinstance(path, Rel | VarPath):
                 continue
-            path, literal = found
             above = context if isinstance(path, Rel) else names.get(path.var)
-            if not is_single(above or frozenset(), path.steps):
-                continue
-            before = known.setdefault(path, literal)
-            if before.value != literal.value:
-                message = f'one text cannot be both "{before.value}" and "{literal.value}": this never holds'
+            if is_single(above or frozenset(), path.steps) and (before := known.setdefault(path, text)) != text:
+                message = f'one text cannot be both "{before}" and "{text}": this never holds'
                 self._warn(message, arm.span, "write or between the two, if either will do")
-
-
-def _literal(arm: Expr) -> tuple[Rel | VarPath, String] | None:
-    match arm:
-        case Compare(op="=", left=Rel() | VarPath() as path, right=String() as literal):
-            return path, literal
-        case Compare(op="=", left=String() as literal, right=Rel() | VarPath() as path):
-            return path, literal
-    return None
 
 
 # ---------------------------------------------------------------- what places hold, in words

@@ -19,15 +19,7 @@ from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.automaton import all_written, component_text, fillers
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
-from mmqjp.explain.retrace.events import (
-    OutputMatch,
-    build_part,
-    explain_event,
-    output_match,
-    shown,
-    source_places,
-    tested,
-)
+from mmqjp.explain.reasons import OutputMatch, build_part, explain_event, output_match, shown, source_places, tested
 from mmqjp.explain.retrace.search import missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
 from mmqjp.explain.retrace.values import (

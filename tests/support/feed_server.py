@@ -11,9 +11,8 @@ from pathlib import Path
 from ssl import SSLContext
 
 from feeds.fetch.archive import Archive, DropArchive
-from feeds.fetch.fetcher import FetchReport, Settings, World, fetch_feeds
+from feeds.fetch.fetcher import Courtesy, FetchReport, Settings, World, fetch_feeds
 from feeds.fetch.http import SECOND, ReplyLimits
-from feeds.fetch.robots import Courtesy
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 
 START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday

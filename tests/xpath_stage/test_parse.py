@@ -9,6 +9,7 @@ from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from xpath_stage.documents import (
     MAX_ATTRIBUTES,
+    MAX_NAMESPACES,
     MOST,
     MOST_BYTES,
     SMALL,
@@ -17,7 +18,6 @@ from xpath_stage.documents import (
     parse_document,
     parse_documents,
 )
-from xpath_stage.masks import MAX_NAMESPACES
 
 
 def text(xml: bytes) -> str:

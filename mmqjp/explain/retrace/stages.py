@@ -56,6 +56,7 @@ from xscl.algebra.events import (
     Union,
     Value,
     map_leaves,
+    sources_of,
 )
 from xscl.algebra.trees import naming
 from xscl.algebra.values import derive, xpath_number
@@ -381,13 +382,7 @@ def _splits(docs: Docs) -> Iterator[tuple[Docs, Docs]]:
 
 
 def height(stream: Stream) -> int:
-    match stream:
-        case Events():
-            return 0
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            return 1 + height(source)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return 1 + max(height(left), height(right))
+    return max((1 + height(source) for source in sources_of(stream)), default=0)
 
 
 def spelled_out_filters(stream: Stream) -> Stream:

@@ -4,8 +4,7 @@ import json
 import pytest
 
 from feeds.fetch import fetcher
-from feeds.fetch.fetcher import Job, Settings, World
-from feeds.fetch.robots import Courtesy
+from feeds.fetch.fetcher import Courtesy, Job, Settings, World
 from feeds.fetch.state import STATE_FILE, AddedFeed, ChangesOf, FeedChange, FetchStore, change_feeds
 from tests.support.feed_server import Hours, rss, to_loopback
 

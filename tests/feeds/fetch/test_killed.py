@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import feeds.fetch.fetcher
-from feeds.fetch.fetcher import World
+from feeds.fetch.fetcher import HostGates, World
 from feeds.fetch.http import HOUR, SECOND
 from feeds.fetch.lists import ListedFeed, write_opml
-from feeds.fetch.robots import HostGates
 from feeds.fetch.state import STATE_FILE, FetchStore
 from mmqjp.shown_engine import Engine
 from tests.processes import nursery

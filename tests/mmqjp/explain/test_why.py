@@ -17,12 +17,11 @@ from mmqjp.explain.shown import JoinedValue, Operand, Reason, ShownCondition
 from mmqjp.explain.svg import SHORT_LINES, document_lines
 from mmqjp.explain.terms import ReadableQuery
 from mmqjp.explain.trial import sample_of
-from mmqjp.explain.verdict import verdict
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.present.newest import OutputPresenter
 from mmqjp.present.output_why import why_output
 from mmqjp.present.query_lookup import known_queries
-from mmqjp.present.why_not import explain_missing_output
+from mmqjp.present.why_not import explain_missing_output, verdict
 from mmqjp.queries.compile import Compiler
 from tests.generate.documents import document_xml
 from tests.generate.seeds import at_length, seeds

@@ -11,11 +11,10 @@ from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.retrace.values import as_text
-from mmqjp.explain.verdict import MOST_LISTED
 from mmqjp.present import item, newest, output_why
 from mmqjp.present.item import UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
-from mmqjp.present.why_not import QueryFunnels, explain_missing_output, query_funnel
+from mmqjp.present.why_not import MOST_LISTED, QueryFunnels, explain_missing_output, query_funnel
 from mmqjp.tables.lookup import SelectFn, quote_literal
 from tests.generate.documents import SECOND, chance
 from tests.generate.pattern_worlds import pattern_world
