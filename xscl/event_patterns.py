@@ -36,10 +36,9 @@ from xscl.algebra.events import (
     Variable,
     WhereConjunct,
     Word,
+    count_letters,
     leaves,
     letters_of,
-    shortest,
-    spelled_out,
     value_kind,
 )
 from xscl.algebra.values import And, Call, Span
@@ -236,7 +235,7 @@ class PatternResolver(Resolver):
         if ERRORS not in returned:
             schema = (*schema, (ERRORS, "number"))
         if letters is not None:
-            least = shortest(letters)
+            least = count_letters(letters, min, 0)
             if errors.most >= least:
                 known = f"the shortest match without errors has {least} event{'s' if least != 1 else ''}"
                 hint = f"write ERRORS <= {least - 1}, or less" if least else "write a letter that is always there"
@@ -278,7 +277,7 @@ class PatternResolver(Resolver):
         if len(known) < len(parts):
             return None
         word = known[0] if len(known) == 1 else Word(known)
-        if spelled_out(word) > MAX_LETTERS:
+        if count_letters(word, sum, 1) > MAX_LETTERS:
             self.problem(f"more than {MAX_LETTERS} letters", components[0].span, "PUBLISH a part, and read that stream")
             return None
         return word

@@ -18,20 +18,7 @@ from mmqjp.documents.record import Record
 from mmqjp.queries.forms import OutputChild, Selection, element
 from pattern_stage.lineage import EventOrigin
 from xpath_stage.binder import Node
-from xscl.algebra.events import (
-    ERRORS,
-    EVENTS,
-    Letter,
-    Letters,
-    NearPattern,
-    OneOf,
-    Pattern,
-    Repeated,
-    Schema,
-    Statement,
-    Word,
-    letters_of,
-)
+from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, letters_of
 from xscl.algebra.joins import NormalQuery
 from xscl.algebra.values import ElementConstructor, Hole, derive, number_text
 
@@ -304,17 +291,6 @@ def _names(schema: Schema) -> tuple[str, ...]:
     return tuple(name for name, _ in schema)
 
 
-def _occurrences(letters: Letters) -> Iterator[str]:
-    match letters:
-        case Letter():
-            yield letters.source.stream
-        case Repeated():
-            yield from (*_occurrences(letters.part), *_occurrences(letters.part))
-        case Word() | OneOf():
-            for part in letters.parts:
-                yield from _occurrences(part)
-
-
 class PatternDocuments:
     """Builds a pattern's documents. Attributes as in `with_output_attributes`."""
 
@@ -331,7 +307,7 @@ class PatternDocuments:
         """The items of RETURN: element name, column, and whether it has a value per event."""
         if isinstance(pattern, NearPattern):
             self._errors = columns[ERRORS]
-            count = Counter(_occurrences(pattern.letters))
+            count = Counter(one.source.stream for one in letters_of(pattern.letters, repeated=2))
             for one in letters_of(pattern.letters):
                 name = one.source.stream
                 self._letters[name] = OutputVariable(name, count[name] > 1, _names(one.source.schema))

@@ -8,7 +8,7 @@ are ordinary conditions with each name an Attribute of `left`. See docs/patterns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -638,8 +638,8 @@ class NearPattern:
         return {one.source.stream: one.source.schema for one in letters_of(self.letters)}
 
 
-def letters_of(letters: Letters) -> tuple[Letter, ...]:
-    """The letters of an expression, from left to right.
+def letters_of(letters: Letters, repeated: int = 1) -> tuple[Letter, ...]:
+    """The letters of an expression, from left to right, those of a repetition so many times.
 
     >>> a, b = Letter(Events("A", ())), Letter(Events("B", ()), needed=True)
     >>> [letter.source.stream for letter in letters_of(Word((a, Repeated(OneOf((a, b)), 0))))]
@@ -649,9 +649,9 @@ def letters_of(letters: Letters) -> tuple[Letter, ...]:
         case Letter():
             return (letters,)
         case Repeated(part=part):
-            return letters_of(part)
+            return letters_of(part, repeated) * repeated
         case Word(parts=parts) | OneOf(parts=parts):
-            return tuple(letter for part in parts for letter in letters_of(part))
+            return tuple(letter for part in parts for letter in letters_of(part, repeated))
 
 
 _Statement = TypeVar("_Statement", bound="Statement")
@@ -687,38 +687,23 @@ def map_events(statement: _Statement, change: Callable[[Events], Events]) -> _St
     return made  # type: ignore[no-any-return]  # each case makes a statement of the same class
 
 
-def shortest(letters: Letters) -> int:
-    """The length of the shortest word.
+def count_letters(letters: Letters, of_choice: Callable[[Iterable[int]], int], least: int) -> int:
+    """The number of letters of a word: with each repetition as often as its minimum, and `least` times at least, and of
+    alternatives what `of_choice` makes of their numbers, such as `min` for the shortest word.
 
     >>> a = Letter(Events("A", ()))
-    >>> shortest(Word((a, OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 2))))
-    4
+    >>> word = Word((OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 3)))
+    >>> count_letters(word, min, 0), count_letters(word, sum, 1)
+    (4, 7)
     """
     match letters:
         case Letter():
             return 1
-        case Repeated(part=part, least=least):
-            return shortest(part) * least
-        case Word(parts=parts):
-            return sum(map(shortest, parts))
-        case OneOf(parts=parts):
-            return min(map(shortest, parts))
-
-
-def spelled_out(letters: Letters) -> int:
-    """The number of letters of an expression, with each repetition counted as often as its minimum.
-
-    >>> a = Letter(Events("A", ()))
-    >>> spelled_out(Word((OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 3))))
-    7
-    """
-    match letters:
-        case Letter():
-            return 1
-        case Repeated(part=part, least=least):
-            return spelled_out(part) * max(least, 1)
-        case Word(parts=parts) | OneOf(parts=parts):
-            return sum(map(spelled_out, parts))
+        case Repeated():
+            return count_letters(letters.part, of_choice, least) * max(letters.least, least)
+        case Word() | OneOf():
+            counts = (count_letters(part, of_choice, least) for part in letters.parts)
+            return sum(counts) if isinstance(letters, Word) else of_choice(counts)
 
 
 Statement = Stream | Pattern | NearPattern

@@ -57,7 +57,7 @@ from xscl.algebra.events import (
     Next,
     Pattern,
     WhereConjunct,
-    spelled_out,
+    count_letters,
     value_kind,
 )
 
@@ -807,7 +807,7 @@ class LetterSearch(SequenceSearch):
     ) -> None:
         numbered = pattern_template(pattern, lambda leaf: leaf)
         assert isinstance(numbered, NearPattern)
-        self._automaton = LetterAutomaton(numbered.letters, spelled_out(pattern.letters))
+        self._automaton = LetterAutomaton(numbered.letters, count_letters(pattern.letters, sum, 1))
         self._numbers = {name: number for number, (name, _) in enumerate(inputs(pattern))}
         self._errors, self.keys = pattern.errors, pattern.keys
         self.kills: dict[int, list[BoundCondition]] = {}
