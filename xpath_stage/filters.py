@@ -28,7 +28,7 @@ from common.tools import decrease
 from xpath_stage.documents import ElementColumns, Memo, Tags, Vocabulary, element_text, owner_test
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.trees import EXTENSION_PREFIX, PatternNode, Test, node_texts
-from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, ends_with, matches_regex, number_text, xpath_number
+from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, matches_regex, number_text, xpath_number
 from xscl.algebra.words import near
 
 Failures = dict[str, Exception]
@@ -104,7 +104,7 @@ def _of_text(derive: Callable[[str], str]) -> Callable[[object, str], str]:
 
 for _name in DERIVED:
     _functions[_name] = _of_text(DERIVED[_name])
-_functions["ends-with"] = lambda _context, text, end: ends_with(text, end)
+_functions["ends-with"] = lambda _context, text, end: text.endswith(end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(text, pattern, flags)
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
 _functions["number"] = lambda _context, text: xpath_number(text)

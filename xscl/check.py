@@ -186,7 +186,7 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
             first_of.setdefault(name, one)
     edges = {name: sorted(reads & makers.keys()) for name, reads in makers.items()}
     order = list(makers)
-    for cycle in _cycles(edges):
+    for cycle in find_cycles(edges):
         first = min(cycle, key=order.index)
         at = cycle.index(first)
         path = " -> ".join([*cycle[at:], *cycle[:at], first])
@@ -200,7 +200,7 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
         yield Problem(f"a cycle of {names}: {path}", span, hint)
 
 
-def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
+def find_cycles(edges: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
     """Disjoint cycles, each in the direction of the data. Removing their names leaves no cycle."""
     remaining = dict(edges)
     while True:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 
 from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
-from xscl.check import query_problems
+from xscl.check import find_cycles, query_problems
 from xscl.check_expressions import blocks, name_span
 from xscl.event_forms import RESERVED, event_name_span, unequal
 from xscl.event_lower import resolve_known, schema_of
@@ -139,13 +139,9 @@ class _Checker:
             name: {read.name for query in queries for read in names_read(query.stream)} & self._published.keys()
             for name, queries in self._published.items()
         }
-        while True:
-            try:
-                return iter(tuple(TopologicalSorter(edges).static_order()))
-            except CycleError as error:
-                for name in error.args[1]:
-                    edges.pop(name, None)
-                edges = {name: reads & edges.keys() for name, reads in edges.items()}
+        in_cycles = {name for cycle in find_cycles(edges) for name in cycle}
+        known = {name: reads - in_cycles for name, reads in edges.items() if name not in in_cycles}
+        return iter(TopologicalSorter(known).static_order())
 
     def _schema(
         self, queries: list[EventQuery], schemas: Mapping[str, Schema | None], problems: list[Problem]

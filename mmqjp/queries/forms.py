@@ -65,37 +65,24 @@ class DerivedVariable:
 def derived_variables(pattern: PatternNode, slots: Mapping[PatternPath, int]) -> list[DerivedVariable] | None:
     """Returns how each variable of a pattern derives from joined nodes, or None if one does not. `slots` maps joined
     nodes' paths to template slots."""
-    found = []
-    for var, path in _variables(pattern, ()):
-        below = _nearest(_at(pattern, path), path, slots)
-        if below is None:
-            return None
-        found.append(DerivedVariable(var, *below))
-    return found
+    found: dict[str, tuple[int, int] | None] = {}
 
+    def nearest(node: PatternNode, path: PatternPath) -> tuple[int, int] | None:
+        """The slot of a joined node at or below a pattern node, and the number of child or attribute steps to it."""
+        if node.var:
+            found[node.var] = None  # in pre-order
+        below = (slots[path], 0) if path in slots else None
+        for i, child in enumerate(node.children):
+            of_child = nearest(child, (*path, i))
+            if below is None and of_child is not None and child.axis == "/":
+                below = of_child[0], of_child[1] + 1
+        if node.var:
+            found[node.var] = below
+        return below
 
-def _nearest(node: PatternNode, path: PatternPath, slots: Mapping[PatternPath, int]) -> tuple[int, int] | None:
-    """Returns the slot of a joined node at or below a pattern node, and the number of child or attribute steps to it;
-    None if there is none."""
-    if path in slots:
-        return slots[path], 0
-    for i, child in enumerate(node.children):
-        if child.axis == "/":
-            below = _nearest(child, (*path, i), slots)
-            if below is not None:
-                return below[0], below[1] + 1
-    return None
-
-
-def _at(pattern: PatternNode, path: PatternPath) -> PatternNode:
-    for i in path:
-        pattern = pattern.children[i]
-    return pattern
-
-
-def _variables(pattern: PatternNode, path: PatternPath) -> list[tuple[str, PatternPath]]:
-    own = [(pattern.var, path)] if pattern.var else []
-    return own + [found for i, child in enumerate(pattern.children) for found in _variables(child, (*path, i))]
+    nearest(pattern, ())
+    derived = [DerivedVariable(var, *below) for var, below in found.items() if below is not None]
+    return derived if len(derived) == len(found) else None
 
 
 class LiteralTest(NamedTuple):

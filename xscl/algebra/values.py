@@ -442,18 +442,6 @@ def derivation(expr: Call) -> str | None:
     return None
 
 
-def contains(text: str, part: str) -> bool:
-    return part in text
-
-
-def starts_with(text: str, prefix: str) -> bool:
-    return text.startswith(prefix)
-
-
-def ends_with(text: str, suffix: str) -> bool:
-    return text.endswith(suffix)
-
-
 def matches_regex(text: str, pattern: str, flags: str = "") -> bool:
     """Whether a part of `text` matches an XPath 2.0 regular expression; `^` and `$` anchor it. Raises PatternError for
     an invalid `pattern` or flags other than `i`, `s` and `x`, and PatternLimit if the search would take too long."""
@@ -461,9 +449,9 @@ def matches_regex(text: str, pattern: str, flags: str = "") -> bool:
 
 
 TESTS: dict[str, Callable[..., bool]] = {
-    "contains": contains,
-    "starts-with": starts_with,
-    "ends-with": ends_with,
+    "contains": str.__contains__,
+    "starts-with": str.startswith,
+    "ends-with": str.endswith,
     "matches": matches_regex,
     "near": near,
 }
