@@ -265,28 +265,15 @@ _LINKS = frozenset({"item_url", "channel_url", "feed_url", "guid", "href", "link
 _ANY = "such as x = y with x bound on the left and y on the right"
 
 
-def is_value_join(
-    literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
-) -> bool:
-    if not isinstance(literal, Compare) or literal.op != "=":
-        return False
-    a, b = _path(literal.left), _path(literal.right)
-    if operand_kind(literal.left, both) == "constant" or operand_kind(literal.right, both) == "constant":
-        return False
-    if a is None or b is None:
-        return False
-    return (a.var in left and b.var in right) or (a.var in right and b.var in left)
-
-
-def has_near_join(
-    literals: Sequence[Expr], left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
-) -> bool:
-    return any(
-        isinstance(literal, Call)
-        and literal.name == "near"
-        and is_value_join(Compare("=", literal.args[0], literal.args[1]), left, right, both)
-        for literal in literals
-    )
+def joins_inputs(literal: Expr, left: Container[str], right: Container[str], both: dict[str, NameKind]) -> bool:
+    """Whether a literal is an equality of values of both inputs, or near() of them."""
+    match literal:
+        case Compare(op="=", left=one, right=other) | Call(name="near", args=(one, other, _)):
+            a, b = _path(one), _path(other)
+            if a is None or b is None or "constant" in (operand_kind(one, both), operand_kind(other, both)):
+                return False
+            return (a.var in left and b.var in right) or (a.var in right and b.var in left)
+    return False
 
 
 def missing_equality(literals: Sequence[Expr], left: Container[str], text_of: Callable[[Expr], str]) -> str:
@@ -524,11 +511,11 @@ class _QueryChecker:
             self.problem(f"the predicate has more than {MAX_DISJUNCTS} disjuncts", join.pred.span, hint)
             return
         for conjunction in conjunctions:
-            count = sum(is_value_join(literal, left, right, both) for literal in conjunction)
-            if count > MAX_VALUE_JOINS:
+            joins = [literal for literal in conjunction if joins_inputs(literal, left, right, both)]
+            if sum(isinstance(one, Compare) for one in joins) > MAX_VALUE_JOINS:
                 message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
                 self.problem(message, join.pred.span, "join on fewer pairs of nodes")
-            elif not count and not has_near_join(conjunction, left, right, both):
+            elif not joins:
                 hint = missing_equality(conjunction, left, self.text_of)
                 if len(conjunctions) == 1:
                     self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)

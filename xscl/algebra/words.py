@@ -100,9 +100,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(islice(_words(text), MOST_WORDS))
 
 
-@lru_cache(maxsize=4_096)
-def _remembered(text: str) -> frozenset[str]:
-    return words(text)
+_remembered = lru_cache(maxsize=4_096)(words)
 
 
 def words_again(text: str) -> frozenset[str]:
@@ -209,17 +207,12 @@ def near(text: str, other: str, threshold: str) -> bool:
 
 def overlap(text: str, other: str) -> tuple[int, int]:
     """(number of common words, number of distinct words of both)."""
-    if len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED:
-        return _overlap(text, other)
-    return _counted(text, other)
+    is_short = len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED
+    return _overlap(text, other) if is_short else _overlap.__wrapped__(text, other)
 
 
 @lru_cache(maxsize=65_536)
 def _overlap(text: str, other: str) -> tuple[int, int]:
-    return _counted(text, other)
-
-
-def _counted(text: str, other: str) -> tuple[int, int]:
     ours, theirs = words_again(text), words_again(other)
     common = len(ours & theirs)
     return common, len(ours) + len(theirs) - common
