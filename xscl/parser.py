@@ -22,7 +22,7 @@ from xscl.event_lower import made_of
 from xscl.lalr import Unparsable, lark_of, parser_of
 from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import KnownTrees
-from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, StatementKind
+from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script
 from xscl.text import StatementSpan, SyntaxKind, kinds_of, split_script
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
@@ -164,9 +164,6 @@ def may_lack_events(text: str, errors: XsclErrors) -> bool:
     )
 
 
-_KINDS: dict[type, StatementKind] = {Query: "query", EventDefinition: "definition", EventQuery: "event query"}
-
-
 class _Parser:
     def __init__(self, text: str, events: EventStreams = NO_EVENTS, *, stored: bool = False) -> None:
         self._text, self._lines, self._stored = text, Lines(text), stored
@@ -188,7 +185,7 @@ class _Parser:
             namespaces.setdefault(declaration.prefix, declaration.uri)
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
-        script = self._script(tuple(namespaces.items()))
+        script = Script(tuple(self._nodes), tuple(namespaces.items()))
         in_place = partial(self.in_place, script)
         problems += check_script(script, self._lines, in_place, stored=self._stored)
         if kinds is not None or self._known_events:
@@ -228,13 +225,6 @@ class _Parser:
     @cached_property
     def _defined(self) -> Set[str]:
         return self._known_events.defined.keys() | set(_DEFINED.findall(self._clean))
-
-    def _script(self, namespaces: tuple[tuple[str, str], ...]) -> Script:
-        definitions = tuple(one for one in self._nodes if isinstance(one, EventDefinition))
-        event_queries = tuple(one for one in self._nodes if isinstance(one, EventQuery))
-        order = tuple(_KINDS[type(one)] for one in self._nodes) if definitions or event_queries else ()
-        queries = tuple(one for one in self._nodes if isinstance(one, Query))
-        return Script(queries, namespaces, definitions, event_queries, order)
 
     def _take(self, statement: StatementSpan, kind: SyntaxKind, reuse: bool) -> None:
         span, text = statement.span, self._clean[statement.span.start : statement.span.end]

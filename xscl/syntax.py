@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from common.tools import frozen
@@ -467,41 +468,33 @@ def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
                 waiting.append(part)
 
 
-StatementKind = Literal["query", "definition", "event query"]
-
-
-@frozen
+@dataclass(frozen=True)
 class Script:
-    """The queries of a text, and its declared namespaces, as pairs of prefix and URI. It may also have event
-    statements: definitions of events, and event queries. Then `order` has the kind of each statement."""
+    """The statements of a text, and its declared namespaces, as pairs of prefix and URI."""
 
-    queries: tuple[Query, ...]
+    statements: tuple[Query | EventDefinition | EventQuery, ...]
     namespaces: tuple[tuple[str, str], ...] = ()
-    definitions: tuple[EventDefinition, ...] = ()
-    event_queries: tuple[EventQuery, ...] = ()
-    order: tuple[StatementKind, ...] = ()
+
+    @cached_property
+    def queries(self) -> tuple[Query, ...]:
+        return tuple([one for one in self.statements if isinstance(one, Query)])
+
+    @cached_property
+    def definitions(self) -> tuple[EventDefinition, ...]:
+        return tuple([one for one in self.statements if isinstance(one, EventDefinition)])
+
+    @cached_property
+    def event_queries(self) -> tuple[EventQuery, ...]:
+        return tuple([one for one in self.statements if isinstance(one, EventQuery)])
+
+    @cached_property
+    def all_queries(self) -> tuple[Query | EventQuery, ...]:
+        """The queries of both kinds, in the order of the text."""
+        return tuple([one for one in self.statements if not isinstance(one, EventDefinition)])
 
     @property
     def has_events(self) -> bool:
-        return bool(self.definitions or self.event_queries)
-
-    @property
-    def statements(self) -> tuple[Query | EventDefinition | EventQuery, ...]:
-        if not self.has_events:
-            return self.queries
-        waiting: dict[StatementKind, Iterator[Query | EventDefinition | EventQuery]] = {
-            "query": iter(self.queries),
-            "definition": iter(self.definitions),
-            "event query": iter(self.event_queries),
-        }
-        return tuple(next(waiting[kind]) for kind in self.order)
-
-    @property
-    def all_queries(self) -> tuple[Query | EventQuery, ...]:
-        """The queries of both kinds, in the order of the text."""
-        if not self.event_queries:
-            return self.queries
-        return tuple(one for one in self.statements if not isinstance(one, EventDefinition))
+        return len(self.queries) < len(self.statements)
 
     def names(self) -> tuple[str, ...]:
         """The name of each of `all_queries`: its PUBLISH name, else `q` and its position, from 1, or the next free

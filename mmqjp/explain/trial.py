@@ -156,7 +156,7 @@ def _with_upstream(script: Script, first: int) -> Script:
             for block in blocks(script.queries[number].source):
                 waiting += writers.get(block.stream, ())
     queries = tuple(script.queries[number] for number in sorted(found))
-    return replace(script, queries=queries, order=script.order[: len(queries)])
+    return Script(queries, script.namespaces)
 
 
 def table_rows(trials: Sequence[QueryTrial]) -> Iterator[tuple[str, str, str]]:

@@ -210,7 +210,7 @@ class StoredEventQuery:
 
 
 def definition_text(definition: EventDefinition, script: Script) -> str:
-    return to_xscl(Script((), script.namespaces, (definition,), (), ("definition",)))
+    return to_xscl(Script((definition,), script.namespaces))
 
 
 def stored_definition(text: str) -> tuple[EventDefinition, Script]:

@@ -18,14 +18,14 @@ ABSENCES: tuple[JoinOp, ...] = ("NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY"
 def with_absences(rng: Random, script: Script, percent: int = 60, *, inner: bool = True) -> Script:
     """The script, where `percent` of the joins are absences, unless something needs their right input. Without `inner`
     only whole queries are absences."""
-    return replace(script, queries=tuple(_query(rng, query, percent, inner) for query in script.queries))
+    return replace(script, statements=tuple(_query(rng, query, percent, inner) for query in script.queries))
 
 
 def told_apart(script: Script) -> Script:
     """The script, in which no two queries have an absence in common: the windows of each are microseconds longer."""
     return replace(
         script,
-        queries=tuple(
+        statements=tuple(
             replace(query, source=_longer(query.source, number)) for number, query in enumerate(script.queries)
         ),
     )

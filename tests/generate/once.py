@@ -17,7 +17,7 @@ WINDOWS = (None, None, 1, SECOND, 2 * SECOND, 3 * SECOND, 8 * SECOND)
 
 def with_once(rng: Random, script: Script, share: int = 50) -> Script:
     """The script, where `share` percent of the queries get ONCE PER, and a name if they have none."""
-    return replace(script, queries=tuple(_once(rng, one, n, share) for n, one in enumerate(script.queries)))
+    return replace(script, statements=tuple(_once(rng, one, n, share) for n, one in enumerate(script.queries)))
 
 
 def _once(rng: Random, query: Query, number: int, share: int) -> Query:

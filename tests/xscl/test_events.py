@@ -12,7 +12,7 @@ from xscl.event_lower import lower_statement
 from xscl.parser import parse_script, parse_statement
 from xscl.printer import to_xscl
 from xscl.problems import Lines
-from xscl.syntax import EventQuery, EventStreams
+from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query
 from xscl.text import SyntaxKind, kinds_of, split_script
 
 EVENTS = """
@@ -93,7 +93,8 @@ def test_event_queries_are_told_by_their_operators_and_by_names_of_events() -> N
 def test_a_script_has_its_statements_in_order_and_names_for_all_queries() -> None:
     text = "FROM E; FROM S//a; DEFINE EVENT E FROM S//b->c (x := c); E NEXT E PUBLISH q2; FROM S//d PUBLISH d; FROM E"
     script = parse_script(text)
-    assert script.order == ("event query", "query", "definition", "event query", "query", "event query")
+    order = [EventQuery, Query, EventDefinition, EventQuery, Query, EventQuery]
+    assert [type(one) for one in script.statements] == order
     assert script.names() == ("q1", "q3", "q2", "d", "q5")
     assert [text[one.span.start : one.span.end] for one in script.statements] == text.split("; ")
     assert [len(script.queries), len(script.definitions), len(script.event_queries)] == [2, 1, 3]

@@ -437,7 +437,7 @@ def partner_text(text: str) -> str:
     source = replace(query.source, op=NEGATED[query.source.op])
     if query.source.op == "NOT PRECEDED BY":
         source = replace(source, left=source.right, right=source.left)
-    return to_xscl(replace(script, queries=(replace(query, source=source),)))
+    return to_xscl(replace(script, statements=(replace(query, source=source),)))
 
 
 def _is_plain(query: object) -> bool:
