@@ -59,7 +59,6 @@ from xscl.check_expressions import (
     variables_of_plain,
     visible_names,
 )
-from xscl.event_forms import event_name_span
 from xscl.problems import Lines, Problem, did_you_mean
 from xscl.syntax import (
     Block,
@@ -91,6 +90,10 @@ KNOWN_NAMESPACES = {
 """The namespaces of prefixes that feeds usually have."""
 
 _A_TIME = 'write an ISO date or time, such as "2026-07-16" or "2026-07-16T08:30:00Z"'
+
+
+InPlace = Callable[[Query], Query]
+"""Parses a query of the script again, because the spans inside it may be those of other queries."""
 
 
 def check_comparison(
@@ -161,10 +164,8 @@ def _shown(text: str) -> str:
     return f'"{text}"' if len(text) <= 40 else f'"{text[:40]}..."'
 
 
-def check_publishing(script: Script, in_place: Callable[[int], Query], text: str = "") -> Iterator[Problem]:
-    """The problems of the names that a script's statements define and PUBLISH, one per cycle. `in_place` parses a query
-    again, by its number from 0, because the script's spans after a name may be those of another query. `text` is the
-    script's."""
+def check_publishing(script: Script, in_place: InPlace, text: str = "") -> Iterator[Problem]:
+    """The problems of the names that the statements of a script with a `text` define and PUBLISH, one per cycle."""
     published = script.published()
     if not script.has_events and published.isdisjoint(
         block.stream for one in script.queries for block in blocks(one.source)
@@ -192,10 +193,7 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
         path = " -> ".join([*cycle[at:], *cycle[:at], first])
         hint = "a stream cannot be made from itself; read another stream, or PUBLISH under another name"
         maker = first_of[first]
-        if isinstance(maker, Query):
-            span = name_span(in_place(script.queries.index(maker)))
-        else:
-            span = event_name_span(text, maker)
+        span = name_span(in_place(maker) if isinstance(maker, Query) else maker, text)
         names = "PUBLISHed names" if all(isinstance(first_of[name], Query) for name in cycle) else "names"
         yield Problem(f"a cycle of {names}: {path}", span, hint)
 
@@ -316,21 +314,18 @@ MAX_STEPS = 100
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
 
-def check_script(
-    script: Script, lines: Lines, in_place: Callable[[int], Query], *, stored: bool = False
-) -> list[Problem]:
-    """All mistakes in the meaning of a script's queries. `lines` are the script's. `in_place` parses a query again, by
-    its number from 0, because the spans inside the script's may be those of other queries. `stored`: the script was
-    registered earlier, so comparisons that older versions accepted are no mistakes."""
+def check_script(script: Script, lines: Lines, in_place: InPlace, *, stored: bool = False) -> list[Problem]:
+    """All mistakes in the meaning of a script's queries. `lines` are the script's. `stored`: the script was registered
+    earlier, so comparisons that older versions accepted are no mistakes."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
     right: set[tuple[object, ...]] = set()
-    for number, query in enumerate(track_progress("checking", script.queries)):
+    for query in track_progress("checking", script.queries):
         parts = query.shared_parts()
         if parts in right:  # nothing is wrong with a name or a window by itself
             continue
         if query_problems(query, lines, prefixes, by_filter=True, stored=stored):
-            problems += query_problems(in_place(number), lines, prefixes, stored=stored)
+            problems += query_problems(in_place(query), lines, prefixes, stored=stored)
         else:
             right.add(parts)
     return problems + list(check_publishing(script, in_place, lines.text))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 
 from xscl.algebra.events import Schema
 from xscl.algebra.values import Span, VarPath
-from xscl.check import find_cycles, query_problems
+from xscl.check import InPlace, find_cycles, query_problems
 from xscl.check_expressions import blocks, name_span
-from xscl.event_forms import RESERVED, event_name_span, unequal
+from xscl.event_forms import RESERVED, unequal
 from xscl.event_lower import resolve_known, schema_of
 from xscl.event_resolve import MAX_ATTRIBUTES
 from xscl.problems import Lines, Problem
@@ -27,34 +27,33 @@ def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Sch
 def check_events(
     script: Script,
     lines: Lines,
-    in_place: Callable[[int], Query],
+    in_place: InPlace,
     *,
     known: EventStreams = NO_EVENTS,
     failed: frozenset[str] = frozenset(),
     stored: bool = False,
 ) -> Iterator[Problem]:
-    """The problems of event statements, and of queries that read their streams, except for cycles. `in_place` parses a
-    query again by its number, as for `check_script`. `known` are external streams that the script can read, and
-    `failed` those of statements with syntax errors."""
+    """The problems of event statements, and of queries that read their streams, except for cycles. `known` are
+    external streams that the script can read, and `failed` those of statements with syntax errors."""
     checker = _Checker(script, known, failed)
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     seen: dict[str, EventDefinition] = {}
     for definition in script.definitions:
         yield from _definition(definition, lines, prefixes, stored)
-        span = event_name_span(lines.text, definition)
+        span = name_span(definition, lines.text)
         if definition.name in seen:
-            line, column = lines.place(event_name_span(lines.text, seen[definition.name]).start)
+            line, column = lines.place(name_span(seen[definition.name], lines.text).start)
             message = f"the event {definition.name} is already defined at {line}:{column}"
             yield Problem(message, span, "choose another name, or make the two one with UNION")
         seen.setdefault(definition.name, definition)
-    yield from checker.publishers(lines, in_place)
+    yield from checker.publishers(in_place)
     yield from checker.documents(in_place)
     _, problems = checker.streams()
     yield from problems
 
 
 def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], stored: bool) -> Iterator[Problem]:
-    yield from _name(definition.name, event_name_span(lines.text, definition), "an event")
+    yield from _name(definition.name, name_span(definition, lines.text), "an event")
     attributes = definition.attributes
     if len(attributes) > MAX_ATTRIBUTES:
         span = attributes[MAX_ATTRIBUTES].span
@@ -93,34 +92,27 @@ class _Checker:
         self._known: dict[str, Schema] = {**known.published, **known.defined}
         self._from_documents = sorted({query.publish for query in script.queries if query.publish is not None})
 
-    def publishers(self, lines: Lines, in_place: Callable[[int], Query]) -> Iterator[Problem]:
-        for number, query in enumerate(self._script.queries):
+    def publishers(self, in_place: InPlace) -> Iterator[Problem]:
+        for query in self._script.all_queries:
             name = query.publish
-            if name is None or (name not in self._published and name not in self._all_defined):
+            if name in self._all_defined:
+                message, hint = f"{name} is the name of a defined event", "PUBLISH under another name"
+            elif name in self._published and isinstance(query, Query):
+                message = f"event statements PUBLISH {name}, too"
+                hint = "all that PUBLISH a name read documents, or all read events"
+            else:
                 continue
-            message, hint = self._clash(name)
-            yield Problem(message, name_span(in_place(number)), hint)
-        for event_query in self._script.event_queries:
-            if event_query.publish in self._all_defined:
-                message, hint = self._clash(event_query.publish)
-                yield Problem(message, event_name_span(lines.text, event_query), hint)
+            yield Problem(message, name_span(in_place(query) if isinstance(query, Query) else query), hint)
 
-    def _clash(self, name: str) -> tuple[str, str]:
-        if name in self._all_defined:
-            return f"{name} is the name of a defined event", "PUBLISH under another name"
-        return f"event statements PUBLISH {name}, too", "all that PUBLISH a name read documents, or all read events"
-
-    def documents(self, in_place: Callable[[int], Query]) -> Iterator[Problem]:
-        hint = "a path reads documents; name what the event is defined from, or the event alone"
-        for number, query in enumerate(self._script.queries):
+    def documents(self, in_place: InPlace) -> Iterator[Problem]:
+        read = [definition.block for definition in self._script.definitions]
+        for query in self._script.queries:
             if any(block.stream in self._all_defined for block in blocks(query.source)):
-                for block in blocks(in_place(number).source):
-                    if block.stream in self._all_defined:
-                        yield Problem(f"{block.stream} is a defined event, no stream of documents", block.span, hint)
-        for definition in self._script.definitions:
-            if definition.block.stream in self._all_defined:
-                message = f"{definition.block.stream} is a defined event, no stream of documents"
-                yield Problem(message, definition.block.span, hint)
+                read += blocks(in_place(query).source)
+        for block in read:
+            if block.stream in self._all_defined:
+                hint = "a path reads documents; name what the event is defined from, or the event alone"
+                yield Problem(f"{block.stream} is a defined event, no stream of documents", block.span, hint)
 
     def streams(self) -> tuple[dict[str, Schema | None], list[Problem]]:
         schemas: dict[str, Schema | None] = {**self._known, **dict.fromkeys(self._failed), **self._defined}
@@ -153,7 +145,7 @@ class _Checker:
                 difference = unequal(first, schema) or "their order"
                 message = f"{query.publish} has other attributes here than in the statement before: {difference}"
                 hint = "SELECT the same ones in the same order, or PUBLISH under another name"
-                problems.append(Problem(message, event_name_span("", query), hint))
+                problems.append(Problem(message, name_span(query), hint))
             first = first or schema
         return first
 

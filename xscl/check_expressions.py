@@ -33,7 +33,7 @@ from xscl.algebra.values import (
 )
 from xscl.algebra.words import LEAST, MOST
 from xscl.problems import EVENT_ADVICE, Problem, did_you_mean
-from xscl.syntax import Block, EventExpr, Input, Join, Query, SelectItems, SubQuery
+from xscl.syntax import Block, EventDefinition, EventExpr, EventQuery, Input, Join, Query, SelectItems, SubQuery
 
 SIGNATURES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(TESTS, (2, 2)),
@@ -263,11 +263,17 @@ NameKind = Literal["element", "attribute", "value", "number", "time", "constant"
 """The kind of a name: a node of either kind, a text, number or time derived from a node, or a constant."""
 
 
-def name_span(query: Query) -> Span:
-    """The place of the name that a query PUBLISHes: at its end, or where its ONCE PER begins."""
-    assert query.publish is not None
-    start = query.span.end - len(query.publish) if query.once is None else query.once.span.start
-    return Span(start, start + len(query.publish))
+def name_span(statement: Query | EventDefinition | EventQuery, text: str = "") -> Span:
+    """The place of the name that a statement defines, in its script's `text`, or PUBLISHes: at its end, or where its
+    ONCE PER begins."""
+    start, end = statement.span.start, statement.span.end
+    if isinstance(statement, EventDefinition):  # comments may stand between the words
+        name, start = statement.name, text.find(statement.name, start + len("define event"), end)
+    else:
+        name = statement.publish or ""
+        once = statement.once if isinstance(statement, Query) else None
+        start = end - len(name) if once is None else once.span.start
+    return Span(start, start + len(name))
 
 
 def blocks(source: Input) -> list[Block]:

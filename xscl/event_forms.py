@@ -54,7 +54,7 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.values import MOST_TEXT, Span, String, derive, number_text, xpath_number
 from xscl.problems import Problem
-from xscl.syntax import Component, EventDefinition, EventExpr, EventQuery, EventStream, Named, Sequenced
+from xscl.syntax import Component, EventExpr, EventQuery, EventStream, Named, Sequenced
 
 
 def arithmetic(op: ArithmeticOp, left: Value, right: Value) -> Value:
@@ -401,14 +401,6 @@ RESERVED_IN_PATTERNS = _OF_BOTH | {
     "maximal",
 }
 """Words that cannot name a stream or a variable in PATTERN, in lower case."""
-
-
-def event_name_span(text: str, statement: EventDefinition | EventQuery) -> Span:
-    if isinstance(statement, EventQuery):
-        return Span(statement.span.end - len(statement.publish or ""), statement.span.end)
-    # Comments may stand between the words.
-    start = text.find(statement.name, statement.span.start + len("define event"), statement.span.end)
-    return Span(start, start + len(statement.name))
 
 
 _PHASES: tuple[Phase, ...] = ("first", "each", "complete")

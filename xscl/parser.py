@@ -46,7 +46,8 @@ def located_queries(
 ) -> Iterator[Query]:
     """Queries of a correct script, by numbers from 0, with all spans in its text; see `parse_script`."""
     parser = _Parser(text, events, stored=stored)
-    return map(partial(parser.in_place, parser.script()), numbers)
+    queries = parser.script().queries
+    return (parser.in_place(queries[number]) for number in numbers)
 
 
 MAX_STATEMENTS = 20_000
@@ -71,7 +72,7 @@ def _known_script(text: str) -> Script | None:
         queries.append(_query_at(query, Span(start, start + len(statement))))
         at += len(piece) + 2
     script = Script(tuple(queries))
-    return None if any(True for _ in check_publishing(script, queries.__getitem__)) else script
+    return None if any(True for _ in check_publishing(script, lambda query: query)) else script
 
 
 def _query_at(query: Query, span: Span, name: str | None = None) -> Query:
@@ -186,12 +187,11 @@ class _Parser:
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
         script = Script(tuple(self._nodes), tuple(namespaces.items()))
-        in_place = partial(self.in_place, script)
-        problems += check_script(script, self._lines, in_place, stored=self._stored)
+        problems += check_script(script, self._lines, self.in_place, stored=self._stored)
         if kinds is not None or self._known_events:
             failed = frozenset(self._failed_events)
             problems += check_events(
-                script, self._lines, in_place, known=self._known_events, failed=failed, stored=self._stored
+                script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=self._stored
             )
         if not self._nodes and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
@@ -260,9 +260,8 @@ class _Parser:
                 _with_hole_texts(node, self._text[span.start : span.end]) if isinstance(node, Query) else node
             )
 
-    def in_place(self, script: Script, number: int) -> Query:
-        """A query with all spans in the script."""
-        span = script.queries[number].span
+    def in_place(self, query: Query) -> Query:
+        span = query.span
         return _with_hole_texts(_query_at(parser_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
 
     def _remember(self, script: Script) -> None:

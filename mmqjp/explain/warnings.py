@@ -41,8 +41,8 @@ from xscl.algebra.values import (
     time_text,
 )
 from xscl.check_events import schemas_of
-from xscl.check_expressions import blocks
-from xscl.event_forms import event_name_span, is_windowed
+from xscl.check_expressions import blocks, name_span
+from xscl.event_forms import is_windowed
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import Resolver, Scope
 from xscl.lower import and_arms, compared_text
@@ -616,7 +616,7 @@ def event_warnings(text: str, script: syntax.Script, *, feeds: bool, items: bool
     read = {name.name for query in script.event_queries for name in syntax.names_read(query.stream)}
     for definition in script.definitions:
         if script.event_queries and definition.name not in read:
-            span = event_name_span(text, definition)
+            span = name_span(definition, text)
             yield Problem(f"nothing reads the event {definition.name}", span, "remove it, or write a query over it")
         query = definition.as_query()
         yield from stream_warnings(query, published, feeds=feeds)
