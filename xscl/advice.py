@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from lark import UnexpectedInput, UnexpectedToken
+from lark.lexer import PatternStr
 
 from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
 from xscl.event_patterns import STRATEGIES
+from xscl.lalr import lark_of
 from xscl.problems import EVENT_ADVICE, Lines, Problem
 from xscl.text import KEYWORDS, ONE_UNIT_HINT, UNITS, UNITS_HINT, SyntaxKind, bracket_problem, unit_hint
 
@@ -25,48 +27,28 @@ _WORDS = {
     "UNIT": "a unit of time",
     "COMPARE": "a comparison",
     "AXIS": "/",
-    "ARROW": "->",
-    "LPAR": "(",
-    "RPAR": ")",
-    "LSQB": "[",
-    "RSQB": "]",
-    "LBRACE": "{",
-    "RBRACE": "}",
     "COMMA": "a comma",
-    "COLON": ":",
-    "DOT": ".",
-    "STAR": "*",
-    "AT": "@",
-    "EQUALS": "=",
     "TAG_OPEN": "an element",
-    "TAG_CLOSE": ">",
     "END_OPEN": "an end tag",
-    "EMPTY_CLOSE": "/>",
     "DQUOTE": "a quoted value",
     "SQUOTE": "a quoted value",
     "TEXT": "text",
     "DQUOTED": "text",
     "SQUOTED": "text",
     "$END": "the end of the query",
-    "MINUS": "-",
-    "PLUS": "+",
-    "SLASH": "/",
-    "PERCENT": "%",
     "SIDE": "$",
-    "ASSIGN": ":=",
     "ATTRIBUTE": "a name",
     "DURATION": "a window",
     "INF": "a window",
     "PERCENTAGE": "a number",
     "VARIABLE": "a name",
-    "TILDE": "~",
-    "BANG": "!",
-    "BAR": "|",
     "CURRENT": "i",
     "PREVIOUS": "i-1",
     "LAST": "v.LEN",
     "EARLIER": "..i-1",
 }
+"""What a terminal is called that is no sign, or not called as it is written."""
+
 _ONE_UNIT = "a window has one number and one unit"
 _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
@@ -477,10 +459,16 @@ FAR = 200
 _EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "pattern": _PATTERN_RULES}
 
 
-def explain_syntax_error(
-    error: UnexpectedInput, text: str, start: int, lines: Lines, kind: SyntaxKind = "xscl"
-) -> Problem:
-    """The problem where the parser stopped in the `text` of a statement, which begins at `start` in its script."""
+def explain_syntax_error(text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
+    """The problem of a statement that its grammar does not accept. Its `text` begins at `start` in its script."""
+    try:
+        lark_of(kind).parse(text)
+    except UnexpectedInput as error:
+        return _explained(error, text, start, lines, kind)
+    raise AssertionError(f"Lark accepts what its tables reject: {text}")
+
+
+def _explained(error: UnexpectedInput, text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
     if isinstance(error, UnexpectedToken):
         expected, ended = set(error.accepts), error.token.type == "$END"
     else:
@@ -499,7 +487,7 @@ def explain_syntax_error(
             or _known_mistake(_DOCUMENT_RULES, before, behind, at, expected)
             or misplaced_word(before, behind, at, expected)
         )
-    problem = problem or _keyword_problem(behind, at, expected, kind) or _plain_problem(behind, at, expected)
+    problem = problem or _keyword_problem(behind, at, expected, kind) or _plain_problem(behind, at, expected, kind)
     return problem.moved(start)
 
 
@@ -619,9 +607,10 @@ def _keyword_problem(behind: str, at: int, expected: set[str], kind: SyntaxKind)
     return Problem(message, Span(at, at + len(found[0])), f"choose another name (behind {where} any name will do)")
 
 
-def _plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
+def _plain_problem(behind: str, at: int, expected: set[str], kind: SyntaxKind) -> Problem:
     found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
     message = f"unexpected {found[0]}" if found else "the query ends too early"
-    words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})
+    signs = {one.name: one.pattern.value for one in lark_of(kind).terminals if isinstance(one.pattern, PatternStr)}
+    words = sorted({_WORDS.get(name) or signs.get(name, name) for name in expected} - {"text"})
     hint = f"expected {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"expected {''.join(words)}"
     return Problem(message, Span(at, at + (len(found[0]) if found else 0)), hint)

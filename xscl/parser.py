@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from functools import cache, cached_property, partial
 
-from lark import UnexpectedInput
-
 from common.tools import track_progress
 from xscl.advice import explain_syntax_error, variable_of_event
 from xscl.algebra.values import Span
@@ -19,7 +17,7 @@ from xscl.check_events import check_events
 from xscl.check_expressions import blocks
 from xscl.event_forms import too_deep
 from xscl.event_lower import made_of
-from xscl.lalr import Unparsable, lark_of, parser_of
+from xscl.lalr import Unparsable, parser_of
 from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import KnownTrees
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script
@@ -106,21 +104,12 @@ def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, 
         # With our builders the result is what the start rule reduces to.
         node: _Tree = parser_of(kind).parse(parsed, start, end, reuse=reuse and kind == "xscl")
     except Unparsable:
-        raise _explained(text, span.start, lines, kind) from None
+        raise explain_syntax_error(text, span.start, lines, kind) from None
     except Problem as problem:
         if reuse and kind == "xscl":  # its place may be one in another filter
             return parse_statement(script, kind, span, lines)
         raise problem.moved(span.start - start) from None
     return _placed(node, span)
-
-
-def _explained(text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
-    """The syntax error of a statement that the tables reject."""
-    try:
-        lark_of(kind).parse(text)
-    except UnexpectedInput as error:
-        return explain_syntax_error(error, text, start, lines, kind)
-    raise AssertionError(f"Lark accepts what its tables reject: {text}")
 
 
 # A quote behind a name is a prime. Behind a keyword it opens a string, which stays part of the skeleton.
