@@ -234,7 +234,7 @@ def test_a_reluctant_regular_expression_finds_the_same() -> None:
 
 def assigned_later(char: str) -> bool:
     """Whether Python's Unicode does not know the character yet."""
-    return regex.has(regex.property_charset("Cn") or regex.NONE, ord(char))
+    return any(first <= ord(char) <= last for first, last in regex.property_charset("Cn") or ())
 
 
 SETS = [rf"\{letter}" for letter in "sdwic"]

@@ -103,11 +103,6 @@ def difference(chars: CharSet, without: CharSet) -> CharSet:
     return complement(union((complement(chars), without)))
 
 
-def has(chars: CharSet, code: int) -> bool:
-    place = bisect_right(chars, (code, LAST)) - 1
-    return place >= 0 and code <= chars[place][1]
-
-
 @lru_cache(maxsize=64)
 def escape_charset(letter: str) -> CharSet | None:
     r"""The set that a letter after a backslash stands for, such as `d` in `\d`; None for other letters."""
