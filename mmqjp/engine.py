@@ -29,7 +29,7 @@ from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
-from mmqjp.documents.admission import EvaluatedBatch, EvaluatedRows, warn_of
+from mmqjp.documents.admission import EvaluatedDocuments, EvaluatedRows, warn_of
 from mmqjp.documents.record import Records
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks
 from mmqjp.process import gc_paused
@@ -316,7 +316,7 @@ class CoreEngine:
         self,
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata | MetadataOf = NO_METADATA,
-        evaluated: EvaluatedBatch | None = None,
+        evaluated: EvaluatedDocuments | None = None,
         *,
         lasts: bool | None = None,
     ) -> Outputs:
@@ -445,7 +445,7 @@ class Session(CoreEngine):
         self,
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata | MetadataOf = NO_METADATA,
-        evaluated: EvaluatedBatch | None = None,
+        evaluated: EvaluatedDocuments | None = None,
     ) -> Outputs:
         """As in `Engine`; commits `metadata` with the batch, a function if it depends on refused documents. `evaluated`
         comes from `Session.evaluate`; queries must not have changed since."""

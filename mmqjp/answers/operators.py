@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -22,13 +22,13 @@ from join_stage.store.protocol import TableStore
 from join_stage.tables import flatten_edges
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
-from mmqjp.answers.quota import NEVER, EqualTimeBudget, Share, SharedAccount
+from mmqjp.answers.quota import EqualTimeBudget, Share, SharedAccount
 from mmqjp.answers.usage import Accounts, Cutoff, Payers
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record
 from mmqjp.documents.watermarks import Progress
 from mmqjp.queries.forms import Form, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
-from mmqjp.queries.registry import KnownQueries, Registry, behind
+from mmqjp.queries.registry import Registry, behind
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.tables.schema import TableRows, ToldRow, hidden_tuples, told_among
 from templates.witness import R_GROUP, Witnesses
@@ -256,11 +256,6 @@ def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> Bound
     return BoundValue(record, node, term.functions)
 
 
-OnMatch = Callable[[RowPart, StepContext, Match, Inputs], Sequence[Expanded]]
-"""Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their accounts;
-a node over its quota gets nothing."""
-
-
 class QuotaExceeded(Exception):
     """Queries exceeded their quotas; rerun the step with `cutoffs`, by qid. Never leaves `mmqjp.answers`."""
 
@@ -284,39 +279,6 @@ class StepResult:
     answers: list[Answer]
     members: Mapping[str, Members]
     pauses: list[Pause]
-
-
-class Expansion:
-    """Expands a step's matches to the plan nodes that subscribe to their rows."""
-
-    def __init__(self, queries: KnownQueries, records: StoredRecords, on_match: OnMatch, context: StepContext) -> None:
-        self._queries, self._records, self._on_match, self._context = queries, records, on_match, context
-
-    def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
-        for match in matches:
-            inputs = Inputs([self._records[docid] for docid in match.docids])
-            found: list[Expanded] = []
-            for part in self._queries.parts_of_row(match.row):
-                found += self._on_match(part, self._context, match, inputs)
-            yield inputs, found
-
-    def closed(self, rows: Iterable[int]) -> dict[int, int]:
-        """Maps rows of R_T to the arrival from which no plan node needs their matches; omits rows without one."""
-        accounts = self._context.accounts
-        if not accounts.is_limited():
-            return {}
-        closed = {row: max(map(accounts.cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
-        return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
-
-    def looking(self, row: int) -> list[EqualTimeBudget] | None:
-        """Returns the budgets for examining equal-time pairs, of all parts of a row that do; None if the row has other
-        uses, or a budget is unlimited so far."""
-        parts = self._queries.parts_of_row(row)
-        if any(part.op != "FOLLOWED BY" for part in parts):
-            return None
-        found = map(self._context.accounts.looking, parts)
-        looking = [one for one in found if one is not None]
-        return looking if all(one.is_limited for one in looking) else None
 
 
 def stored_matches(

@@ -27,7 +27,6 @@ from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_querie
 from mmqjp.answers.matches import Match, as_batch
 from mmqjp.answers.operators import (
     Expanded,
-    Expansion,
     Pause,
     QuotaExceeded,
     StepContext,
@@ -42,7 +41,7 @@ from mmqjp.answers.output import Answer
 from mmqjp.answers.query_operators import InnerJoinOperator, MatchReader, QueryOperator, StoredTies
 from mmqjp.answers.quota import Arrivals
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
-from mmqjp.documents.admission import Admission, EvaluatedBatch
+from mmqjp.documents.admission import Admission, EvaluatedDocuments
 from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
 from mmqjp.process import gc_paused
@@ -294,8 +293,7 @@ class Pipeline:
             raise next(iter(failed.values()))
 
     def _reader(self, context: StepContext) -> MatchReader:
-        expansion = Expansion(self._registry, self._records, self._on_match, context)
-        return MatchReader(expansion, self._records, self._arrivals, self._registry.template_of, self.outbox)
+        return MatchReader(self._registry, self._records, self._on_match, context, self._arrivals, self.outbox)
 
     def _on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         operator: AbsenceOperator | QueryOperator | InnerJoinOperator = self.absences
@@ -477,7 +475,7 @@ class Batches:
         self,
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata | MetadataOf,
-        evaluated: EvaluatedBatch | None,
+        evaluated: EvaluatedDocuments | None,
         *,
         lasts: bool | None = None,
     ) -> BatchResult:
@@ -527,7 +525,7 @@ class Batches:
         return {query.name: reason for query, reason in active.items()}
 
     def _failure(
-        self, documents: list[Document | Reject], evaluated: EvaluatedBatch | None, lasts: bool | None
+        self, documents: list[Document | Reject], evaluated: EvaluatedDocuments | None, lasts: bool | None
     ) -> Exception | None:
         """Returns the error of a batch that is rolled back in any case."""
         try:
@@ -542,7 +540,7 @@ class Batches:
         self,
         documents: list[Document | Reject],
         metadata: CommitMetadata | MetadataOf,
-        evaluated: EvaluatedBatch | None,
+        evaluated: EvaluatedDocuments | None,
         lasts: bool | None,
         *,
         is_trial: bool = False,

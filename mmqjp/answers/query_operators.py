@@ -17,21 +17,14 @@ import pyarrow as pa
 from common.limits import Quota
 from join_stage.protocol import Matches
 from mmqjp.answers.matches import JointBinding, Match, match_rows, matches_in
-from mmqjp.answers.operators import (
-    Expanded,
-    Expansion,
-    PutOff,
-    StepContext,
-    as_published,
-    is_in_order,
-    once_key,
-    value_of,
-)
+from mmqjp.answers.operators import Expanded, PutOff, StepContext, as_published, is_in_order, once_key, value_of
 from mmqjp.answers.output import Answer, BoundValue, body
 from mmqjp.answers.quota import (
     MOST_STEPS,
+    NEVER,
     XML_CHARACTERS_PER_STEP,
     Arrivals,
+    EqualTimeBudget,
     OutOfSteps,
     Share,
     SharedAccount,
@@ -58,18 +51,26 @@ class MatchLog(Protocol):
         """Appends rows of `match_rows`, numbered from `next_match`."""
 
 
+OnMatch = Callable[[RowPart, StepContext, Match, Inputs], Sequence[Expanded]]
+"""Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their accounts;
+a node over its quota gets nothing."""
+
+
 class MatchReader:
+    """Expands a step's matches to the plan nodes that subscribe to their rows."""
+
     def __init__(
         self,
-        expansion: Expansion,
+        queries: KnownQueries,
         records: StoredRecords,
+        on_match: OnMatch,
+        context: StepContext,
         arrivals: Arrivals,
-        template_of: Callable[[int], int],
         log: MatchLog,
     ) -> None:
-        """`arrivals` has the step's documents; `template_of` maps rows of R_T to templates."""
-        self._expansion, self._records, self._arrivals = expansion, records, arrivals
-        self._template_of, self._log = template_of, log
+        """`arrivals` has the step's documents."""
+        self._queries, self._records, self._on_match, self._context = queries, records, on_match, context
+        self._arrivals, self._log = arrivals, log
 
     def read(self, matches: Matches, answers: list[Answer]) -> list[Record]:
         """Expands matches: appends to `answers`, logs the matches, returns the published documents."""
@@ -79,7 +80,7 @@ class MatchReader:
         return published
 
     def read_chunk(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
-        closed = self._expansion.closed(chunk["qid"].unique().to_pylist())
+        closed = self._closed(chunk["qid"].unique().to_pylist())
         open_ones = self._arrivals.before(chunk, closed) if closed else chunk
         if not open_ones.num_rows:
             return []
@@ -88,9 +89,7 @@ class MatchReader:
 
     def _without_spent(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         qids = chunk["qid"].to_numpy()
-        bounds = {
-            row: looking for row in np.unique(qids).tolist() if (looking := self._expansion.looking(row)) is not None
-        }
+        bounds = {row: looking for row in np.unique(qids).tolist() if (looking := self._looking(row)) is not None}
         among = np.isin(qids, list(bounds))
         if not among.any():
             return chunk
@@ -115,7 +114,33 @@ class MatchReader:
         matches = matches_in(chunk)
         self._records.load(docid for match in matches for docid in match.docids)
 
-        return self.note(self._expansion.expand(matches), chunk, answers)
+        return self.note(self._expand(matches), chunk, answers)
+
+    def _expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
+        for match in matches:
+            inputs = Inputs([self._records[docid] for docid in match.docids])
+            found: list[Expanded] = []
+            for part in self._queries.parts_of_row(match.row):
+                found += self._on_match(part, self._context, match, inputs)
+            yield inputs, found
+
+    def _closed(self, rows: Iterable[int]) -> dict[int, int]:
+        """Maps rows of R_T to the arrival from which no plan node needs their matches; omits rows without one."""
+        accounts = self._context.accounts
+        if not accounts.is_limited():
+            return {}
+        closed = {row: max(map(accounts.cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
+        return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
+
+    def _looking(self, row: int) -> list[EqualTimeBudget] | None:
+        """Returns the budgets for examining equal-time pairs, of all parts of a row that do; None if the row has other
+        uses, or a budget is unlimited so far."""
+        parts = self._queries.parts_of_row(row)
+        if any(part.op != "FOLLOWED BY" for part in parts):
+            return None
+        found = map(self._context.accounts.looking, parts)
+        looking = [one for one in found if one is not None]
+        return looking if all(one.is_limited for one in looking) else None
 
     def note(
         self,
@@ -143,7 +168,7 @@ class MatchReader:
                 times.append((interval.t0, interval.t1))
         if places:
             rows = chunk.take(pa.array(places))
-            self._log.save_matches(match_rows(rows, times, self._log.next_match, self._template_of))
+            self._log.save_matches(match_rows(rows, times, self._log.next_match, self._queries.template_of))
         return published
 
 

@@ -36,7 +36,7 @@ from join_stage.spark.tasks import SpreadMatches, as_stream, task_attempt
 from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
 from join_stage.store.spark.session import telling_loss
 from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, by_answer, count_recipients
-from mmqjp.answers.operators import Expansion, StepContext
+from mmqjp.answers.operators import StepContext
 from mmqjp.answers.output import Answer
 from mmqjp.answers.query_operators import MATCH_CHUNK, MatchReader, QueryOperator
 from mmqjp.answers.quota import Arrivals, Book
@@ -296,8 +296,7 @@ def answer_slice(
     for place in range(first.number):
         arrivals.add(first.docid + place, first.arrival + place)
     operator = QueryOperator(queries, records, step.quota)
-    expansion = Expansion(queries, records, operator.on_match, context)
-    reader = MatchReader(expansion, records, arrivals, queries.template_of, log)
+    reader = MatchReader(queries, records, operator.on_match, context, arrivals, log)
     answers: list[Answer] = []
     rest: list[pa.RecordBatch] = []
     for chunk in matches.to_batches(MATCH_CHUNK):

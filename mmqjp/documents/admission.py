@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,16 +55,6 @@ def batches(
 _LOG = logging.getLogger("mmqjp")
 
 
-class EvaluatedBatch(Protocol):
-    """Stage 1 results of a batch evaluated elsewhere, by index in the batch."""
-
-    def read(self, index: int) -> str | DocumentError:
-        """Returns a document's text, or why it could not be parsed."""
-
-    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
-        """Returns these documents' witnesses, with consecutive docids from `first_docid`; None if a pattern failed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """Result of admission: accepted `records`, not numbered yet, with parallel batch `indexes`; `dead_letters` with the
@@ -103,7 +93,7 @@ class Admission:
         self._now = now
         self._max_document, self._max_nodes = max_document, max_nodes
 
-    def admit(self, documents: Iterable[Document | Reject], evaluated: EvaluatedBatch | None = None) -> Admitted:
+    def admit(self, documents: Iterable[Document | Reject], evaluated: EvaluatedDocuments | None = None) -> Admitted:
         """Splits a batch. With `evaluated`, documents were parsed, and oversized ones refused, elsewhere."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
@@ -135,7 +125,7 @@ class Admission:
         items: Iterable[Document | Reject],
         keys: Iterable[DocumentKey],
         met: Container[DocumentKey],
-        evaluated: EvaluatedBatch | None,
+        evaluated: EvaluatedDocuments | None,
     ) -> dict[int, ParsedDocument | str | DocumentError]:
         read: dict[int, ParsedDocument | str | DocumentError] = {}
         waiting: dict[int, Document] = {}
@@ -217,15 +207,19 @@ class EvaluatedRows:
 
 
 class EvaluatedDocuments:
+    """Stage 1 results of a batch evaluated on executors, by index in the batch."""
+
     def __init__(self, stage: SparkStage, rows: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> None:
         self._stage, self._rows, self._groups = stage, rows, groups
         self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()
 
     def read(self, index: int) -> str | DocumentError:
+        """Returns a document's text, or why it could not be parsed."""
         text = self._texts[index]
         return DocumentError(self._errors[index]) if text is None else text
 
     def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
+        """Returns these documents' witnesses, with consecutive docids from `first_docid`; None if a pattern failed."""
         chosen = self._rows.take(pa.array(indexes, pa.int64()))
         if pc.any(chosen["failed"]).as_py():
             return None

@@ -23,7 +23,7 @@ from feeds.readers import Offset, Positions
 from feeds.tail import ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
-from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedBatch
+from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedDocuments
 from mmqjp.engine import Session
 from mmqjp.service.log import InputBacklog, Log, progress
 from mmqjp.service.spool import Spool, is_command
@@ -48,7 +48,7 @@ class ReadBatch:
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
-    evaluated: EvaluatedBatch | None = None
+    evaluated: EvaluatedDocuments | None = None
     seconds: float = 0.0
 
     @classmethod
