@@ -5,6 +5,7 @@ introspection."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,7 @@ from mmqjp.tables.schema import (
     CommitMetadata,
     MetadataOf,
     Owed,
+    added_at,
     committed_between,
     first_committed_from,
     first_seq,
@@ -167,23 +169,19 @@ class CoreEngine:
             self._ownership = Ownership(directory, now)
         elif directory is not None and stored_engine(directory) == DUCKDB:  # Spark's files stay while they are read
             self._ownership = ReadLock(directory)
-        try:
+        with ExitStack() as opened:
+            opened.callback(self._release_lock)
             self._store = self._open_store(session, directory, plan, cache_bytes, read_only)
-        except BaseException:
-            self._release_lock()
-            raise
-        try:
+            opened.callback(self._store.close)
             ledger = Ledger(self._store, now)
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
-            stage1 = _stage1(session, self._store, limits, max_nodes)
-            timing = Timing(lateness, idle_after, max_ahead, settle)
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
             self._batches = Batches(
                 self._store,
                 ledger,
-                stage1,
-                timing,
+                _stage1(session, self._store, limits, max_nodes),
+                Timing(lateness, idle_after, max_ahead, settle),
                 quota,
                 max_document,
                 max_nodes,
@@ -191,10 +189,7 @@ class CoreEngine:
                 has_executors=on_spark,
                 make_kernel=kernels(patterns, session, quota),
             )
-        except BaseException:
-            self._store.close()
-            self._release_lock()
-            raise
+            opened.pop_all()
         self._counters = Counters()
         self._paused = self._batches.set_aside(read_only=read_only)
         self._last_dead_letters: list[dict[str, Any]] = []
@@ -432,7 +427,7 @@ class Session(CoreEngine):
         return self._batches.pipeline.ties.at_least(self.registry.subscriptions.values(), here=here)
 
     def added_at(self, qid: int) -> int:
-        return self._batches.stored_queries.added_at(qid)
+        return added_at(self._store, qid)
 
     def take_paused(self) -> dict[str, str]:
         """Returns and clears the queries paused for their quota since the last call: reasons by name."""

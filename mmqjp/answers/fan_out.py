@@ -516,7 +516,8 @@ ANSWERS_AT_A_TIME, EARLIER_AT_A_TIME = 20_000, 10_000
 
 def stored_chunks(store: TableStore, after: int) -> Iterator[Chunk]:
     end = store.highest("earlier_outputs", "seq") + 1
-    for low in range(max(after + 1, _first_earlier(store)), end, EARLIER_AT_A_TIME) if after + 1 < end else ():
+    first = max(after + 1, schema.lowest(store, "earlier_outputs", "seq") or 0) if after + 1 < end else end
+    for low in range(first, end, EARLIER_AT_A_TIME):
         rows = schema.earlier_outputs_between(store, low, low + EARLIER_AT_A_TIME)
         yield ListedOutputs(list(outputs_in(rows)))
     batches = schema.batches_after(store, after)
@@ -571,11 +572,6 @@ def outputs_in(rows: pa.Table) -> Iterator[Output]:
 
 
 _COLUMNS = ("query", "t0", "t1", "documents", "streams", "nodes", "xml", "id", "seq")
-
-
-def _first_earlier(store: TableStore) -> int:
-    first = schema.lowest(store, "earlier_outputs", "seq")
-    return 0 if first is None else first
 
 
 def _fan_out(store: TableStore, rows: pa.Table, first: int, last: int, *, by_time: bool = False) -> FanOut:

@@ -45,7 +45,7 @@ from mmqjp.documents.admission import Admission, EvaluatedDocuments
 from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
 from mmqjp.process import gc_paused
-from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill
+from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill, no_action
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import Members, Owner, Subscription, UnreadableQuery
@@ -623,19 +623,6 @@ class Batches:
         """Registers a script's queries. Returns their names, the backfill's number of outputs, and the paused queries'
         reasons by name. `backfill` first answers the new queries over stored documents. In live use, logs queries that
         wait without end."""
-        if backfill:
-            subscribed = self._subscribe_with_backfill(script, mode, metadata_for)
-        else:
-            with self.whole():
-                subscribed = self.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
-        if self.watermarks.timing.idle_after is not None:
-            warn_of_waiting(subscribed[0], self.pipeline.absences.never_decided())
-        return subscribed
-
-    def _subscribe_with_backfill(
-        self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor
-    ) -> tuple[list[str], int, dict[str, str]]:
-        """Reruns the backfill with cutoffs until no query exceeds its quota."""
         cutoffs: dict[int, Cutoff] = {}
         pauses: list[Pause] = []
         count = 0
@@ -643,7 +630,7 @@ class Batches:
         def greatest() -> Mapping[str, int]:
             return latest_stream_times(self.store, self.ledger)
 
-        def backfill(subscriptions: list[Subscription]) -> None:
+        def answer_stored(subscriptions: list[Subscription]) -> None:
             nonlocal count
             if not subscriptions:
                 return
@@ -657,13 +644,16 @@ class Batches:
             self.ledger.save_batch(taken_at, 0, 0, count)
             self.state.save_reach()
 
-        while True:
+        since, within = (-1, answer_stored) if backfill else (None, no_action)
+        while True:  # until no query exceeds its quota
             try:
                 with self.whole():
-                    names = self.changes.subscribe(script, mode, since=-1, metadata_for=metadata_for, within=backfill)
+                    names = self.changes.subscribe(script, mode, since=since, metadata_for=metadata_for, within=within)
                 break
             except QuotaExceeded as exceeded:
                 cutoffs |= exceeded.cutoffs
+        if self.watermarks.timing.idle_after is not None:
+            warn_of_waiting(names, self.pipeline.absences.never_decided())
         return names, count, self._set_paused(pauses)
 
     def _save_pauses(self, pauses: Sequence[Pause]) -> None:

@@ -152,13 +152,6 @@ class Progress:
                 times.append(record.t1)
                 self._arrivals.setdefault(record.stream, []).append(record.arrival)
 
-    def reached(self, stream: str, time: int) -> int:
-        """Returns the arrival at which a stream reached a time in microseconds; `first` if it was there before or
-        followed the clock."""
-        times = self._times.get(stream, ())
-        place = bisect_left(times, time)
-        return self._arrivals[stream][place] if place < len(times) else self.first
-
     def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
         """Returns the arrival at which the least watermark of some external streams reached a time. `watermarks` are
         those before the batch."""
@@ -167,6 +160,7 @@ class Progress:
             if stream == EVENT_TIME:
                 return self.last
             time = watermark + (lateness_of(watermarks.timing.lateness, stream) or 0)
-            if watermarks.greatest.get(stream, EARLIEST) < time:
-                found = max(found, self.reached(stream, time))
+            place = bisect_left(times := self._times.get(stream, ()), time)
+            if place < len(times) and watermarks.greatest.get(stream, EARLIEST) < time:
+                found = max(found, self._arrivals[stream][place])
         return found

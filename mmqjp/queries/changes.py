@@ -71,7 +71,7 @@ class DefinitionChanges:
         return set(reachable([one.name for one in self.removed], lambda name: published.get(name, ())))
 
 
-def events_read(
+def visible_events(
     script: Script, registry: Registry, event_time: EventTime, *, backfills: bool
 ) -> tuple[int, dict[str, Schema]]:
     """Returns the time after which a script's event queries see events (all, if it `backfills` them over stored
@@ -385,7 +385,7 @@ class QueryChanges:
         counts as different.
         """
         last = self._ledger.next_docid - 1
-        events_since, schemas = events_read(script, self._registry, self._event_time, backfills=since is not None)
+        events_since, schemas = visible_events(script, self._registry, self._event_time, backfills=since is not None)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
         names: list[str] = []

@@ -34,7 +34,7 @@ from mmqjp.queries.model import (
     width_of,
 )
 from mmqjp.queries.registry import RegisteredDefinition, Registry
-from mmqjp.tables.schema import QUERY_TABLES, TableRows, added_at, removed_texts
+from mmqjp.tables.schema import QUERY_TABLES, TableRows, removed_texts
 from templates.catalog import Catalog, RowKey, SharedStep
 from templates.graph import Shape
 from xscl.algebra.trees import pattern_from_json, pattern_to_json
@@ -228,9 +228,6 @@ class StoredQueries:
         self._variables.clear()
         self._removed.clear()
         return names
-
-    def added_at(self, qid: int) -> int:
-        return added_at(self._store, qid)
 
     def removed(self, name: str) -> dict[str, CompiledQuery]:
         """Returns the removed queries of a name by form id, except those that this version cannot read."""
