@@ -85,7 +85,7 @@ class Telling:
     def __init__(self, registry: Registry, store: TableStore) -> None:
         self._registry, self._store = registry, store
 
-    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided = (frozenset(), frozenset())) -> ToldNow:
+    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided) -> ToldNow:
         """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`."""
         due = [(form, waiting.pop(form)) for form in self._due(waiting, undecided)]
         found = ToldNow()

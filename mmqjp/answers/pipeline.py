@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -92,13 +92,24 @@ class Pipeline:
         self._quota, self._telling, self._spread = quota, Telling(registry, store), spread
         self.patterns, self._event_output = patterns, EventOutput(registry, records, ledger)
         self._queries, self._inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
-        self.absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, self._queries, self._inner)
+        self._watermarks = watermarks
         self._usage = StoredUsage(store, ledger)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
         self._failed_patterns = FailedPatterns(registry)
         self.blamed: Mapping[Subscription, Exception] = {}
         """The queries whose patterns failed in the last batch."""
+
+    @cached_property
+    def absences(self) -> AbsenceOperator:
+        return AbsenceOperator(
+            self._store, self._registry, self._records, self._ledger, self._watermarks, self._quota, self._queries,
+            self._inner,
+        )  # fmt: skip
+
+    @property
+    def _has_absences(self) -> bool:
+        return bool(self._registry.absent) or "absences" in self.__dict__
 
     # ------------------------------------------------------------ batches
 
@@ -166,7 +177,8 @@ class Pipeline:
     def _save(self, accounts: Accounts, *, stops: bool = False) -> None:
         """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document.
         `stops`: a publisher of events does."""
-        self.absences.save()
+        if self._has_absences:
+            self.absences.save()
         self.patterns.save(snapshot=stops)
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
@@ -179,10 +191,11 @@ class Pipeline:
         return rows_table([(r.id, r.stream, r.t0, why, r.xml.encode(), now) for r, why in late], DEAD_LETTERS)
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        return self.absences.is_due(greatest) or self.patterns.is_due(greatest, clock)
+        return (self._has_absences and self.absences.is_due(greatest)) or self.patterns.is_due(greatest, clock)
 
     def finish_batch(self, *, committed: bool) -> None:
-        self.absences.finish_batch(committed=committed)
+        if self._has_absences:
+            self.absences.finish_batch(committed=committed)
         self.patterns.finish_batch(committed=committed)
         if self._spread is not None:
             self._spread.discard()
@@ -296,9 +309,9 @@ class Pipeline:
         return MatchReader(self._registry, self._records, self._on_match, context, self._arrivals, self.outbox)
 
     def _on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        operator: AbsenceOperator | QueryOperator | InnerJoinOperator = self.absences
-        if part.op not in NEGATED:
-            operator = self._queries if isinstance(part.first.owner, Subscription) else self._inner
+        if part.op in NEGATED:
+            return self.absences.on_match(part, context, match, inputs)
+        operator = self._queries if isinstance(part.first.owner, Subscription) else self._inner
         return operator.on_match(part, context, match, inputs)
 
     def _settled(
@@ -313,13 +326,14 @@ class Pipeline:
         inputs."""
         answers: list[Answer] = []
         while True:
-            if found := list(self.absences.on_watermark(context, greatest)):
+            if self._has_absences and (found := list(self.absences.on_watermark(context, greatest))):
                 if decided := [(item, item.match) for item in found if item.match is not None]:
                     expanded = ((item.answer, [item]) for item, _ in decided)
                     reader.note(expanded, as_batch([match for _, match in decided]), answers)
                 documents = [document for item in found for document in item.documents]
             elif context.put_off:
-                told = self._telling.decide(context.put_off, self._ledger.batch, self.absences.undecided(greatest))
+                undecided = self.absences.undecided(greatest) if self._has_absences else (set(), set())
+                told = self._telling.decide(context.put_off, self._ledger.batch, undecided)
                 answers += told.answers
                 self.outbox.save_untold(told.untold)
                 documents = told.documents
@@ -652,7 +666,7 @@ class Batches:
                 break
             except QuotaExceeded as exceeded:
                 cutoffs |= exceeded.cutoffs
-        if self.watermarks.timing.idle_after is not None:
+        if self.registry.absent and self.watermarks.timing.idle_after is not None:
             warn_of_waiting(names, self.pipeline.absences.never_decided())
         return names, count, self._set_paused(pauses)
 
