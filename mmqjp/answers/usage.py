@@ -29,7 +29,7 @@ from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, publishers_behind
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import NO_FORM, UsageKey, drop_spent, save_spent, spent
+from mmqjp.tables.schema import NO_FORM, UsageKey, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000
 """Number of superseded rows at which the table is compacted."""
@@ -105,7 +105,7 @@ class StoredUsage:
         if not rewritten and written > USAGE_COMPACTED_AFTER:
             rewritten = written > USAGE_COMPACTED_AFTER + 2 * (len(before) + len(changed))
         if rewritten:
-            drop_spent(self._store, batch)
+            self._store.drop_before("spent", "batch", batch)
             changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
             before, written = {}, len(changed)
             self._known, self._before = {}, EarlierUsage()

@@ -28,7 +28,6 @@ from mmqjp.tables.schema import (
     document_rows,
     document_sizes,
     ids_between,
-    ids_of_dropped,
     known_ids,
     rows_table,
 )
@@ -284,7 +283,7 @@ class StoredIds:
         return self._sorted
 
     def _read(self) -> NDArray[np.int64]:
-        found = [_hashed(ids_of_dropped(self._store))]
+        found = [_hashed(self._store.read("dropped_ids", ["stream", "id"]))]
         end = self._store.highest("documents", "docid") + 1
         for first in range(0, end, READ_IDS):
             found.append(_hashed(ids_between(self._store, first, first + READ_IDS)))

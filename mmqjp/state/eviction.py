@@ -23,11 +23,11 @@ from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import (
+    DELIVERY_TABLES,
     CommitMetadata,
     Owed,
     compact_offsets,
     compact_settings,
-    drop_deliveries,
     drop_told_by_removed,
     join_gaps,
     row_count,
@@ -279,8 +279,8 @@ def prune(
     join_gaps(store)
     if keep is None:
         return None
-    store.drop_before("dead_letters", "noted_at", now - keep)
-    drop_deliveries(store, now - keep)
+    for table in ("dead_letters", *DELIVERY_TABLES):
+        store.drop_before(table, "noted_at", now - keep)
     store.drop_before("batches", "committed_at", now - keep if owed is None else min(now - keep, owed.committed_at))
     if horizon <= EARLIEST:
         return None

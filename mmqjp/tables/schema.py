@@ -328,10 +328,6 @@ def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
     return store.select(f"SELECT stream, id FROM documents WHERE {condition}")
 
 
-def ids_of_dropped(store: TableStore) -> pa.Table:
-    return store.read("dropped_ids", ["stream", "id"])
-
-
 def latest_document_times(store: TableStore) -> dict[str, int]:
     sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
     found = store.select(sql)
@@ -536,11 +532,6 @@ def save_deliveries(store: TableStore, gaps: Sequence[GapRow], undelivered: Sequ
     TableRows(store).append("undelivered", [astuple(row) for row in undelivered])
 
 
-def drop_deliveries(store: TableStore, before: int) -> None:
-    for table in DELIVERY_TABLES:
-        store.drop_before(table, "noted_at", before)
-
-
 def join_gaps(store: TableStore) -> None:
     """Merges a sink's consecutive gaps, in a batch, if there are many rows, as for an unreachable receiver. The result
     has the time of its last part."""
@@ -653,10 +644,6 @@ def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]]
     TableRows(store).append(
         "spent", [(owner, arrival, outputs, work, batch, *key) for (owner, *key), arrival, outputs, work in rows]
     )
-
-
-def drop_spent(store: TableStore, batch: int) -> None:
-    store.drop_before("spent", "batch", batch)
 
 
 TABLES = (
