@@ -31,10 +31,10 @@ from mmqjp.answers.events_run import (
     events_of,
     ids_of,
 )
-from mmqjp.answers.operators import Pause
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
+from mmqjp.queries.model import Pause
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger

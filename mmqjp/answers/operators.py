@@ -27,7 +27,7 @@ from mmqjp.answers.usage import Accounts, Cutoff, Payers
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record
 from mmqjp.documents.watermarks import Progress
 from mmqjp.queries.forms import Form, RowPart, TargetGroup
-from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
+from mmqjp.queries.model import HiddenStream, Members, Owner, Pause, Subscription
 from mmqjp.queries.registry import Registry, behind
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.tables.schema import TableRows, ToldRow, hidden_tuples, told_among
@@ -262,16 +262,6 @@ class QuotaExceeded(Exception):
     def __init__(self, cutoffs: dict[int, Cutoff]) -> None:
         super().__init__(f"{len(cutoffs)} queries exceeded a bound")
         self.cutoffs = cutoffs
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A query that a step paused: the last document it sees, the arrival from which it gets nothing, and the reason."""
-
-    query: Subscription
-    docid: int
-    arrival: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_querie
 from mmqjp.answers.matches import Match, as_batch
 from mmqjp.answers.operators import (
     Expanded,
-    Pause,
     QuotaExceeded,
     StepContext,
     StepResult,
@@ -48,7 +47,7 @@ from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill, no_action
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.forms import RowPart
-from mmqjp.queries.model import Members, Owner, Subscription, UnreadableQuery
+from mmqjp.queries.model import Members, Owner, Pause, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import Eviction, JoinState, arriving, prune, prune_offsets
@@ -577,7 +576,7 @@ class Batches:
             answered = self.pipeline.answer(admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts)
             late = self.pipeline.late_for_patterns(taken_at)
             self.records.flush()
-            self._save_pauses(answered.pauses)
+            self.changes.save_pauses(answered.pauses)
             self.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
@@ -595,7 +594,7 @@ class Batches:
             dead.to_pylist() if len(dead) else [],
             len(admitted.records),
             admitted.duplicates,
-            self._set_paused(answered.pauses),
+            self.changes.apply(answered.pauses),
         )
 
     def pass_time(self) -> BatchResult | None:
@@ -653,7 +652,7 @@ class Batches:
             answered = self.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
             pauses[:] = answered.pauses
             self.records.flush()
-            self._save_pauses(pauses)
+            self.changes.save_pauses(pauses)
             count = len(self.outbox.save_answers(answered.answers, answered.members))
             self.ledger.save_batch(taken_at, 0, 0, count)
             self.state.save_reach()
@@ -668,18 +667,7 @@ class Batches:
                 cutoffs |= exceeded.cutoffs
         if self.registry.absent and self.watermarks.timing.idle_after is not None:
             warn_of_waiting(names, self.pipeline.absences.never_decided())
-        return names, count, self._set_paused(pauses)
-
-    def _save_pauses(self, pauses: Sequence[Pause]) -> None:
-        if pauses:
-            rows = [(one.query.qid, one.docid, one.reason, one.arrival) for one in pauses]
-            self.changes.save_pauses(rows)
-
-    def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
-        for pause in pauses:
-            self.registry.deactivate(pause.query)
-            pause.query.pause(pause.docid, pause.reason)
-        return {pause.query.name: pause.reason for pause in pauses}
+        return names, count, self.changes.apply(pauses)
 
     # ------------------------------------------------------------ maintenance
 

@@ -20,7 +20,7 @@ from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text
-from mmqjp.queries.model import Subscription, generated_name_number
+from mmqjp.queries.model import Pause, Subscription, generated_name_number
 from mmqjp.queries.registry import (
     EventForm,
     Publisher,
@@ -266,9 +266,22 @@ class QueryChanges:
                 registry.deactivate(subscription)
         self._highest_number = max(map(generated_name_number, stored.take_names()), default=0)
 
-    def save_pauses(self, pauses: Sequence[tuple[int, int, str | None, int]]) -> None:
-        """Writes pauses, within a batch, as `StoredQueries.save_pauses` does."""
-        self._stored.save_pauses(pauses, self._now(), self._ledger.batch)
+    def save_pauses(self, pauses: Iterable[Pause]) -> None:
+        """Writes pauses and resumptions, within a batch."""
+        self._stored.save_pauses(list(pauses), self._now(), self._ledger.batch)
+
+    def apply(self, pauses: Iterable[Pause]) -> dict[str, str]:
+        """Pauses and resumes queries, after the commit. Returns the reasons by name."""
+        reasons = {}
+        for one in pauses:
+            if one.reason is None:
+                one.query.resume(one.docid, self._ledger.batch)
+                self._registry.activate(one.query)
+            else:
+                self._registry.deactivate(one.query)
+                one.query.pause(one.docid, one.reason)
+                reasons[one.query.name] = one.reason
+        return reasons
 
     def subscribe(
         self,
@@ -361,19 +374,13 @@ class QueryChanges:
         """Pauses queries for reasons, or resumes those without one."""
         behind = streams_behind(reasons, self._registry)
         last = {False: self._ledger.next_docid - 1, True: self._event_time(behind)}  # of documents, and of events
+        pauses = [Pause(query, last[query.is_events], NO_ARRIVAL, reason) for query, reason in reasons.items()]
         with whole_batch(self._store):
             if None in reasons.values():
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
-            self.save_pauses([(query.qid, last[query.is_events], why, NO_ARRIVAL) for query, why in reasons.items()])
+            self.save_pauses(pauses)
             self._ledger.save_metadata(metadata_for(names))
-        for query, reason in reasons.items():
-            at = last[query.is_events]
-            if reason is None:
-                query.resume(at, self._ledger.batch)
-                self._registry.activate(query)
-            else:
-                self._registry.deactivate(query)
-                query.pause(at, reason)
+        self.apply(pauses)
 
     def _diff(
         self, script: Script, mode: SubscribeMode, since: int | None, others: Collection[str]

@@ -400,6 +400,17 @@ class Subscription:
         return (self.name if self.publishes else None), self.text
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A query that is paused for a reason, or resumed if that is None: the last document before, and the arrival from
+    which a paused query gets nothing of the batch."""
+
+    query: Subscription
+    docid: int
+    arrival: int
+    reason: str | None
+
+
 @dataclass(eq=False)
 class HiddenStream:
     """The hidden stream of an inner join.

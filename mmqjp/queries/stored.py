@@ -27,6 +27,7 @@ from mmqjp.queries.model import (
     CANNOT_READ,
     HasNormalForm,
     Owner,
+    Pause,
     StoredTarget,
     Subscription,
     UnreadableQuery,
@@ -280,11 +281,12 @@ class StoredQueries:
         self._rows.append("removed_queries", [(s.qid, now) for s in gone])
         self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.paused is None])
 
-    def save_pauses(self, pauses: Sequence[tuple[int, int, str | None, int]], now: int, batch: int) -> None:
-        """Writes, in a batch, that queries are paused after a document for a reason, or resumed if it is None. Each has
-        its qid, docid, reason, and the arrival before which a paused query still gets this batch's answers."""
-        self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid, docid, reason, _ in pauses])
-        self._rows.append("memberships", [(qid, batch, int(reason is None), until) for qid, _, reason, until in pauses])
+    def save_pauses(self, pauses: Sequence[Pause], now: int, batch: int) -> None:
+        """Writes, in a batch, pauses and resumptions; until its arrival a paused query still gets this batch's
+        answers."""
+        self._rows.append("pauses", [(one.query.qid, one.docid, one.reason, now, batch) for one in pauses])
+        members = [(one.query.qid, batch, int(one.reason is None), one.arrival) for one in pauses]
+        self._rows.append("memberships", members)
 
     def _save_placements(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
         def rows(owner: Owner, window: int | None) -> _Rows:
