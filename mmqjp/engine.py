@@ -51,17 +51,7 @@ from mmqjp.state.choice import (
 )
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import (
-    NO_METADATA,
-    CommitMetadata,
-    MetadataOf,
-    Owed,
-    added_at,
-    committed_between,
-    first_committed_from,
-    first_seq,
-    waiting_after,
-)
+from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf, Owed, added_at
 from templates.catalog import Catalog
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
@@ -371,6 +361,13 @@ class NotOnSpark(InputError, TypeError):
     """The operation needs an engine on Spark."""
 
 
+_SEQS = """(
+  SELECT batch, first_seq AS low, last_seq AS high FROM answers
+  UNION ALL SELECT batch, seq AS low, seq AS high FROM earlier_outputs
+) o"""
+"""The first and last output numbers of stored answers, and of outputs of earlier formats."""
+
+
 class Session(CoreEngine):
     """An engine that commits metadata with changes and batches: source offsets, settings, answers to commands. It also
     advances time, prunes old data, and reports on its queries and store.
@@ -598,21 +595,36 @@ class Session(CoreEngine):
         return self._batches.ledger.committed_at
 
     def committed_between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`."""
-        return committed_between(self._store, first, last)
+        """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`.
+        Omits batches whose time is no longer stored."""
+        found = self._store.select(
+            f"""SELECT min(o.low) AS low, b.committed_at FROM {_SEQS} JOIN batches b ON b.batch = o.batch
+WHERE o.high >= {first} AND o.low <= {last} GROUP BY o.batch, b.committed_at ORDER BY low"""
+        )
+        return list(zip(found["low"].to_pylist(), found["committed_at"].to_pylist(), strict=True))
 
     def waiting_after(self, seq: int) -> list[tuple[str, int, int, int]]:
         """Returns, by query, the number of outputs numbered above `seq`, their least t0, and the first commit time."""
-        return waiting_after(self._store, seq) if seq < self.last_seq else []
+        if seq >= self.last_seq:
+            return []
+        found = self._store.select(
+            f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, coalesce(min(b.committed_at), 0) AS committed_at
+FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROUP BY o.query"""
+        )
+        return list(zip(*(found[name].to_pylist() for name in ("query", "n", "t0", "committed_at")), strict=True))
 
     def first_seq(self) -> int:
         """Returns the first stored output's number, or the next number."""
-        first = first_seq(self._store)
-        return self.last_seq + 1 if first is None else first
+        (low,) = self._store.select(f"SELECT min(o.low) AS low FROM {_SEQS}")["low"].to_pylist()
+        return self.last_seq + 1 if low is None else int(low)
 
     def first_committed_from(self, time: int) -> int | None:
         """Returns the number of the first output committed at or after a time, or None."""
-        return first_committed_from(self._store, time)
+        sql = (
+            f"SELECT min(o.low) AS low FROM {_SEQS} JOIN batches b ON b.batch = o.batch WHERE b.committed_at >= {time}"
+        )
+        (low,) = self._store.select(sql)["low"].to_pylist()
+        return None if low is None else int(low)
 
     def question(self, query: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> Question:
         """Prepares a read-only SQL query to answer in any thread while this one continues. It sees the batches

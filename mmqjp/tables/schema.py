@@ -70,23 +70,13 @@ UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_lett
 
 
 # When a batch was received and committed, and how many rows it added. Batches of metadata alone have no row.
-COMMIT_TABLES = {
-    "batches": schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT)
-}
-
-
-COMMAND_TABLES = {"commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT)}
-
+BATCHES = schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT)
 
 DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary(), noted_at=INT)
-
-DEAD_LETTER_TABLES = {"dead_letters": DEAD_LETTERS}
 
 
 # `mark` is the fingerprint of the file, which identifies it after it was renamed.
 OFFSETS = schema(source=TEXT, file=TEXT, position=INT, batch=INT, mark=TEXT)
-
-OFFSET_TABLES = {"offsets": OFFSETS}
 
 
 def offsets(store: TableStore) -> dict[tuple[str, str], Offset]:
@@ -252,8 +242,6 @@ OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bou
 
 # External documents that were dropped.
 DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
-
-DOCUMENT_TABLES = {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS}
 
 FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'"
 
@@ -550,44 +538,6 @@ def join_gaps(store: TableStore) -> None:
         save_deliveries(store, joined, ())
 
 
-def committed_between(store: TableStore, first: int, last: int) -> list[tuple[int, int]]:
-    """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`. Omits
-    batches whose time is no longer stored."""
-    sql = f"""SELECT min(o.low) AS low, b.committed_at FROM (
-  SELECT batch, first_seq AS low, last_seq AS high FROM answers
-  UNION ALL SELECT batch, seq AS low, seq AS high FROM earlier_outputs
-) o JOIN batches b ON b.batch = o.batch WHERE o.high >= {first} AND o.low <= {last}
-GROUP BY o.batch, b.committed_at ORDER BY low"""
-    found = store.select(sql)
-    return list(zip(found["low"].to_pylist(), found["committed_at"].to_pylist(), strict=True))
-
-
-def waiting_after(store: TableStore, seq: int) -> list[tuple[str, int, int, int]]:
-    """Returns, by query, the number of outputs numbered above `seq`, their least `t0`, and the first commit time."""
-    sql = f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, min(b.committed_at) AS committed_at
-FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROUP BY o.query"""
-    found = store.select(sql)
-    columns = (found[name].to_pylist() for name in ("query", "n", "t0", "committed_at"))
-    return [(query, n, t0, time or 0) for query, n, t0, time in zip(*columns, strict=True)]
-
-
-def first_committed_from(store: TableStore, time: int) -> int | None:
-    """Returns the number of the first output committed at or after a time, or None."""
-    sql = f"""SELECT min(o.low) AS low FROM (
-  SELECT batch, first_seq AS low FROM answers UNION ALL SELECT batch, seq AS low FROM earlier_outputs
-) o JOIN batches b ON b.batch = o.batch WHERE b.committed_at >= {time}"""
-    (low,) = store.select(sql)["low"].to_pylist()
-    return None if low is None else int(low)
-
-
-def first_seq(store: TableStore) -> int | None:
-    sql = (
-        "SELECT min(low) AS low FROM (SELECT first_seq AS low FROM answers UNION ALL SELECT seq FROM earlier_outputs) o"
-    )
-    (low,) = store.select(sql)["low"].to_pylist()
-    return None if low is None else int(low)
-
-
 # A query told a key in an output that ended at `t1`. `high` and `low` are the halves of the key's digest. Outputs with
 # the key are not told up to `until`; null is for ever.
 ONCE_KEY_TABLES = {"told": schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)}
@@ -647,15 +597,14 @@ def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]]
 
 
 TABLES = (
-    DOCUMENT_TABLES
-    | DEAD_LETTER_TABLES
+    {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS, "dead_letters": DEAD_LETTERS}
     | ANSWER_TABLES
-    | COMMIT_TABLES
+    | {"batches": BATCHES}
     | QUERY_TABLES
     | SETTING_TABLES
-    | OFFSET_TABLES
+    | {"offsets": OFFSETS}
     | USAGE_TABLES
-    | COMMAND_TABLES
+    | {"commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT)}
     | ONCE_KEY_TABLES
     | DELIVERY_TABLES
     | EVENT_TABLES
