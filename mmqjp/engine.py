@@ -36,7 +36,6 @@ from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, by_stream, is_l
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.compile import CompiledQuery
-from mmqjp.queries.model import EVENT_TIME
 from mmqjp.queries.registry import Registry
 from mmqjp.state.choice import (
     AUTO,
@@ -52,6 +51,7 @@ from mmqjp.state.choice import (
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf, Owed, added_at
+from pattern_stage.assemble import EVENT_TIME
 from templates.catalog import Catalog
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits

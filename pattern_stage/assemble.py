@@ -267,6 +267,9 @@ def _looked_up(ordered: Ints, keys: Ints) -> tuple[Ints, Mask]:
     return at, np.append(ordered, -1)[at] != keys
 
 
+EVENT_TIME = "\0events"
+"""Pseudo-stream behind what event queries publish; its watermark is the horizon of events."""
+
 OTHER_STREAMS = "*"
 """In a mapping of `settle`, the key of all streams not named."""
 

@@ -43,9 +43,10 @@ from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
-from mmqjp.queries.model import EVENT_TIME, HiddenStream, Subscription
+from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.ledger import Ledger
+from pattern_stage.assemble import EVENT_TIME
 from xscl.algebra.joins import JoinOp, Term, over_at
 
 

@@ -1,5 +1,4 @@
-"""Operators of the pipeline: how each kind of plan node turns matches and watermarks into answers and documents.
-Expansion dispatches each match to the plan nodes that subscribe to its row of R_T. Outputs of ONCE PER queries are
+"""What operators share: how a match or a watermark becomes answers and documents. Outputs of ONCE PER queries are
 deferred to the end of the step and decided together in the order of their numbers, so the result does not depend on the
 order in which a step finds them. Backfill answers new queries over stored documents."""
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from common.bounds import EARLIEST
 from join_stage.protocol import JoinEngine
 from mmqjp.documents.record import Record
-from mmqjp.queries.model import EVENT_TIME
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
-from pattern_stage.assemble import OTHER_STREAMS
+from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 
 WATERMARKS = "watermarks"
 """Setting with each stream's lateness and greatest time."""

@@ -204,9 +204,6 @@ def concatenated(found: Sequence[Members]) -> Members:
     return Members(names, identities, *joined)
 
 
-EVENT_TIME = "\0events"
-"""Pseudo-stream behind what event queries publish; its watermark is the horizon of events."""
-
 EVENT_FORM = "events-"
 """Prefix of the form ids of event queries."""
 

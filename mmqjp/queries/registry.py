@@ -20,7 +20,6 @@ from join_stage.store.protocol import StoreError
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
 from mmqjp.queries.model import (
     CANNOT_READ,
-    EVENT_TIME,
     ByKey,
     CompactSet,
     HiddenStream,
@@ -31,6 +30,7 @@ from mmqjp.queries.model import (
     Target,
     width_of,
 )
+from pattern_stage.assemble import EVENT_TIME
 from pattern_stage.definition import sees_before
 from templates.catalog import Catalog, Change, TemplateRow
 from templates.events import EventPlacement, place_events
