@@ -576,7 +576,8 @@ class Batches:
             answered = self.pipeline.answer(admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts)
             late = self.pipeline.late_for_patterns(taken_at)
             self.records.flush()
-            self.changes.save_pauses(answered.pauses)
+            if answered.pauses:
+                self.changes.save_pauses(answered.pauses)
             self.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
@@ -594,7 +595,7 @@ class Batches:
             dead.to_pylist() if len(dead) else [],
             len(admitted.records),
             admitted.duplicates,
-            self.changes.apply(answered.pauses),
+            self.changes.apply(answered.pauses) if answered.pauses else {},
         )
 
     def pass_time(self) -> BatchResult | None:
