@@ -23,7 +23,7 @@ import pyarrow as pa
 from common import child
 from common.arrays import batch_of_rows
 from common.errors import InputError, OperationalError
-from common.tools import from_json, in_batches, reachable
+from common.tools import JsonRecord, from_json, in_batches, reachable
 from feeds.documents import Document, Reject
 from join_stage.store.protocol import Question, QuestionInterrupted
 from mmqjp.present.item import ShownMatch, TimeFormat
@@ -271,7 +271,7 @@ class TooManyQueries(InputError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedScript:
+class PreparedScript(JsonRecord):
     """A script's text, names and texts of the registered queries that it reads, and the external streams to read.
     `novelty` is what it adds to those registered."""
 
@@ -282,10 +282,6 @@ class PreparedScript:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"streams": sorted(self.streams)}
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> PreparedScript:
-        return from_json(PreparedScript, found)
 
 
 def prepared(text: str, registry: Registry) -> PreparedScript:

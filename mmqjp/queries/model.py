@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from json.encoder import encode_basestring
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,43 +29,52 @@ from xscl.algebra.trees import short_name
 T = TypeVar("T")
 
 
-class CompactSet(Generic[T]):
-    """Insertion-ordered set optimized for one item: a single item needs no container."""
+Few: TypeAlias = T | dict[T, None] | None
+"""Items in order of addition: most often none or one, which needs no container."""
 
+
+def each(items: Few[T]) -> Collection[T]:
+    if items is None:
+        return ()
+    return items if isinstance(items, dict) else (items,)
+
+
+def with_item(items: Few[T], item: T) -> Few[T]:
+    if items is None or items == item:
+        return item
+    if isinstance(items, dict):
+        items[item] = None
+        return items
+    return {items: None, item: None}
+
+
+def without_item(items: Few[T], item: T) -> Few[T]:
+    if isinstance(items, dict):
+        items.pop(item, None)
+        return items or None
+    return None if items == item else items
+
+
+class CompactSet(Generic[T]):
     __slots__ = ("_items",)
 
     def __init__(self) -> None:
-        self._items: T | dict[T, None] | None = None
+        self._items: Few[T] = None
 
     def __len__(self) -> int:
-        items = self._items
-        return len(items) if isinstance(items, dict) else int(items is not None)
+        return len(each(self._items))
 
     def __iter__(self) -> Iterator[T]:
-        items = self._items
-        if items is None:
-            return iter(())
-        return iter(items) if isinstance(items, dict) else iter((items,))
+        return iter(each(self._items))
 
     def __contains__(self, item: object) -> bool:
-        items = self._items
-        return item in items if isinstance(items, dict) else items is not None and items == item
+        return item in each(self._items)
 
     def add(self, item: T) -> None:
-        items = self._items
-        if items is None:
-            self._items = item
-        elif isinstance(items, dict):
-            items[item] = None
-        elif items != item:
-            self._items = {items: None, item: None}
+        self._items = with_item(self._items, item)
 
     def discard(self, item: T) -> None:
-        items = self._items
-        if isinstance(items, dict):
-            items.pop(item, None)
-        elif items == item:
-            self._items = None
+        self._items = without_item(self._items, item)
 
 
 class Identity:
@@ -656,23 +665,21 @@ class QuerySet:
 class ByKey:
     """Queries by key, in order of addition."""
 
+    __slots__ = ("_found",)
+
     def __init__(self) -> None:
-        self._found: dict[Hashable, CompactSet[Subscription]] = {}
+        self._found: dict[Hashable, Few[Subscription]] = {}
 
     def get(self, key: Hashable) -> Collection[Subscription]:
-        return self._found.get(key, ())
+        return each(self._found.get(key))
 
     def add(self, key: Hashable, query: Subscription) -> None:
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = CompactSet()
-        found.add(query)
+        self._found[key] = with_item(self._found.get(key), query)
 
     def remove(self, key: Hashable, query: Subscription) -> None:
-        """Raises KeyError if it is absent."""
-        self._found[key].discard(query)
-        if not self._found[key]:
-            del self._found[key]
+        left = without_item(self._found.pop(key), query)
+        if left is not None:
+            self._found[key] = left
 
 
 class Sources:
