@@ -25,15 +25,14 @@ from pattern_stage.measures import (
     as_measures,
     compile_measure,
     computed,
+    greatest_in,
     kept_before,
     measures_of,
     merge_rows_by_key,
     totals_of,
 )
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
-from pattern_stage.saved import ints, loaded_values, saved_values
-from pattern_stage.values import Pairs, Texts, single_events
-from pattern_stage.windows import greatest_in
+from pattern_stage.values import Pairs, Texts, ints, loaded_values, saved_values, single_events
 from xscl.algebra.events import Aggregate, Schema, is_made_text
 
 FEW = 128

@@ -80,6 +80,12 @@ def no_events(schema: Schema, parts: int = 1) -> Columns:
     return Columns(none, none, values, np.zeros((0, parts), np.int64))
 
 
+def bare_columns(values: Sequence[Column], count: int) -> Columns:
+    """Returns values without times and parts."""
+    none = np.zeros(count, np.int64)
+    return Columns(none, none, tuple(values), none.reshape(-1, 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Stretches:
     """Pairs of event `at[i]` with `sizes[i]` rows of the list from `starts[i]` on. `at` ascends; sizes are positive.

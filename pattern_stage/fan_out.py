@@ -241,29 +241,18 @@ class Interned:
         return hashes_of(keys[: len(self._names)], keys[len(self._names) :])
 
 
-class KeptEvents:
-    """Reference-counted events, possibly with several sides, as FOLD's."""
+class CountedPlaces:
+    """Places in use, with reference counts."""
 
-    def __init__(self, sides: int) -> None:
-        self.sides: list[Columns] = []
-        """The columns of each side, longer than there are events."""
-        self._count = sides
+    def __init__(self) -> None:
         self._slots = Slots()
         self._uses = np.zeros(16, np.int64)
 
-    def put(self, sides: Sequence[Columns]) -> Ints:
-        """Adds events without uses; returns their places."""
-        places = self._slots.take(len(sides[0]))
+    def take(self, count: int) -> Ints:
+        """Returns places without uses."""
+        places = self._slots.take(count)
         self._uses = grow_array(self._uses, self._slots.end)
         self._uses[places] = 0
-        if not self.sides:
-            self.sides = [_room(side) for side in sides]
-        if self._slots.end > len(self.sides[0]):
-            self.sides = [_room(side, len(self._uses)) for side in self.sides]
-        for kept, side in zip(self.sides, sides, strict=True):
-            kept.t0[places], kept.t1[places], kept.parts[places] = side.t0, side.t1, side.parts
-            for column, values in zip(kept.values, side.values, strict=True):
-                column[places] = values
         return places
 
     def use(self, places: Ints) -> None:
@@ -272,11 +261,38 @@ class KeptEvents:
     def leave(self, places: Ints) -> None:
         np.subtract.at(self._uses, places, 1)
 
-    def sweep(self, places: Ints) -> None:
-        """Frees those of these events without uses."""
-        unused = places[self._uses[places] == 0]
-        if len(unused):
-            self._slots.give(distinct(unused))
+    def sweep(self, places: Ints) -> Ints:
+        """Frees those of these places without uses. Returns them."""
+        unused = distinct(places[self._uses[places] == 0])
+        self._slots.give(unused)
+        return unused
+
+    @property
+    def end(self) -> int:
+        """One past the greatest place in use."""
+        return self._slots.end
+
+
+class KeptEvents(CountedPlaces):
+    """Reference-counted events, possibly with several sides, as FOLD's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides: list[Columns] = []
+        """The columns of each side, longer than there are events."""
+
+    def put(self, sides: Sequence[Columns]) -> Ints:
+        """Adds events without uses; returns their places."""
+        places = self.take(len(sides[0]))
+        if not self.sides:
+            self.sides = [_room(side) for side in sides]
+        if self.end > len(self.sides[0]):
+            self.sides = [_room(side, len(self._uses)) for side in self.sides]
+        for kept, side in zip(self.sides, sides, strict=True):
+            kept.t0[places], kept.t1[places], kept.parts[places] = side.t0, side.t1, side.parts
+            for column, values in zip(kept.values, side.values, strict=True):
+                column[places] = values
+        return places
 
 
 def _room(columns: Columns, size: int = 16) -> Columns:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
 from pattern_stage.clauses import Clauses, Conjunction, has_parameters, on_left, shape
-from pattern_stage.columns import Column, ColumnRecord, Columns, Floats, Mask, joined, scatter
+from pattern_stage.columns import Column, ColumnRecord, Columns, Floats, Mask, bare_columns, joined, scatter
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.plan import Rows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, single_events
 from xscl.algebra.events import (
     AllOf,
     Atom,
@@ -184,8 +184,7 @@ def clause_rows(
 ) -> ShapeRows:
     """Returns the rows of a clause for parameter vectors, without those that never hold because a constant is NULL.
     `limit_places` has the column of each limit; upper limits are negated."""
-    at = np.arange(len(entries))
-    nothing = single_events(Columns(at, at, (), at.reshape(-1, 1)), at, at, given)
+    nothing = every_event(bare_columns((), len(entries)), given)
 
     def column(source: Value) -> Column:
         if isinstance(source, Parameter):
@@ -488,8 +487,7 @@ class StaticIndex:
     # ------------------------------------------------------------ upkeep
 
     def _probe(self, events: Columns) -> _Probe:
-        at = np.arange(len(events))
-        singles = single_events(events, at, at, ())
+        singles = every_event(events)
         numbers = np.empty((len(events), 2 * len(self._numbers)))
         for place, number in self._numbers.values():
             numbers[:, 2 * place] = number(singles)

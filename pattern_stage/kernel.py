@@ -40,11 +40,10 @@ from pattern_stage.plan import (
     extra_columns,
     is_aggregate,
 )
-from pattern_stage.saved import flatten_lists, ints, lists
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements
-from pattern_stage.values import Texts
+from pattern_stage.values import Texts, flatten_lists, ints, lists
 from xscl.algebra.events import Aggregate, Filter, Fold, NearPattern, Next, Pattern, Schema, Select, Statement, Union
 
 _ROWS = "/rows"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import spread
-from pattern_stage.saved import flatten_lists, lists
+from pattern_stage.values import flatten_lists, lists
 
 _NONE = np.zeros(0, np.int64)
 

@@ -1,7 +1,7 @@
-"""Measures: the numbers per event from which AGGREGATE computes its aggregates, and the windows that hold them.
-Simultaneous events that are alike merge into one row with counts, least and greatest values, and exact sums; merging is
-associative, so its order does not matter. Rows of one class over one input share stored events, whatever their OVER and
-since."""
+"""Aggregates: the measures per event from which AGGREGATE computes them, the windows that hold these, and aggregates of
+ranges of rows. Simultaneous events that are alike merge into one row with counts, least and greatest values, and exact
+sums; merging is associative, so its order does not matter, and aggregates of a range depend on no other rows. Rows of
+one class over one input share stored events, whatever their OVER and since."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
 from common.arrays import Ints, distinct
-from pattern_stage.columns import Column, Floats, mixed, number_distinct, same, spread
+from pattern_stage.columns import NULL_TEXT, Column, Floats, mixed, number_distinct, same, spread
 from pattern_stage.fan_out import Interned, RowReaders, Slots, grow_array
 from pattern_stage.plan import Rows
-from pattern_stage.values import Pairs, Texts, aggregate_ranges, compile_value, known, sums
-from pattern_stage.windows import counts_in, sums_in
+from pattern_stage.values import Pairs, Texts, compile_value
 from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Function, Schema, Value, value_kind
 
 MergeKind = Literal["count", "sum", "min", "max"]
@@ -364,3 +363,149 @@ class WindowStore:
 
 def _marks(rows: Ints, by: Sequence[Column]) -> Ints:
     return mixed([rows, *(same(column) for column in by)])
+
+
+# ---------------------------------------------------------------- ranges of rows
+
+
+def aggregate_ranges(
+    name: AggregateName, arguments: Sequence[Column], starts: Ints, ends: Ints, texts: Texts
+) -> Column:
+    """Returns an aggregate with arguments over non-empty ranges of their rows."""
+    all_known = np.logical_and.reduce([known(argument) for argument in arguments])
+    if name == "count":
+        return counts_in(all_known, starts, ends).astype(np.float64)
+    if name in ("sum", "avg"):
+        return sums(name, arguments[0], counts_in(all_known, starts, ends), starts, ends)  # type: ignore[arg-type]
+    # The greatest by a rank that is different for all rows.
+    if name == "argmax":
+        order = np.lexsort((_falling(arguments[0], texts), arguments[1]))
+    else:
+        order = np.argsort(arguments[0] if name == "max" else -arguments[0], kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    ranks[~all_known] = -1
+    best = greatest_in(ranks, starts, ends)
+    found = arguments[0][order[np.maximum(best, 0)]] if len(order) else arguments[0][:0]
+    if arguments[0].dtype == np.int64:
+        return np.where(best >= 0, found, NULL_TEXT)
+    return np.where(best >= 0, found, np.nan) + 0.0
+
+
+def _falling(column: Column, texts: Texts) -> Column:
+    """Returns keys in descending order of values; strings compare by code points."""
+    if column.dtype == np.float64:
+        return -column
+    codes, numbers = np.unique(column, return_inverse=True)
+    of = texts.texts(codes.astype(np.int64))
+    ranks = np.empty(len(codes), np.int64)
+    ranks[sorted(range(len(codes)), key=lambda place: of[place] or "")] = np.arange(len(codes))
+    return -ranks[numbers]
+
+
+def sums(name: AggregateName, numbers: Floats, counts: Ints, starts: Ints, ends: Ints) -> Floats:
+    """Returns the sum or avg of the numbers in each range, given their counts."""
+    found = sums_in(numbers, starts, ends)
+    found[counts == 0] = np.nan
+    result: Floats = found / np.maximum(counts, 1) if name == "avg" else found
+    result[~np.isfinite(result)] = np.nan
+    return result
+
+
+def known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Returns which values are not NULL."""
+    return column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
+
+
+_BITS = 32
+_LOW = (1 << _BITS) - 1
+
+
+def counts_in(known: np.ndarray[tuple[int], np.dtype[np.bool_]], starts: Ints, ends: Ints) -> Ints:
+    """Returns the number of known rows of each range."""
+    totals = np.append(0, np.cumsum(known))
+    counts: Ints = totals[ends] - totals[starts]
+    return counts
+
+
+def sums_in(numbers: Floats, starts: Ints, ends: Ints) -> Floats:
+    """Returns the sum of each range without NaN: the double nearest to the exact sum, as `math.fsum`. Numbers are split
+    into 32-bit limbs with exact integer prefix sums, whose differences are exact, too."""
+    fractions, exponents = np.frexp(np.where(np.isnan(numbers), 0.0, numbers))
+    mantissas = np.abs(np.ldexp(fractions, 53)).astype(np.uint64)
+    some = mantissas > 0
+    # Without zeros at their end, so that a limb is only where a number has bits.
+    lowest = mantissas & (~mantissas + np.uint64(1))
+    zeros = np.where(some, np.frexp(lowest.astype(np.float64))[1] - 1, 0)
+    mantissas >>= zeros.astype(np.uint64)
+    exponents = exponents - 53 + zeros
+    least = int(exponents[some].min(initial=0)) if some.any() else 0
+    shifts = np.where(some, exponents - least, 0)
+    bits = int((shifts + 53 - zeros)[some].max(initial=1))
+    signs = np.sign(fractions).astype(np.int64)
+    first, inside = shifts // _BITS, (shifts % _BITS).astype(np.uint64)
+    low = (mantissas << inside) & np.uint64(_LOW)
+    rest = mantissas >> (np.uint64(_BITS) - inside)  # inside is below 32, so that no bit is lost
+    pieces = (low, rest & np.uint64(_LOW), rest >> np.uint64(_BITS))
+    limbs: list[Ints] = []
+    for limb in range((bits - 1) // _BITS + 1):
+        values = np.zeros(len(numbers), np.int64)
+        for place, piece in enumerate(pieces):
+            values += np.where(first + place == limb, piece.astype(np.int64), 0)
+        totals = np.append(0, np.cumsum(values * signs))
+        limbs.append(totals[ends] - totals[starts])
+    return _nearest(limbs, least)
+
+
+def _nearest(limbs: Sequence[Ints], scale: int) -> Floats:
+    """Returns the doubles nearest to sums of limbs, the first in units of 2 ** scale; NaN beyond the largest double."""
+    none: Ints = np.zeros(len(limbs[0]), np.int64)
+    padded = [none, none, *limbs, none, none]  # a limb may be as great as two
+    negative = _digits(padded)[1] < 0
+    digits, _ = _digits([np.where(negative, -limb, limb) for limb in padded])
+    # Of each sum the greatest digit that is not 0, the two below it, and whether there is anything below those.
+    top = np.full(len(none), 2, np.int64)
+    for place in range(3, len(digits)):
+        top[digits[place] > 0] = place
+    table = np.stack(digits)
+    at = np.arange(len(none))
+    high, middle, low = (table[top - below, at].astype(np.uint64) for below in range(3))
+    lowest = np.argmax(table > 0, axis=0)
+    # The 64 bits from the first one that is set, of which a double has 53.
+    length = np.frexp(high.astype(np.float64))[1].astype(np.uint64)
+    bits, word = np.uint64(_BITS), np.uint64(2 * _BITS)
+    first = (high << (word - np.maximum(length, np.uint64(1)))) | (middle << (bits - length)) | (low >> length)
+    more = ((low & ((np.uint64(1) << length) - np.uint64(1))) > 0) | (lowest < top - 2)
+    mantissas, rest = first >> np.uint64(11), first & np.uint64(0x7FF)
+    half = np.uint64(0x400)
+    up = (rest > half) | ((rest == half) & (more | (mantissas & np.uint64(1) > 0)))
+    with np.errstate(over="ignore"):
+        exponents = scale + _BITS * (top - 4) + length.astype(np.int64) + 11
+        sums = np.ldexp((mantissas + up).astype(np.float64), exponents)
+    sums[np.isinf(sums)] = np.nan
+    sums[negative] *= -1
+    return cast(Floats, sums)
+
+
+def _digits(limbs: Sequence[Ints]) -> tuple[list[Ints], Ints]:
+    """Normalises sums of limbs to non-negative 32-bit digits, and a carry."""
+    digits, carried = list[Ints](), np.zeros(len(limbs[0]), np.int64)
+    for limb in limbs:
+        total = limb + carried
+        digits.append(total & _LOW)
+        carried = total >> _BITS
+    return digits, carried
+
+
+def greatest_in(ranks: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Returns the greatest rank in each range."""
+    lengths = ends - starts
+    levels = np.frexp(lengths.astype(np.float64))[1] - 1  # of each the greatest power of two that is no longer
+    found = np.empty(len(starts), np.int64)
+    table, width = ranks, 1
+    for level in range(int(levels.max(initial=-1)) + 1):
+        here = np.flatnonzero(levels == level)
+        found[here] = np.maximum(table[starts[here]], table[ends[here] - width])
+        table = np.maximum(table[:-width], table[width:]) if len(table) > width else table
+        width *= 2
+    return found

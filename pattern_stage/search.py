@@ -14,7 +14,7 @@ from common.arrays import Ints, distinct
 from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
 from pattern_stage.columns import Column, ColumnRecord, Columns, Flow, Mask, joined, mixed, same, spread
-from pattern_stage.fan_out import KeptEvents, Slots, grow_array
+from pattern_stage.fan_out import CountedPlaces, KeptEvents, Slots, grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
 from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value, value_kind
@@ -30,8 +30,8 @@ class RowSets:
         self._rows = np.zeros(16, np.int64)
         self._end = 0
         self._waste = 0
-        self._slots = Slots()
-        self._starts, self._sizes, self._uses = (np.zeros(16, np.int64) for _ in range(3))
+        self._places = CountedPlaces()
+        self._starts, self._sizes = np.zeros(16, np.int64), np.zeros(16, np.int64)
 
     def put(self, rows: Ints, sizes: Ints) -> Ints:
         """Adds concatenated non-empty sets without uses; returns their codes."""
@@ -42,13 +42,12 @@ class RowSets:
             return codes
         counts = sizes[several]
         taken, _ = spread(firsts[several], counts)
-        places = self._slots.take(len(several))
-        self._starts, self._sizes = grow_array(self._starts, self._slots.end), grow_array(self._sizes, self._slots.end)
-        self._uses = grow_array(self._uses, self._slots.end)
+        places = self._places.take(len(several))
+        self._starts = grow_array(self._starts, self._places.end)
+        self._sizes = grow_array(self._sizes, self._places.end)
         self._rows = grow_array(self._rows, self._end + len(taken))
         self._rows[self._end : self._end + len(taken)] = rows[taken]
         self._starts[places], self._sizes[places] = self._end + np.cumsum(counts) - counts, counts
-        self._uses[places] = 0
         self._end += len(taken)
         codes[several] = -1 - places
         return codes
@@ -64,23 +63,22 @@ class RowSets:
         return place_of, np.where(sets[place_of], self._rows[numbers], codes[place_of])
 
     def use(self, codes: Ints) -> None:
-        np.add.at(self._uses, -1 - codes[codes < 0], 1)
+        self._places.use(-1 - codes[codes < 0])
 
     def leave(self, codes: Ints) -> None:
-        np.subtract.at(self._uses, -1 - codes[codes < 0], 1)
+        self._places.leave(-1 - codes[codes < 0])
 
     def sweep(self, codes: Ints) -> None:
         """Drops those of these sets without uses."""
-        places = -1 - codes[codes < 0]
-        unused = distinct(places[self._uses[places] == 0])
+        unused = self._places.sweep(-1 - codes[codes < 0])
         self._waste += int(self._sizes[unused].sum())
         self._sizes[unused] = 0
-        self._slots.give(unused)
-        self._tidy()
+        if self._waste > max(_LITTLE, self._end // 2):
+            self.remove(np.zeros(0, np.int64))
 
     def remove(self, gone: Ints) -> None:
         """Removes rows from all sets, which may leave sets empty."""
-        there = np.flatnonzero(self._sizes[: self._slots.end])
+        there = np.flatnonzero(self._sizes[: self._places.end])
         places, set_of = spread(self._starts[there], self._sizes[there])
         kept = ~np.isin(self._rows[places], gone)
         rows = self._rows[places[kept]]
@@ -94,10 +92,6 @@ class RowSets:
         sets = codes < 0
         sizes = self._sizes[np.where(sets, -1 - codes, 0)]
         return np.flatnonzero(np.where(sets, sizes == 0, np.isin(codes, gone)))
-
-    def _tidy(self) -> None:
-        if self._waste > max(_LITTLE, self._end // 2):
-            self.remove(np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +119,8 @@ def joined_batches(batches: Sequence[InstanceColumns]) -> InstanceColumns:
 class Instances:
     """Waiting instances, in columns. An interval costs time in the instances touched, and a scan of the marks."""
 
-    def __init__(self, sides: int) -> None:
-        self.kept = KeptEvents(sides)
+    def __init__(self) -> None:
+        self.kept = KeptEvents()
         self.members = RowSets()
         self.by_class = np.zeros(16, np.int64)
         """Number of instances by class."""

@@ -29,7 +29,6 @@ from pattern_stage.columns import (
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
-from pattern_stage.saved import flatten_lists, ints, lists, loaded, saved
 from pattern_stage.search import (
     InstanceColumns,
     Instances,
@@ -40,7 +39,7 @@ from pattern_stage.search import (
     pairs_of,
     take_apart,
 )
-from pattern_stage.values import Pairs, compile_condition, compile_value
+from pattern_stage.values import Pairs, compile_condition, compile_value, flatten_lists, ints, lists, loaded, saved
 from xscl.algebra.events import EventCondition, Fold, Next, Schema, made_of_latest
 
 _NONE = np.zeros(0, np.int64)
@@ -55,7 +54,7 @@ class Joining(Bounded):
 
     def __init__(self, context: MOpContext, schemas: tuple[Schema, Schema], sides: int) -> None:
         super().__init__(context)
-        self.instances = Instances(sides)
+        self.instances = Instances()
         self.classes = RowClasses(context.rows)
         self._left, self._right = schemas
         self._sides, self._hashed = sides, context.hashed

@@ -1,8 +1,8 @@
-"""Values of event statements as columns: texts as codes, NULL logic, compiled expressions, and aggregates of ranges.
+"""Values of event statements as columns: texts as codes, NULL logic, and compiled expressions.
 What derives from texts is computed once per distinct text, by `xscl.algebra.functions`. NULL is NULL_TEXT for strings
 and NaN, also for infinity, for numbers; a single value may stand for a column. Arithmetic and functions of NULL are
 NULL, except `coalesce`; atoms with NULL are false, except IS NULL. Conditions and values compile once per template to
-functions over arrays."""
+functions over arrays. Saved values have texts as strings, so that any process can restore them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from types import CodeType
 from typing import Any, Generic, TypeVar, assert_never
 
 import numpy as np
+import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask
-from pattern_stage.windows import counts_in, greatest_in, sums_in
 from xscl.algebra.events import (
-    AggregateName,
     AllOf,
     AnyOf,
     Arithmetic,
@@ -314,6 +313,12 @@ def single_events(events: Columns, at: Ints, rows: Ints, parameters: tuple[Colum
     return Pairs(events, at, None, None, None, rows, parameters)
 
 
+def every_event(events: Columns, parameters: tuple[Column, ...] = ()) -> Pairs:
+    """Returns each event once; the row of an event is its place."""
+    at = np.arange(len(events))
+    return single_events(events, at, at, parameters)
+
+
 def compile_condition(
     condition: EventCondition, left: Schema, right: Schema | None, texts: Texts
 ) -> Callable[[Pairs], Mask]:
@@ -590,50 +595,61 @@ def _gap(pairs: Pairs) -> Floats:
     return (pairs.right.t0[pairs.right_at] - latest.t1[pairs.left_at]) / MICROSECONDS
 
 
-def aggregate_ranges(
-    name: AggregateName, arguments: Sequence[Column], starts: Ints, ends: Ints, texts: Texts
-) -> Column:
-    """Returns an aggregate with arguments over non-empty ranges of their rows."""
-    all_known = np.logical_and.reduce([known(argument) for argument in arguments])
-    if name == "count":
-        return counts_in(all_known, starts, ends).astype(np.float64)
-    if name in ("sum", "avg"):
-        return sums(name, arguments[0], counts_in(all_known, starts, ends), starts, ends)  # type: ignore[arg-type]
-    # The greatest by a rank that is different for all rows.
-    if name == "argmax":
-        order = np.lexsort((_falling(arguments[0], texts), arguments[1]))
-    else:
-        order = np.argsort(arguments[0] if name == "max" else -arguments[0], kind="stable")
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    ranks[~all_known] = -1
-    best = greatest_in(ranks, starts, ends)
-    found = arguments[0][order[np.maximum(best, 0)]] if len(order) else arguments[0][:0]
-    if arguments[0].dtype == np.int64:
-        return np.where(best >= 0, found, NULL_TEXT)
-    return np.where(best >= 0, found, np.nan) + 0.0
+# ---------------------------------------------------------------- tables that any process can read
 
 
-def _falling(column: Column, texts: Texts) -> Column:
-    """Returns keys in descending order of values; strings compare by code points."""
-    if column.dtype == np.float64:
-        return -column
+def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[str, pa.Array]:
+    """Returns events as columns of a table, with prefixed names."""
+    width = columns.parts.shape[1]
+    found = {
+        f"{prefix}t0": pa.array(columns.t0),
+        f"{prefix}t1": pa.array(columns.t1),
+        f"{prefix}parts": lists(columns.parts.ravel(), np.full(len(columns), width)),
+    }
+    for place, ((_, kind), column) in enumerate(zip(schema, columns.values, strict=True)):
+        found[f"{prefix}{place}"] = saved_values(column, kind == "string", texts)
+    return found
+
+
+def loaded(table: pa.Table, schema: Schema, texts: Texts, prefix: str) -> Columns:
+    parts, sizes = flatten_lists(table, f"{prefix}parts")
+    return Columns(
+        ints(table, f"{prefix}t0"),
+        ints(table, f"{prefix}t1"),
+        tuple(
+            loaded_values(table, f"{prefix}{place}", kind == "string", texts) for place, (_, kind) in enumerate(schema)
+        ),
+        parts.reshape(len(table), int(sizes[0])),
+    )
+
+
+def saved_values(column: Column, are_texts: bool, texts: Texts) -> pa.Array:
+    if not are_texts:
+        return pa.array(column, pa.float64())
     codes, numbers = np.unique(column, return_inverse=True)
-    of = texts.texts(codes.astype(np.int64))
-    ranks = np.empty(len(codes), np.int64)
-    ranks[sorted(range(len(codes)), key=lambda place: of[place] or "")] = np.arange(len(codes))
-    return -ranks[numbers]
+    return pa.array(texts.texts(codes.astype(np.int64)), pa.string()).take(pa.array(numbers))
 
 
-def sums(name: AggregateName, numbers: Floats, counts: Ints, starts: Ints, ends: Ints) -> Floats:
-    """Returns the sum or avg of the numbers in each range, given their counts."""
-    found = sums_in(numbers, starts, ends)
-    found[counts == 0] = np.nan
-    result: Floats = found / np.maximum(counts, 1) if name == "avg" else found
-    result[~np.isfinite(result)] = np.nan
-    return result
+def loaded_values(table: pa.Table, name: str, are_texts: bool, texts: Texts) -> Column:
+    column = table.column(name).combine_chunks()
+    if not are_texts:
+        return np.array(column.to_numpy(zero_copy_only=False), np.float64)
+    encoded = column.dictionary_encode()
+    codes = texts.codes([*encoded.dictionary.to_pylist(), None])
+    places: Ints = encoded.indices.fill_null(len(codes) - 1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes[places]
 
 
-def known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Returns which values are not NULL."""
-    return column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
+def lists(values: Ints, sizes: Ints) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(sizes)), pa.int32()), pa.array(values, pa.int64()))
+
+
+def flatten_lists(table: pa.Table, name: str) -> tuple[Ints, Ints]:
+    """Returns the concatenated values of a list column, and the size of each list."""
+    column = table.column(name).combine_chunks()
+    sizes = np.array(column.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+    return np.array(column.flatten().to_numpy(zero_copy_only=False), np.int64), sizes
+
+
+def ints(table: pa.Table, name: str) -> Ints:
+    return np.array(table.column(name).to_numpy(), np.int64)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from common.arrays import Ints
 from pattern_stage.clauses import on_left
-from pattern_stage.columns import NULL_TEXT, Column, Columns
+from pattern_stage.columns import NULL_TEXT, Column, Columns, bare_columns
 from pattern_stage.definition import FormNode, FormStatements, StatementForm, StatementForms
 from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
@@ -212,14 +212,14 @@ class QuestionGroup(FormStatements):
 
     def vectors(self, texts: Texts) -> Pairs:
         """Returns the constants that the query does not fix, as parameters."""
-        every, none = np.arange(len(self)), np.zeros(len(self), np.int64)
+        none = np.zeros(len(self), np.int64)
         values: list[Column] = []
         for slot, (column, kind) in enumerate(zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)):
             if slot in self.fixed:
                 values.append(none)
             else:
                 values.append(texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64))
-        return single_events(Columns(none, none, (), none.reshape(-1, 1)), every, every, tuple(values))
+        return every_event(bare_columns((), len(self)), tuple(values))
 
 
 class AlikeStatements:
@@ -280,10 +280,8 @@ class StatementQuestion:
         """Returns the tables for the events of each source, which are numbered one after the other."""
         found, first = {}, 0
         for source, some in zip(self.sources, events, strict=True):
-            every = np.arange(len(some))
-            own = {"t0": some.t0, "t1": some.t1, "k": every + first}
-            pairs = single_events(some, every, every, ())
-            found[source.name] = _table(own, source.columns, source.schema, pairs, texts)
+            own = {"t0": some.t0, "t1": some.t1, "k": range(first, first + len(some))}
+            found[source.name] = _table(own, source.columns, source.schema, every_event(some), texts)
             first += len(some)
         found["p"] = _table(group.row_columns(), self.parameters, (), group.vectors(texts), texts)
         return found

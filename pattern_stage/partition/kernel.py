@@ -17,7 +17,7 @@ import pyarrow as pa
 from common.arrays import Ints, distinct
 from common.executors import Shipped, run_tasks, with_shipped
 from common.limits import UNLIMITED, Quota
-from pattern_stage.columns import Columns, joined, padded, sorted_flow
+from pattern_stage.columns import Columns, bare_columns, joined, padded, sorted_flow
 from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms, needs_order
 from pattern_stage.kernel import Kernel, Results, prefix_state
 from pattern_stage.lineage import Lineage
@@ -31,8 +31,7 @@ from pattern_stage.partition.keys import (
     set_numbers,
 )
 from pattern_stage.plan import RULE_NAMES, RuleName
-from pattern_stage.saved import flatten_lists, ints, loaded, loaded_values, saved
-from pattern_stage.values import Texts
+from pattern_stage.values import Texts, flatten_lists, loaded, loaded_values, saved
 from xscl.algebra.events import Aggregate, Fold, NearPattern, Next, Pattern, Schema
 from xscl.algebra.events import Statement as AnyStatement
 
@@ -192,8 +191,7 @@ def _kept(operator: AlgebraOp, table: pa.Table, texts: Texts) -> tuple[Columns, 
         values = tuple(
             loaded_values(table, f"key_{at}", kind == "string", texts) for at, (_, kind) in enumerate(schema)
         )
-        none: Ints = np.zeros(len(table), np.int64)
-        return Columns(none, none, values, none.reshape(-1, 1)), schema
+        return bare_columns(values, len(table)), schema
     if isinstance(operator, Next | Fold):
         schema = operator.left.schema
         return loaded(table, schema, texts, "0_"), schema
@@ -201,8 +199,7 @@ def _kept(operator: AlgebraOp, table: pa.Table, texts: Texts) -> tuple[Columns, 
     kinds = dict(operator.source.schema)
     schema = tuple((name, kinds[name]) for name in operator.by)
     values = tuple(loaded_values(table, str(place), kind == "string", texts) for place, (_, kind) in enumerate(schema))
-    t1: Ints = ints(table, "t1")
-    return Columns(t1, t1, values, np.zeros((len(t1), 1), np.int64)), schema
+    return bare_columns(values, len(table)), schema
 
 
 MOST_REST = 20

@@ -16,8 +16,7 @@ from pattern_stage.clauses import TooManyClauses, common_equalities, on_left, sp
 from pattern_stage.columns import Columns, mixed, same
 from pattern_stage.definition import StatementForm
 from pattern_stage.lineage import Lineage
-from pattern_stage.saved import flatten_lists, ints, lists
-from pattern_stage.values import Texts, compile_value, single_events
+from pattern_stage.values import Texts, compile_value, every_event, flatten_lists, ints, lists
 from xscl.algebra.events import (
     Aggregate,
     Attribute,
@@ -197,8 +196,7 @@ def assign_partitions(key: PartitionKey, events: Columns, schema: Schema, texts:
     """Returns the part of each event, the same in every process."""
     if key is None:
         return _spread(events.parts[:, 0], parts)
-    every = np.arange(len(events))
-    column = compile_value(key, schema, None, texts)(single_events(events, every, every, ()))
+    column = compile_value(key, schema, None, texts)(every_event(events))
     if value_kind(key) == "number":
         return _spread(same(column), parts)
     codes, at = np.unique(column.astype(np.int64), return_inverse=True)

@@ -1,5 +1,9 @@
-"""Cells: runs of one key in one state with equal registers, hashed by register where an edge has an equality. So an
-event finds the runs that it may concern without scanning the others."""
+"""Bit sets of rows (bit `r` is row `r`), and trails: the shared events of runs. A trail is events of one variable, each
+the only continuation of the one before; runs begin at some of them, or came to the first from other trails. All runs
+that end with an event and remember the same are one entry, with a place in a trail; their past is stored as segments of
+lists of entries, whose size is that of the lists, whatever the number of runs. A cell has runs of one key in one state
+with equal registers, hashed by register where an edge has an equality, so an event finds the runs that it may concern
+without scanning the others."""
 
 from __future__ import annotations
 
@@ -7,8 +11,242 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from common.bounds import END
-from pattern_stage.pattern.masks import EVERY, EventTuple, Segment, Trail, TrailEntry
+import numpy as np
+
+from common.arrays import Ints
+from common.bounds import BEGINNING, END
+from pattern_stage.columns import Mask
+from pattern_stage.fan_out import grow_array
+
+_FEW = 8
+"""Up to this number, bits are set one by one."""
+
+
+def rows_to_mask(rows: Ints) -> int:
+    """Returns the bit set of rows.
+
+    >>> rows_to_mask(np.array([0, 2]))
+    5
+    """
+    if len(rows) <= _FEW:
+        found = 0
+        for row in rows.tolist():
+            found |= 1 << row
+        return found
+    flags = np.zeros(int(rows.max()) + 1, np.bool_)
+    flags[rows] = True
+    return mask_of_flags(flags)
+
+
+def mask_of_flags(flags: Mask) -> int:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def mask_to_rows(mask: int) -> Ints:
+    """Returns the rows of a bit set, ascending.
+
+    >>> mask_to_rows(5).tolist()
+    [0, 2]
+    """
+    if mask & (mask - 1) == 0:
+        return np.array([mask.bit_length() - 1] if mask else [], np.int64)
+    data = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(data, bitorder="little"))
+
+
+def flags_of(mask: int, size: int) -> Mask:
+    """Returns by row up to `size` whether it is in the set; EVERY has all.
+
+    >>> flags_of(5, 4).tolist()
+    [True, False, True, False]
+    """
+    if mask < 0:
+        return np.ones(size, np.bool_)
+    data = np.frombuffer((mask & (1 << size) - 1).to_bytes((size + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(data, count=size, bitorder="little").view(np.bool_)
+
+
+def masks_by_place(places: Ints, rows: Ints, count: int) -> list[int]:
+    """Returns the set of rows of each place, given pairs sorted by place."""
+    found = [0] * count
+    if not len(places):
+        return found
+    heads = np.flatnonzero(np.diff(places, prepend=-1))
+    for place, begin, end in zip(
+        places[heads].tolist(), heads.tolist(), np.append(heads[1:], len(places)).tolist(), strict=True
+    ):
+        found[place] = rows_to_mask(rows[begin:end])
+    return found
+
+
+def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
+    """Returns pairs of a set's place and a row of it, sorted."""
+    if all(mask == 1 for mask in masks):
+        return np.arange(len(masks)), np.zeros(len(masks), np.int64)
+    known: dict[int, Ints] = {}
+    rows = []
+    for mask in masks:
+        found = known.get(mask)
+        if found is None:
+            found = known[mask] = mask_to_rows(mask)
+        rows.append(found)
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.repeat(np.arange(len(rows)), sizes), np.concatenate([np.zeros(0, np.int64), *rows])
+
+
+EVERY = -1
+
+EventTuple = tuple[Any, ...]
+"""An event: t0, t1, the number of its part, and values."""
+
+_LONG = 64
+"""Number of events from which a trail is long."""
+
+
+class Root(NamedTuple):
+    """Runs that begin with an event of a trail."""
+
+    place: int
+    start: int
+    bound: int
+    """Matches end after this time."""
+    rows: int
+
+
+class TrailEntry(NamedTuple):
+    """Runs with equal memory that end with one event of a trail and begin between `oldest` and `start`, or nearly."""
+
+    t1: int
+    trail: Trail
+    place: int
+    rows: int
+    start: int
+    oldest: int
+    top: int
+    """Upper bound of the starts up to this entry in its list."""
+    reach: int
+    """Superset of the rows up to this entry in its list."""
+
+
+Segment = tuple[list[TrailEntry], int, int, int]
+"""A list of entries, a range of it, and the rows that continued from there."""
+
+
+def top_of(segment: Segment) -> int:
+    """Returns an upper bound of when the runs of a segment begin."""
+    entries, begin, stop, _ = segment
+    return entries[stop - 1].top if begin == 0 else max(entries[at].start for at in range(begin, stop))
+
+
+class Trail:
+    """Events of a variable. Places count from the trail's begin, even after its first events are dropped."""
+
+    __slots__ = ("_known", "_numbers", "component", "events", "forgotten", "roots", "rows", "segments")
+
+    def __init__(self, component: int, events: list[EventTuple], rows: int, forgotten: int = 0) -> None:
+        self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
+        self.roots: list[Root] = []
+        self.segments: list[Segment] = []
+        self._numbers: Ints | None = None
+        self._known = 0
+
+    @property
+    def last(self) -> int:
+        return self.forgotten + len(self.events) - 1
+
+    def event(self, place: int) -> EventTuple:
+        return self.events[place - self.forgotten]
+
+    def until(self, place: int, begin: int | None = None) -> list[EventTuple]:
+        """Returns the events up to a place: all remaining ones, or from `begin` on."""
+        first = 0 if begin is None else begin - self.forgotten
+        return self.events[first : place + 1 - self.forgotten]
+
+    def numbers(self, begin: int, place: int) -> Ints:
+        """Returns the immutable numbers of the events from `begin` to `place`."""
+        first, end = begin - self.forgotten, place + 1 - self.forgotten
+        if self._known < end:
+            known = np.zeros(0, np.int64) if self._numbers is None else self._numbers
+            self._numbers = grow_array(known, len(self.events))
+            self._numbers[self._known : len(self.events)] = [event[2] for event in self.events[self._known :]]
+            self._known = len(self.events)
+        assert self._numbers is not None
+        return self._numbers[first:end]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether to trim it from time to time."""
+        return len(self.events) >= _LONG
+
+    def trim(self, low: int) -> None:
+        """Drops the first events if many belong only to runs begun before `low`. Invalidates bundles that use them."""
+        if self.segments:
+            return
+        gone = 0
+        while gone < len(self.roots) and self.roots[gone].start < low:
+            gone += 1
+        first = self.roots[gone].place if gone < len(self.roots) else self.last
+        if 2 * (first - self.forgotten) >= len(self.events):
+            self.events = self.events[first - self.forgotten :]
+            self.roots = self.roots[gone:]
+            self.forgotten, self._numbers, self._known = first, None, 0
+
+
+class Draft:
+    """Runs under construction that end with an event as a variable and have equal memory."""
+
+    __slots__ = ("before", "component", "event", "oldest", "roots", "segments")
+
+    def __init__(self, event: EventTuple, component: int) -> None:
+        self.event, self.component = event, component
+        self.segments: list[Segment] = []
+        self.roots: list[tuple[int, int]] = []
+        """Runs that begin with this event: their rows, each with a time that matches end after."""
+        self.before, self.oldest = BEGINNING, END
+        """Latest begin of the runs before the event, and earliest of all runs, or bounds of them."""
+
+    @property
+    def start(self) -> int:
+        """Latest begin of the runs."""
+        return self.event[0] if self.roots else self.before
+
+    @property
+    def rows(self) -> int:
+        """Superset of the rows of these runs."""
+        rows = 0
+        for _, of in self.roots:
+            rows |= of
+        for entries, begin, stop, of in self.segments:
+            rows |= of & (entries[begin].rows if stop - begin == 1 else entries[stop - 1].reach)
+        return rows
+
+    def trail(self, rows: int) -> Trail:
+        """Returns the trail extended by the event."""
+        trail = self._before()
+        if trail is None:
+            trail = Trail(self.component, [self.event], rows)
+            trail.segments = self.segments
+        else:
+            trail.events.append(self.event)
+            trail.rows |= rows
+        place = trail.last
+        trail.roots += [Root(place, self.event[0], bound, of) for bound, of in self.roots]
+        return trail
+
+    def _before(self) -> Trail | None:
+        if len(self.segments) != 1:
+            return None
+        entries, begin, stop, of = self.segments[0]
+        if stop - begin != 1:
+            return None
+        one = entries[begin]
+        trail = one.trail
+        if one.place != trail.last or trail.component != self.component or trail.rows & ~(of & one.rows):
+            return None
+        return trail
+
+
+# ---------------------------------------------------------------- cells
 
 _TRIM = 32
 """Lists are scanned for expired entries when they have doubled and reached this size."""

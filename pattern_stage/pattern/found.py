@@ -15,21 +15,14 @@ import numpy as np
 
 from common.arrays import Ints, distinct
 from common.bounds import INFINITE
-from pattern_stage.columns import Column, Columns, Mask, column_of, spread
+from pattern_stage.columns import Column, Columns, Mask, bare_columns, column_of, spread
 from pattern_stage.lineage import Lineage
-from pattern_stage.pattern.masks import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
+from pattern_stage.measures import aggregate_ranges
+from pattern_stage.pattern.cells import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
 from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns, Tally
 from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated, slots_of
 from pattern_stage.plan import Rows
-from pattern_stage.values import (
-    Pairs,
-    Texts,
-    aggregate_ranges,
-    compile_condition,
-    compile_value,
-    json_arrays,
-    plain_values,
-)
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, json_arrays, plain_values
 from xscl.algebra.events import (
     EVENTS,
     AllOf,
@@ -424,10 +417,8 @@ class Conditions:
                 numbers, of = spread(np.full(len(pair), first), sizes)
                 items = {key: column[of] for key, column in items.items()} | {place: numbers}
                 pair = pair[of]
-            values = tuple([compute(table, at[pair], items) for compute in columns])
-            every = np.arange(len(pair))
-            none = np.zeros(len(pair), np.int64)
-            left = Columns(none, none, values, none.reshape(-1, 1))
+            values = [compute(table, at[pair], items) for compute in columns]
+            left, every = bare_columns(values, len(pair)), np.arange(len(pair))
             there = None if other_at is None else other_at[pair]
             events = _as_columns(others, slots, right)
             outcome = holds(Pairs(left, every, events, there, None, rows[0][pair], rows[1]))
@@ -440,34 +431,20 @@ class Conditions:
         return held
 
     def item(self, item: Returned) -> Callable[[MatchList], Column]:
-        return self._value(item.value, item.names) if item.each is None else self._values(item)
-
-    def _value(self, value: Value, names: Names) -> Callable[[MatchList], Column]:
-        columns = self._columns(names)
-        computed = compile_value(value, self._schema(names), None, self._texts)
-
-        def found(table: MatchList) -> Column:
-            at = np.arange(table.count)
-            values = tuple([compute(table, at, {}) for compute in columns])
-            left = Columns(at, at, values, at.reshape(-1, 1))
-            return computed(Pairs(left, at, None, None, None, at, ()))
-
-        return found
-
-    def _values(self, item: Returned) -> Callable[[MatchList], Column]:
-        """Compiles an item with a value for each event of a variable: a JSON array per match."""
-        assert item.each is not None
-        columns, variable = self._columns(item.names), self._positive.index(item.each)
+        """Compiles a value of matches, or a JSON array of its values for each event of a variable."""
+        columns = self._columns(item.names)
+        variable = None if item.each is None else self._positive.index(item.each)
         computed = compile_value(item.value, self._schema(item.names), None, self._texts)
 
         def found(table: MatchList) -> Column:
-            sizes = table.sizes(variable)
-            numbers, at = spread(np.zeros(table.count, np.int64), sizes)
-            values = tuple([compute(table, at, {variable: numbers}) for compute in columns])
-            every = np.arange(len(at))
-            left = Columns(every, every, values, every.reshape(-1, 1))
-            column = computed(Pairs(left, every, None, None, None, every, ()))
-            return self._texts.codes(json_arrays(plain_values(column, self._texts), np.cumsum(sizes).tolist()))
+            at, items = np.arange(table.count), dict[int, Ints]()
+            if variable is not None:
+                items[variable], at = spread(np.zeros(table.count, np.int64), table.sizes(variable))
+            column = computed(every_event(bare_columns([compute(table, at, items) for compute in columns], len(at))))
+            if variable is None:
+                return column
+            ends = np.cumsum(table.sizes(variable)).tolist()
+            return self._texts.codes(json_arrays(plain_values(column, self._texts), ends))
 
         return found
 
@@ -596,12 +573,11 @@ def _ranges(names: Names) -> dict[int, int]:
 
 
 def _as_columns(events: Sequence[tuple[Any, ...]], slots: Sequence[int], schema: Schema) -> Columns:
-    none = np.zeros(len(events), np.int64)
-    values = tuple(
+    columns = [
         column_of([event[slot] for event in events], are_texts=kind == "string")
         for slot, (_, kind) in zip(slots, schema, strict=True)
-    )
-    return Columns(none, none, values, none.reshape(-1, 1))
+    ]
+    return bare_columns(columns, len(events))
 
 
 def _of_right(condition: EventCondition, own: Mapping[str, Referent]) -> EventCondition:

@@ -16,8 +16,8 @@ from pattern_stage.columns import NULL_TEXT, Flow, each_once, joined_flow
 from pattern_stage.definition import AnyPattern, sees_before
 from pattern_stage.definition import inputs as inputs_of
 from pattern_stage.operators import MOpContext, PatternOp, Renumber
+from pattern_stage.pattern.cells import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.found import Bundle, BundleMatches, batch_bundles, expand_bundles
-from pattern_stage.pattern.masks import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.match import Apart, KeptRows, MatchCandidate, event_order
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents
@@ -244,6 +244,13 @@ class BundleHost(PatternHost[T, BundleMatches]):
         else:
             for some in batch_bundles(bundles):
                 yield expand_bundles(some, distinct=self._distinct)
+
+    def _events(self, store: T) -> Iterator[tuple[int, EventTuple]]:
+        for trail in store.trails():
+            yield from ((self._streams[trail.component], event) for event in trail.events)
+        for part in store.parts.values():
+            for stream, some in zip(self._absent_streams, part.absent, strict=True):
+                yield from ((stream, event) for event, _ in some)
 
     @property
     def _distinct(self) -> bool:

@@ -21,8 +21,7 @@ from pattern_stage.columns import Column, column_of, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import CellTable
-from pattern_stage.pattern.masks import EVERY, EventTuple, Root, expanded, mask_to_rows, rows_to_mask
+from pattern_stage.pattern.cells import EVERY, CellTable, EventTuple, Root, expanded, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.rows import KeyValues
 from templates.witness import plain_node
 from xscl.algebra.events import Kind

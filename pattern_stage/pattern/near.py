@@ -11,19 +11,18 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING
-from pattern_stage.columns import Column, Columns, Flow, no_flow, spread
+from pattern_stage.columns import Column, Columns, Flow, bare_columns, no_flow, spread
 from pattern_stage.operators import MOpContext
-from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
+from pattern_stage.pattern.cells import Cell, CellTable, Draft, EventTuple, merge_cell
 from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Ending
 from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, Predecessors
 from pattern_stage.pattern.host import BundleHost
-from pattern_stage.pattern.masks import Draft, EventTuple
 from pattern_stage.pattern.match import KeyState
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector, slots_of
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
-from pattern_stage.values import as_json, compile_value, joined_arrays, single_events
+from pattern_stage.values import as_json, compile_value, every_event, joined_arrays
 from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
 
 
@@ -249,8 +248,7 @@ class NearMatching(BundleHost[NearStore]):
 
     def _flow(self, found: BundleMatches) -> Flow:
         table = found.table
-        errors, every = table.errors.astype(np.float64), np.arange(table.count)
-        pairs = single_events(Columns(table.t0, table.t1, (errors,), every.reshape(-1, 1)), every, every, ())
+        pairs = every_event(bare_columns((table.errors.astype(np.float64),), table.count))
         values = tuple(
             [
                 self._items[name](pairs) if name in self._items else self._event_texts(table)
@@ -274,9 +272,6 @@ class NearMatching(BundleHost[NearStore]):
     def _codes(self, store: NearStore) -> Iterable[Any]:
         told = store.history.told if store.history is not None else {}
         return (value for key in (*store.parts, *told) for value in key)
-
-    def _events(self, store: NearStore) -> Iterator[tuple[int, EventTuple]]:
-        return ((0, event) for trail in store.trails() for event in trail.events)
 
     def _saved(self, store: NearStore) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key in store.parts:

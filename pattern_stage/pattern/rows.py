@@ -17,12 +17,12 @@ import numpy as np
 
 from common.arrays import Ints
 from pattern_stage.clauses import Clauses, TooManyClauses, dnf_clauses, has_parameters
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, column_of, number_distinct, same
+from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, bare_columns, column_of, number_distinct, same
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.index import StaticIndex, each_shape
-from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
+from pattern_stage.pattern.cells import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, finite_or_nan, single_events
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, finite_or_nan
 from xscl.algebra.events import AllOf, EventCondition, Kind, Parameter, Schema, Value, leaves
 from xscl.algebra.values import number_text
 
@@ -131,8 +131,7 @@ class EventRole:
         count = len(events)
         found = [every] * count
         if self._plain is not None:
-            at = np.arange(count)
-            held = self._plain(single_events(events, at, at, ()))
+            held = self._plain(every_event(events))
             found = [every if one else 0 for one in held.tolist()]
         for test in self._tests:
             found = [one & other for one, other in zip(found, test.masks(events), strict=True)]
@@ -198,8 +197,7 @@ class RoleEvents:
                 events = events.take(chosen)
                 masks = [[column[at] for at in chosen.tolist()] for column in masks]
                 count = len(events)
-        at = np.arange(count)
-        pairs = single_events(events, at, at, ())
+        pairs = every_event(events)
         columns = [value(pairs).tolist() for value in self._values[stream]]
         tuples = zip(events.t0.tolist(), events.t1.tolist(), events.parts[:, 0].tolist(), *columns, strict=True)
         found = [
@@ -473,12 +471,11 @@ class RowTest:
         return held
 
     def _many(self, vector: tuple[Any, ...]) -> int:
-        columns = tuple(
+        columns = [
             column_of([value], are_texts=kind == "string")
             for value, (_, kind) in zip(vector, self._values, strict=True)
-        )
-        none = np.zeros(1, np.int64)
-        one = Columns(none, none, columns, none.reshape(1, 1))
+        ]
+        one = bare_columns(columns, 1)
         at = np.zeros(len(self._heads), np.int64)
         held = self._holds(Pairs(one, at, None, None, None, self._heads, self._parameters))
         return mask_of_flags(np.append(held, False)[self._class_of])

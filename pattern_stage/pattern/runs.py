@@ -14,10 +14,9 @@ from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE, deadline
 from pattern_stage.columns import Flow, no_flow
 from pattern_stage.operators import Meter, MOpContext
-from pattern_stage.pattern.cells import Cell, CellTable, merge_cell
+from pattern_stage.pattern.cells import EVERY, Cell, CellTable, Draft, EventTuple, Trail, merge_cell, top_of
 from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, LateKills, ResultBuilder
 from pattern_stage.pattern.host import BundleHost
-from pattern_stage.pattern.masks import EVERY, Draft, EventTuple, Trail, top_of
 from pattern_stage.pattern.match import KeyState, MatchCandidate, Roles
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex
@@ -510,13 +509,6 @@ class RunMatching(BundleHost[RunStore]):
                 for cell in cells.values():
                     for register, value in zip(layout, cell.registers, strict=True):
                         yield from register_codes(register, value)
-
-    def _events(self, store: RunStore) -> Iterator[tuple[int, EventTuple]]:
-        for trail in store.trails():
-            yield from ((self._streams[trail.component], event) for event in trail.events)
-        for part in store.parts.values():
-            for stream, some in zip(self._absent_streams, part.absent, strict=True):
-                yield from ((stream, event) for event, _ in some)
 
     def _cells(self, part: KeyState) -> Iterator[tuple[Any, Any]]:
         yield from zip(self._program.layouts, part.cells, strict=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.masks import EventTuple
+from pattern_stage.pattern.cells import EventTuple
 from pattern_stage.pattern.match import KeptRows, SetMatch, Tally
 from pattern_stage.pattern.rows import KeyValues
 

@@ -15,9 +15,9 @@ from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import is_alone, of_event
 from pattern_stage.operators import MOpContext
+from pattern_stage.pattern.cells import EventTuple, expanded, rows_to_mask
 from pattern_stage.pattern.found import Conditions, Kills, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
-from pattern_stage.pattern.masks import EventTuple, expanded, rows_to_mask
 from pattern_stage.pattern.match import MatchTable, SetMatch
 from pattern_stage.pattern.program import EventSlots
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, scalar_functions

@@ -14,12 +14,10 @@ import pyarrow as pa
 
 from pattern_stage.columns import column_of
 from pattern_stage.operators import Renumber
-from pattern_stage.pattern.cells import Cell
-from pattern_stage.pattern.masks import EVERY, EventTuple, Root, Trail, TrailEntry, mask_to_rows
+from pattern_stage.pattern.cells import EVERY, Cell, EventTuple, Root, Trail, TrailEntry, mask_to_rows
 from pattern_stage.pattern.program import FIRST_SLOT
 from pattern_stage.pattern.rows import Register
-from pattern_stage.saved import flatten_lists, lists, loaded_values, saved_values
-from pattern_stage.values import Texts
+from pattern_stage.values import Texts, flatten_lists, lists, loaded_values, saved_values
 from xscl.algebra.events import Kind
 
 _KindsOf = Mapping[int, Sequence[Kind]]

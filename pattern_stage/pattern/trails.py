@@ -14,9 +14,8 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import Cell, CellTable
+from pattern_stage.pattern.cells import Cell, CellTable, Draft, Trail, mask_to_rows, rows_to_mask, top_of
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, bundles
-from pattern_stage.pattern.masks import Draft, Trail, mask_to_rows, rows_to_mask, top_of
 from pattern_stage.pattern.match import KeptRows, KeyState, Tally
 from pattern_stage.pattern.rows import KeyValues
 from pattern_stage.plan import Rows

@@ -18,7 +18,7 @@ from pattern_stage import search
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.windows import sums_in
+from pattern_stage.measures import sums_in
 from tests.support.event_agreement import Trial
 from xscl.algebra.events import Schema
 
