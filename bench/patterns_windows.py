@@ -378,7 +378,7 @@ def _run_statement(statement: Statement, events: kit.StreamEvents, replayed: boo
     kernel = Kernel(texts, lineage)
     if replayed:
         database = DuckDBDatabase(lambda connection: connection.execute("SET threads = 1"))
-        kernel = ReplayKernel(texts, lineage, database, lambda: Kernel(texts, lineage))
+        kernel = ReplayKernel(texts, lineage, database, Kernel)
     start = time.process_time()
     kernel.add(0, statement, -1)
     lineage.begin()

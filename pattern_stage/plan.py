@@ -38,7 +38,7 @@ from xscl.algebra.events import (
     Parameter,
     Pattern,
     Schema,
-    Stream,
+    Statement,
     Value,
     made_texts,
     map_leaves,
@@ -507,8 +507,10 @@ def _apart_columns(placement: NodePlacement, left: Ints, within: Ints, since: In
     return [column.astype(np.float64) for column in columns]
 
 
-def source_streams(stream: Stream) -> frozenset[str]:
+def source_streams(stream: Statement) -> frozenset[str]:
     """Returns the names of the streams that a statement reads."""
     if isinstance(stream, Events):
         return frozenset({stream.stream})
+    if isinstance(stream, Pattern | NearPattern):
+        return frozenset(stream.streams)
     return frozenset().union(*map(source_streams, sources_of(stream)))

@@ -4,7 +4,7 @@ do, their number of rows, and what they read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -248,19 +248,21 @@ class Statements:
 
     def sums(self, counts: Mapping[int, Ints]) -> tuple[Ints, Ints]:
         """Returns statements and the sums of the counts of their rows, given by m-op; zeros are left out."""
-        found: list[tuple[Ints, Ints]] = [(_NONE, _NONE)]
-        end = self._end()
-        for number, bound in self._bound.items():
-            slots = np.flatnonzero(self._of[:end] == number)
-            total = np.zeros(len(slots), np.int64)
+        total = np.zeros(self._end(), np.int64)
+        for slots, mop, rows in self._rows_of_forms(self._bound.values()):
+            of_row = counts.get(mop.number, _NONE)
+            there = rows < len(of_row)
+            total[slots[there]] += of_row[rows[there]]
+        counted = np.flatnonzero(total)
+        return self.ids[counted], total[counted]
+
+    def _rows_of_forms(self, forms: Iterable[BoundForm]) -> Iterator[tuple[Ints, MOp, Ints]]:
+        """Yields slots, and the rows that they have in an m-op."""
+        of = self._of[: self._end()]
+        for bound in forms:
+            slots = np.flatnonzero(of == self._numbers[id(bound.form)])
             for place, rows in self._plan.rows_of(bound, self.rows[slots]):
-                of_row = counts.get(bound.mops[place].number, _NONE)
-                if len(of_row):
-                    there = rows < len(of_row)
-                    total[there] += of_row[rows[there]]
-            found.append((self.ids[slots[total > 0]], total[total > 0]))
-        ids, sums = zip(*found, strict=True)
-        return np.concatenate(ids), np.concatenate(sums)
+                yield slots, bound.mops[place], rows
 
     def bound(self, statement: int) -> tuple[BoundForm, int]:
         """Returns the form of a planned statement, and its row in the last m-op."""
@@ -274,16 +276,12 @@ class Statements:
         """Returns the statements that use any of these rows of an m-op, each with its row."""
         ids: list[int] = []
         found: list[int] = []
-        end = self._end()
-        for number, bound in self._bound.items():
-            if all(one.number != mop for one in bound.mops):
-                continue
-            slots = np.flatnonzero(self._of[:end] == number)
-            for place, of in self._plan.rows_of(bound, self.rows[slots]):
-                if bound.mops[place].number == mop:
-                    held = np.isin(of, rows)
-                    ids += self.ids[slots[held]].tolist()
-                    found += of[held].tolist()
+        forms = [bound for bound in self._bound.values() if any(one.number == mop for one in bound.mops)]
+        for slots, of, used in self._rows_of_forms(forms):
+            if of.number == mop:
+                held = np.isin(used, rows)
+                ids += self.ids[slots[held]].tolist()
+                found += used[held].tolist()
         return ids, found
 
     def _end(self) -> int:

@@ -10,6 +10,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 
     from pattern_stage.in_sql.kernel import Database
     from pattern_stage.kernel import Kernel, Results
-    from pattern_stage.partition.kernel import PartitionedKernel
     from xscl.syntax import Script
 
 MakeKernel = Callable[[Texts, Lineage], "Kernel"]
@@ -279,7 +280,7 @@ def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED)
     return partial(Kernel, limits=limits)
 
 
-def _on_executors(session: SparkSession, limits: Quota) -> Callable[[Texts, Lineage], PartitionedKernel]:
+def _on_executors(session: SparkSession, limits: Quota) -> MakeKernel:
     from join_stage.store.spark.session import telling_loss
     from pattern_stage.partition.kernel import GroupDone, GroupWork, PartitionedKernel, SparkRunner, WorkerPlan
 
@@ -288,12 +289,7 @@ def _on_executors(session: SparkSession, limits: Quota) -> Callable[[Texts, Line
         def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
             return super().run(told, works)
 
-    runner = Runner(session.sparkContext)
-
-    def make(texts: Texts, lineage: Lineage) -> PartitionedKernel:
-        return PartitionedKernel(texts, lineage, runner, limits=limits)
-
-    return make
+    return partial(PartitionedKernel, runner=Runner(session.sparkContext), limits=limits)
 
 
 def _as_sql(session: SparkSession | None, limits: Quota) -> MakeKernel:
@@ -302,11 +298,7 @@ def _as_sql(session: SparkSession | None, limits: Quota) -> MakeKernel:
 
     database = _duckdb() if session is None else _spark(session)
     matching: MakeKernel = partial(Kernel, limits=limits) if session is None else _on_executors(session, limits)
-
-    def make(texts: Texts, lineage: Lineage) -> Kernel:
-        return ReplayKernel(texts, lineage, database, partial(matching, texts, lineage), limits=limits)
-
-    return make
+    return partial(ReplayKernel, database=database, matching=matching, limits=limits)
 
 
 def _duckdb() -> Database:

@@ -5,7 +5,7 @@ two phases: the database finds windows that may have a match, and a kernel match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol, TypeGuard
@@ -64,14 +64,14 @@ class ReplayKernel(Kernel):
         texts: Texts,
         lineage: Lineage,
         database: Database,
-        make_matcher: Callable[[], Kernel],
+        matching: Callable[[Texts, Lineage], Kernel],
         *,
         limits: Quota = UNLIMITED,
     ) -> None:
-        """`make_matcher` creates the matcher for the windows that the database found; `limits` are of the statements
+        """`matching` creates the kernel that matches in the windows found by the database; `limits` are for statements
         that run here."""
         super().__init__(texts, lineage, limits=limits)
-        self._database, self._make_matcher = database, make_matcher
+        self._database, self._matching = database, matching
         self._asked: dict[int, tuple[Stream | Pattern, int]] = {}
         self._fed: dict[str, Columns] = {}
         self._ended = False
@@ -108,7 +108,7 @@ class ReplayKernel(Kernel):
         """Takes all events of some streams. Returns the results of statements whose streams are now complete."""
         self._fed |= events
         found = super().feed(events)
-        ready = [number for number, (stream, _) in self._waiting.items() if _streams(stream) <= self._fed.keys()]
+        ready = [number for number, (stream, _) in self._waiting.items() if source_streams(stream) <= self._fed.keys()]
         return found + self._ask(ready)
 
     def end(self) -> list[Results]:
@@ -157,7 +157,7 @@ class ReplayKernel(Kernel):
             source.stream: some.take(places - first)
             for source, some, (first, places) in zip(asked.sources, given, bounds, strict=True)
         }
-        matcher = self._make_matcher()
+        matcher = self._matching(self.texts, self._lineage)
         for number, since in zip(alike.numbers, alike.since, strict=True):
             matcher.add(number, self._asked[number][0], since)
         found = matcher.run(left, self._until)
@@ -167,10 +167,6 @@ class ReplayKernel(Kernel):
 
 def _any_window(form: StatementForm, fixed: Constants) -> StatementQuestion:
     return window_question(form, fixed, 0)
-
-
-def _streams(stream: Stream | Pattern) -> Set[str]:
-    return stream.streams.keys() if isinstance(stream, Pattern) else source_streams(stream)
 
 
 class DuckDBDatabase:

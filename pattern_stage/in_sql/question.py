@@ -3,7 +3,7 @@ Strings are codes in all tables, NULL is SQL's. Values derived from a single eve
 columns of their table, by the kernel's own functions. Needed columns propagate from the last operator to the sources.
 Statements of a form share a query while they share the constants that it fixes. Phase 1 of match windows is a query,
 too: a row per event and role, partitioned by statement and keys, aggregates over the window behind it, which decides
-where a match may begin; events in such windows stay. See `pattern_stage.matching.match_windows`."""
+where a match may begin; events in such windows stay. See `pattern_stage.pattern.program.match_windows`."""
 
 from __future__ import annotations
 

@@ -152,9 +152,6 @@ class Runner(Protocol):
     def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
         """Does the work of some parts, that of a part together; results come in any order."""
 
-    def close(self) -> None:
-        """Releases the plan."""
-
 
 _Keeping = Next | Fold | Aggregate | Pattern | NearPattern
 """Operators with state."""
@@ -462,9 +459,6 @@ class SparkRunner:
             return [self._here.work(told, work) for work in works]
         plan = self._shipped.of(told.version, lambda: told)
         return run_tasks(self._context, with_shipped(_work, plan), works)
-
-    def close(self) -> None:
-        self._shipped.drop()
 
 
 def _work(told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:

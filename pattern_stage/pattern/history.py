@@ -2,7 +2,7 @@
 *bundle* is matches of one key, each within the window of the one before. A partial match, a *node*, is described by a
 *vector*: its place in the expression, what it lacks, and, in eighths of the window, what is left and the time since its
 last event. Per vector, TD(0) learns its value, how often its nodes lead to a new bundle, and its map has those bundles
-(`pattern_stage.matching.vectors`); unseen vectors fall back to coarser levels. The choice is greedy maximum coverage.
+(`Vectors`); unseen vectors fall back to coarser levels. The choice is greedy maximum coverage.
 Updates of one time are ordered by the texts of keys, then by vector, so results are deterministic."""
 
 from __future__ import annotations

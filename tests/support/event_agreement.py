@@ -330,5 +330,3 @@ class HereRunner:
             found.append(self._workers[self._next].work(told, work))
         done: list[list[GroupDone]] = pickle.loads(pickle.dumps(found))
         return done
-
-    def close(self) -> None: ...

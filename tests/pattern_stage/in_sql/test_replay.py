@@ -130,7 +130,7 @@ def test_what_has_no_question_is_told():
 
 def test_a_replay_ends_with_its_first_events():
     made = written(["FROM E1 NEXT{a = b} E2"], GIVEN)
-    kernel = ReplayKernel(texts := Texts(), Lineage(), DuckDBDatabase(), lambda: Kernel(texts, Lineage()))
+    kernel = ReplayKernel(texts := Texts(), Lineage(), DuckDBDatabase(), Kernel)
     (stream,), _ = lowered(made)
     kernel.add(0, stream, -1)
     for until in (5, 9):
@@ -157,7 +157,7 @@ Matching = Callable[[Texts, Lineage], Kernel]
 
 def replaying(database: Database, matching: Matching = Kernel) -> MakeKernel:
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return ReplayKernel(texts, lineage, database, lambda: matching(texts, lineage))
+        return ReplayKernel(texts, lineage, database, matching)
 
     return make
 

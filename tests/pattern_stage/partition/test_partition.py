@@ -107,7 +107,6 @@ def test_parts_on_spark(seed: int, spark: SparkSession):
     rng, made = Random(seed), world(seed)
     runner = SparkRunner(spark.sparkContext, rng.choice((1, 3)), least=rng.choice((0, 0, 10)))
     assert_finds(made, random_run(rng, len(made.statements), LENGTH), in_parts(runner))
-    runner.close()
 
 
 def test_a_part_without_events_lets_go_of_what_is_too_old():
