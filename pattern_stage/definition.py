@@ -368,54 +368,30 @@ def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
 
 def normal(template: Statement) -> tuple[FormNode, ...]:
     """Returns the nodes of a piece, inputs first."""
-    if isinstance(template, Pattern | NearPattern):
-        return _normal_pattern(template)
-    if isinstance(template, Events):
-        return (FormNode(None, template.stream, template.schema, (), ()),)
     nodes: list[FormNode] = []
-    for name, stream in zip(("left", "right"), _sources(template), strict=False):
-        nodes.append(FormNode(None, name, stream.schema, (), ()))
     _add(template, nodes)
     return tuple(nodes)
 
 
-def _normal_pattern(template: Pattern | NearPattern) -> tuple[FormNode, ...]:
-    sources = sorted(inputs(template), key=lambda one: int(one[0]))
-    nodes = [FormNode(None, name, schema, (), ()) for name, schema in sources]
-    slots = _Slots()
-    bare = with_leaves(template, slots.value)
-    window = -1 if template.within is None else template.within
-    node = FormNode(
-        Definition(bare, tuple(slots.slots.values())),
-        "",
-        template.schema,
-        tuple(range(len(sources))),
-        tuple(slots.slots),
-        window=window,
-    )
-    return (*nodes, node)
-
-
-def _sources(template: Stream) -> tuple[Stream, ...]:
-    while isinstance(template, Select | Filter):
-        template = template.source
-    return sources_of(template) or (template,)
-
-
-def _add(stream: Stream, nodes: list[FormNode]) -> int:
+def _add(stream: Statement, nodes: list[FormNode]) -> int:
     if isinstance(stream, Events):
         return _place(FormNode(None, stream.stream, stream.schema, (), ()), nodes)
+    if isinstance(stream, Pattern | NearPattern):
+        numbered = sorted(inputs(stream), key=lambda one: int(one[0]))
+        places = tuple([_add(Events(*one), nodes) for one in numbered])
+        slots = _Slots()
+        return _node(with_leaves(stream, slots.value), places, slots, nodes, stream.within)
     if isinstance(stream, Select | Filter):
         return _add_chain(stream, nodes)
     sources = sources_of(stream)
-    inputs = tuple([_add(source, nodes) for source in sources])
+    places = tuple([_add(source, nodes) for source in sources])
     if isinstance(stream, Union):
-        inputs = min(inputs), max(inputs)
+        places = min(places), max(places)
     slots, window = _Slots(), window_of(stream)
     over = _numbered(window) if isinstance(stream, Aggregate) else None
     operator = with_parts(stream, _inputs(sources), over, slots.value, slots.condition)
     assert not isinstance(operator, Events), "that is no operator"
-    return _node(operator, inputs, slots, nodes, window)
+    return _node(operator, places, slots, nodes, window)
 
 
 def _add_chain(stream: Select | Filter, nodes: list[FormNode]) -> int:
