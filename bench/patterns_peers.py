@@ -32,8 +32,7 @@ from bench.harness import Line, columns, compared_turns, timed, with_progress
 from bench.patterns_kernel import intervals
 from bench.peers import PeerSystem, run_program
 from common.arrays import Ints
-from mmqjp.answers.events_run import EXECUTORS, SQL, MakeKernel, kernels
-from mmqjp.answers.spread import DRIVER
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL, MakeKernel, kernels
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.values import Texts

@@ -24,13 +24,12 @@ from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPl
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question
 from join_stage.tables import times_rebuilt
 from join_stage.views import CACHE_BYTES
-from mmqjp.answers.events_run import EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
 from mmqjp.answers.fan_out import Outputs, OutputStream
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
-from mmqjp.answers.spread import DRIVER
 from mmqjp.documents.admission import EvaluatedDocuments, EvaluatedRows, warn_of
 from mmqjp.documents.record import Records
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks

@@ -25,22 +25,22 @@ from feeds.readers import FINAL_URI, FOLDER, TITLE, Sidecar, drop_stem, read_ste
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A fetched feed: `url` is the subscribed address, `source` the feed's name in archives, `final_url` the address
-    that answered, `fetched` in microseconds, `body` decoded. `title` and `folders` are those of the reader's list."""
+    """A fetched feed: what is known of the fetch, the feed's name in archives, and the answer's headers and decoded
+    body."""
 
-    url: str
+    about: Sidecar
     source: str
-    final_url: str
-    status: int
     headers: Sequence[tuple[str, str]]
-    fetched: int
-    sha256: str
     body: bytes = field(repr=False)
-    title: str = ""
-    folders: tuple[str, ...] = ()
 
-    def header(self, name: str) -> str:
-        return next((value for key, value in self.headers if key.lower() == name.lower()), "")
+    @property
+    def stem(self) -> str:
+        return drop_stem(self.fetched, self.about.sha256)
+
+    @property
+    def fetched(self) -> int:
+        assert self.about.fetched is not None, "whoever fetches knows when"
+        return self.about.fetched
 
 
 class Archive(Protocol):
@@ -97,22 +97,9 @@ class DropArchive:
         if not directory.is_dir():
             directory.mkdir(self._directory.stat().st_mode & 0o777)
             sync_directory(self._directory)
-        sidecar = Sidecar(
-            url=capture.url,
-            fetched=capture.fetched,
-            final_url=capture.final_url,
-            status=capture.status,
-            etag=capture.header("ETag"),
-            last_modified=capture.header("Last-Modified"),
-            content_type=capture.header("Content-Type"),
-            sha256=capture.sha256,
-            title=capture.title,
-            folders=capture.folders,
-        )
-        stem = drop_stem(capture.fetched, capture.sha256)
         # In this order: a feed is never there without what is known of it.
-        write_whole(directory / f"{stem}{SIDECAR_SUFFIX}", sidecar_json(sidecar))
-        write_whole(directory / f"{stem}{FEED_SUFFIX}", capture.body)
+        write_whole(directory / f"{capture.stem}{SIDECAR_SUFFIX}", sidecar_json(capture.about))
+        write_whole(directory / f"{capture.stem}{FEED_SUFFIX}", capture.body)
 
     def met_again(self, capture: Capture, since: int) -> None: ...
 
@@ -180,7 +167,7 @@ class WarcArchive:
     def met_again(self, capture: Capture, since: int) -> None:
         refers = {
             "WARC-Profile": "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest",
-            "WARC-Refers-To-Target-URI": capture.url,
+            "WARC-Refers-To-Target-URI": capture.about.url,
             "WARC-Refers-To-Date": iso_utc(since),
         }
         self._write(capture, "revisit", refers)
@@ -203,25 +190,25 @@ class WarcArchive:
         return self._directory / f"{self._name}{_OPEN}"
 
     def _write(self, capture: Capture, kind: str, fields: dict[str, str]) -> None:
-        file = self._room(capture)
+        file, about = self._room(capture), capture.about
         writer = WARCWriter(file, gzip=True, warc_version="1.1")
         kept = [(name, value) for name, value in capture.headers if name.lower() not in _OF_THE_TRANSFER]
         body = capture.body if kind == "response" else b""
         record = writer.create_warc_record(
-            capture.url,
+            about.url,
             kind,
             payload=io.BytesIO(body),
             length=len(body),
-            http_headers=StatusAndHeaders(_status_line(capture.status), kept, protocol="HTTP/1.1"),
+            http_headers=StatusAndHeaders(_status_line(about.status), kept, protocol="HTTP/1.1"),
             warc_headers_dict={
                 "WARC-Date": iso_utc(capture.fetched),
-                FINAL_URI: capture.final_url,
-                "WARC-Payload-Digest": f"sha256:{b32encode(bytes.fromhex(capture.sha256)).decode()}",
+                FINAL_URI: about.final_url,
+                "WARC-Payload-Digest": f"sha256:{b32encode(bytes.fromhex(about.sha256)).decode()}",
                 **fields,
             },
         )
-        titles = [(TITLE, capture.title)] if capture.title else []
-        for name, value in [*titles, *((FOLDER, folder) for folder in capture.folders)]:
+        titles = [(TITLE, about.title)] if about.title else []
+        for name, value in [*titles, *((FOLDER, folder) for folder in about.folders)]:
             record.rec_headers.add_header(name, value)
         writer.write_record(record)
         file.flush()
@@ -232,7 +219,7 @@ class WarcArchive:
         if self._file is not None and (self._file.tell() >= self._file_bytes or self._is_old(capture.fetched)):
             self.finish()
         if self._file is None:
-            self._name = f"{drop_stem(capture.fetched, capture.sha256)}{WARC_SUFFIX}"
+            self._name = f"{capture.stem}{WARC_SUFFIX}"
             self._announce(f"{self._name} 0")
             self._file = self._growing().open("ab")
         return self._file

@@ -58,6 +58,7 @@ from feeds.fetch.state import (
     succeeded,
 )
 from feeds.items import one_line, without_credentials
+from feeds.readers import Sidecar
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +291,11 @@ class Visitor:
 
     def _settle(self, feed: FeedState, answer: FinalReply, success: Success) -> tuple[FeedState, Outcome]:
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
-        headers = reply.headers.multi_items()
         url, final = without_credentials(feed.url), without_credentials(reply.url)
-        told = url, feed.source, final, reply.status, headers, now, success.sha256, reply.body
-        capture = Capture(*told, feed.title, feed.folders)
+        etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
+        told = final, reply.status, etag, changed, kind
+        about = Sidecar(url, now, *told, success.sha256, feed.title, feed.folders)
+        capture = Capture(about, feed.source, reply.headers.multi_items(), reply.body)
         new = reply.status == 200 and success.sha256 != (self._archive.newest(feed.source) or feed.sha256)
         if new:
             self._archive.keep(capture)

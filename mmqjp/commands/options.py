@@ -18,8 +18,7 @@ from click.core import ParameterSource
 from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
 from join_stage.protocol import DEFAULT_PLAN, PLANS
-from mmqjp.answers.events_run import EXECUTORS, SQL
-from mmqjp.answers.spread import DRIVER
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown
 from mmqjp.documents.watermarks import Lateness

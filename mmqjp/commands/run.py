@@ -22,9 +22,8 @@ from feeds.documents import DEFAULT_STREAM, Document, Reject
 from feeds.feed import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
-from mmqjp.answers.events_run import EXECUTORS, PLACES
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, PLACES
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
-from mmqjp.answers.spread import DRIVER
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import interruptible, live_line
 from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetch_once, require_a_success

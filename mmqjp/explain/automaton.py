@@ -5,7 +5,6 @@ PATTERN's output to the events that filled its variables."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
+from mmqjp.explain.retrace.values import all_written, pattern_condition_text
 from mmqjp.explain.shown import format_window
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
@@ -43,25 +43,19 @@ from xscl.algebra import events as algebra
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
-    Attribute,
-    EventCondition,
     Filter,
     Fold,
-    Length,
-    Names,
     NearPattern,
     Next,
     OfItem,
     Parameter,
     Pattern,
     Phase,
-    Referent,
     Select,
     Union,
     Value,
     Variable,
     WhereConjunct,
-    map_leaves,
     read_by,
     sources_of,
 )
@@ -389,55 +383,6 @@ def _list_with_and(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-_PLACES = {"only": "", "first": "[1]", "each": "[i]", "previous": "[i-1]", "every": "[]"}
-
-STRATEGIES = {
-    "strict": "strict_contiguity",
-    "partition": "partition_contiguity",
-    "next": "skip_till_next_match",
-    "any": "skip_till_any_match",
-}
-
-
-def pattern_condition_text(condition: EventCondition, names: Names, variables: Sequence[Variable]) -> str:
-    """Returns a condition with the pattern's variables; "" if it always holds."""
-    if condition == AllOf():
-        return ""
-    texts = {name: referent_text(of, variables) for name, of in names}
-    return condition_text(map_leaves(condition, lambda leaf: _renamed(leaf, texts)), str, bare=True)
-
-
-def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
-    return " AND ".join(pattern_condition_text(one.condition, one.names, pattern.variables) for one in conjuncts)
-
-
-def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
-    name = variables[of.variable].name
-    if isinstance(of, Length):
-        return f"{name}.LEN"
-    if isinstance(of, OfItem):
-        place = f"[{name}.LEN]" if of.place == "last" else _PLACES[of.place]
-        return f"{name}{place}.{of.name}"
-    items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
-    args = [
-        value_text(map_leaves(arg, lambda leaf: _of_items(leaf, items)), str, bare=True) for arg in of.aggregated.args
-    ]
-    return f"{of.aggregated.name}({', '.join(args) or items})"
-
-
-def component_text(variable: Variable) -> str:
-    one = f"{variable.source.stream}{'+' if variable.kleene else ''} {variable.name}{'[]' if variable.kleene else ''}"
-    return f"~({one})" if variable.negated else one
-
-
-def _renamed(leaf: Value, texts: dict[str, str]) -> Value:
-    return Attribute(leaf.part, texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
-
-
-def _of_items(leaf: Value, items: str) -> Value:
-    return Attribute(leaf.part, f"{items}.{leaf.name}", leaf.kind) if isinstance(leaf, Attribute) else leaf
-
-
 _IGNORED = {
     "any": "any event",
     "next": "any event that the run cannot go on with",
@@ -648,32 +593,3 @@ class Shapes:
         number = self._numbers.setdefault(shape, len(self._numbers) + 1)
         self.met[number] += 1
         return number
-
-
-_NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Filler:
-    """An event of a match: its variable or letter, its index there, from 0, and its nodes in the output in order of
-    time. A published event has several."""
-
-    variable: str
-    place: int
-    roots: tuple[int | str, ...]
-
-
-def fillers(nodes: Mapping[str, int | str]) -> list[Filler]:
-    """Returns the events of a match, given the nodes of its output, in the order of their first nodes.
-
-    >>> fillers({"p[1]": 0, "q.e1": 3, "p[2]": 1, "q.e2": 0})
-    [Filler(variable='p', place=0, roots=(0,)), Filler(variable='q', place=0, roots=(3, 0)), \
-Filler(variable='p', place=1, roots=(1,))]
-    """
-    found: dict[tuple[str, int], tuple[int | str, ...]] = {}
-    for name, node in nodes.items():
-        match = _NAME.fullmatch(name)
-        assert match is not None, "a PATTERN names its nodes so"
-        key = match[1], int(match[2] or 1) - 1
-        found[key] = (*found.get(key, ()), node)
-    return [Filler(*key, roots) for key, roots in found.items()]

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from common.tools import JsonRecord
 from join_stage.protocol import Cost
 from join_stage.tables import DOCUMENTS, EQUAL_VALUES
-from mmqjp.engine import Session
 from mmqjp.explain.automaton import EventProgram, NamedStatement
 from mmqjp.explain.shown import format_window
 from mmqjp.explain.terms import few, structure_text
@@ -24,6 +24,9 @@ from pattern_stage.statements import described
 from templates.graph import Shape
 from xscl.algebra.joins import Hidden, NormalQuery
 from xscl.algebra.trees import is_hidden, short_name
+
+if TYPE_CHECKING:
+    from mmqjp.engine import Session
 
 JOIN_RULE = "t_join"
 """The rule that merges value joins of one template, with a row of R_T for each."""

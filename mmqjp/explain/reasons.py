@@ -5,6 +5,7 @@ its nodes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from itertools import islice
 from mmqjp.answers.matches import residual_holds
 from mmqjp.answers.output import BoundValue
 from mmqjp.documents.record import Record
-from mmqjp.explain.automaton import Filler
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow
 from mmqjp.explain.retrace.search import GivenEvents, Partial, search_of
 from mmqjp.explain.retrace.values import (
@@ -22,7 +22,6 @@ from mmqjp.explain.retrace.values import (
     DocumentRef,
     Event,
     MatchBindings,
-    Plain,
     SourceEvent,
     ValueScope,
     conjunct_of,
@@ -45,7 +44,7 @@ from mmqjp.explain.shown import (
     ShownCondition,
     ShownEvent,
 )
-from mmqjp.explain.terms import Exhausted, ReadableQuery, StepBudget, in_parts, lacking, operand_of
+from mmqjp.explain.terms import Exhausted, Plain, ReadableQuery, StepBudget, in_parts, lacking, operand_of
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
@@ -342,6 +341,35 @@ def shown(operator: Stream, condition: EventCondition, scope: ValueScope) -> Sho
         for part in said(condition, operator, scope)
     ]
     return ShownCondition(tuple(parts))
+
+
+_NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """An event of a match: its variable or letter, its index there, from 0, and its nodes in the output in order of
+    time. A published event has several."""
+
+    variable: str
+    place: int
+    roots: tuple[int | str, ...]
+
+
+def fillers(nodes: Mapping[str, int | str]) -> list[Filler]:
+    """Returns the events of a match, given the nodes of its output, in the order of their first nodes.
+
+    >>> fillers({"p[1]": 0, "q.e1": 3, "p[2]": 1, "q.e2": 0})
+    [Filler(variable='p', place=0, roots=(0,)), Filler(variable='q', place=0, roots=(3, 0)), \
+Filler(variable='p', place=1, roots=(1,))]
+    """
+    found: dict[tuple[str, int], tuple[int | str, ...]] = {}
+    for name, node in nodes.items():
+        match = _NAME.fullmatch(name)
+        assert match is not None, "a PATTERN names its nodes so"
+        key = match[1], int(match[2] or 1) - 1
+        found[key] = (*found.get(key, ()), node)
+    return [Filler(*key, roots) for key, roots in found.items()]
 
 
 @dataclass(frozen=True, slots=True)

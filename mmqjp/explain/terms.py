@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from typing import TypeVar
 
 from common.dates import iso_utc
-from mmqjp.explain.shown import Operand, ShownCondition, format_window
+from mmqjp.explain.shown import Operand, ShownCondition, duration_text, format_window
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
@@ -21,7 +21,7 @@ from xpath_stage.binder import Node
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra.joins import Absent, Conjunct, JoinOp, NormalQuery, Side, Term, over_at, variables_of
 from xscl.algebra.trees import PatternNode
-from xscl.algebra.values import Compare, Expr, Rel, Span, Step, VarPath, many_valued, map_operands
+from xscl.algebra.values import Compare, Expr, Rel, Span, Step, VarPath, many_valued, map_operands, number_text
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
 from xscl.parser import located_queries, parse_script
@@ -352,3 +352,22 @@ class StepBudget:
         self.here -= steps
         if self.here < 0:
             raise TooLong
+
+
+Plain = str | float | None
+"""An attribute's value: a text, a number, or None for NULL."""
+
+
+SECOND = 1_000_000
+
+
+def as_text(value: Plain) -> str | None:
+    return number_text(value) if isinstance(value, float) else value
+
+
+def display_value(value: Plain, *, is_time: bool = False) -> str:
+    if isinstance(value, str):
+        return f'"{truncate_value(value)}"'
+    if is_time and value is not None:
+        return duration_text(round(value * SECOND))
+    return as_text(value) or "NULL"

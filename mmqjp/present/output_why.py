@@ -17,19 +17,27 @@ from common.tools import from_json, in_batches
 from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
-from mmqjp.explain.automaton import all_written, component_text, fillers
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
-from mmqjp.explain.reasons import OutputMatch, build_part, explain_event, output_match, shown, source_places, tested
+from mmqjp.explain.reasons import (
+    OutputMatch,
+    build_part,
+    explain_event,
+    fillers,
+    output_match,
+    shown,
+    source_places,
+    tested,
+)
 from mmqjp.explain.retrace.search import missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
 from mmqjp.explain.retrace.values import (
     DocumentRef,
     Event,
     MatchBindings,
-    Plain,
     SourceEvent,
+    all_written,
     as_number,
-    as_text,
+    component_text,
     given_parts,
 )
 from mmqjp.explain.shown import (
@@ -43,7 +51,7 @@ from mmqjp.explain.shown import (
     duration_text,
     format_window,
 )
-from mmqjp.explain.terms import MOST_QUERIES, Exhausted, StepBudget, TooLong
+from mmqjp.explain.terms import MOST_QUERIES, Exhausted, Plain, StepBudget, TooLong, as_text
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import AT_ONCE, CHARACTERS_AT_ONCE, KnownEvents, affordable, known_event_queries

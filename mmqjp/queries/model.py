@@ -221,6 +221,10 @@ def is_event_form(form_id: str) -> bool:
     return form_id.startswith(EVENT_FORM)
 
 
+def is_pattern(text: str) -> bool:
+    return text.startswith("PATTERN ")
+
+
 _BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
 
 

@@ -15,22 +15,21 @@ from itertools import chain, pairwise
 from typing import Any
 
 from common.dates import iso_utc
-from mmqjp.explain.automaton import STRATEGIES, component_text
 from mmqjp.explain.retrace.values import (
+    STRATEGIES,
     AttributeValues,
     BoundCondition,
     Event,
     MatchBindings,
-    Plain,
     SourceEvent,
     ValueScope,
     as_number,
     before,
     came_text,
+    component_text,
     condition_holds,
     conjunct_of,
     conjuncts,
-    display_value,
     early_text,
     evaluate_value,
     event_text,
@@ -45,6 +44,7 @@ from mmqjp.explain.retrace.values import (
     stream_text,
 )
 from mmqjp.explain.shown import FunnelStage, StageKind, duration_text, format_window
+from mmqjp.explain.terms import Plain, display_value
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.pattern.program import LetterAutomaton, Vector

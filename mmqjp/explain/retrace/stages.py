@@ -20,7 +20,6 @@ from mmqjp.explain.retrace.values import (
     DocumentRef,
     Event,
     MatchBindings,
-    Plain,
     SourceEvent,
     condition_holds,
     conjuncts,
@@ -34,7 +33,7 @@ from mmqjp.explain.retrace.values import (
     stream_text,
 )
 from mmqjp.explain.shown import FunnelStage
-from mmqjp.explain.terms import CHARACTERS_PER_STEP, ReadableQuery, TooLong
+from mmqjp.explain.terms import CHARACTERS_PER_STEP, Plain, ReadableQuery, TooLong
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition
 from pattern_stage.clauses import referenced_parts

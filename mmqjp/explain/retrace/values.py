@@ -5,7 +5,7 @@ the documents behind them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,10 +13,9 @@ from itertools import pairwise, product
 from typing import assert_never
 
 from common.dates import iso_utc
-from mmqjp.explain.automaton import referent_text
 from mmqjp.explain.shown import duration_text, format_window
-from mmqjp.explain.terms import placeholder, truncate_value, with_placeholders
-from pattern_stage.clauses import condition_text
+from mmqjp.explain.terms import SECOND, Plain, as_text, display_value, placeholder, with_placeholders
+from pattern_stage.clauses import condition_text, value_text
 from xscl.algebra.events import (
     Aggregate,
     Aggregated,
@@ -47,15 +46,13 @@ from xscl.algebra.events import (
     TextTest,
     Union,
     Value,
+    Variable,
     WhereConjunct,
     map_leaves,
 )
 from xscl.algebra.regex import PatternError, PatternLimit
-from xscl.algebra.values import TESTS, CompareOp, compare, number_text, xpath_number
+from xscl.algebra.values import TESTS, CompareOp, compare, xpath_number
 from xscl.event_forms import arithmetic, function_of
-
-Plain = str | float | None
-"""An attribute's value: a text, a number, or None for NULL."""
 
 AttributeValues = Mapping[str, Plain]
 
@@ -134,9 +131,6 @@ def identity(event: Event) -> Hashable:
     return tuple(event.values.items()), event.t0, event.t1, frozenset(given_parts(event))
 
 
-SECOND = 1_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class ValueScope:
     """The values of names: of `left`, the `latest` of a run, and `right`. Times are in microseconds."""
@@ -205,10 +199,6 @@ def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
 def as_number(value: Plain) -> float | None:
     """Returns a value as a number; None for NULL or no finite number."""
     return _finite(xpath_number(value)) if isinstance(value, str) else value
-
-
-def as_text(value: Plain) -> str | None:
-    return number_text(value) if isinstance(value, float) else value
 
 
 def aggregate_group(one: Aggregated, group: Sequence[ValueScope]) -> Plain:
@@ -393,14 +383,6 @@ def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
     return condition.args if isinstance(condition, AllOf) else (condition,)
 
 
-def display_value(value: Plain, *, is_time: bool = False) -> str:
-    if isinstance(value, str):
-        return f'"{truncate_value(value)}"'
-    if is_time and value is not None:
-        return duration_text(round(value * SECOND))
-    return as_text(value) or "NULL"
-
-
 def stream_text(stream: Stream) -> str:
     """Returns a short name for a stream: `Advisory`, `Advisory NEXT Release`."""
     match stream:
@@ -453,6 +435,51 @@ def none_text(component: str, latest: Event) -> str:
     return f"no {component} begins after the end of {event_text(latest)}"
 
 
+_PLACES = {"only": "", "first": "[1]", "each": "[i]", "previous": "[i-1]", "every": "[]"}
+
+
+STRATEGIES = {
+    "strict": "strict_contiguity",
+    "partition": "partition_contiguity",
+    "next": "skip_till_next_match",
+    "any": "skip_till_any_match",
+}
+
+
+def pattern_condition_text(condition: EventCondition, names: Names, variables: Sequence[Variable]) -> str:
+    """Returns a condition with the pattern's variables; "" if it always holds."""
+    if condition == AllOf():
+        return ""
+    texts = {name: referent_text(of, variables) for name, of in names}
+    return condition_text(map_leaves(condition, _named_by(texts.__getitem__)), str, bare=True)
+
+
+def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
+    return " AND ".join(pattern_condition_text(one.condition, one.names, pattern.variables) for one in conjuncts)
+
+
+def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
+    name = variables[of.variable].name
+    if isinstance(of, Length):
+        return f"{name}.LEN"
+    if isinstance(of, OfItem):
+        place = f"[{name}.LEN]" if of.place == "last" else _PLACES[of.place]
+        return f"{name}{place}.{of.name}"
+    items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
+    named = [map_leaves(arg, _named_by(lambda name: f"{items}.{name}")) for arg in of.aggregated.args]
+    args = [value_text(arg, str, bare=True) for arg in named]
+    return f"{of.aggregated.name}({', '.join(args) or items})"
+
+
+def component_text(variable: Variable) -> str:
+    one = f"{variable.source.stream}{'+' if variable.kleene else ''} {variable.name}{'[]' if variable.kleene else ''}"
+    return f"~({one})" if variable.negated else one
+
+
+def _named_by(name_of: Callable[[str], str]) -> Callable[[Value], Value]:
+    return lambda leaf: Attribute(leaf.part, name_of(leaf.name), leaf.kind) if isinstance(leaf, Attribute) else leaf
+
+
 # ---------------------------------------------------------------- conditions on matches
 
 MatchBindings = Mapping[str, Sequence[Event]]
@@ -465,13 +492,10 @@ class BoundCondition:
     def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
         self._pattern, self._names = pattern, names
         self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
-        self.said = map_leaves(condition, self._renamed)
+        self.said = map_leaves(condition, _named_by(self._texts.__getitem__))
         """The condition with its names as in the statement."""
         self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
         """The numbers of its variables."""
-
-    def _renamed(self, leaf: Value) -> Value:
-        return Attribute(leaf.part, self._texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
 
     def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
         """Yields values by name for each combination of events, in order; of `new`, only for its last event."""

@@ -217,7 +217,8 @@ def capture(title: str, fetched: int, source: str = "a") -> Capture:
     body = rss(title).encode()
     digest = f"{hash(title) % 2**64:064x}"
     headers = [("Content-Type", "text/xml"), ("Content-Encoding", "gzip"), ("ETag", '"1"')]
-    return Capture("https://a.example/", source, "https://b.example/", 200, headers, fetched, digest, body)
+    about = Sidecar("https://a.example/", fetched, "https://b.example/", 200, '"1"', "", "text/xml", digest)
+    return Capture(about, source, headers, body)
 
 
 def titles(path: Path) -> list[str]:
@@ -236,7 +237,7 @@ def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
     (tmp_path / "a" / ".notes.draft").write_bytes(b"not ours")
     (tmp_path / "a" / f"{drop_stem(START + 9, '0' * 64)}.json").write_text('{"url": "not renamed yet"}')
     again = DropArchive(tmp_path)
-    assert again.newest("a") == capture("c", 0).sha256
+    assert again.newest("a") == capture("c", 0).about.sha256
     assert [path.name for path in tmp_path.rglob(".*")] == [".notes.draft"]
     assert titles(tmp_path) == ["a", "b", "c"]
 
@@ -302,9 +303,8 @@ TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本
 
 def keep(archive: Archive, title: str, folders: tuple[str, ...]) -> None:
     body = rss("one").encode()
-    archive.keep(
-        Capture("https://a.example/", "a", "https://a.example/", 200, (), START, "ab" * 32, body, title, folders)
-    )
+    about = Sidecar("https://a.example/", START, sha256="ab" * 32, title=title, folders=folders)
+    archive.keep(Capture(about, "a", (), body))
     archive.finish()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import InvalidValue
 from feeds.documents import Document
-from mmqjp.answers.events_run import kernels
+from mmqjp.answers.events_run import MakeKernel, kernels
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
 from mmqjp.shown_engine import Engine
@@ -27,7 +27,7 @@ from tests.oracle.event_syntax import Cel, reads
 from tests.oracle.events import World
 from tests.oracle.pattern_syntax import Statement
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.event_agreement import HereRunner, MakeKernel
+from tests.support.event_agreement import HereRunner
 from tests.support.faults import FaultySession, Injected, fail
 from tests.support.pattern_outputs import assert_told
 from xscl.algebra.values import number_text

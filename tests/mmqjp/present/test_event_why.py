@@ -10,7 +10,7 @@ from lxml import etree
 from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.explain.retrace.values import as_text
+from mmqjp.explain.terms import as_text
 from mmqjp.present import item, newest, output_why
 from mmqjp.present.item import UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output

@@ -13,6 +13,7 @@ from common.files import SHARED, make_inside, umask_of
 from feeds.documents import Document
 from feeds.fetch.archive import Capture, DropArchive
 from feeds.fetch.state import FetchStore
+from feeds.readers import Sidecar
 from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.commands import formats as opening
 from mmqjp.engine import Session
@@ -143,7 +144,7 @@ def test_the_state_of_a_fetch_is_its_owners_and_the_archive_as_its_directory(tmp
                 store.save_mark("x")
                 assert set(modes(directory).values()) == {0o600}  # the log of SQLite's, too
             archive = DropArchive(directory)
-            archive.keep(Capture("http://f/", "f", "http://f/", 200, (), 0, "ab" * 32, b"<rss/>"))
+            archive.keep(Capture(Sidecar("http://f/", 0, sha256="ab" * 32), "f", (), b"<rss/>"))
             are(directory / "f", 0o600 if mode == 0o700 else 0o644, mode)
             assert (directory / "f").stat().st_mode & 0o777 == mode
     (tmp_path / "of-a-crawl" / "fetch.sqlite").chmod(0o644)  # of an older version
