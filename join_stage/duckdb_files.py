@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -148,11 +147,6 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
             self._numbered = self.numbered_views(FIRST_INDEX)
         return self._numbered
 
-    def close(self) -> None:
-        with suppress(duckdb.ResourceInUseException):  # by a question that ends late
-            self._connection.close()
-        self._spilled.cleanup()
-
 
 def _literal(path: str) -> str:
     return _GLOB.sub(r"[\1]", path)
@@ -205,8 +199,3 @@ class DuckDBReader(OnlyRead, DuckDBTables):
                 f"the store in {directory} is of an older format: let who may write it open it once, "
                 "with mmqjp list or any other command"
             )
-
-    def close(self) -> None:
-        with suppress(duckdb.ResourceInUseException):  # by a question that ends late
-            self._connection.close()
-        self._spilled.cleanup()

@@ -512,6 +512,8 @@ class DuckDBTables:
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
     _prepared: PreparedStatements
+    _spilled: tempfile.TemporaryDirectory[str] | None = None
+    """What DuckDB spills into, unless beside its file."""
     _empty: Collection[str] = ()
     """Tables known to be empty: querying them took a quarter of the time to open a store."""
 
@@ -548,6 +550,12 @@ class DuckDBTables:
             return -1
         (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
         return int(number)
+
+    def close(self) -> None:
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
+            self._connection.close()
+        if self._spilled is not None:
+            self._spilled.cleanup()
 
 
 def most_threads() -> int:
@@ -886,15 +894,12 @@ class DuckDBStore(DuckDBTables):
             one.drop(table)
 
     def close(self) -> None:
-        with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
-            self._connection.close()
+        super().close()
         if self._mark is not None:
             self._mark.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        if self._spilled is not None:
-            self._spilled.cleanup()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, groupby, islice, product
+from itertools import groupby, islice, product
 
 from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
 from mmqjp.answers.output import node_order
@@ -175,7 +175,7 @@ class Passing:
 @dataclass(eq=False)
 class BlockEvidence:
     """What documents have of one block. `left_out` counts those too large to search. Variables that are `needed` are
-    bound in `rows`. With `fixed`, the nodes of some in an output's line, rows are only found by `search`."""
+    bound in `rows`. With `fixed`, the nodes of some in an output's line, no stages are counted."""
 
     query: ReadableQuery
     number: int
@@ -190,7 +190,6 @@ class BlockEvidence:
         self._streams: Counter[str] = Counter()
         self._reached: Counter[int] = Counter()
         self._sample: list[ParsedDocument] = []
-        self._given: list[Record] = []
 
     @property
     def stages(self) -> list[BlockStage]:
@@ -214,12 +213,13 @@ class BlockEvidence:
         return [PreparedNode(naming(part, ())) for part in parts]
 
     def look(self, record: Record, take: Take) -> None:
-        """Evaluates one more document. Raises whatever `take` does, except TooLong, which leaves the document out."""
+        """Evaluates one more document. Raises whatever `take` does; but TooLong, unless nodes are fixed, leaves the
+        document out."""
         self._streams[record.stream] += 1
         if record.stream != self.side.stream:
             return
         if self.fixed is not None:
-            self._given.append(record)
+            self.rows += self._found(record, take)
             return
         try:
             found = list(self._found(record, take))
@@ -266,11 +266,8 @@ class BlockEvidence:
         reached = self._reached.items()
         return [sum(count for last, count in reached if last > number) for number in range(len(self._parts))]
 
-    def search(self, take: Take) -> Iterator[EvidenceRow]:
-        return chain.from_iterable(self._found(record, take) for record in self._given)
-
     def result(self, take: Take) -> Passing:
-        told = tuple(self.told())
+        told = tuple(self.told()) if self.fixed is None else ()
         return Passing(told, tuple(self.rows), rank=(len(told) - (not self.rows),))
 
     def told(self) -> Iterator[Stage]:
@@ -416,12 +413,6 @@ class JoinEvidence:
         self.op, self.window, self._is_single = self.whole.op, self.whole.window, False
         self.op = NEGATED.get(self.op, self.op)  # partners are joined
         self._are_blocks = all(side.hidden is None for side in self.conjunct.sides())
-
-    def search(self, take: Take) -> Iterator[EvidenceRow]:
-        """Yields the rows of documents that have an output: nothing is asked of their times, and no stages counted."""
-        for pair in _joined(self.conjunct, self.left.search(take), self.right.search(take), take):
-            if all(_holds(expr, take, pair) for expr in self.conjunct.residual):
-                yield self._row(pair)
 
     def result(self, take: Take) -> Passing:
         left, right = self.left.result(take), self.right.result(take)
@@ -686,9 +677,6 @@ class _Branched:
     absent: Absent
     found: Passing = field(default_factory=Passing)
 
-    def search(self, take: Take) -> Iterator[EvidenceRow]:
-        return iter(self.result(take).rows)
-
     def result(self, take: Take) -> Passing:
         rows, stages = [replace(row, parts=(row,)) for row in self.found.rows], list(self.found.stages)
         for branch in self.absent.branches:
@@ -730,16 +718,13 @@ class AbsenceEvidence:
     partners: Disjuncts
     lefts: Sequence[_Branched]
 
-    def search(self, take: Take) -> Iterator[EvidenceRow]:
-        return map(self._over, self.left.search(take))
-
     def result(self, take: Take) -> Passing:
         left = self.left.result(take)
         if not left.rows:
             return replace(left, rank=(0, *left.rank))
         for branched in self.lefts:
             branched.found = left
-        partners = self.partners.result(take)
+        partners = self.partners.result(take) if self.partners else Passing()
         place = self.whole.op == "NOT PRECEDED BY"  # the partner is on the left of the join
         having = {id(row.parts[place].parts[0]) for row in partners.rows}
         rows = tuple(self._over(row) for row in left.rows if id(row) not in having)
@@ -759,9 +744,6 @@ def _has_partner() -> _Told:
 class Disjuncts(list["_Input"]):
     """The conjunctive queries of a query or of an inner join, or the only input of a filter or an absence."""
 
-    def search(self, take: Take) -> Iterator[EvidenceRow]:
-        return chain.from_iterable(join.search(take) for join in self)
-
     def result(self, take: Take) -> Passing:
         results = [join.result(take) for join in self]
         best = max(results, key=lambda result: (result.rank, result.found))
@@ -773,7 +755,7 @@ _Input = BlockEvidence | JoinEvidence | AbsenceEvidence | Disjuncts | _Branched
 
 class Evidence:
     """Evaluates a query over single documents. With `selects`, its rows also bind SELECT and ONCE variables; they
-    always bind those in `keep`. `fixed` has the nodes of variables of an output that `search` explains."""
+    always bind those in `keep`. `fixed` has the nodes of variables of an output whose `rows` explain it."""
 
     def __init__(
         self,
@@ -809,9 +791,11 @@ class Evidence:
         except Exhausted:
             self._is_incomplete = True
 
-    def search(self) -> Iterator[EvidenceRow]:
-        """Yields the rows of an output one by one. Raises Exhausted, TooLong."""
-        return self._top.search(self._work.take)
+    def rows(self) -> Sequence[EvidenceRow]:
+        """Returns the rows of an output; partners of an absence are not looked for. Raises Exhausted."""
+        if self._is_incomplete:
+            raise Exhausted
+        return self._top.result(self._work.take).rows
 
     def result(self) -> Passing:
         """Joins what was found. The step count starts again for the joins."""

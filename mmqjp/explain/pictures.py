@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from rich.cells import cell_len
+
 from mmqjp.explain import svg
 from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
 from mmqjp.explain.shown import format_window
@@ -367,7 +369,7 @@ class _Drawing:
             start, end = left[one.left], right[one.right]
             label = max(label, (start + end) / 2)
             text = truncate_to_width(one.label, 28)
-            half = (svg.columns(text) * COLUMN) / 2 + 5
+            half = (cell_len(text) * COLUMN) / 2 + 5
             near, far = EDGE + SIDE, EDGE + SIDE + JOIN_GAP
             self.parts += [
                 svg.curve(near, start, middle - half, label),
@@ -401,7 +403,7 @@ def _rows(block: FigureBlock, x: float, y: float) -> Iterator[str]:
         room = _room(depth)
         var = "" if row.var is None else truncate_to_width(row.var, room // 2)
         text = truncate_to_width(
-            f"where {row.text}" if row.is_condition else row.text, room - (svg.columns(var) + 2 if var else 0)
+            f"where {row.text}" if row.is_condition else row.text, room - (cell_len(var) + 2 if var else 0)
         )
         start = x + JOIN_PAD + depth * INDENT
         if row.joins:
@@ -616,7 +618,7 @@ def _of_template(one: SharedTemplate) -> str:
 
 def _cell(column: int, number: int, text: str, about: str) -> list[str]:
     x, width, y = _LEFT[column], _WIDTHS[column], _cell_middle(number)
-    room = int((width - 2 * PAD) / COLUMN) - svg.columns(about) - (2 if about else 0)
+    room = int((width - 2 * PAD) / COLUMN) - cell_len(about) - (2 if about else 0)
     return [
         svg.box(x, y - STEP / 2 + 2, width, STEP - 4),
         svg.text_element(x + PAD, y + 4, truncate_to_width(text, room), "accent"),

@@ -87,7 +87,7 @@ def reason_of(
         return None
     for number, (record, _) in zip(numbers, parts, strict=True):
         evidence.look(record, (number,))
-    for row in evidence.search():
+    for row in evidence.rows():
         bound = {key: row.bound[term.var] for key, term in terms.items()}
         if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == nodes:
             return _Reader(query, {record.docid: place for record, place in parts}, steps).reason(row, whole=whole)

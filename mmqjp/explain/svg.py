@@ -10,7 +10,6 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from unicodedata import east_asian_width
 from xml.sax.saxutils import escape as escape_text
 from xml.sax.saxutils import quoteattr
 
@@ -49,23 +48,11 @@ svg { color-scheme: light dark; color: #1c2024; background: #fff; }
 </style>"""
 
 
-def columns(text: str) -> int:
-    """Returns the columns that a text takes; East Asian wide characters take two."""
-    return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
-
-
 def truncate_to_width(text: str, most: int) -> str:
     """Returns a text on one line, without control characters, cut to `most` columns."""
-    line = printable_line(text[: 4 * most])
-    if len(text) <= 4 * most and columns(line) <= most:
-        return line
-    kept, width = "", 1
-    for char in line:
-        width += columns(char)
-        if width > most:
-            break
-        kept += char
-    return kept.rstrip() + "…"
+    line = Text(printable_line(text[: 4 * most]))
+    line.truncate(most, overflow="ellipsis")
+    return line.plain
 
 
 def text_element(x: float, y: float, content: str, kind: str = "", *, anchor: str = "start", bold: bool = False) -> str:
