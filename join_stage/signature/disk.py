@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints, bisect_ranges, expand_ranges, group_starts
 from join_stage.signature.postings import PostingRun, ValueDictionary
-from join_stage.signature.rows import PathClasses
+from join_stage.signature.rows import EdgeClass, PathClasses
 from join_stage.signature.runs import (
     MOST,
     NARROW,
     DiskRun,
-    EdgeClass,
     Field,
     PagePool,
     RecordArray,
@@ -322,32 +321,27 @@ def _before(inputs: Sequence[_Input], first: Ints, counts: Ints, bound: int) -> 
     """The end of each input's groups, from `first` on, whose digests have a high half below a bound."""
     if bound >= 1 << 64:
         return counts
-    wanted = np.array([bound], np.uint64)
-    found = [
-        bisect_ranges(one.highs, first[place : place + 1], counts[place : place + 1], wanted)
-        for place, one in enumerate(inputs)
-    ]
-    return np.concatenate(found)
+    return _bisected([one.highs for one in inputs], first, counts, np.array([bound], np.uint64))
+
+
+def _bisected(columns: Sequence[Field], start: Ints, end: Ints, value: NDArray[np.integer]) -> Ints:
+    """The first index in a range of each column whose element is at least a value."""
+    places = range(len(columns))
+    return np.concatenate([bisect_ranges(columns[i], start[i : i + 1], end[i : i + 1], value) for i in places])
 
 
 def _by_time(inputs: Sequence[_Input], start: Ints, end: Ints) -> Iterator[list[tuple[int, int]]]:
-    share = max(1, PIECE // len(inputs))
+    share, times = max(1, PIECE // len(inputs)), [one.times for one in inputs]
     while (open_ := np.flatnonzero(start < end)).size:
         reached = [int(inputs[i].times[np.minimum([start[i] + share], end[i] - 1)][0]) for i in open_.tolist()]
         if (start[open_] + share >= end[open_]).all():
             until = end
         else:
-            until = _until(inputs, start, end, min(reached))
+            until = _bisected(times, start, end, np.array([min(reached)]))
             if (until == start).all():  # a single time has more
-                until = _until(inputs, start, end, min(reached) + 1)
+                until = _bisected(times, start, end, np.array([min(reached) + 1]))
         yield list(zip(start.tolist(), until.tolist(), strict=True))
         start = until
-
-
-def _until(inputs: Sequence[_Input], start: Ints, end: Ints, time: int) -> Ints:
-    wanted = np.array([time], np.int64)
-    found = [bisect_ranges(one.times, start[i : i + 1], end[i : i + 1], wanted) for i, one in enumerate(inputs)]
-    return np.concatenate(found)
 
 
 MOST_RUNS = 32
@@ -412,9 +406,9 @@ class StoredRuns:
 
     # ------------------------------------------------------------ opening and committing
 
-    def open(self, manifest: str | None, number_of: Callable[[EdgeClass], int]) -> bool:
-        """Opens the runs of a manifest. `number_of` numbers path classes. Returns False, with no runs, if there is no
-        manifest, or a file is gone or damaged."""
+    def open(self, manifest: str | None, classes: PathClasses) -> bool:
+        """Opens the runs of a manifest. Returns False, with no runs, if there is no manifest, or a file is gone or
+        damaged."""
         self._abandon(self._merges)
         self.now, self._committed = Runs(), _Named()
         is_whole = False
@@ -424,7 +418,7 @@ class StoredRuns:
             self._committed = _Named(told["upto"], tuple((name, low) for name, low in told["runs"]))
             try:
                 if self._is_trusted:
-                    runs = [self._opened(self._directory / name, number_of, low) for name, low in self._committed.runs]
+                    runs = [self._opened(self._directory / name, classes, low) for name, low in self._committed.runs]
                     kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
                     self.now, is_whole = Runs(tuple(kept), told["upto"]), True
             except DamagedRun as error:
@@ -484,7 +478,7 @@ class StoredRuns:
             path = self._path()
             write_run(path, run, values, classes)
             self._must_rest = False
-            runs += (self._opened(path, lambda one: classes.number_of_edges(one.groups, one.same, one.stream)),)
+            runs += (self._opened(path, classes),)
         self.now = Runs(runs, upto)
 
     def clear(self) -> None:
@@ -504,10 +498,10 @@ class StoredRuns:
 
     # ------------------------------------------------------------ merging
 
-    def merge(self, window: int, number_of: Callable[[EdgeClass], int]) -> None:
+    def merge(self, window: int, classes: PathClasses) -> None:
         """Adopts finished merges, and starts the shortest one due. `window` is the widest of a query, in microseconds.
         Without room on disk, merging is retried after the next run is written."""
-        self._adopt(number_of)
+        self._adopt(classes)
         if self._must_rest:
             return
         self._plan(window)
@@ -531,7 +525,7 @@ class StoredRuns:
         """Number of merges due or running."""
         return sum(not self._is_adopted(merge) for merge in self._merges)
 
-    def _adopt(self, number_of: Callable[[EdgeClass], int]) -> None:
+    def _adopt(self, classes: PathClasses) -> None:
         for merge in [*self._merges]:
             ours = self._inputs(merge)
             if self._is_adopted(merge):
@@ -541,7 +535,7 @@ class StoredRuns:
             elif merge.is_done:
                 # If they differ by now, what is evicted from one run begins before all documents of the other.
                 low = max((run.low for run in ours if run.low is not None), default=None)
-                merged = self._opened(merge.path, number_of, low)
+                merged = self._opened(merge.path, classes, low)
                 at = self.now.runs.index(ours[0])
                 rest = tuple(run for run in self.now.runs if run not in ours)
                 self.now = Runs((*rest[:at], merged, *rest[at:]), self.now.upto)
@@ -576,9 +570,10 @@ class StoredRuns:
         self._files.add(path)
         return path
 
-    def _opened(self, path: Path, number_of: Callable[[EdgeClass], int], low: int | None = None) -> DiskRun:
+    def _opened(self, path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
         file = RunFile(path, self._pool)
-        return DiskRun(file, _numbers(file, number_of)).evicted(file.head.first if low is None else low)
+        run = DiskRun(file, classes.numbers(file.head.classes))
+        return run.evicted(file.head.first if low is None else low)
 
 
 def evicted(manifest: str, before: int) -> str:
@@ -591,10 +586,6 @@ def evicted(manifest: str, before: int) -> str:
 def _number(file: Path) -> int:
     number = file.stem.partition("-")[0]
     return int(number) if number.isdecimal() else -1
-
-
-def _numbers(file: RunFile, number_of: Callable[[EdgeClass], int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([number_of(one) for one in file.head.classes], np.int64)
 
 
 def _leaves_out_less(merge: Merge, runs: Sequence[DiskRun]) -> bool:

@@ -53,8 +53,9 @@ from join_stage.signature.rows import (
     SatisfiedRows,
     SatisfiedRowsCache,
     Streams,
+    path_to,
 )
-from join_stage.signature.runs import DiskRun, EdgeClass
+from join_stage.signature.runs import DiskRun
 from join_stage.store.protocol import DamagedRun
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
@@ -353,22 +354,13 @@ def node_sources(shape: Shape) -> NodeSources:
     equal: list[tuple[NodeSource, NodeSource]] = []
     for join, leaves in enumerate(shape.joins):
         for leaf, left in zip(leaves, (True, False), strict=True):
-            path = _path(shape, leaf)
+            path = path_to(shape, leaf)
             for depth, node in enumerate(path):
                 slot = NodeSource(left, join, depth, node == leaf)
                 first = met.setdefault(node, slot)
                 if first is not slot and depth:
                     equal.append((first, slot))
     return NodeSources([met[node] for node in range(len(shape.parents))], equal)
-
-
-def _path(shape: Shape, leaf: int) -> list[int]:
-    path = []
-    node: int | None = leaf
-    while node is not None:
-        path.append(node)
-        node = shape.parents[node]
-    return path[::-1]
 
 
 class FactorisedMatches:
@@ -747,7 +739,7 @@ class SignatureJoin:
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._runs, self._values = (), ValueDictionary()
         self._classes.learn(edges_by_group(groups).items())
-        if self._stored is None or not self._stored.open(manifest, self._number_of):
+        if self._stored is None or not self._stored.open(manifest, self._classes):
             return 0
         return self._stored.now.upto + 1
 
@@ -768,7 +760,7 @@ class SignatureJoin:
         if kept > MOST_IN_MEMORY or wholly:
             self._write_all(upto)
         if self._stored.now.runs:
-            self._stored.merge(self._window, self._number_of)
+            self._stored.merge(self._window, self._classes)
         return self._stored.manifest() if self._stored.is_changed else None
 
     def _write_all(self, upto: int) -> None:
@@ -784,9 +776,6 @@ class SignatureJoin:
         """Called when a file of a run on disk is damaged: the next `restart` opens none."""
         assert self._stored is not None, "only files are damaged"
         self._stored.distrust(error)
-
-    def _number_of(self, one: EdgeClass) -> int:
-        return self._classes.number_of_edges(one.groups, one.same, one.stream)
 
     def _others(self) -> Iterator[SortedRun]:
         yield from self._runs

@@ -178,13 +178,18 @@ class RowIndex:
         )
 
 
-def _path(shape: Shape, row: TemplateRow, leaf: int) -> VariablePath:
-    chain = []
+def path_to(shape: Shape, leaf: int) -> list[int]:
+    """The nodes from the top down to a leaf."""
+    path = []
     node: int | None = leaf
     while node is not None:
-        chain.append(row.variables[node])
+        path.append(node)
         node = shape.parents[node]
-    return tuple(reversed(chain))
+    return path[::-1]
+
+
+def _path(shape: Shape, row: TemplateRow, leaf: int) -> VariablePath:
+    return tuple([row.variables[node] for node in path_to(shape, leaf)])
 
 
 CLASS_BITS = 24
@@ -197,6 +202,15 @@ class PathClass:
     the only group. `stream` is that of the documents."""
 
     groups: tuple[int, ...]
+    same: bool
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeClass:
+    """A path class by the edges of its groups; group numbers are valid only within one process."""
+
+    groups: tuple[frozenset[StepEdge], ...]
     same: bool
     stream: str
 
@@ -270,22 +284,24 @@ class PathClasses:
         fewer.learn((group, self._groups[group]) for group in sorted(needed))
         return fewer, new
 
-    def number_of_edges(self, groups: Iterable[frozenset[StepEdge]], same: bool, stream: str) -> int:
-        """The number of a class given by the edges of its groups. Groups that no batch has named get new numbers."""
+    def numbers(self, classes: Iterable[EdgeClass]) -> Ints:
+        """The numbers of classes. Groups that no batch has named get new numbers."""
         if not self._by_edges:
             self._by_edges.update((edges, number) for number, edges in self._groups.items())
-        numbers = []
-        for edges in groups:
-            if (number := self._by_edges.get(edges)) is None:
-                number = self._by_edges[edges] = next(_OWN_NUMBERS)
-                self._groups[number] = edges
-            numbers.append(number)
-        return self.number(PathClass(tuple(numbers), same, stream))
+        found = []
+        for one in classes:
+            groups = []
+            for edges in one.groups:
+                if (number := self._by_edges.get(edges)) is None:
+                    number = self._by_edges[edges] = next(_OWN_NUMBERS)
+                    self._groups[number] = edges
+                groups.append(number)
+            found.append(self.number(PathClass(tuple(groups), one.same, one.stream)))
+        return np.array(found, np.int64)
 
-    def edges_of(self, number: int) -> tuple[tuple[frozenset[StepEdge], ...], bool, str]:
-        """The edges of the groups of a class, its `same` and its stream."""
+    def edges_of(self, number: int) -> EdgeClass:
         found = self._all[number]
-        return tuple(self._groups[group] for group in found.groups), found.same, found.stream
+        return EdgeClass(tuple(self._groups[group] for group in found.groups), found.same, found.stream)
 
     def number(self, path_class: PathClass) -> int:
         number = self._numbers.get(path_class)

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from common.arrays import Composed, IntLookup, Ints, bisect_ranges, distinct, expand_ranges
 from common.files import open_like_directory, sync_directory, sync_file
 from join_stage.signature.postings import AskedValues, Digests, PostingRun, TimeSpan, ValueDictionary
-from join_stage.signature.rows import DROPPED, PathClasses
+from join_stage.signature.rows import DROPPED, EdgeClass, PathClasses
 from join_stage.store.protocol import DamagedRun
-from templates.catalog import StepEdge
 
 RecordArray = NDArray[Any]
 """An array of records of one type."""
@@ -269,15 +268,6 @@ class Layout:
 
 NARROW = 1 << 32
 """Numbers below this take four bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeClass:
-    """A path class by the edges of its groups; group numbers are valid only within one process."""
-
-    groups: tuple[frozenset[StepEdge], ...]
-    same: bool
-    stream: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -753,7 +743,7 @@ def write_run(path: Path, run: PostingRun, values: ValueDictionary, classes: Pat
             documents=len(run.docid),
             instances=len(run.top),
             times=(int(run.time.min()), int(run.time.max()), int(run.t1.max())),
-            classes=[EdgeClass(*classes.edges_of(number)) for number in classes_of.tolist()],
+            classes=[classes.edges_of(number) for number in classes_of.tolist()],
         )
     except BaseException:
         writer.abandon()

@@ -29,28 +29,18 @@ from join_stage.signature.disk import merge_disk_runs
 from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing
 from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary, only_postings
 from join_stage.signature.rows import PathClasses, RowIndex, SatisfiedRowsCache, Streams
-from join_stage.signature.runs import (
-    BLOCK,
-    FENCE,
-    FINGERPRINTS,
-    DiskRun,
-    EdgeClass,
-    Field,
-    PagePool,
-    RecordArray,
-    RunFile,
-)
+from join_stage.signature.runs import BLOCK, FENCE, FINGERPRINTS, DiskRun, Field, PagePool, RecordArray, RunFile
 from join_stage.store.protocol import DamagedRun, StoreError
 from join_stage.store.spark.manifests import DataFile, Merging, find_rows, merge_files
 from join_stage.store.spark.session import loss
 from templates.witness import R_DOC
 
 
-def whole_run(file: RunFile, number_of: Callable[[EdgeClass], int]) -> PostingRun:
-    """Loads a run file. Values are numbered in digest order; `number_of` numbers classes."""
+def whole_run(file: RunFile, classes: PathClasses) -> PostingRun:
+    """Loads a run file. Values are numbered in digest order."""
     head = file.head
     groups, postings = file.groups.range(0, head.groups), file.postings.range(0, head.postings)
-    classes = np.array([number_of(one) for one in head.classes], np.int64)
+    numbers = classes.numbers(head.classes)
     value = np.zeros(head.groups, np.int64)
     value[group_starts(groups["high"], groups["low"])] = 1
     instance = postings["instance"].astype(np.int64)
@@ -63,7 +53,7 @@ def whole_run(file: RunFile, number_of: Callable[[EdgeClass], int]) -> PostingRu
     top[instance], of_instance[instance] = postings["top"], document
     return PostingRun(
         value=np.cumsum(value) - 1,
-        path_class=classes[groups["path_class"].astype(np.int64)],
+        path_class=numbers[groups["path_class"].astype(np.int64)],
         start=np.append(groups["start"].astype(np.int64), head.postings),
         time=time,
         node=postings["node"].astype(np.int64),
@@ -136,12 +126,6 @@ class RowMeanings:
     def __init__(self, rows: RowIndex) -> None:
         self.rows, self.classes = rows, PathClasses(rows)
         self.sets = SatisfiedRowsCache(rows, self.classes)
-
-    def number_of(self, one: EdgeClass) -> int:
-        return self.classes.number_of_edges(one.groups, one.same, one.stream)
-
-    def numbers(self, file: RunFile) -> Ints:
-        return np.array([self.number_of(one) for one in file.head.classes], np.int64)
 
 
 class Located(NamedTuple):
@@ -266,7 +250,7 @@ def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuf
 def _paired(
     told: SpreadBatch, batch: Path, meanings: RowMeanings, number: int, located: dict[int, list[Located]]
 ) -> Iterator[PairedRuns]:
-    whole = whole_run(FILES.open(batch), meanings.number_of)
+    whole = whole_run(FILES.open(batch), meanings.classes)
     ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
     run, groups = slice_postings(whole, told.slices[number], ends[number])
     if not len(run):
@@ -277,7 +261,7 @@ def _paired(
     for place in sorted(located):
         stored = told.others[place]
         file = FILES.open(stored.path)
-        other = LocatedRun(file, meanings.numbers(file), stored.low, located[place], groups)
+        other = LocatedRun(file, meanings.classes.numbers(file.head.classes), stored.low, located[place], groups)
         yield from pairing.paired(run, asked, other, [False, True])
 
 

@@ -72,8 +72,7 @@ def written(
 
 def opened(path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
     file = RunFile(path, PagePool())
-    numbers = [classes.number_of_edges(one.groups, one.same, one.stream) for one in file.head.classes]
-    return DiskRun(file, np.array(numbers), low)
+    return DiskRun(file, classes.numbers(file.head.classes), low)
 
 
 def flat(run: DiskRun) -> Flat:
@@ -301,7 +300,7 @@ def test_damaged_runs_are_built_anew_from_the_tables(tmp_path: Path):
 
 def merged(runs: StoredRuns, times: int = 1, *, committed: bool = True) -> None:
     for _ in range(times):
-        runs.merge(1 << 60, lambda one: 1)
+        runs.merge(1 << 60, PathClasses(RowIndex()))
         for merge in [*runs._merges]:
             merge.wait()
         if committed:
@@ -313,7 +312,7 @@ def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
     """Documents of five or ten hours, with a window of one hour; one of them is dated a century ahead."""
     hour, count = 3_600_000_000, 200 if at_length() else 35
     rng, runs, most = np.random.default_rng(3), StoredRuns(tmp_path), 0
-    runs.open(None, lambda one: 1)
+    runs.open(None, PathClasses(RowIndex()))
     for number in range(count):
         run, values, classes = random_run(rng, 40, number * 40, 30)
         begin = number * hour // 20 if in_order else int(rng.integers(max(0, number - 15), number + 1)) * hour // 20
@@ -322,7 +321,7 @@ def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
         run = replace(run, time=run.time + begin, t0=run.t0 + begin, t1=run.t1 + begin)
         runs.add(run, values, classes, number * 40 + 39)
         runs.evict((number - 20) * hour // 20)
-        runs.merge(hour, lambda one: 1)
+        runs.merge(hour, PathClasses(RowIndex()))
         for merge in runs._merges:
             merge.wait()
         runs.committed()
@@ -348,7 +347,7 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Context:
 
 def runs_of(tmp_path: Path, context: Context, count: int) -> StoredRuns:
     runs, rng = StoredRuns(tmp_path, SparkMerger(context)), np.random.default_rng(5)  # type: ignore[arg-type]  # which stands for one
-    runs.open(None, lambda one: 1)
+    runs.open(None, PathClasses(RowIndex()))
     for number in range(count):
         run, values, classes = random_run(rng, 40, number * 40, 30)
         runs.add(run, values, classes, number * 40 + 39)
@@ -385,11 +384,11 @@ def test_a_task_that_is_killed_leaves_nothing_for_good(
     with monkeypatch.context() as patch:
         patch.setattr(RunWriter, "put_groups", half)
         merged(runs, committed=False)
-        runs.merge(1 << 60, lambda one: 1)
+        runs.merge(1 << 60, PathClasses(RowIndex()))
     assert len(list(tmp_path.iterdir())) == 2
     (tmp_path / "9-x.77").write_text("of a killed process")
     runs._merges.clear()
-    runs.open(runs.manifest(), lambda one: 1)
+    runs.open(runs.manifest(), PathClasses(RowIndex()))
     runs.committed()
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -424,7 +423,7 @@ def as_format_1(path: Path) -> None:
 
 def test_files_without_checksums_are_read_and_get_them_by_a_merge(tmp_path: Path):
     runs, rng = StoredRuns(tmp_path), np.random.default_rng(5)
-    runs.open(None, lambda one: 1)
+    runs.open(None, PathClasses(RowIndex()))
     for number in (0, 1):
         runs.add(*random_run(rng, 400 // (1 + 2 * number), number * 400, 30), number * 400 + 399)
     kept = [flat(run) for run in runs.now.runs]
@@ -432,7 +431,7 @@ def test_files_without_checksums_are_read_and_get_them_by_a_merge(tmp_path: Path
     for path in tmp_path.iterdir():
         as_format_1(path)
     again = StoredRuns(tmp_path)
-    assert again.open(manifest, lambda one: 1)
+    assert again.open(manifest, PathClasses(RowIndex()))
     assert [run.file.head.page for run in again.now.runs] == [0, 0]
     assert [flat(run) for run in again.now.runs] == kept
     merged(again, 6)
