@@ -1,4 +1,7 @@
-"""Fetches due feeds, once or continually, politely, storing new versions. Each outcome is one commit."""
+"""Fetches due feeds, once or continually, storing new versions. Each outcome is one commit.
+
+Polite to hosts: robots.txt, limited concurrency, a delay between requests, and pauses that a host demands.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Automata of event queries with CEL's operators, after Cayuga, and of PATTERN statements, after SASE+. A compiled
 event statement becomes a StateDiagram: states where events or runs wait, the edges between them, and the index by which
-each edge finds its events. Also numbers documents by shape (the set of their paths), and maps the node names in a
-PATTERN's output to the events that filled its variables."""
+each edge finds its events. Also numbers documents by shape (the set of their paths)."""
 
 from __future__ import annotations
 
