@@ -390,6 +390,7 @@ def minds_since(stream: Statement) -> bool:
     """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
     depends on what preceded a match.
 
+    >>> from xscl.algebra.events import Filter
     >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
     True
     """
