@@ -410,6 +410,8 @@ def test_as_json(tmp_path):
     assert [state["title"] for state in states] == ["start", "waits for its first partner", "final"]
     shown = [(edge["kind"], edge["source"], edge["target"], edge["stream"]) for edge in edges]
     assert shown == [("start", 0, 1, "A"), ("forward", 1, 2, "B")]
+    alone = explained(tmp_path, "--json", "--query", "run").stdout.splitlines()
+    assert [json.loads(line)["query"] for line in alone] == ["run"]
     result = explained(tmp_path, "--json", text="FROM S//a")
     assert result.exit_code == 1 and "has no event query" in result.stderr
 

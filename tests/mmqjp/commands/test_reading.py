@@ -386,5 +386,9 @@ def test_event_queries_are_retraced(tmp_path):
         assert said in " ".join(mmqjp(*command.split(), "--state", next_blogs).stdout.split())
     explained = mmqjp("explain", queries, "--state", next_blogs).stdout
     assert "an event query over Book, Blog; it joins no documents" in explained
-    wrong = mmqjp("subscribe", write_queries(tmp_path, "FROM FILTER{author = 'a'} Bok"), "--state", next_blogs)
-    assert wrong.exit_code == 1 and "there are no events Bok" in wrong.output
+    for text, mistake in (
+        ("FROM FILTER{author = 'a'} Bok", "there are no events Bok"),
+        ("FROM", "FROM without an input"),
+    ):
+        wrong = mmqjp("subscribe", write_queries(tmp_path, text), "--state", next_blogs)
+        assert wrong.exit_code == 1 and mistake in wrong.output

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from mmqjp.commands.manage_sinks import print_sink
+from tests.generate.documents import SECOND
 from tests.support.cli import mmqjp, write_documents, write_queries
 
 HOOK = ("kind=webhook", "url=https://example.org/hook")
@@ -110,6 +112,21 @@ def test_what_is_listed(configured):
     first, *more = sinks("show", "alerts").stdout.splitlines()
     assert first == "alerts: webhook to hooks.example.org, running" and '    url = { secret = "slack" }' in more
     assert "  has all outputs up to seq 2, 0 behind" in more and "  defined in mmqjp.toml" in more
+
+
+def test_a_sink_that_does_not_deliver_says_why_and_when_it_tries_again(capsys):
+    definition = {"kind": "webhook", "diff": True, "queries": ["q"], "most": 5}
+    row = {"name": "s", "kind": "webhook", "to": "h", "state": "waiting", "reason": "status\n500", "next": 90 * SECOND}
+    row |= {"behind_since": SECOND, "file": None, "definition": definition, "acked": 3, "behind": 2}
+    print_sink(row | dict.fromkeys(("delivered", "failed", "given_up"), 1), 0)
+    assert capsys.readouterr().out.splitlines() == [
+        "s: webhook to h, waiting",
+        "  status 500; next attempt in 90 s",
+        "  has all outputs up to seq 3, 2 behind, the oldest since 1970-01-01T00:00:01Z",
+        "  since the service began: 1 delivered, 1 attempts failed, 1 given up",
+        "  added live",
+        *('    kind = "webhook"', "    diff = true", '    queries = ["q"]', "    most = 5"),
+    ]
 
 
 def test_sinks_of_the_file_are_changed_there(configured):

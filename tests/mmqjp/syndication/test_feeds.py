@@ -182,6 +182,9 @@ def test_what_is_dropped_is_gone():
             newest = feeds.newest(name)
             assert newest is not None and newest.archive is None
             assert feeds.archive(name, count - 1) == ArchiveGone() and feeds.archive(name, count) is None
+        pages = pages_of(engine, clock)
+        for number, status in ((count - 1, 410), (count, 404)):
+            assert pages.answer(request(name, number)).status_code == status
 
 
 def test_there_is_no_feed_of_what_is_no_query(engine):
