@@ -177,6 +177,17 @@ class Atom(SinkStore):
         return found[::-1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "more", "made"),
+    [("jsonl", {}, GrowingFile), ("parquet", {"rows": 9}, ParquetSink), ("atom", {"url": URL}, AtomSink)],
+)
+def test_a_live_sink_of_files_lies_in_the_directory_of_all(tmp_path, kind, more, made):
+    given = read_sink("x", {"kind": kind, "path": "out", **more}, tmp_path / "sinks")
+    sink = Kinds(Secrets()).file_sink(given, Position(), lambda text: None)
+    assert isinstance(sink, made) and (tmp_path / "sinks").is_dir()
+    sink.close()
+
+
 # ------------------------------------------------------------ kills and full disks
 
 SEAMS: dict[type[SinkStore], list[Point]] = {
