@@ -32,6 +32,8 @@ def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(fil
         changed, removed = ChangesOf(file).take(store)
         assert [feed.url for feed in changed] == [b] and removed == {a, c}
         assert ChangesOf(file).take(store) == ([], set())
+        assert not change_feeds(file, changes[2], 0.1, sleep=lambda seconds: None)
+        assert change_feeds(file, changes[2], 60, sleep=lambda seconds: ChangesOf(file).take(store))
     assert urls(file) == [b]
     # Without a fetch they are made at once.
     assert change_feeds(file, FeedChange(add=(AddedFeed(a, "A", "News"),)))
