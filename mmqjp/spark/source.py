@@ -32,6 +32,7 @@ from common.tools import in_batches
 from feeds.confined import HurriedError
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
+from feeds.files import FileKind, kind_of_file
 from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
 from feeds.readers import (
     ALL_READ,
@@ -290,6 +291,8 @@ def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
 
 FORMAT = "mmqjp_files"
 
+_OF_FEEDS = FileKind.FEED, FileKind.WARC
+
 MAX_SKIPS = 16
 """Maximum number of listings that skip an unreadable file before a retry."""
 
@@ -334,8 +337,9 @@ class FileSource:
 _FileKey = tuple[str, str]
 """A source and the name of a file in it."""
 
-_Ahead = dict[_FileKey, tuple[Offset, list[ReadItem[InputItem]]]]
-"""Items of files that are read already, and the offsets before them."""
+_Ahead = dict[_FileKey, tuple[Offset, tuple[int, ...], list[ReadItem[InputItem]], str]]
+"""Items of files that are read already, with the offsets before them, what tells the file from another of its name, and
+why no more can be read ("": it can)."""
 
 
 @dataclass
@@ -359,10 +363,11 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         self._source, self._positions, self._plans, self._now = source, positions, plans, now
         self._slow = SlowLane()
+        self._has_feeds = any(path.feeds is not None for path in source.paths)
         self._tails: list[Tail] = []
         self._waiting: list[WaitingFile] = []
         self._available: set[_FileKey] | None = None
-        self._planned: dict[_FileKey, tuple[Offset | None, int]] = {}
+        self._planned: dict[_FileKey, tuple[Offset | None, Split]] = {}
         self._delays: dict[_FileKey, RetryDelay] = {}
         self._last = -1
 
@@ -383,7 +388,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         for split in plan.splits:
             file = split.source, split.file
-            self._planned.setdefault(file, (positions.get(file), split.end))
+            self._planned.setdefault(file, (positions.get(file), split))
         self._plans.write(number + 1, plan)
         self._last = number + 1
         return {_PLAN: number + 1}
@@ -394,13 +399,20 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _note_unread(self, positions: Positions, *, is_done: bool) -> None:
         """Once the last plan is done, delays retries of its unreadable files."""
-        for file, (before, end) in self._planned.items() if is_done else ():
-            now = positions.get(file)
+        feeds: set[str] = set()
+        for file, (before, split) in self._planned.items() if is_done else ():
+            now, end = positions.get(file), split.end
             if now == before:
-                self._delays.setdefault(file, RetryDelay()).failed()
-                if end == ALL_READ:
-                    self._slow.waiting.add(file)
                 self._waiting.clear()  # files that wait for it are listed again
+                feed = feed_address(Path(split.path)) if self._has_feeds else ""
+                if feed not in feeds:  # else it only waits for an earlier version of its feed
+                    self._delays.setdefault(file, RetryDelay()).failed()
+                    self._slow.ahead.pop(file, None)
+                    if end == ALL_READ and self._has_feeds and kind_of_file(split.file, feeds=True) in _OF_FEEDS:
+                        self._slow.waiting.add(file)
+                    if feed or not feeds:  # it does not wait, so it was not cut: what is after it was read
+                        feeds |= {feed} - {""}
+                        continue
             else:
                 self._delays.pop(file, None)
             if end == ALL_READ and (now is None or now.position != end):
@@ -415,7 +427,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._delays = {file: delay for file, delay in self._delays.items() if file in there}
         delayed = {file for file, delay in self._delays.items() if self._available is not None or not delay.is_over()}
         self._slow.go_on(there)
-        delayed = (delayed | self._slow.waiting) - self._slow.ahead.keys()
+        ready = {file for file, (*_, reason) in self._slow.ahead.copy().items() if not reason}
+        delayed = (delayed | self._slow.waiting) - ready
         blocked = BlockedFeeds()
         return [waiting for waiting in found if self._is_readable(waiting, delayed, blocked)]
 
@@ -451,8 +464,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tails = {tail.name: tail for tail in self._source.tails(lambda: partition.time)}
         for number, split in enumerate(partition.splits, partition.first):
             count = size = 0
-            offset, found = partition.ahead.get((split.source, split.file), (None, []))
-            is_ahead = offset is not None and offset.position == split.start
+            offset, _, found, reason = partition.ahead.get((split.source, split.file), (None, (), [], ""))
+            is_ahead = offset is not None and offset.position == split.start and split.end == ALL_READ
             items = iter(found) if is_ahead else in_a_hurry(_read(tails[split.source], split), partition.turn)
             try:
                 for count, read in enumerate(items, 1):
@@ -463,6 +476,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         fingerprint = split.known_fingerprint or None
                         yield (place + 1, split.source, split.file, split.known, CUT, *[None] * 9, fingerprint)
                         return
+                if is_ahead and reason:
+                    yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
             except HurriedError:
                 yield unread_row(number << 32 | count + 1, split, "", feed_address(Path(split.path)))
             except OSError as error:
@@ -486,8 +501,8 @@ class SlowLane:
 
     def go_on(self, there: Mapping[_FileKey, WaitingFile]) -> None:
         """Begins with the next file. Drops what is no longer to be read."""
-        for file, (offset, _) in [*self.ahead.items()]:
-            if file not in there or there[file].start != offset:
+        for file, (offset, state, *_) in [*self.ahead.items()]:
+            if file not in there or there[file].start != offset or _state(there[file].path) != state:
                 del self.ahead[file]
         if not self._is_reading:
             self.waiting &= there.keys()
@@ -497,19 +512,30 @@ class SlowLane:
 
     def _read(self, file: _FileKey, waiting: WaitingFile) -> None:
         items: list[ReadItem[InputItem]] = []
-        size = 0
+        size, reason, state = 0, "", _state(waiting.path)
         try:
             for read in waiting.read():
                 items.append(read)
                 size += 0 if read.item is None else size_of(read.item)
                 if size >= LARGE:
                     break
-            self.ahead[file] = waiting.start, items
-        except OSError:
-            pass  # an executor reports it
+        except ReplacedError:
+            items.clear()
+        except Exception as error:  # an executor reports it: by itself it would leave the file to this thread
+            reason = read_error_text(error) if isinstance(error, OSError) else f"cannot be read: {error!r}"
         finally:
+            if items or reason:
+                self.ahead[file] = waiting.start, state, items, reason
             self.waiting.discard(file)
             self._is_reading = False
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class RetryDelay:

@@ -1,7 +1,7 @@
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds import confined
 from feeds.documents import Document, Reject
-from feeds.readers import Offset, read_feed_file
+from feeds.readers import Offset
 from feeds.tail import ReadItem
 from mmqjp import spark_job
 from mmqjp.spark import source
+from tests.support.files import archive
 from tests.support.unreadable import failing, shut
 
 LIMIT = ReadAllAvailable()
@@ -219,48 +220,100 @@ def test_a_large_version_of_a_feed_that_waits_for_an_earlier_one_holds_up_no_oth
         assert [driver.step(), driver.step(), driver.step()] == [[], [*"xyz"], []]
 
 
+class SlowFeeds(Driver):
+    """Feeds named `slow...` and records of archives with "slow" in their text take executors too long. What the driver
+    would read in a thread is in `works`."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, large: int = source.LARGE) -> None:
+        self.works: list[Callable[[], None]] = []
+        self.attempts = 0
+        monkeypatch.setattr(source, "LARGE", large)
+        monkeypatch.setattr(source, "start_thread", self.works.append)
+        monkeypatch.setattr("feeds.feed.confined", self._parse)
+        super().__init__(directory)
+        self.source = source.FileSource((source.SourcePath(self.drops, "item"),))
+        self.restart()
+
+    def _parse(self, work: Callable[..., Any], data: bytes, *more: Any, size: int) -> Any:
+        if b"slow" in data and confined._hurry.get() is not None:
+            self.attempts += 1
+            raise confined.HurriedError
+        return confined.confined(work, data, *more, size=size)
+
+    def drop(self, name: str, feed: str, ids: str) -> None:
+        """A version of a feed: later than those that are there."""
+        text = "".join(f"<item><guid>{id}</guid><title>{id} {'v' * 300}</title></item>" for id in ids)
+        (self.drops / f"{name}.xml").write_text(f"<rss><channel><title>{name}</title>{text}</channel></rss>")
+        notes = {"url": f"http://{feed}/", "fetched_at": f"1970-01-01T00:01:{len(list(self.drops.iterdir())):02}Z"}
+        (self.drops / f"{name}.json").write_text(json.dumps(notes if feed else {}))
+
+    def found(self) -> str:
+        return "".join(id.split()[1] for id in self.until_read(6))
+
+
 @pytest.mark.parametrize("large", [source.LARGE, 900])
 def test_a_feed_that_takes_long_to_parse_is_read_by_the_driver_while_others_go_on(tmp_path, monkeypatch, large):
-    def parse(path: Path, *rest: Any) -> Iterator[Any]:
-        items = read_feed_file(path, *rest)
-        if path.name.startswith("slow") and confined._hurry.get() is not None:
-            raise confined.HurriedError
-        return items
-
-    monkeypatch.setattr(source, "LARGE", large)
-    monkeypatch.setattr("feeds.tail.read_feed_file", parse)
-    driver, slow = Driver(tmp_path), list[Callable[[], None]]()
-    monkeypatch.setattr(source, "start_thread", slow.append)
-    driver.source = source.FileSource((source.SourcePath(driver.drops, "item"),))
-    driver.restart()
-
-    def drop(name: str, feed: str, ids: str) -> None:
-        text = "".join(f"<item><guid>{id}</guid><title>{id} {'v' * 300}</title></item>" for id in ids)
-        (driver.drops / f"{name}.xml").write_text(f"<rss><channel>{text}</channel></rss>")
-        notes = {"url": f"http://{feed}/", "fetched_at": f"1970-01-01T00:00:0{len(list(driver.drops.iterdir()))}Z"}
-        (driver.drops / f"{name}.json").write_text(json.dumps(notes))
-
-    def read() -> str:
-        return "".join(id.split()[1] for id in driver.until_read(6))
-
-    drop("slow1", "f", "abcd")
-    drop("slow2", "f", "ax")
-    drop("other", "g", "y")
-    assert (read(), len(slow)) == ("y", 1)
-    drop("another", "g", "z")
-    assert (read(), len(slow)) == ("z", 1), "the executors do not try again meanwhile"
-    slow.pop()()
+    driver = SlowFeeds(tmp_path, monkeypatch, large)
+    driver.drop("slow1", "f", "abcd")
+    driver.drop("slow2", "f", "ax")
+    driver.drop("other", "g", "y")
+    assert (driver.found(), len(driver.works)) == ("y", 1)
+    driver.drop("another", "g", "z")
+    assert (driver.found(), len(driver.works)) == ("z", 1), "the executors do not try again meanwhile"
+    driver.works.pop()()
     driver.planned()
     driver.restart()
-    assert (read(), len(slow)) == ("", 1), "what was read is gone, and is read again"
+    assert (driver.found(), len(driver.works)) == ("", 1), "what was read is gone, and is read again"
     found = ""
-    while slow:
-        slow.pop()()
-        found += read()
+    while driver.works:
+        driver.works.pop()()
+        found += driver.found()
     assert (found, driver.planned()) == ("abcdax", []), "the versions of a feed in order"
-    drop("slow3", "f", "b")
+    driver.drop("slow3", "f", "b")
     driver.reader.prepareForTriggerAvailableNow()
-    assert (read(), slow) == ("b", []), "without a hurry if nothing new is waited for"
+    assert (driver.found(), driver.works) == ("b", []), "without a hurry if nothing new is waited for"
+
+
+@pytest.mark.parametrize("feed", ["f{}", ""])
+def test_executors_try_each_slow_feed_once_however_many_there_are(tmp_path, monkeypatch, feed):
+    driver = SlowFeeds(tmp_path, monkeypatch)
+    for number in range(9):
+        driver.drop(f"slow{number}", feed.format(number), str(number))
+    driver.drop("other", "g", "y")
+    assert (driver.found(), driver.attempts) == ("y", 9)
+    found = ""
+    while driver.works:
+        driver.works.pop()()
+        found += driver.found()
+    assert (sorted(found), driver.attempts) == (list("012345678"), 9)
+
+
+def test_what_the_driver_could_read_of_an_archive_is_there_and_the_damage_is_told(tmp_path, monkeypatch):
+    driver = SlowFeeds(tmp_path, monkeypatch)
+    texts = [
+        f"<rss><channel><item><guid>{id}</guid>{'v' * size}</item></channel></rss>"
+        for id, size in (("1 slow", 0), ("2", 90_000))
+    ]
+    archive(driver.drops / "w.warc", *((f"http://{n}/", text, "2026-01-01T00:00:00Z") for n, text in enumerate(texts)))
+    with failing(driver.drops / "w.warc", after=70_000):
+        assert driver.until_read(4) == []
+        driver.works.pop()()
+        steps = [(driver.step(), *driver.failed.values()) for _ in range(4)]
+    (found,) = [step for step in steps if step[0]]
+    assert found[0][0].startswith("http://0/ 1 slow") and "Input/output error" in found[1]
+
+
+def test_a_slow_feed_that_is_replaced_is_read_as_what_it_is(tmp_path, monkeypatch):
+    driver = SlowFeeds(tmp_path, monkeypatch)
+    driver.drop("slow1", "f", "a")
+    assert driver.found() == ""
+    driver.works.pop()()
+    driver.drop("slow1", "f", "bc")
+    found = driver.found()
+    while driver.works:
+        driver.works.pop()()
+        found += driver.found()
+    assert found == "bc"
 
 
 def test_rows_without_offsets_are_numbered_within_their_micro_batch():
