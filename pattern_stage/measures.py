@@ -471,7 +471,7 @@ def _nearest(limbs: Sequence[Ints], scale: int) -> Floats:
     at = np.arange(len(none))
     high, middle, low = (table[top - below, at].astype(np.uint64) for below in range(3))
     lowest = np.argmax(table > 0, axis=0)
-    # The 64 bits from the first one that is set, of which a double has 53.
+    # The 64 bits from the highest set bit down; a double keeps 53 of them.
     length = np.frexp(high.astype(np.float64))[1].astype(np.uint64)
     bits, word = np.uint64(_BITS), np.uint64(2 * _BITS)
     first = (high << (word - np.maximum(length, np.uint64(1)))) | (middle << (bits - length)) | (low >> length)

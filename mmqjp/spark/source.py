@@ -490,8 +490,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class SlowLane:
     """Reads files that executors could not, or not within their turn: on the driver, one at a time, in a thread.
 
-    `waiting` has the files that it will read, and `ahead` what it has read: up to LARGE bytes of a file. A file that it
-    cannot read either is left to the executors.
+    `waiting` has the files that it will read, and `ahead` what it has read: up to LARGE bytes of a file, and why it
+    cannot be read further, which an executor reports.
     """
 
     def __init__(self) -> None:

@@ -639,7 +639,7 @@ class NearPattern:
 
 
 def letters_of(letters: Letters, repeated: int = 1) -> tuple[Letter, ...]:
-    """The letters of an expression, from left to right, those of a repetition so many times.
+    """The letters of an expression, from left to right; those of a repetition occur `repeated` times.
 
     >>> a, b = Letter(Events("A", ())), Letter(Events("B", ()), needed=True)
     >>> [letter.source.stream for letter in letters_of(Word((a, Repeated(OneOf((a, b)), 0))))]

@@ -165,8 +165,7 @@ _LAST_CASED = 0x1FFFF
 
 
 def with_case_variants(chars: CharSet) -> CharSet:
-    """The characters and those that XPath calls their case-variants: of which the lower case is the same, or the upper
-    case.
+    """The characters and what XPath calls their case variants: characters with the same lower or upper case.
 
     >>> with_case_variants(single("k")) == union(map(single, "kK\\u212a"))
     True

@@ -1,8 +1,9 @@
 import gzip
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from feeds.readers import Offset
 from feeds.tail import ReadItem
 from mmqjp import spark_job
 from mmqjp.spark import source
+from tests.generate.seeds import seeds
 from tests.support.files import archive
 from tests.support.unreadable import failing, shut
 
@@ -240,7 +242,7 @@ class SlowFeeds(Driver):
             raise confined.HurriedError
         return confined.confined(work, data, *more, size=size)
 
-    def drop(self, name: str, feed: str, ids: str) -> None:
+    def drop(self, name: str, feed: str, ids: Sequence[str]) -> None:
         """A version of a feed: later than those that are there."""
         text = "".join(f"<item><guid>{id}</guid><title>{id} {'v' * 300}</title></item>" for id in ids)
         (self.drops / f"{name}.xml").write_text(f"<rss><channel><title>{name}</title>{text}</channel></rss>")
@@ -286,6 +288,39 @@ def test_executors_try_each_slow_feed_once_however_many_there_are(tmp_path, monk
         driver.works.pop()()
         found += driver.found()
     assert (sorted(found), driver.attempts) == (list("012345678"), 9)
+
+
+@pytest.mark.parametrize("seed", seeds(5, 100))
+def test_each_item_comes_once_and_in_the_order_of_its_feed_whatever_is_slow(tmp_path, monkeypatch, seed):
+    rng = Random(seed)
+    driver = SlowFeeds(tmp_path, monkeypatch, rng.choice([source.LARGE, 900, 300]))
+    wanted = dict.fromkeys("fgh", "")
+    found: list[str] = []
+    for number in range(12):
+        feed, ids = rng.choice("fgh"), [f"{number}{letter}" for letter in "abc"[: rng.randint(1, 3)]]
+        wanted[feed] += "".join(ids)
+        driver.drop(f"{rng.choice(['slow', 'fast'])}{number}", feed, ids)
+        for _ in range(rng.randint(0, 3)):
+            match rng.choice(["step", "step", "read", "restart", "repeat"]):
+                case "step":
+                    found += driver.step()
+                case "read" if driver.works:
+                    driver.works.pop(0)()
+                case "restart":
+                    driver.restart()
+                case "repeat":  # part of a micro-batch is committed, and Spark repeats it after a restart
+                    rows = driver.read(driver.planned())
+                    rows = rows.slice(0, rng.randint(0, len(rows)))
+                    driver.commit(rows)
+                    found += [id for id in rows["id"].to_pylist() if id is not None]
+                    driver.restart()
+    for _ in range(60):
+        while driver.works:
+            driver.works.pop(0)()
+        found += driver.step()
+    for feed, whole in wanted.items():
+        assert "".join(id.split()[1] for id in found if id.startswith(f"http://{feed}/")) == whole
+    assert driver.planned() == []
 
 
 def test_what_the_driver_could_read_of_an_archive_is_there_and_the_damage_is_told(tmp_path, monkeypatch):
