@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from itertools import islice, pairwise
 from sys import intern
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from xscl.algebra.values import (
     Expr,
     Hole,
     NameTest,
+    NodeKind,
     Not,
     Number,
     Or,
@@ -81,38 +82,36 @@ _shared_span = lru_cache(maxsize=65536)(Span)
 """A cached Span: very many statements have the same ones."""
 
 
-def _name(token: Token) -> str:
-    """Interns a token's text, so that equal names share an object."""
+def _name(token: Token) -> Any:
+    """Interns a token's text, so that equal names share an object. The grammar restricts it to what a node allows."""
     return intern(str(token))
+
+
+def _node(kind: Callable[..., Any], *places: int, start: int = 0, end: int = -1) -> Any:
+    """A callback: a node of the children at some places, and with the span from one child to another."""
+
+    def build(_: object, children: list[Any]) -> Any:
+        return kind(*[children[place] for place in places], _span(children[start], children[end]))
+
+    return build
+
+
+def _spanning(build: Callable[[list[Any], Span], Any]) -> Any:
+    """A callback: a node of all children, and with the span of them all."""
+    return lambda _, children: build(children, _span(children[0], children[-1]))
 
 
 class _ExpressionBuilder(Transformer[Token, Any]):
     """The callbacks that queries over documents and event statements share."""
 
-    def string(self, children: list[Token]) -> String:
-        return String(unquoted(children[0]), _span(children[0], children[0]))
-
-    def number(self, children: list[Token]) -> Number:
-        return Number(str(children[0]), _span(children[0], children[0]))
-
-    def star(self, children: list[Token]) -> syntax.SelectStar:
-        return syntax.SelectStar(_span(children[0], children[0]))
-
-    def parentheses(self, children: list[Any]) -> Any:
-        return children[1]
-
-    def or_(self, children: list[Any]) -> Or:
-        return Or(_arms(children, Or), _span(children[0], children[-1]))
-
-    def and_(self, children: list[Any]) -> And:
-        return And(_arms(children, And), _span(children[0], children[-1]))
-
-    def compare(self, children: list[Any]) -> Compare:
-        left, op, right = children
-        return Compare(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
-
-    def call(self, children: list[Any]) -> Call | Not:
-        return Call(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
+    string = _node(lambda literal, span: String(unquoted(literal), span), 0)
+    number = _node(lambda text, span: Number(str(text), span), 0)
+    star = _node(syntax.SelectStar)
+    parentheses = _node(lambda inner, _: inner, 1)
+    compare = _node(lambda left, op, right, span: Compare(_name(op), left, right, span), 0, 1, 2)
+    call = _spanning(lambda children, span: Call(_name(children[0]), tuple(children[2:-1:2]), span))
+    or_ = _spanning(lambda children, span: Or(_arms(children, Or), span))
+    and_ = _spanning(lambda children, span: And(_arms(children, And), span))
 
 
 class Builder(_ExpressionBuilder):
@@ -121,11 +120,8 @@ class Builder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ statements and queries
 
-    def statement(self, children: list[Any]) -> Any:
-        return children[0]
-
-    def prolog(self, children: list[Token]) -> Declaration:
-        return Declaration(str(children[2]), unquoted(children[4]), _span(children[0], children[4]))
+    statement = _node(lambda inner, _: inner, 0)
+    prolog = _node(lambda prefix, uri, span: Declaration(str(prefix), unquoted(uri), span), 2, 4)
 
     def select_query(self, children: list[Any]) -> syntax.Query:
         _, select, _, source, *publish = children
@@ -148,11 +144,8 @@ class Builder(_ExpressionBuilder):
     def group(self, children: list[Any]) -> syntax.Input:
         query = cast(syntax.Query, children[1])
         if query.publish is not None:
-            raise Problem(
-                "PUBLISH is not allowed inside parentheses",
-                name_span(query),
-                "PUBLISH the inner query as its own query",
-            )
+            hint = "PUBLISH the inner query as its own query"
+            raise Problem("PUBLISH is not allowed inside parentheses", name_span(query), hint)
         if isinstance(query.select, ElementConstructor):
             hint = "write SELECT with a list of items here, and the constructor in the outermost SELECT"
             raise Problem("an element constructor is not allowed inside parentheses", query.select.span, hint)
@@ -175,8 +168,7 @@ class Builder(_ExpressionBuilder):
         unit = str(children[1]) if len(children) > 1 else "s"
         if unit not in UNITS:
             raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), unit_hint(unit))
-        us = window_us(str(children[0]), unit, span)
-        return syntax.Window(us, span)
+        return syntax.Window(window_us(str(children[0]), unit, span), span)
 
     # ------------------------------------------------------------ definitions
 
@@ -192,8 +184,7 @@ class Builder(_ExpressionBuilder):
             operand = operand.args[0]
         return syntax.DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
 
-    def each_of(self, children: list[Any]) -> syntax.DefinedAttribute:
-        return syntax.DefinedAttribute(str(children[0]), children[2], False, True, _span(children[0], children[2]))
+    each_of = _node(lambda name, path, span: syntax.DefinedAttribute(str(name), path, False, True, span), 0, 2)
 
     # ------------------------------------------------------------ paths
 
@@ -207,24 +198,20 @@ class Builder(_ExpressionBuilder):
         return syntax.Block(_name(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
 
     def step(self, children: list[Any]) -> Step:
-        return _step(cast(Axis, _name(children[0])), children[1], children[2:], _span(children[0], children[-1]))
+        return _step(_name(children[0]), children[1], children[2:], _span(children[0], children[-1]))
 
     def first_step(self, children: list[Any]) -> Step:
         return _step("/", children[0], children[1:], _span(children[0], children[-1]))
 
     def test(self, children: list[Token]) -> NameTest:
-        span = _span(children[0], children[-1])
-        if children[0].type == "AT":
-            prefix = _name(children[1]) if len(children) == 4 else None
-            return NameTest("attribute", _name(children[-1]), prefix, span)
-        prefix = _name(children[0]) if len(children) == 3 else None
-        return NameTest("element", _name(children[-1]), prefix, span)
+        is_attribute = children[0].type == "AT"
+        *prefix, name = children[is_attribute:]
+        kind: NodeKind = "attribute" if is_attribute else "element"
+        return NameTest(kind, _name(name), _name(prefix[0]) if prefix else None, _span(children[0], name))
 
-    def binding(self, children: list[Token]) -> _Clause:
-        return _Clause("AS", children[1], _span(children[0], children[1]))
-
-    def filter(self, children: list[Any]) -> _Clause:
-        return _Clause("", _condition(children[1]), _span(children[0], children[2]))
+    binding = _node(partial(_Clause, "AS"), 1)
+    filter = _node(lambda condition, span: _Clause("", _condition(condition), span), 1)
+    var_path = _spanning(lambda children, span: VarPath(_name(children[0]), tuple(children[1:]), span))
 
     def rel(self, children: list[Any]) -> Rel:
         steps = children[1:] if isinstance(children[0], Token) else children
@@ -232,11 +219,8 @@ class Builder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ expressions
 
-    def either(self, children: list[Any]) -> Or:
-        return self.or_([_condition(child) for child in children])
-
-    def both(self, children: list[Any]) -> And:
-        return self.and_([_condition(child) for child in children])
+    either = _spanning(lambda children, span: Or(_arms(map(_condition, children), Or), span))
+    both = _spanning(lambda children, span: And(_arms(map(_condition, children), And), span))
 
     def call(self, children: list[Any]) -> Call | Not:
         name, args = _name(children[0]), tuple(children[2:-1:2])
@@ -247,13 +231,11 @@ class Builder(_ExpressionBuilder):
             args = (Rel((), span),)
         return Call(name, args, span)
 
-    def var_path(self, children: list[Any]) -> VarPath:
-        return VarPath(_name(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
-
     # ------------------------------------------------------------ SELECT
 
-    def items(self, children: list[Any]) -> syntax.SelectItems:
-        return syntax.SelectItems(tuple(children[::2]), _span(children[0], children[-1]))
+    items = _spanning(lambda children, span: syntax.SelectItems(tuple(children[::2]), span))
+    attribute = _spanning(lambda children, span: _Clause(str(children[0]), tuple(children[3:-1]), span))
+    hole = _node(lambda operand, span: Hole(operand, "", span), 1)
 
     def item(self, children: list[Any]) -> syntax.SelectItem:
         operand, span = children[0], _span(children[0], children[-1])
@@ -281,19 +263,12 @@ class Builder(_ExpressionBuilder):
                 raise Problem(message, Span(end.start_pos, end.end_pos), f"write </{name}>")
         return ElementConstructor(str(name), tuple(attributes.items()), content, span)
 
-    def attribute(self, children: list[Any]) -> _Clause:
-        return _Clause(str(children[0]), tuple(children[3:-1]), _span(children[0], children[-1]))
-
     def qname(self, children: list[Token]) -> Token:
         text = ":".join(children[::2])
         return Token("QNAME", text, start_pos=children[0].start_pos, end_pos=children[-1].end_pos)
 
     def text(self, children: list[Token]) -> str:
-        start = cast(int, children[0].start_pos)
-        return unescaped(str(children[0]), start)
-
-    def hole(self, children: list[Any]) -> Hole:
-        return Hole(children[1], "", _span(children[0], children[2]))
+        return unescaped(str(children[0]), cast(int, children[0].start_pos))
 
 
 def with_hole_texts(node: Any, text: str) -> Any:
@@ -331,9 +306,10 @@ def _condition(expr: Expr) -> Expr:
     return expr
 
 
-def _arms(children: list[Any], kind: type[And | Or]) -> tuple[Any, ...]:
+def _arms(children: Iterable[Any], kind: type[And | Or]) -> tuple[Any, ...]:
+    """The operands of AND or OR, flattened, from children with a keyword between each two."""
     arms: list[Any] = []
-    for child in children[::2]:
+    for child in islice(children, 0, None, 2):
         arms.extend(child.args if isinstance(child, kind) else [child])
     return tuple(arms)
 
@@ -347,24 +323,16 @@ class EventBuilder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ queries
 
-    def selected(self, children: list[Any]) -> syntax.EventQuery:
-        _, items, _, stream, *clauses = children
-        return _event_query(items, stream, clauses, _span(children[0], children[-1]))
+    selected = _spanning(lambda children, span: _event_query(children[1], children[3], children[4:], span))
 
     def plain(self, children: list[Any]) -> syntax.EventQuery:
         stream, *clauses = children[1:] if isinstance(children[0], Token) else children
         return _event_query(None, stream, clauses, _span(children[0], children[-1]))
 
-    def within(self, children: list[Any]) -> _Clause:
-        return _Clause("WITHIN", children[1], _span(children[0], children[1]))
+    within = _node(partial(_Clause, "WITHIN"), 1)
+    publish = _node(lambda name, span: _Clause("PUBLISH", _name(name), span), 1, start=1)
 
-    def publish(self, children: list[Token]) -> _Clause:
-        return _Clause("PUBLISH", _name(children[1]), _span(children[1], children[1]))
-
-    def items(self, children: list[Any]) -> tuple[Any, ...]:
-        return tuple(children[::2])
-
-    named_list = components = items
+    items = named_list = components = _spanning(lambda children, _: tuple(children[::2]))
 
     def named(self, children: list[Any]) -> syntax.Named:
         expr, span = children[0], _span(children[0], children[-1])
@@ -374,14 +342,15 @@ class EventBuilder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ streams
 
-    def stream_name(self, children: list[Token]) -> syntax.StreamName:
-        return syntax.StreamName(_name(children[0]), _span(children[0], children[0]))
-
-    stream_of = stream_name
+    stream_name = stream_of = _node(lambda name, span: syntax.StreamName(_name(name), span), 0)
+    filtered = _node(syntax.Filtered, 2, 4, end=3)
+    together = _node(syntax.UnionStream, 0, 2, start=1, end=1)
+    by = _spanning(lambda children, span: _Clause("BY", _references(children[1::2]), span))
+    over = _node(partial(_Clause, "OVER"), 1)
 
     def group(self, children: list[Any]) -> syntax.EventStream:
         query: syntax.EventQuery = children[1]
-        stream: syntax.EventStream = query.stream  # type: ignore[assignment]  # no pattern stands in parentheses
+        stream = cast(syntax.EventStream, query.stream)  # no pattern stands in parentheses
         if query.publish is not None:
             span = Span(query.span.end - len(query.publish), query.span.end)
             hint = "PUBLISH the inner query as a statement of its own, and read its name"
@@ -390,14 +359,10 @@ class EventBuilder(_ExpressionBuilder):
             return stream
         return syntax.Inner(query.select, stream, query.within, _span(children[0], children[2]))
 
-    def filtered(self, children: list[Any]) -> syntax.Filtered:
-        return syntax.Filtered(children[2], children[4], _span(children[0], children[3]))
-
     def grouped(self, children: list[Any]) -> syntax.Grouped:
         _, _, items, *clauses, _, source = children
-        over = clauses.pop().value if clauses and isinstance(clauses[-1].value, syntax.Window) else None
-        by = clauses[0].value if clauses else ()
-        return syntax.Grouped(items, by, over, source, _span(children[0], children[-2]))
+        found = {clause.word: clause.value for clause in clauses}
+        return syntax.Grouped(items, found.get("BY", ()), found.get("OVER"), source, _span(children[0], children[-2]))
 
     def sequence(self, children: list[Any]) -> syntax.NextStream:
         condition = children[3] if len(children) > 3 else None
@@ -414,19 +379,9 @@ class EventBuilder(_ExpressionBuilder):
         chooses, continues, sets = found
         return syntax.Iteration(left, right, chooses, continues, sets or (), _span(word, word))
 
-    def together(self, children: list[Any]) -> syntax.UnionStream:
-        return syntax.UnionStream(children[0], children[2], _span(children[1], children[1]))
-
-    def by(self, children: list[Token]) -> _Clause:
-        return _Clause("BY", _references(children[1::2]), _span(children[0], children[-1]))
-
-    def over(self, children: list[Any]) -> _Clause:
-        return _Clause("OVER", children[1], _span(children[0], children[1]))
-
     def window(self, children: list[Token]) -> syntax.Window:
-        token = children[0]
-        text, span = str(token), _span(token, token)
-        if token.type == "INF":
+        text, span = str(children[0]), _span(children[0], children[0])
+        if children[0].type == "INF":
             return syntax.Window(None, span)
         number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
         return syntax.Window(window_us(number, text[len(number) :].strip() or "s", span), span)
@@ -435,21 +390,14 @@ class EventBuilder(_ExpressionBuilder):
 
     # ------------------------------------------------------------ expressions
 
-    def negated(self, children: list[Any]) -> Not:
-        return Not(children[1], _span(children[0], children[1]))
-
-    def is_null(self, children: list[Any]) -> syntax.IsNull:
-        return syntax.IsNull(children[0], len(children) > 3, _span(children[0], children[-1]))
-
-    def operation(self, children: list[Any]) -> syntax.ArithmeticExpr:
-        left, op, right = children
-        return syntax.ArithmeticExpr(_name(op), left, right, _span(left, right))  # type: ignore[arg-type]  # the grammar has no others
-
-    def minus(self, children: list[Any]) -> syntax.Minus:
-        return syntax.Minus(children[1], _span(children[0], children[1]))
-
-    def bare(self, children: list[Token]) -> syntax.Reference:
-        return syntax.Reference("", _name(children[0]), _span(children[0], children[0]))
+    negated = _node(Not, 1)
+    minus = _node(syntax.Minus, 1)
+    bare = _node(lambda name, span: syntax.Reference("", _name(name), span), 0)
+    percentage = _node(lambda text, span: syntax.Percentage(str(text)[:-1], span), 0)
+    null = _node(syntax.Null)
+    measure = _node(lambda word, span: syntax.TimeMeasure("DUR" if word.upper() == "DUR" else "GAP", span), 0)
+    is_null = _spanning(lambda children, span: syntax.IsNull(children[0], len(children) > 3, span))
+    operation = _node(lambda left, op, right, span: syntax.ArithmeticExpr(_name(op), left, right, span), 0, 1, 2)
 
     def reference(self, children: list[Token]) -> syntax.Reference:
         side, span = str(children[0]), _span(children[0], children[0])
@@ -457,15 +405,6 @@ class EventBuilder(_ExpressionBuilder):
             hint = "$1 is the left event, $2 the right one, and $ the latest in FOLD"
             raise Problem(f"there is no {side}", span, hint)
         return syntax.Reference(cast(syntax.Qualifier, side), _name(children[2]), _span(children[0], children[2]))
-
-    def measure(self, children: list[Token]) -> syntax.TimeMeasure:
-        return syntax.TimeMeasure("DUR" if children[0].upper() == "DUR" else "GAP", _span(children[0], children[0]))
-
-    def percentage(self, children: list[Token]) -> syntax.Percentage:
-        return syntax.Percentage(str(children[0])[:-1], _span(children[0], children[0]))
-
-    def null(self, children: list[Token]) -> syntax.Null:
-        return syntax.Null(_span(children[0], children[0]))
 
     # ------------------------------------------------------------ patterns
 
@@ -476,45 +415,29 @@ class EventBuilder(_ExpressionBuilder):
         strategy, where = found.get("WHERE", (None, None))
         span = next((clause.span for clause in clauses if clause.word in ("EARLIEST", "NON", "ALL")), NOWHERE)
         mode = syntax.Mode("EARLIEST" in found, "NON" in found, span)
-        body = syntax.Sequenced(
-            tuple(children[3]),
-            strategy,
-            where,
-            found.get("ERRORS"),
-            found.get("HAVING"),
-            mode,
-            _span(children[0], children[4]),
-        )
-        select: tuple[syntax.Named | syntax.SelectStar, ...] | None = found.get("RETURN")
-        end = clauses[-1].span.end if clauses else body.span.end
-        return syntax.EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
+        span, errors, having = _span(children[0], children[4]), found.get("ERRORS"), found.get("HAVING")
+        body = syntax.Sequenced(children[3], strategy, where, errors, having, mode, span)
+        end = clauses[-1].span.end if clauses else span.end
+        return _event_query(found.get("RETURN"), body, clauses, Span(span.start, end))
 
     # ------------------------------------------------------------ components
 
+    no_event = _node(syntax.NoEvent, 2)
+    any_order = _node(syntax.AnyOrder, 2)
+
     def one_event(self, children: list[Any]) -> syntax.OneEvent:
-        return syntax.OneEvent(children[0], _name(children[1]), False, _span(children[0], children[1]))
+        many = len(children) > 2
+        return syntax.OneEvent(children[0], _name(children[1 + many]), many, _span(children[0], children[-1]))
 
-    def many_events(self, children: list[Any]) -> syntax.OneEvent:
-        return syntax.OneEvent(children[0], _name(children[2]), True, _span(children[0], children[4]))
+    many_events = one_event
 
-    def no_event(self, children: list[Any]) -> syntax.NoEvent:
-        return syntax.NoEvent(children[2], _span(children[0], children[3]))
-
-    def any_order(self, children: list[Any]) -> syntax.AnyOrder:
-        return syntax.AnyOrder(children[2], _span(children[0], children[3]))
-
-    def letter(self, children: list[Any]) -> syntax.LetterOf:
-        return syntax.LetterOf(children[0], len(children) > 1, _span(children[0], children[-1]))
+    letter = _spanning(lambda children, span: syntax.LetterOf(children[0], len(children) > 1, span))
+    alternatives = _spanning(lambda children, span: syntax.Alternatives(tuple(children[1:-1:2]), span))
+    repetition = _node(lambda part, times, span: syntax.Repetition(part, times.value, span), 0, 1)
 
     def repeated_letter(self, children: list[Any]) -> syntax.Repetition:
         *letter, times = children
         return syntax.Repetition(self.letter(letter), times.value, _span(children[0], times))
-
-    def alternatives(self, children: list[Any]) -> syntax.Alternatives:
-        return syntax.Alternatives(tuple(children[1:-1:2]), _span(children[0], children[-1]))
-
-    def repetition(self, children: list[Any]) -> syntax.Repetition:
-        return syntax.Repetition(children[0], children[1].value, _span(children[0], children[1]))
 
     def times(self, children: list[Token]) -> _Clause:
         least = _whole(children[1]) if len(children) > 1 else int(children[0] == "+")
@@ -530,11 +453,13 @@ class EventBuilder(_ExpressionBuilder):
             raise Problem("empty braces", span, "write a condition, or leave WHERE out")
         return _Clause("WHERE", (strategy, condition), span)
 
-    def strategy(self, children: list[Any]) -> syntax.StrategyName:
-        return syntax.StrategyName(_name(children[0]), tuple(children[2:-1:2]), _span(children[0], children[-1]))
+    strategy = _spanning(lambda children, span: syntax.StrategyName(_name(children[0]), tuple(children[2:-1:2]), span))
+    listed = _spanning(lambda children, span: syntax.ListedVariable(_name(children[0]), len(children) > 1, span))
+    having = _node(partial(_Clause, "HAVING"), 1)
+    mode = _spanning(lambda children, span: _Clause(children[0].upper(), None, span))
 
-    def listed(self, children: list[Token]) -> syntax.ListedVariable:
-        return syntax.ListedVariable(_name(children[0]), len(children) > 1, _span(children[0], children[-1]))
+    def returned(self, children: list[Any]) -> _Clause:
+        return _Clause("RETURN", children[1], _span(children[0], children[1][-1]))
 
     def errors(self, children: list[Token]) -> _Clause:
         if children[1] != "<=":
@@ -545,41 +470,24 @@ class EventBuilder(_ExpressionBuilder):
         span = _span(children[0], children[-1])
         return _Clause("ERRORS", syntax.Errors(_whole(children[2]), budget, span), span)
 
-    def having(self, children: list[Any]) -> _Clause:
-        return _Clause("HAVING", children[1], _span(children[0], children[1]))
-
-    def returned(self, children: list[Any]) -> _Clause:
-        items: tuple[syntax.Named | syntax.SelectStar, ...] = children[1]
-        return _Clause("RETURN", items, _span(children[0], items[-1]))
-
-    def mode(self, children: list[Token]) -> _Clause:
-        return _Clause(children[0].upper(), None, _span(children[0], children[1]))
-
     # ------------------------------------------------------------ references in patterns
 
     def item(self, children: list[Any]) -> syntax.ItemReference:
         variable, attribute = children[0], children[-1]
-        place: syntax.ItemIndex = ""
-        if len(children) > 3:
-            place = _place(variable, children[2])
+        place = _place(variable, children[2]) if len(children) > 3 else ""
         return syntax.ItemReference(_name(variable), place, _name(attribute), _span(variable, attribute))
 
-    def place(self, children: list[Token]) -> Token:
-        return children[0]
+    alike = _spanning(lambda children, span: syntax.EquivalenceTest(_references(children[1::2]), span))
 
     def items_of(self, children: list[Token]) -> syntax.ItemReference:
         place: syntax.ItemIndex = "..i-1" if children[2].type == "EARLIER" else "[]"
         name = _name(children[-1]) if children[-1].type == "ATTRIBUTE" else ""
         return syntax.ItemReference(_name(children[0]), place, name, _span(children[0], children[-1]))
 
-    def alike(self, children: list[Token]) -> syntax.EquivalenceTest:
-        return syntax.EquivalenceTest(_references(children[1::2]), _span(children[0], children[-1]))
 
-
-def _event_query(select: Any, stream: syntax.EventStream, clauses: list[_Clause], span: Span) -> syntax.EventQuery:
-    within = next((clause.value for clause in clauses if isinstance(clause.value, syntax.Window)), None)
-    publish = next((clause.value for clause in clauses if isinstance(clause.value, str)), None)
-    return syntax.EventQuery(stream, select, within, publish, span)
+def _event_query(select: Any, stream: Any, clauses: list[_Clause], span: Span) -> syntax.EventQuery:
+    found = {clause.word: clause.value for clause in clauses}
+    return syntax.EventQuery(stream, select, found.get("WITHIN"), found.get("PUBLISH"), span)
 
 
 _ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
@@ -618,10 +526,8 @@ def _check_order(clauses: list[_Clause]) -> None:
         if one == other:
             raise Problem(f"{clause.word} is there twice", clause.span, "remove one of them")
         if one > other:
-            hint = (
-                "the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, ALL MATCHES or EARLIEST MAXIMAL and "
-                "NON OVERLAPPING, PUBLISH"
-            )
+            modes = "ALL MATCHES or EARLIEST MAXIMAL and NON OVERLAPPING"
+            hint = f"the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, {modes}, PUBLISH"
             raise Problem(f"{clause.word} stands behind {before.word}", clause.span, hint)
         if before.word == "ALL" and clause.word in ("EARLIEST", "NON"):
             raise Problem("ALL MATCHES beside another mode", before.span, "write one of them")
