@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from common.errors import InvalidValue
@@ -32,114 +33,67 @@ _STRONG = {Or: 0, And: 1, Not: 2, Compare: 3, syntax.IsNull: 3, syntax.Minus: 6}
 """Binding strengths of operators. Others bind strongest; operations have 4 and 5."""
 
 
-def event_query_text(query: syntax.EventQuery) -> str:
-    """An event query on one line. Raises InvalidValue if a string has a line break, which no string literal can."""
-    publish = "" if query.publish is None else f" PUBLISH {query.publish}"
-    return _event_query(query) + publish
+def _event(node: Any) -> str:
+    """A part of an event statement."""
+    return _EVENT_PRINTERS[type(node)](node)
+
+
+def _listed(nodes: Iterable[Any]) -> str:
+    return ", ".join(map(_event, nodes))
 
 
 def _event_query(query: syntax.EventQuery | syntax.Inner) -> str:
     if isinstance(query.stream, syntax.Sequenced):
         return _pattern(query.stream, query.select, query.within)
-    select = "" if query.select is None else f"SELECT {', '.join(map(_event_item, query.select))} "
-    within = "" if query.within is None else f" WITHIN {window_text(query.within.us)}"
-    return f"{select}FROM {_stream(query.stream)}{within}"
+    select = "" if query.select is None else f"SELECT {_listed(query.select)} "
+    within = "" if query.within is None else f" WITHIN {_event(query.within)}"
+    return f"{select}FROM {_event(query.stream)}{within}"
 
 
-def _event_item(item: syntax.Named | syntax.SelectStar) -> str:
-    if isinstance(item, syntax.SelectStar):
-        return "*"
-    text = _expr(item.expr)
+def _named(item: syntax.Named) -> str:
+    text = _event(item.expr)
     is_named = isinstance(item.expr, syntax.Reference | syntax.ItemReference) and item.expr.name == item.name
     return text if is_named or not item.name else f"{text} AS {item.name}"
 
 
-# ---------------------------------------------------------------- streams
+def _aggregate(node: syntax.Grouped) -> str:
+    by = f" BY {_listed(node.by)}" if node.by else ""
+    over = f" OVER {_event(node.over)}" if node.over else ""
+    return f"AGGREGATE{{{_listed(node.items)}{by}{over}}} {_source(node.source)}"
 
 
-def _stream(node: syntax.EventStream) -> str:
-    match node:
-        case syntax.StreamName(name=name):
-            return name
-        case syntax.Inner():
-            return f"({_event_query(node)})"
-        case syntax.Filtered(condition=condition, source=source):
-            return f"FILTER{{{_expr(condition)}}} {_source(source)}"
-        case syntax.Grouped(items=items, by=by, over=over, source=source):
-            parts = [", ".join(map(_event_item, items))]
-            parts += [f"BY {', '.join(one.name for one in by)}"] if by else []
-            parts += [f"OVER {window_text(over.us)}"] if over else []
-            return f"AGGREGATE{{{' '.join(parts)}}} {_source(source)}"
-        case syntax.NextStream(left=left, right=right, condition=condition):
-            braces = "" if condition is None else f"{{{_expr(condition)}}}"
-            return f"{_stream(left)} NEXT{braces} {_source(right)}"
-        case syntax.Iteration(left=left, right=right, chooses=chooses, continues=continues, sets=sets):
-            ways = [("" if one is None else _expr(one)) for one in (chooses, continues)]
-            braces = ", ".join([*ways, ", ".join(map(_event_item, sets))]).rstrip(" ")
-            return f"{_stream(left)} FOLD{{{braces}}} {_source(right)}"
-        case syntax.UnionStream(left=left, right=right):
-            return f"{_stream(left)} UNION {_source(right)}"
+def _next(node: syntax.NextStream) -> str:
+    braces = "" if node.condition is None else f"{{{_event(node.condition)}}}"
+    return f"{_event(node.left)} NEXT{braces} {_source(node.right)}"
+
+
+def _fold(node: syntax.Iteration) -> str:
+    ways = ["" if one is None else _event(one) for one in (node.chooses, node.continues)]
+    braces = ", ".join([*ways, _listed(node.sets)]).rstrip(" ")
+    return f"{_event(node.left)} FOLD{{{braces}}} {_source(node.right)}"
 
 
 def _source(node: syntax.EventStream) -> str:
-    return (
-        f"({_stream(node)})"
-        if isinstance(node, syntax.NextStream | syntax.Iteration | syntax.UnionStream)
-        else _stream(node)
-    )
-
-
-# ---------------------------------------------------------------- patterns
+    is_binary = isinstance(node, syntax.NextStream | syntax.Iteration | syntax.UnionStream)
+    return f"({_event(node)})" if is_binary else _event(node)
 
 
 def _pattern(
     body: syntax.Sequenced, select: tuple[syntax.Named | syntax.SelectStar, ...] | None, within: syntax.Window | None
 ) -> str:
-    strategy = "" if body.strategy is None else f" {_strategy(body.strategy)}"
-    braces = "" if body.where is None else _expr(body.where)
+    strategy = "" if body.strategy is None else f" {_event(body.strategy)}"
+    braces = "" if body.where is None else _event(body.where)
     errors = body.errors
-    parts = [f"PATTERN SEQ({_word(body.components)})"]
+    parts = [f"PATTERN SEQ({_listed(body.components)})"]
     parts += [f"WHERE{strategy} {{{braces}}}"] if strategy or braces else []
     parts += [f"ERRORS <= {errors.most}"] if errors else []
     parts += [f"BUDGET {errors.budget}"] if errors and errors.budget is not None else []
-    parts += [f"WITHIN {window_text(within.us)}"] if within else []
-    parts += [f"HAVING {_expr(body.having)}"] if body.having is not None else []
-    parts += [f"RETURN {', '.join(map(_event_item, select))}"] if select is not None else []
+    parts += [f"WITHIN {_event(within)}"] if within else []
+    parts += [f"HAVING {_event(body.having)}"] if body.having is not None else []
+    parts += [f"RETURN {_listed(select)}"] if select is not None else []
     parts += ["EARLIEST MAXIMAL"] if body.mode.maximal else []
     parts += ["NON OVERLAPPING"] if body.mode.apart else []
     return " ".join(parts)
-
-
-def _strategy(node: syntax.StrategyName) -> str:
-    listed = ", ".join(f"{one.name}[]" if one.many else one.name for one in node.variables)
-    return f"{node.name}({listed})" if listed else node.name
-
-
-def _word(components: tuple[syntax.Component, ...]) -> str:
-    return ", ".join(map(_component, components))
-
-
-def _component(node: syntax.Component) -> str:
-    match node:
-        case syntax.OneEvent(stream=stream, variable=variable, many=many):
-            return f"{stream.name}+ {variable}[]" if many else f"{stream.name} {variable}"
-        case syntax.NoEvent(component=inner):
-            return f"~({_component(inner)})"
-        case syntax.AnyOrder(components=components):
-            return f"SET({_word(components)})"
-        case syntax.LetterOf(stream=stream, needed=needed):
-            return f"{stream.name}!" if needed else stream.name
-        case syntax.Alternatives(words=words):
-            return f"({' | '.join(map(_word, words))})"
-        case syntax.Repetition(part=part, least=least):
-            return _component(part) + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
-
-
-# ---------------------------------------------------------------- expressions
-
-
-def _expr(node: syntax.EventExpr) -> str:
-    return _EVENT_PRINTERS[type(node)](node)
 
 
 def _strength(node: syntax.EventExpr) -> int:
@@ -149,8 +103,7 @@ def _strength(node: syntax.EventExpr) -> int:
 
 
 def _at_least(strength: int, node: syntax.EventExpr) -> str:
-    text = _expr(node)
-    return text if _strength(node) >= strength else f"({text})"
+    return _event(node) if _strength(node) >= strength else f"({_event(node)})"
 
 
 def _operation(node: syntax.ArithmeticExpr) -> str:
@@ -163,19 +116,35 @@ def _minus(node: syntax.Minus) -> str:
     return f"- {arg}" if arg.startswith("-") else f"-{arg}"  # -- begins a comment
 
 
-def _reference(node: syntax.Reference) -> str:
-    return f"{node.side}.{node.name}" if node.side else node.name
-
-
-def _event_of(node: syntax.ItemReference) -> str:
+def _item_reference(node: syntax.ItemReference) -> str:
     place = {"": "", "LEN": f"[{node.variable}.LEN]", "[]": "[]"}.get(node.place, f"[{node.place}]")
     return f"{node.variable}{place}.{node.name}" if node.name else f"{node.variable}{place}"
 
 
 _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
-    syntax.Reference: _reference,
-    syntax.ItemReference: _event_of,
-    syntax.EquivalenceTest: lambda node: f"[{', '.join(one.name for one in node.names)}]",
+    syntax.SelectStar: lambda _: "*",
+    syntax.Named: _named,
+    # Streams.
+    syntax.StreamName: lambda node: node.name,
+    syntax.Inner: lambda node: f"({_event_query(node)})",
+    syntax.Filtered: lambda node: f"FILTER{{{_event(node.condition)}}} {_source(node.source)}",
+    syntax.Grouped: _aggregate,
+    syntax.NextStream: _next,
+    syntax.Iteration: _fold,
+    syntax.UnionStream: lambda node: f"{_event(node.left)} UNION {_source(node.right)}",
+    # Components and strategies of patterns.
+    syntax.OneEvent: lambda node: f"{node.stream.name}{'+' * node.many} {node.variable}{'[]' * node.many}",
+    syntax.NoEvent: lambda node: f"~({_event(node.component)})",
+    syntax.AnyOrder: lambda node: f"SET({_listed(node.components)})",
+    syntax.LetterOf: lambda node: f"{node.stream.name}{'!' * node.needed}",
+    syntax.Alternatives: lambda node: f"({' | '.join(map(_listed, node.words))})",
+    syntax.Repetition: lambda node: _event(node.part) + {0: "*", 1: "+"}.get(node.least, f"{{{node.least},}}"),
+    syntax.StrategyName: lambda node: node.name + (f"({_listed(node.variables)})" if node.variables else ""),
+    syntax.ListedVariable: lambda node: f"{node.name}{'[]' * node.many}",
+    # Expressions.
+    syntax.Reference: lambda node: f"{node.side}.{node.name}" if node.side else node.name,
+    syntax.ItemReference: _item_reference,
+    syntax.EquivalenceTest: lambda node: f"[{_listed(node.names)}]",
     syntax.TimeMeasure: lambda node: node.name,
     String: lambda node: _string(node.value),
     Number: lambda node: node.text,
@@ -184,9 +153,9 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.Null: lambda _: "NULL",
     syntax.ArithmeticExpr: _operation,
     syntax.Minus: _minus,
-    Call: lambda node: f"{node.name}({', '.join(map(_expr, node.args))})",
+    Call: lambda node: f"{node.name}({_listed(node.args)})",
     Compare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
-    syntax.IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' if node.negated else ''}NULL",
+    syntax.IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' * node.negated}NULL",
     And: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),
     Or: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
     Not: lambda node: f"NOT {_at_least(2, node.arg)}",
@@ -229,7 +198,8 @@ def around_window(script: syntax.Script) -> tuple[str, ...]:
     (query,) = script.queries
     if query.publish is not None or not isinstance(query.source, syntax.Join):
         return (to_xscl(script),)
-    return _beginning(script) + _selected(query) + _before_window(query.source), _behind_window(query.source)
+    before, behind = _around_window(query.source)
+    return _beginning(script) + _selected(query) + before, behind
 
 
 def _beginning(script: syntax.Script) -> str:
@@ -237,10 +207,7 @@ def _beginning(script: syntax.Script) -> str:
 
 
 def _script(script: syntax.Script) -> str:
-    statements = script.statements
-    if not statements:
-        return _beginning(script).removesuffix("; ")
-    return _beginning(script) + "; ".join(map(to_xscl, statements))
+    return (_beginning(script) + "; ".join(map(to_xscl, script.statements))).removesuffix("; ")
 
 
 def _selected(query: syntax.Query) -> str:
@@ -249,14 +216,8 @@ def _selected(query: syntax.Query) -> str:
 
 def _query(query: syntax.Query) -> str:
     publish = "" if query.publish is None else f" PUBLISH {query.publish}"
-    if query.once is not None:
-        publish += f" {_once(query.once)}"
-    return f"{_selected(query)}{to_xscl(query.source)}{publish}"
-
-
-def _definition(definition: syntax.EventDefinition) -> str:
-    attributes = ", ".join(map(_attribute, definition.attributes))
-    return f"DEFINE EVENT {definition.name} FROM {to_xscl(definition.block)} ({attributes})"
+    once = "" if query.once is None else f" {to_xscl(query.once)}"
+    return f"{_selected(query)}{to_xscl(query.source)}{publish}{once}"
 
 
 def _attribute(attribute: syntax.DefinedAttribute) -> str:
@@ -268,8 +229,8 @@ def _attribute(attribute: syntax.DefinedAttribute) -> str:
 
 
 def _once(once: syntax.Once) -> str:
-    within = "" if once.window is None else f" WITHIN {_window(once.window)}"
-    return f"ONCE PER ({', '.join(map(to_xscl, once.keys))}){within}"
+    within = "" if once.window is None else f" WITHIN {to_xscl(once.window)}"
+    return f"ONCE PER ({_commas(once.keys)}){within}"
 
 
 def _item(item: syntax.SelectItem) -> str:
@@ -277,33 +238,22 @@ def _item(item: syntax.SelectItem) -> str:
     return operand if operand == item.name else f"{operand} AS {item.name}"
 
 
-def _join(join: syntax.Join) -> str:
-    return _before_window(join) + _window(join.window) + _behind_window(join)
+def _around_window(join: syntax.Join) -> tuple[str, str]:
+    right = f"({to_xscl(join.right)})" if isinstance(join.right, syntax.Join) else to_xscl(join.right)
+    return f"{to_xscl(join.left)} {join.op} {{{to_xscl(join.pred)}, ", f"}} {right}"
 
 
-def _before_window(join: syntax.Join) -> str:
-    return f"{to_xscl(join.left)} {join.op} {{{to_xscl(join.pred)}, "
-
-
-def _behind_window(join: syntax.Join) -> str:
-    right = to_xscl(join.right)
-    return f"}} ({right})" if isinstance(join.right, syntax.Join) else f"}} {right}"
+def _commas(nodes: Iterable[_Node]) -> str:
+    return ", ".join(map(to_xscl, nodes))
 
 
 def _steps(steps: tuple[Step, ...]) -> str:
-    return "".join(map(_step, steps))
+    return "".join(map(to_xscl, steps))
 
 
 def _step(step: Step) -> str:
     binding = "" if step.var is None else f"->{step.var}"
-    return f"{step.axis}{_test(step.test)}{binding}{''.join(map(_filter, step.filters))}"
-
-
-def _bracketed(condition: Expr) -> str:
-    return f"[{to_xscl(condition)}]"
-
-
-_filter = Remembered(_bracketed)  # the parser gives equal filters one tree
+    return f"{step.axis}{to_xscl(step.test)}{binding}{''.join(map(_filter, step.filters))}"
 
 
 def _test(test: NameTest) -> str:
@@ -321,49 +271,50 @@ def _string(value: str) -> str:
     return '"' + value.replace('"', '""') + '"'
 
 
-def _window(window: syntax.Window) -> str:
-    return window_text(window.us)
-
-
 def _element(node: ElementConstructor) -> str:
-    attributes = "".join(
-        f' {name}="{"".join(_text(part, quoted=True) if isinstance(part, str) else to_xscl(part) for part in parts)}"'
-        for name, parts in node.attributes
-    )
-    children = "".join(_text(part) if isinstance(part, str) else to_xscl(part) for part in node.children)
+    quoted = partial(_content, quoted=True)
+    attributes = "".join(f' {name}="{"".join(map(quoted, parts))}"' for name, parts in node.attributes)
+    children = "".join(map(_content, node.children))
     end = f"{node.name} " if node.name.endswith("-") else node.name  # a hyphen before > is an arrow
     begin = f"{node.name}{attributes}" if attributes else end
     return f"<{begin}>{children}</{end}>" if children else f"<{node.name}{attributes}/>"
 
 
-def _text(text: str, *, quoted: bool = False) -> str:
-    escaped = _TO_ESCAPE.sub(lambda found: _TEXT_ESCAPES.get(found[0], f"&#{ord(found[0])};"), text)
+def _content(part: str | Hole | ElementConstructor, *, quoted: bool = False) -> str:
+    if not isinstance(part, str):
+        return to_xscl(part)
+    escaped = _TO_ESCAPE.sub(lambda found: _TEXT_ESCAPES.get(found[0], f"&#{ord(found[0])};"), part)
     return escaped.replace('"', "&quot;") if quoted else escaped
 
+
+# The parser gives equal filters one tree.
+_filter: Remembered[Expr, str] = Remembered(lambda condition: f"[{to_xscl(condition)}]")
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.Script: _script,
     syntax.Query: _query,
-    syntax.EventDefinition: _definition,
+    syntax.EventDefinition: lambda node: (
+        f"DEFINE EVENT {node.name} FROM {to_xscl(node.block)} ({_commas(node.attributes)})"
+    ),
     syntax.DefinedAttribute: _attribute,
-    syntax.EventQuery: event_query_text,
+    syntax.EventQuery: lambda node: _event_query(node) + (f" PUBLISH {node.publish}" if node.publish else ""),
     syntax.Once: _once,
     syntax.SelectStar: lambda _: "*",
-    syntax.SelectItems: lambda node: ", ".join(map(_item, node.items)),
+    syntax.SelectItems: lambda node: _commas(node.items),
     syntax.SelectItem: _item,
     ElementConstructor: _element,
     Hole: lambda node: f"{{{to_xscl(node.operand)}}}",
     syntax.Block: lambda node: node.stream + _steps(node.steps),
     syntax.SubQuery: lambda node: f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})",
-    syntax.Join: _join,
-    syntax.Window: _window,
+    syntax.Join: lambda node: to_xscl(node.window).join(_around_window(node)),
+    syntax.Window: lambda node: window_text(node.us),
     Step: _step,
     NameTest: _test,
     Rel: lambda node: "." + _steps(node.steps),
     VarPath: lambda node: node.var + _steps(node.steps),
     String: lambda node: _string(node.value),
     Number: lambda node: node.text,
-    Call: lambda node: f"{node.name}({', '.join(map(to_xscl, node.args))})",
+    Call: lambda node: f"{node.name}({_commas(node.args)})",
     Compare: lambda node: f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}",
     And: lambda node: " and ".join(map(_grouped, node.args)),
     Or: lambda node: " or ".join(map(_grouped, node.args)),
