@@ -94,12 +94,8 @@ def observed(observer: Observer) -> Iterator[None]:
 def track_progress(what: str, items: Sequence[T]) -> Iterator[T]:
     """Iterates over items, reporting progress to the observer, if there is one."""
     observer = _observer.get()
-    return iter(items) if observer is None else _report(what, items, observer)
-
-
-def _report(what: str, items: Sequence[T], observer: Observer) -> Iterator[T]:
     for number, item in enumerate(items):
-        if number % EVERY == 0:
+        if observer is not None and number % EVERY == 0:
             observer(what, number, len(items))
         yield item
 
@@ -133,9 +129,25 @@ def frozen(cls: type[T]) -> type[T]:
 
 
 R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class ClearedCache(dict[K, V]):
+    """At most `most` values by key. It is cleared when it is full, which costs less than to know what was used."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= self.most and key not in self:
+            self.clear()
+        super().__setitem__(key, value)
+
 
 MOST = 20_000
-"""Maximum number of cached results; the cache is cleared when it is full."""
+"""Maximum number of cached results."""
 
 
 class Remembered(Generic[T, R]):
@@ -146,21 +158,15 @@ class Remembered(Generic[T, R]):
     def __init__(self, function: Callable[[T], R]) -> None:
         self._function = function
         # With the objects, so that no others can get their identities.
-        self._known: dict[int, tuple[T, R]] = {}
+        self._known = ClearedCache[int, tuple[T, R]](MOST)
 
     def __call__(self, of: T) -> R:
         found = self._known.get(id(of))
         if found is not None:
             return found[1]
         result = self._function(of)
-        if len(self._known) >= MOST:
-            self._known.clear()
         self._known[id(of)] = of, result
         return result
-
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):

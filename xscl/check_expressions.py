@@ -360,15 +360,14 @@ def _bound_by(steps: tuple[Step, ...]) -> list[tuple[str, NameKind]]:
     return found
 
 
-def _of_filter(condition: Expr) -> list[tuple[str, NameKind]]:
+@Remembered  # the parser gives equal filters one tree
+def _bound_in(condition: Expr) -> list[tuple[str, NameKind]]:
     arms = condition.args if isinstance(condition, And) else (condition,)
     return [name for arm in arms if isinstance(arm, Rel) for name in _bound_by(arm.steps)]
 
 
-_bound_in = Remembered(_of_filter)  # the parser gives equal filters one tree
-
-
-def _plain(condition: Expr) -> tuple[str, ...] | None:
+@Remembered  # the same
+def variables_of_plain(condition: Expr) -> tuple[str, ...] | None:
     """The variables that an element's filter binds; None unless it is a path, perhaps with a value."""
     match condition:
         case Rel():
@@ -381,6 +380,3 @@ def _plain(condition: Expr) -> tuple[str, ...] | None:
     is_plain = len(set(names)) == len(names) and len(steps) <= MOST_PLAIN
     is_plain = is_plain and not any(step.filters or step.test.prefix for step in steps)
     return tuple(names) if is_plain and all(step.test.kind == "element" for step in steps[:-1]) else None
-
-
-variables_of_plain = Remembered(_plain)  # the parser gives equal filters one tree

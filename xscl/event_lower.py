@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from common.tools import ClearedCache
 from xscl.algebra.events import (
     ATTRIBUTE_END,
     Aggregate,
@@ -66,9 +67,9 @@ def resolve_event_query(
 
 
 MOST_KNOWN = 20_000
-"""Maximum number of cached results; the cache is cleared when it is full."""
+"""Maximum number of cached results."""
 
-_known: dict[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Statement]] = {}
+_known = ClearedCache[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Statement]](MOST_KNOWN)
 """Streams by the identity of the query, with the schemas that they depend on: a query is checked, and then lowered."""
 
 
@@ -111,17 +112,12 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
 
 
 Literal = str | float | int
-MOST_SCHEMAS = 8
-"""Maximum number of input schemas cached per skeleton."""
-
-_made: dict[int, tuple[EventQuery, KnownTree]] = {}
+_made = ClearedCache[int, tuple[EventQuery, KnownTree]](MOST_KNOWN)
 """Queries built from a skeleton, by identity."""
 
 
 def made_of(query: EventQuery, known: KnownTree) -> None:
     """Records that a query was built from a skeleton."""
-    if len(_made) >= MOST_KNOWN:
-        _made.clear()
     _made[id(query)] = query, known
 
 
@@ -139,8 +135,6 @@ def resolve_known(
         stream, problems = resolve_event_query(query, schemas, documents)
         if stream is None:
             return None, problems
-    if len(_known) >= MOST_KNOWN:
-        _known.clear()
     _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
     return stream, []
 
@@ -155,8 +149,6 @@ def _stream(query: EventQuery, known: KnownTree, schemas: Schemas) -> Statement 
         read[name.name] = schema
     key = tuple(read.items())
     if key not in skeleton.streams:
-        if len(skeleton.streams) >= MOST_SCHEMAS:
-            skeleton.streams.clear()
         skeleton.streams[key] = _template(skeleton, read)
     template: _Template | None = skeleton.streams[key]
     return None if template is None else template.stream(known.literals)

@@ -16,6 +16,7 @@ from lark import Lark, Token
 from lark.lexer import TerminalDef
 from lark.parse_tree_builder import ChildFilterLALR_NoPlaceholders, ExpandSingleChild
 
+from common.tools import ClearedCache
 from xscl.builder import Builder, EventBuilder, with_hole_texts
 from xscl.check_expressions import EVENT_FUNCTIONS
 from xscl.text import SyntaxKind
@@ -47,7 +48,7 @@ def parser_of(kind: SyntaxKind) -> TableParser:
 
 
 MAX_CHUNKS = 20_000
-"""Maximum number of cached chunks; the cache is cleared when it is full."""
+"""Maximum number of cached chunks."""
 
 _END = "$END"
 
@@ -89,7 +90,7 @@ class TableParser:
         }
         self._only = {state: _only_action(actions) for state, actions in self._actions.items()}
         self._scans = _Scans(lark, self._actions)
-        self._chunks: dict[tuple[int, str], _Chunk] = {}
+        self._chunks = ClearedCache[tuple[int, str], _Chunk](MAX_CHUNKS)
 
     def parse(self, text: str, start: int, end: int, *, reuse: bool = False) -> Any:
         """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises. With `reuse`, filters
@@ -169,8 +170,6 @@ class TableParser:
         # What follows may depend on what was before the chunk, and whatever takes a list may change it.
         is_pure = whole is not None or more[0] == key[0]
         if is_pure and not any(value.__class__ is list for value in own):
-            if len(self._chunks) >= MAX_CHUNKS:
-                self._chunks.clear()
             self._chunks[key] = whole, more, [with_hole_texts(value, text) for value in own]
         return states[-1]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from functools import cache, cached_property, partial
 
-from common.tools import track_progress
+from common.tools import ClearedCache, track_progress
 from xscl.advice import explain_syntax_error, variable_of_event
 from xscl.algebra.values import Span
 from xscl.builder import Declaration, with_hole_texts
@@ -49,11 +49,11 @@ def located_queries(
 
 
 MAX_STATEMENTS = 20_000
-"""Maximum number of cached statements' trees; the cache is cleared when it is full."""
+"""Maximum number of cached statements' trees."""
 
 _SPACE = " \t\r\n"
 
-_known: dict[str, Query] = {}
+_known = ClearedCache[str, Query](MAX_STATEMENTS)
 """Trees of correct statements without prefixes, by text."""
 
 
@@ -191,7 +191,11 @@ class _Parser:
         if problems:
             raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
         if not namespaces and not self._stored:
-            self._remember(script)
+            if len(_known) + len(script.queries) > _known.most:
+                _known.clear()
+            for query in script.queries[: _known.most]:
+                # Not the text with its comments blanked: the blanks could stand in a string elsewhere.
+                _known[self._text[query.span.start : query.span.end]] = query
         return script
 
     def _with_variables_of_events(self, script: Script, problems: list[Problem]) -> list[Problem]:
@@ -252,13 +256,6 @@ class _Parser:
     def in_place(self, query: Query) -> Query:
         span = query.span
         return _with_hole_texts(_query_at(parser_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
-
-    def _remember(self, script: Script) -> None:
-        if len(_known) + len(script.queries) > MAX_STATEMENTS:
-            _known.clear()
-        for query in script.queries[:MAX_STATEMENTS]:
-            # Not the text with its comments blanked: the blanks could stand in a string elsewhere.
-            _known[self._text[query.span.start : query.span.end]] = query
 
 
 def _with_hole_texts(query: Query, text: str) -> Query:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from common.tools import ClearedCache
 from xscl.algebra.values import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted
 from xscl.event_forms import RESERVED
@@ -20,10 +21,10 @@ from xscl.syntax import EventQuery, Join, Percentage, Query, Window
 from xscl.text import KEYWORDS, window_us
 
 MAX_SKELETONS = 5_000
-"""Maximum number of cached skeletons; the cache is cleared when it is full."""
+"""Maximum number of cached skeletons."""
 
 MAX_TREES = 20_000
-"""Maximum number of trees cached by the text before PUBLISH; the cache is cleared when it is full."""
+"""Maximum number of trees cached by the text before PUBLISH."""
 
 _PUBLISHED = re.compile(
     r"[ \t\r\n]+publish[ \t\r\n]+"
@@ -37,13 +38,6 @@ Fill = Callable[[Sequence[Any]], Any]
 """Builds a part of a tree from the literals of a statement, or from their values."""
 
 
-def unpublished(text: str) -> tuple[str, str | None]:
-    """A statement without PUBLISH, and the name that it PUBLISHes."""
-    body, *_ = text.rsplit(None, 2) or [""]
-    found = _PUBLISHED.match(text, len(body))
-    return (text, None) if found is None else (body, found[1])
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Skeleton:
     """Builds the trees of a skeleton's statements. `kinds` are those of its literals, as in a Recipe. `slot` is the
@@ -53,8 +47,8 @@ class Skeleton:
     kinds: tuple[str, ...]
     slot: int | None = None
     window: Fill | None = None
-    streams: dict[object, Any] = field(default_factory=dict)
-    """Cached templates of the event streams that these statements are."""
+    streams: ClearedCache[object, Any] = field(default_factory=lambda: ClearedCache(8))
+    """Cached templates of the event streams that these statements are, by the schemas of their inputs."""
 
 
 class KnownTree(NamedTuple):
@@ -73,14 +67,15 @@ class KnownTrees:
         """`literal` finds strings, its first group, and numbers, its second. `parse` returns the tree of a statement,
         with its spans in it, or None."""
         self._literal, self._parse = literal, parse
-        self._skeletons: dict[tuple[object, ...], Skeleton | None] = {}
-        self._unused: dict[tuple[object, ...], str] = {}
-        self._trees: dict[object, tuple[Query | EventQuery, Skeleton, list[str]]] = {}
+        self._skeletons = ClearedCache[tuple[object, ...], Skeleton | str | None](MAX_SKELETONS)  # at first texts
+        self._trees = ClearedCache[Any, tuple[Query | EventQuery, Skeleton, list[str]]](MAX_TREES)
 
     def query(self, text: str) -> KnownTree | None:
         """A statement's tree, if its skeleton is cached; else None. Statements that differ only in their PUBLISH names
         share all other parts; joins that also differ in their windows share inputs, predicate and SELECT."""
-        text, name = unpublished(text)
+        body, *_ = text.rsplit(None, 2) or [""]
+        published = _PUBLISHED.match(text, len(body))
+        text, name = (body, published[1]) if published else (text, None)
         found = self._trees.get(text)
         if found is None:
             skeleton, literals = self._skeleton_of(text)
@@ -90,7 +85,7 @@ class KnownTrees:
                 found = self._tree(skeleton, literals), skeleton, literals
             except Problem:
                 return None
-            self._keep(text, found)
+            self._trees[text] = found
         return KnownTree(found[0], name, *found[1:])
 
     def _skeleton_of(self, text: str) -> tuple[Skeleton | None, list[str]]:
@@ -99,15 +94,14 @@ class KnownTrees:
         strings, numbers = parts[1::3], parts[2::3]
         literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
         key = (*parts[::3], *[string is None for string in strings])
-        if key in self._unused:
+        if key not in self._skeletons:
+            self._skeletons[key] = text
+            return None, literals
+        known = self._skeletons[key]
+        if isinstance(known, str):
             # What makes other trees takes long to find, and most statements may have a skeleton of their own.
-            self._skeletons[key] = self._skeleton(self._unused.pop(key))
-        elif key not in self._skeletons:
-            if len(self._skeletons) + len(self._unused) >= MAX_SKELETONS:
-                self._skeletons.clear()
-                self._unused.clear()
-            self._unused[key] = text
-        return self._skeletons.get(key), literals
+            known = self._skeletons[key] = self._skeleton(known)
+        return known, literals
 
     def _skeleton(self, text: str) -> Skeleton | None:
         tree = self._parse(text)
@@ -132,18 +126,12 @@ class KnownTrees:
         # By the literals but the window.
         key = skeleton, *literals[: skeleton.slot], *literals[skeleton.slot + 1 :]
         if (found := self._trees.get(key)) is None:
-            found = skeleton.fill(literals), skeleton, literals
-            self._keep(key, found)
+            found = self._trees[key] = skeleton.fill(literals), skeleton, literals
             return found[0]
         query: Any = found[0]
         join = query.source
         other = Join(join.op, join.left, join.right, join.pred, skeleton.window(literals), join.span)
         return Query(other, query.select, query.publish, query.span, query.once)
-
-    def _keep(self, key: object, found: tuple[Query | EventQuery, Skeleton, list[str]]) -> None:
-        if len(self._trees) >= MAX_TREES:
-            self._trees.clear()
-        self._trees[key] = found
 
 
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")

@@ -10,7 +10,7 @@ from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import lalr, parser, skeletons
+from xscl import lalr, parser
 from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
 from xscl.check_events import schemas_of
@@ -122,8 +122,8 @@ def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser, "_known", {})
+def _nothing_known() -> None:
+    parser._known.clear()
     parser._trees_of.cache_clear()
 
 
@@ -188,14 +188,14 @@ def test_a_mistake_in_the_constants_or_behind_a_known_filter_is_told_with_its_pl
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
-    monkeypatch.setattr(skeletons, "MAX_SKELETONS", 2)
-    monkeypatch.setattr(skeletons, "MAX_TREES", 3)
+    trees = parser._trees_of("xscl")
+    for known, most in ((parser._known, 3), (trees._skeletons, 2), (trees._trees, 3)):
+        known.clear()
+        monkeypatch.setattr(known, "most", most)
     for n in range(10):
         parse_script(f"//a{n}[b = 'x'];\n//b{n}")
         assert len(parser._known) <= 3
         parse_script(f"//b{n} PUBLISH other")
-        trees = parser._trees_of("xscl")
         assert len(trees._skeletons) <= 2 and len(trees._trees) <= 3
 
 

@@ -25,6 +25,7 @@ from itertools import groupby
 import re2
 
 from common.errors import InputError
+from common.tools import ClearedCache
 
 LAST = 0x10FFFF
 
@@ -738,11 +739,11 @@ def compile_pattern(pattern: str, flags: str = "") -> CompiledRegex:
     return CompiledRegex(pattern, flags)
 
 
-class Alphabet(dict[int, str]):
+class Alphabet(ClearedCache[int, str]):
     """Symbols by code point for `str.translate`. Characters in the same ones of `sets` share a symbol."""
 
     def __init__(self, sets: dict[CharSet, None]) -> None:
-        super().__init__()
+        super().__init__(_MAX_KEPT)
         toggles: defaultdict[int, int] = defaultdict(int, {0: 0})
         for bit, chars in enumerate(sets):
             for first, last in chars:
@@ -762,10 +763,7 @@ class Alphabet(dict[int, str]):
         """The symbols of the characters in each set."""
 
     def __missing__(self, code: int) -> str:
-        symbol = chr(self._numbers[bisect_right(self._starts, code) - 1])
-        if len(self) >= _MAX_KEPT:
-            self.clear()
-        self[code] = symbol
+        symbol = self[code] = chr(self._numbers[bisect_right(self._starts, code) - 1])
         return symbol
 
     def ascii(self) -> bytes | None:
