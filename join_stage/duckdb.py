@@ -3,51 +3,36 @@ conjunctive queries of all templates (thesis, Algorithm 1), `views` over joined 
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import duckdb
 import pyarrow as pa
 
-from common.files import make_inside
-from join_stage.near import IN_DUCKDB, WordSets, keyed_statement
+from join_stage.near import IN_DUCKDB, LONGEST_FIRST, WordSets, keyed, keyed_statement
 from join_stage.protocol import (
     DEFAULT_PLAN,
     NEW_LEFT,
     NEW_RIGHT,
-    PLANS,
     RESULT,
     Batch,
     Cost,
     JoinPlan,
     JoinScope,
     Matches,
-    QueryForm,
-    SQLPlan,
     TemplateTable,
-    UnknownPlan,
     batch_statements,
-    has_many_values,
     value_pairs_statement,
 )
 from join_stage.signature.plan import SignaturePlan
 from join_stage.store.duckdb import DuckDBStore, columns_of, telling_damage, temporary_views, translate_write_errors
-from join_stage.store.protocol import RUNS, StoreError, StoreSchema
-from join_stage.tables import (
-    BOUND_STATE,
-    BOUND_STORE,
-    NOTHING_ELSE,
-    R_DOCTS_STORED,
-    STATE,
-    drop_runs_manifest,
-    runs_manifest,
-)
-from join_stage.views import CACHE_BYTES, CachedViews, ViewCache, joined_slices_statement
+from join_stage.store.protocol import StoreError, StoreSchema, TableStore
+from join_stage.tables import BOUND_STATE, BOUND_STORE, NOTHING_ELSE, R_DOCTS_STORED, STATE, opened_plan
+from join_stage.views import CACHE_BYTES, CachedViews, SQLPlan, ViewCache, joined_slices_statement
 from templates.catalog import StepEdge, TemplateRow
-from templates.graph import executable_query, executable_views_query
 from templates.witness import R_GROUP, Witnesses
 
 JOINS = 40
@@ -56,23 +41,12 @@ join and thread that it cannot spill: sixty templates in one statement exceeded 
 40 joins were also 10 to 20 % faster than 80 or 160."""
 
 
-class DuckDBPlan(JoinPlan, Protocol):
-    """A plan over the connection of the engine; tables r_bin, r_doc and r_docts are the join state. A batch is a
-    transaction. r_bin_w, r_doc_w and r_docts_w hold the batch, r_bin_old, r_doc_old and r_docts_old the state before
-    it."""
-
-    def join(self, batch: Batch) -> Matches:
-        """Answers all templates for a batch, which the state already holds."""
-
-    def evicted(self, docids: str, before: int) -> None:
-        """Called when documents that begin before a time leave the state; the SQL query `docids` selects their ids."""
-
-
 class DuckDBBasicPlan(SQLPlan):
-    """The plan `basic`: the conjunctive queries of all templates over the join state."""
+    """The plan `basic`: the conjunctive queries of all templates over the join state, the tables r_bin, r_doc and
+    r_docts. r_bin_w, r_doc_w and r_docts_w hold the batch, r_bin_old, r_doc_old and r_docts_old the state before it."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        super().__init__()
+    def __init__(self, store: TableStore, connection: duckdb.DuckDBPyConnection) -> None:
+        super().__init__(store)
         self._connection = connection
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
@@ -101,34 +75,24 @@ class DuckDBBasicPlan(SQLPlan):
     def join(self, batch: Batch) -> pa.Table:
         with temporary_views(self._connection, {"joined_streams": batch.scope.joined_streams()}):
             for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
-                state = "r_doc_all" if batch.has_many_values else "r_doc"
-                pairs = value_pairs_statement(side, batch.scope.window, many=batch.has_many_values, state=state)
+                many = batch.witnesses.has_many_values
+                state = "r_doc_all" if many else "r_doc"
+                pairs = value_pairs_statement(side, batch.scope.window, many=many, state=state)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {pairs}")
         return self._answer(batch)
 
-    def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
+    def _answer(self, batch: Batch, *, views: bool = False) -> pa.Table:
         templates = list(self._templates.values())
-        statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, form=form)
+        statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, views=views)
         results = [RESULT.empty_table()]
         for statement, numbers in statements:
             begin = time.perf_counter()
             results.append(self._connection.sql(statement).to_arrow_table())
-            self._costs.add(Cost(time.perf_counter() - begin, len(results[-1]), numbers))
+            self.costs.add(Cost(time.perf_counter() - begin, len(results[-1]), numbers))
         return pa.concat_tables(results)
-
-    def evicted(self, docids: str, before: int) -> None: ...
 
 
 class DuckDBSignaturePlan(SignaturePlan):
-    def join(self, batch: Batch) -> Matches:
-        return self.answer(batch)
-
-    def evicted(self, docids: str, before: int) -> None:
-        self.evict(before)
-
-    def _groups(self) -> pa.Table:
-        return self._store.read("groups", R_GROUP.names)
-
     def _between(self, first: int, end: int) -> Witnesses:
         some = (f"SELECT * FROM {name} WHERE docid >= {first} AND docid < {end}" for name in BOUND_STATE)
         bound, r_doc, r_docts = map(self._store.select, some)
@@ -136,36 +100,22 @@ class DuckDBSignaturePlan(SignaturePlan):
 
 
 class DuckDBViewsPlan(CachedViews, DuckDBBasicPlan):
-    """The plan `views`: the queries of the templates over R_LR, which joins slices. `cache_bytes` bounds the cache."""
+    """The plan `views`. `cache_bytes` bounds the cache."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> None:
-        DuckDBBasicPlan.__init__(self, connection)
+    def __init__(self, store: TableStore, connection: duckdb.DuckDBPyConnection, cache_bytes: int) -> None:
+        DuckDBBasicPlan.__init__(self, store, connection)
         self._cache = ViewCache(cache_bytes)
 
-    def join(self, batch: Batch) -> pa.Table:
-        if not self.has_joins:
-            self._cache.clear()  # its slices would lack the rows of this batch, and no template needs them
-            return super().join(batch)
-        values = self._cache.numbered(self._select("SELECT DISTINCT strval FROM r_doc_w", {})["strval"].to_pylist())
-        computed, fresh = self._slices(batch, values)
-        old = pa.concat_tables([computed, self._cache.slices(values)])
-        views = {"joined_streams": batch.scope.joined_streams(), "joined_edges": self._joined_edges()}
-        views |= {"slices_w": fresh, "slices_old": old, "slices": pa.concat_tables([old, fresh])}
+    def _joined(self, batch: Batch, views: Mapping[str, pa.Table]) -> pa.Table:
         with temporary_views(self._connection, views):
             for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
-                joined = joined_slices_statement(side, batch.scope.window, many=batch.has_many_values)
+                joined = joined_slices_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.edges} AS {joined}")
-        found = self._answer(batch, executable_views_query)
-        if batch.older:
-            self._cache.update(values, computed, fresh)
-        return found
+        return self._answer(batch, views=True)
 
     def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         with temporary_views(self._connection, tables):
             return self._connection.sql(sql).to_arrow_table()
-
-    def evicted(self, docids: str, before: int) -> None:
-        self._cache.evict(self._select(docids, {})["docid"])
 
 
 _DROP_UNUSED = """
@@ -192,9 +142,6 @@ class DuckDBEngine(DuckDBStore):
     `plan`, one of PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError if
     the store cannot be opened, UnknownPlan for an unknown plan."""
 
-    _to_close: DuckDBPlan | None = None
-    """None until the plan is built."""
-
     def __init__(
         self,
         directory: Path | None = None,
@@ -207,7 +154,12 @@ class DuckDBEngine(DuckDBStore):
         try:
             for name, schema in STATE.items():
                 self._connection.execute(f"CREATE TEMP TABLE {name}_w ({columns_of(schema)})")
-            self._plan = self._to_close = self._make_plan(plan, directory, cache_bytes)
+            plans: dict[str, Callable[..., JoinPlan]] = {
+                "basic": partial(DuckDBBasicPlan, self, self._connection),
+                "views": partial(DuckDBViewsPlan, self, self._connection, cache_bytes),
+                "signature": partial(DuckDBSignaturePlan, self),
+            }
+            self._plan = opened_plan(self, plan, directory, plans)
         except BaseException:
             self.close()
             raise
@@ -239,24 +191,22 @@ class DuckDBEngine(DuckDBStore):
 
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         self._add(batch)
+        given = batch
         if self._plan.in_sql:
             self._settle()
-            self._split_state(first_docid, many=has_many_values(batch))
+            self._split_state(first_docid, many=batch.has_many_values)
+            if batch.has_many_values:
+                given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
         # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
-        self._older = self._older or self._has_documents_before(first_docid)
+        self._older = self._older or self._exists(f"r_docts WHERE docid < {first_docid}")
         with translate_write_errors():
-            found = self._plan.join(Batch(batch, first_docid, self._older, scope))
+            found = self._plan.join(Batch(given, first_docid, self._older, scope))
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
         self._plan.extend(witnesses, whole=whole)
-        self._forget_runs()
         self._add(witnesses)
         self._settle()
-
-    def _forget_runs(self) -> None:
-        if self._plan.in_sql:
-            drop_runs_manifest(self)
 
     def _add(self, batch: Witnesses) -> None:
         self.append("groups", batch.r_group)
@@ -265,8 +215,8 @@ class DuckDBEngine(DuckDBStore):
         docid, t0, t1 = (batch.r_docts[name] for name in ("docid", "t0", "t1"))
         self.append("r_docts", pa.table([docid, t0, t0, t1], R_DOCTS_STORED))
 
-    def _has_documents_before(self, docid: int) -> bool:
-        return self._run(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
+    def _exists(self, rows: str) -> bool:
+        return self._run(f"SELECT EXISTS (FROM {rows})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int, *, many: bool) -> None:
         """Splits the join state into the batch (r_bin_w ...) and the part before (r_bin_old ...). With `many`, nodes
@@ -282,10 +232,7 @@ class DuckDBEngine(DuckDBStore):
             self._run(f"CREATE OR REPLACE TEMP VIEW r_doc_all AS {both}")
 
     def evict(self, before: int) -> None:
-        docids = f"SELECT docid FROM r_docts WHERE t0 < {before}"
-        self._settle()
-        self._plan.evicted(docids, before)
-        self._forget_runs()
+        self._plan.evicted(lambda: self.select(f"SELECT docid FROM r_docts WHERE t0 < {before}")["docid"], before)
         condition = self._documents_before(before)
         for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
             self._run(f"DELETE FROM {name} WHERE {condition}")
@@ -298,7 +245,7 @@ class DuckDBEngine(DuckDBStore):
         if first is None:
             return "false"
         within = f"docid >= {first} AND docid <= {last}"
-        if self._run(f"SELECT EXISTS (FROM r_docts WHERE {within} AND t0 >= {time})").fetchall() == [(True,)]:
+        if self._exists(f"r_docts WHERE {within} AND t0 >= {time}"):
             return f"{within} AND docid IN (SELECT docid {old})"
         return within
 
@@ -316,19 +263,6 @@ class DuckDBEngine(DuckDBStore):
         self._run(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
         self._run(f"DELETE FROM r_doc WHERE node >= {node}")
         self._plan.forget()
-        self._forget_runs()
-
-    def _make_plan(self, name: str, directory: Path | None, cache_bytes: int) -> DuckDBPlan:
-        """Raises UnknownPlan."""
-        if name in PLANS and name != "signature" and directory is not None and runs_manifest(self) is None:
-            shutil.rmtree(directory / RUNS, ignore_errors=True)
-        if name == "basic":
-            return DuckDBBasicPlan(self._connection)
-        if name == "views":
-            return DuckDBViewsPlan(self._connection, cache_bytes)
-        if name == "signature":
-            return DuckDBSignaturePlan(self, None if directory is None else make_inside(directory, RUNS))
-        raise UnknownPlan(name)
 
     def mends(self, error: Exception) -> bool:
         return isinstance(error, StoreError) and self._plan.mends(error)
@@ -337,9 +271,9 @@ class DuckDBEngine(DuckDBStore):
         return self._plan.counters()
 
     def close(self) -> None:
-        if self._to_close is not None:
-            self._to_close.close()
+        if hasattr(self, "_plan"):  # else opening has failed
+            self._plan.close()
         super().close()
 
     def costs(self) -> dict[int, Cost]:
-        return self._plan.costs()
+        return dict(self._plan.costs)

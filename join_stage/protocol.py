@@ -5,9 +5,9 @@ met exactly once, whichever arrived first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from common.errors import InputError
 from join_stage.store.protocol import StoreError, TableStore
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import ConjunctiveQuery, RelationAtom, Shape, executable_query
-from templates.witness import MANY, Witnesses
+from templates.witness import Witnesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,6 @@ NEW_RIGHT = Orientation("", "_w", "r_vj", "r_lr")
 
 NEW_LEFT = Orientation("_w", "_old", "r_vj_old", "r_lr_old")
 """The batch on the left; the state without it on the right."""
-
-QueryForm = Callable[[Shape, str], ConjunctiveQuery]
-"""Builds CQ_T from the shape and name of a template: `executable_query` or `executable_views_query`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +74,9 @@ JOIN r_docts{side.left} l ON l.docid = a.docid JOIN r_docts{side.right} r ON r.d
 WHERE a.docid <> b.docid{within}"""
 
 
-def timed_query(template: TemplateTable, form: QueryForm) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
+def timed_query(template: TemplateTable, views: bool) -> tuple[ConjunctiveQuery, tuple[str, ...]]:
     """CQ_T with the conditions of Algorithm 3, line 4, for the largest window of the row."""
-    query = form(template.shape, f"T{template.number}")
+    query = executable_query(template.shape, f"T{template.number}", views)
     rows = RelationAtom(f"R_T{template.number}", template.columns, (*template.columns[:-1], "ordered"))
     body = [rows if atom.relation == rows.relation else atom for atom in query.body]
     if not template.shape.joins:
@@ -89,11 +86,9 @@ def timed_query(template: TemplateTable, form: QueryForm) -> tuple[ConjunctiveQu
     return ConjunctiveQuery(query.head, tuple(body)), ("{span} <= {wl}", "({apart} OR NOT {ordered})")
 
 
-def template_statement(
-    template: TemplateTable, side: Orientation, array: str, form: QueryForm = executable_query
-) -> str:
+def template_statement(template: TemplateTable, side: Orientation, array: str, views: bool = False) -> str:
     """CQ_T in SQL, with rows of RESULT. `array` is the engine's array constructor, with `{}` for the elements."""
-    query, conditions = timed_query(template, form)
+    query, conditions = timed_query(template, views)
     tables = {
         "R_vj": side.pairs,
         "R_LR": side.edges,
@@ -108,12 +103,7 @@ def template_statement(
 
 
 def batch_statements(
-    templates: Sequence[TemplateTable],
-    array: str,
-    *,
-    with_old: bool,
-    joins: int | None = None,
-    form: QueryForm = executable_query,
+    templates: Sequence[TemplateTable], array: str, *, with_old: bool, joins: int | None = None, views: bool = False
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields union-all statements that answer all templates for a batch, each with its template numbers. `with_old`
     adds the second orientation. `joins` limits the joins per statement, for engines that run all branches of a union at
@@ -122,12 +112,12 @@ def batch_statements(
     numbers: list[int] = []
     count = 0
     for template in templates:
-        more = len(timed_query(template, form)[0].body) - 1
+        more = len(timed_query(template, views)[0].body) - 1
         for side in (NEW_RIGHT, NEW_LEFT) if with_old and template.shape.joins else (NEW_RIGHT,):
             if selects and joins is not None and count + more > joins:
                 yield "\nUNION ALL\n".join(selects), tuple(dict.fromkeys(numbers))
                 selects, numbers, count = [], [], 0
-            selects.append(template_statement(template, side, array, form))
+            selects.append(template_statement(template, side, array, views))
             numbers.append(template.number)
             count += more
     if selects:
@@ -143,18 +133,11 @@ class Cost:
     templates: tuple[int, ...]
 
 
-class Costs:
-    """The cost of each template in the last batch that answered it."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, Cost] = {}
+class Costs(dict[int, Cost]):
+    """The cost of each template, by number, in the last batch that answered it."""
 
     def add(self, cost: Cost) -> None:
-        for template in cost.templates:
-            self._of[template] = cost
-
-    def of_templates(self) -> dict[int, Cost]:
-        return dict(self._of)
+        self.update(dict.fromkeys(cost.templates, cost))
 
 
 RESULT = pa.schema(
@@ -195,21 +178,15 @@ class Matches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Witnesses, already in the join state, of documents from `first_docid` on; `older`: the state has others, too."""
+    """Witnesses, already in the join state, of documents from `first_docid` on; `older`: the state has others, too. For
+    plans in SQL, a node may have a row for each key of its text, and on Spark `before` has the data frames of the state
+    before the batch."""
 
     witnesses: Witnesses
     first_docid: int
     older: bool
     scope: JoinScope
-
-    @property
-    def has_many_values(self) -> bool:
-        return has_many_values(self.witnesses)
-
-
-def has_many_values(witnesses: Witnesses) -> bool:
-    """Whether nodes have several values, as texts joined by words do."""
-    return bool((witnesses.r_doc["node"].to_numpy() >= MANY).any())
+    before: Mapping[str, Any] = field(default_factory=dict)
 
 
 class UnknownPlan(InputError, ValueError):
@@ -223,8 +200,10 @@ class UnknownPlan(InputError, ValueError):
         return f"a plan is one of {', '.join(PLANS)}, not {self.name!r}"
 
 
-class AnswersTemplates(Protocol):
-    """An engine, or its plan. R_T is not stored: it is rebuilt from the registered queries when a store is opened."""
+class JoinEngine(TableStore, Protocol):
+    """A store that joins the documents of batches with the join state, which it keeps, within its running batch. R_T is
+    not stored: it is rebuilt from the registered queries when a store is opened. Changes take effect at the next
+    `join`."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         """Adds rows to the R_T of a template, replacing rows with the same id."""
@@ -237,11 +216,6 @@ class AnswersTemplates(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Plan-specific counters since the engine was opened."""
-
-
-class JoinEngine(TableStore, AnswersTemplates, Protocol):
-    """A store that joins the documents of batches with the join state, which it keeps, within its running batch.
-    `put_rows` and `drop_rows` take effect at the next `join`."""
 
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         """Adds witnesses to the join state, and answers all templates for them. Documents have ids from `first_docid`
@@ -266,16 +240,30 @@ class JoinEngine(TableStore, AnswersTemplates, Protocol):
         the tables: the next batch builds them anew."""
 
 
-class JoinPlan(AnswersTemplates, Protocol):
-    """Answers batches over the join state; the protocol of each engine adds how a plan reads it. A plan's document
-    state is committed and rolled back with the store's batches."""
+class JoinPlan:
+    """Answers batches over the join state, by default without keeping anything of documents or groups. What it keeps is
+    committed and rolled back with the store's batches."""
 
-    in_sql: ClassVar[bool]
+    in_sql: ClassVar[bool] = True
     """Whether the plan reads the batch from r_bin_w, r_doc_w and r_docts_w, and the join state from tables."""
+    costs: Costs
+
+    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+        raise NotImplementedError
+
+    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+        raise NotImplementedError
+
+    def join(self, batch: Batch) -> Matches:
+        """Answers all templates for a batch, which the state already holds."""
+        raise NotImplementedError
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         """Called before witnesses of earlier documents are added to the join state. With `whole`, they are all those of
         documents that the state lacks."""
+
+    def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
+        """Called when documents, all of which begin before a time, leave the state."""
 
     def forget(self) -> None:
         """Called when the join state changes otherwise: the plan reloads it."""
@@ -287,8 +275,7 @@ class JoinPlan(AnswersTemplates, Protocol):
     def settle(self) -> None:
         """Called before commit; may append to tables. Raises StoreError."""
 
-    def committed(self) -> None:
-        """Called after commit."""
+    def committed(self) -> None: ...
 
     def rolled_back(self, *, whole: bool) -> None:
         """Called after rollback. Without `whole`, a commit failed and may be only partly undone."""
@@ -296,45 +283,9 @@ class JoinPlan(AnswersTemplates, Protocol):
     def mends(self, error: StoreError) -> bool:
         """Called after rollback with the error of the batch. Returns whether the plan's own files were damaged, which
         it builds anew in the next batch."""
-
-    def close(self) -> None:
-        """Called when the engine is closed."""
-
-
-class SQLPlan:
-    """The part of a SQL plan that both engines share. It caches nothing about documents or groups."""
-
-    in_sql: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self._templates: dict[int, TemplateTable] = {}
-        self._costs = Costs()
-        self.version = 0
-        """Changes with the rows of R_T."""
-
-    @property
-    def has_joins(self) -> bool:
-        return any(template.shape.joins for template in self._templates.values())
-
-    def extend(self, witnesses: Witnesses, *, whole: bool) -> None: ...
-
-    def forget(self) -> None: ...
-
-    def regrouped(self, kept: Collection[int], edges: Collection[StepEdge]) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def committed(self) -> None: ...
-
-    def rolled_back(self, *, whole: bool) -> None: ...
-
-    def mends(self, error: StoreError) -> bool:
         return False
 
     def close(self) -> None: ...
 
     def counters(self) -> dict[str, int]:
         return {}
-
-    def costs(self) -> dict[int, Cost]:
-        return self._costs.of_templates()

@@ -1,15 +1,19 @@
-"""The tables of the join state (thesis 6.3.1): schemas by engine, and queries; and `OnlyRead` for read-only engines."""
+"""The tables of the join state (thesis 6.3.1): schemas by engine, and queries; what opens a plan; and `OnlyRead` for
+read-only engines."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import pyarrow as pa
 
-from join_stage.protocol import Cost, JoinScope, TemplateTable
-from join_stage.store.protocol import Dated, StoreError, StoreSchema, TableStore
+from common.files import make_inside
+from join_stage.protocol import Cost, JoinPlan, JoinScope, TemplateTable, UnknownPlan
+from join_stage.store.protocol import RUNS, Dated, StoreError, StoreSchema, TableStore
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import MANY, R_BIN, R_DOC, R_GROUP, Witnesses
 
@@ -174,3 +178,17 @@ def drop_runs_manifest(store: TableStore) -> None:
     """Has the postings on disk rebuilt when next needed."""
     if (version := store.highest("posting_runs", "version")) >= 0:
         store.drop_before("posting_runs", "version", version + 1)
+
+
+def opened_plan(
+    store: TableStore, name: str, directory: Path | None, plans: Mapping[str, Callable[..., JoinPlan]]
+) -> JoinPlan:
+    """One of the plans of an engine; `signature` gets a folder for runs, if the store has a directory. Raises
+    UnknownPlan."""
+    if name not in plans:
+        raise UnknownPlan(name)
+    if name == "signature":
+        return plans[name](None if directory is None else make_inside(directory, RUNS))
+    if directory is not None and runs_manifest(store) is None:
+        shutil.rmtree(directory / RUNS, ignore_errors=True)
+    return plans[name]()

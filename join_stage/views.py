@@ -1,4 +1,4 @@
-"""The `views` plan (thesis 6.5, Algorithms 4 and 5) on any engine: the SQL of slices and their joins, and the cache.
+"""Plans in SQL on any engine; for `views` (thesis 6.5, Algorithms 4 and 5) the SQL of slices and joins, and the cache.
 A slice is R_L,s of the thesis (6.5): the rows of R_doc with one string value, joined with R_bin on node = node2, with
 the stream and times of their document. The view cache has complete slices: all rows of both for the value. A value that
 enters the cache gets a fresh number, so rows of an evicted value, which stay for a while, are never taken for those of
@@ -6,8 +6,7 @@ another."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
@@ -17,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.bounds import INFINITE
-from join_stage.protocol import APART, SPAN, Batch, Orientation, SQLPlan, TemplateTable
+from join_stage.protocol import APART, SPAN, Batch, Costs, JoinPlan, Matches, Orientation, TemplateTable
+from join_stage.store.protocol import TableStore
+from join_stage.tables import drop_runs_manifest
 from templates.graph import Shape
 from templates.witness import Witnesses
 
@@ -160,16 +161,59 @@ def _of(rows: pa.Table, numbers: list[int]) -> pa.Table:
     return rows.filter(pc.is_in(rows["value"], pa.array(numbers, pa.int64())))
 
 
+class SQLPlan(JoinPlan):
+    """The part of a SQL plan that both engines share. It does not keep the runs of the plan `signature` up to date, so
+    it drops their manifest when the state changes otherwise than by batches."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store, self.costs = store, Costs()
+        self._templates: dict[int, TemplateTable] = {}
+        self.version = 0
+        """Changes with the rows of R_T."""
+
+    @property
+    def has_joins(self) -> bool:
+        return any(template.shape.joins for template in self._templates.values())
+
+    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
+        drop_runs_manifest(self._store)
+
+    def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
+        drop_runs_manifest(self._store)
+
+    def forget(self) -> None:
+        drop_runs_manifest(self._store)
+
+
 class CachedViews(SQLPlan):
-    """The part of the plan `views` that both engines share."""
+    """The part of the plan `views` that both engines share: the queries of templates over R_LR, which joins slices."""
 
     _cache: ViewCache
     _edges: tuple[int, pa.Table] = (-1, None)
     """The version of the rows of R_T, and the pairs of edges that they join."""
 
-    @abstractmethod
     def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Answers a query over the tables of a batch, and over named ones."""
+        raise NotImplementedError
+
+    def _joined(self, batch: Batch, views: Mapping[str, pa.Table]) -> Matches:
+        """Answers all templates over R_LR, which is made of the views `slices`, `slices_old` (the cached ones and those
+        of the state), `slices_w` (of the batch), `joined_edges` and `joined_streams`."""
+        raise NotImplementedError
+
+    def join(self, batch: Batch) -> Matches:
+        if not self.has_joins:
+            self._cache.clear()  # its slices would lack the rows of this batch, and no template needs them
+            return super().join(batch)
+        values = self._cache.numbered(pc.unique(batch.witnesses.r_doc["strval"]).to_pylist())
+        computed, fresh = self._slices(batch, values)
+        old = pa.concat_tables([computed, self._cache.slices(values)])
+        views = {"slices_old": old, "slices_w": fresh, "slices": pa.concat_tables([old, fresh])}
+        edges = {"joined_edges": self._joined_edges(), "joined_streams": batch.scope.joined_streams()}
+        found = self._joined(batch, views | edges)
+        if batch.older:
+            self._cache.update(values, computed, fresh)
+        return found
 
     def _slices(self, batch: Batch, values: BatchValues) -> tuple[pa.Table, pa.Table]:
         """The slices of a batch's values: of the state before it those that are not cached, and of the batch itself."""
@@ -189,9 +233,15 @@ class CachedViews(SQLPlan):
         return self._edges[1]
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
+        super().extend(witnesses, whole=whole)
         self._cache.clear()
 
+    def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
+        super().evicted(docids, before)
+        self._cache.evict(docids())
+
     def forget(self) -> None:
+        super().forget()
         self._cache.clear()
 
     def committed(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain
 
 from common.tools import frozen, hidden
@@ -340,9 +340,6 @@ def executable_query(shape: Shape, template: str, views: bool = False) -> Conjun
             joined = RelationAtom("R_vj", R_VJ, ("docid1", f"node{left + 1}", "docid2", f"node{right + 1}"))
             body += joined, *above[0], *rows, *above[1]
     return ConjunctiveQuery(_head(shape, template), tuple(body))
-
-
-executable_views_query = partial(executable_query, views=True)
 
 
 def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:

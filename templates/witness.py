@@ -51,6 +51,11 @@ class Witnesses:
     r_doc: pa.Table
     r_docts: pa.Table
 
+    @property
+    def has_many_values(self) -> bool:
+        """Whether nodes have several values, as texts joined by words do."""
+        return bool((self.r_doc["node"].to_numpy() >= MANY).any())
+
 
 def edges_by_group(r_group: pa.Table) -> dict[int, list[tuple[int, int]]]:
     """The distinct edges of each group of R_GROUP, sorted, by group in order."""

@@ -388,7 +388,7 @@ class FactorisedMatches:
                 yield batch.slice(start, max_chunksize)
 
     def costs(self) -> Collection[Cost]:
-        return self._costs.of_templates().values()
+        return self._costs.values()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._filtered

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from join_stage.near import NearTexts
-from join_stage.protocol import Batch, Cost, JoinScope, Matches, TemplateTable
+from join_stage.protocol import Batch, JoinPlan, JoinScope, Matches, TemplateTable
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import Savepoint, SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore
 from join_stage.tables import latest_texts, runs_manifest, save_runs_manifest, save_word_order, word_order
 from templates.catalog import StepEdge, TemplateRow
-from templates.witness import Witnesses
+from templates.witness import R_GROUP, Witnesses
 
 READ_DOCUMENTS = 50_000
 """Number of docids whose join state is read at a time."""
@@ -34,28 +32,25 @@ def telling_no_room() -> Iterator[None]:
         raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
-class SignaturePlan(ABC):
+class SignaturePlan(JoinPlan):
     """Joins with postings, which derive from the join state in the tables of `store`. Runs are stored in `directory`;
     without one, all postings are in memory. `merger` defaults to this process."""
 
-    in_sql: ClassVar[bool] = False
+    in_sql = False
 
     def __init__(self, store: TableStore, directory: Path | None, merger: Merger | None = None) -> None:
         self._store, self._near = store, NearTexts(lambda docids: store.find("r_doc", "docid", docids))
         self._join = SignatureJoin(None if directory is None else StoredRuns(directory, merger), self._near)
+        self.costs = self._join.costs
         self._loaded = False
         self._before: Savepoint | None = None
         self._end = 0
         """One past the greatest docid with postings."""
         self._was_loaded = self._write_all = False
 
-    @abstractmethod
-    def _groups(self) -> pa.Table:
-        """The groups of edges of the join state, as rows of R_GROUP."""
-
-    @abstractmethod
     def _between(self, first: int, end: int) -> Witnesses:
-        """The stored witnesses of documents with `first` <= docid < `end`. `r_group` needs what `_groups` lacks."""
+        """The stored witnesses of documents with `first` <= docid < `end`. `r_group` needs what `groups` lacks."""
+        raise NotImplementedError
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self._join.put_rows(template.shape, rows)
@@ -63,7 +58,7 @@ class SignaturePlan(ABC):
     def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self._join.drop_rows(rows)
 
-    def answer(self, batch: Batch) -> Matches:
+    def join(self, batch: Batch) -> Matches:
         self._note()  # before it loads: a batch that is rolled back may have run without some rows
         if not self._loaded:
             self._load(batch.first_docid if batch.older else 0)
@@ -80,7 +75,7 @@ class SignaturePlan(ABC):
         of R_T: they determine the postings."""
         try:
             self._near.begin(word_order(self._store))
-            first = self._join.restart(self._groups(), runs_manifest(self._store))
+            first = self._join.restart(self._store.read("groups", R_GROUP.names), runs_manifest(self._store))
             for start in range(first, end, READ_DOCUMENTS):
                 self._join.load(self._between(start, min(start + READ_DOCUMENTS, end)))
                 self._settle(min(start + READ_DOCUMENTS, end))
@@ -89,7 +84,7 @@ class SignaturePlan(ABC):
             raise
         self._loaded, self._end = True, end
 
-    def evict(self, before: int) -> None:
+    def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
         self._note()  # also if they are not loaded: this batch may do it, and be rolled back
         if self._loaded:
             self._join.evict(before)
@@ -167,6 +162,3 @@ class SignaturePlan(ABC):
 
     def counters(self) -> dict[str, int]:
         return self._join.counters()
-
-    def costs(self) -> dict[int, Cost]:
-        return self._join.costs.of_templates()

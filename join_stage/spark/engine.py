@@ -5,7 +5,7 @@ as of the last batch."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,42 +14,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from common.arrays import dictionary_encode
 from common.files import make_inside
 from join_stage.near import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
-from join_stage.protocol import (
-    DEFAULT_PLAN,
-    PLANS,
-    Batch,
-    Cost,
-    JoinScope,
-    Matches,
-    TemplateTable,
-    UnknownPlan,
-    has_many_values,
-)
+from join_stage.protocol import DEFAULT_PLAN, Batch, Cost, JoinPlan, JoinScope, Matches, TemplateTable
 from join_stage.signature.plan import SignaturePlan, telling_no_room
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
-from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
-from join_stage.store.protocol import RUNS, UNBOUNDED, Bounds, StoreError, StoreSchema
-from join_stage.store.spark.manifests import FileTables
+from join_stage.spark.views import SparkBasicPlan, SparkViewsPlan
+from join_stage.store.protocol import UNBOUNDED, Bounds, StoreError, StoreSchema
+from join_stage.store.spark.manifests import FileTables, read_rows
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews
 from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.session import loss, telling_loss
-from join_stage.tables import (
-    FLAT_STORE,
-    NOTHING_ELSE,
-    STATE,
-    OnlyRead,
-    drop_runs_manifest,
-    flatten_edges,
-    runs_manifest,
-)
+from join_stage.tables import FLAT_STORE, NOTHING_ELSE, STATE, OnlyRead, flatten_edges, opened_plan
 from join_stage.views import CACHE_BYTES
 from templates.catalog import StepEdge, TemplateRow
-from templates.witness import R_GROUP, Witnesses
+from templates.witness import R_DOC, R_GROUP, Witnesses
 
 _EDGE = 1 << 30
 """First number of single-edge groups; the numbers of stage 1 are less."""
@@ -72,9 +54,6 @@ class SparkSignaturePlan(SignaturePlan):
         self._numbers: dict[int, int] = {}
         """Stable numbers of edges as groups, by both variables packed into one number."""
 
-    def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
-        return self.answer(batch)
-
     def _matches(self, batch: Witnesses, scope: JoinScope) -> Matches:
         docids = batch.r_docts["docid"]
         if self._spread is None or not self._spread.takes(len(docids), self._join.on_disk):
@@ -82,11 +61,8 @@ class SparkSignaturePlan(SignaturePlan):
         with telling_no_room():
             written = self._join.write(batch, scope, self._end - 1)
         docids = sorted(docids.to_pylist())
-        texts = self._store.write_out("r_doc") if has_many_values(batch) else ()
+        texts = self._store.write_out("r_doc") if batch.has_many_values else ()
         return self._spread.matches(docids, written.run, written.others, written.filtered, scope, texts)
-
-    def _groups(self) -> pa.Table:
-        return self._store.read("groups")
 
     def _between(self, first: int, end: int) -> Witnesses:
         r_bin, r_doc, r_docts = (self._store.read_between(name, "docid", first, end) for name in STATE)
@@ -96,9 +72,6 @@ class SparkSignaturePlan(SignaturePlan):
         super().close()
         if self._spread is not None:
             self._spread.close()
-
-    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
-        self.evict(before)
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:
@@ -157,25 +130,18 @@ class SparkEngine(ParquetStore):
             for key, value in _SETTINGS.items():
                 self._session.conf.set(key, value)
             self._views = TableViews(self._session, self)
-            self._plan = self._make_plan(plan, cache_bytes)
+            for left in (VIEW_CACHE, SCRATCH):  # by a killed run
+                shutil.rmtree(self.directory / left, ignore_errors=True)
+            plans: dict[str, Callable[..., JoinPlan]] = {
+                "basic": partial(SparkBasicPlan, self, self._session, self._views),
+                "views": partial(SparkViewsPlan, self, self._session, self._views, cache_bytes),
+                "signature": partial(SparkSignaturePlan, self),
+            }
+            self._plan = opened_plan(self, plan, self.directory, plans)
             self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
         except BaseException:
             super().close()
             raise
-
-    def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
-        """Raises UnknownPlan."""
-        for left in (VIEW_CACHE, SCRATCH):  # by a killed run
-            shutil.rmtree(self.directory / left, ignore_errors=True)
-        if name in PLANS and name != "signature" and runs_manifest(self) is None:
-            shutil.rmtree(self.directory / RUNS, ignore_errors=True)
-        if name == "basic":
-            return SparkBasicPlan(self._session, self._views)
-        if name == "views":
-            return SparkViewsPlan(self._session, self._views, cache_bytes)
-        if name == "signature":
-            return SparkSignaturePlan(self, make_inside(self.directory, RUNS))
-        raise UnknownPlan(name)
 
     # ------------------------------------------------------------ R_T
 
@@ -219,13 +185,10 @@ class SparkEngine(ParquetStore):
     # ------------------------------------------------------------ the rest of a batch
 
     def evict(self, before: int) -> None:
-        self._plan.evicted(self.drop_dated(before), before)
-        self._forget_runs()
-
-    def _forget_runs(self) -> None:
-        """Drops the `signature` runs if another plan is used, which would not update them."""
-        if self._plan.in_sql:
-            drop_runs_manifest(self)
+        gone = self.drop_dated(before)
+        schema = pa.schema([R_DOC.field("docid")])
+        tables = (read_rows(path, schema) for path in gone)
+        self._plan.evicted(lambda: pa.concat_tables([schema.empty_table(), *tables])["docid"], before)
 
     def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
         """Drops all groups: the join state has a row per edge."""
@@ -238,7 +201,6 @@ class SparkEngine(ParquetStore):
             for column in columns:
                 self.drop_unless(table, column, lambda ids: pc.less(ids, node))
         self._plan.forget()
-        self._forget_runs()
 
     def follow(self, tables: Collection[str]) -> None:
         """Returns None: the store cannot follow tables."""
@@ -251,7 +213,7 @@ class SparkEngine(ParquetStore):
         return self._plan.counters()
 
     def costs(self) -> dict[int, Cost]:
-        return self._plan.costs()
+        return dict(self._plan.costs)
 
     def close(self) -> None:
         try:
@@ -273,7 +235,7 @@ class SparkEngine(ParquetStore):
         older = self.has_rows("r_docts")
         before = {name: self._views.frame(name) for name in STATE} if older and self._plan.in_sql else {}
         given = batch
-        if self._plan.in_sql and has_many_values(batch):
+        if self._plan.in_sql and batch.has_many_values:
             given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
             if before:
                 before["r_doc"] = self._session.sql(keyed_statement("{values}", IN_SPARK), values=before["r_doc"])
@@ -281,12 +243,11 @@ class SparkEngine(ParquetStore):
             self.append(name, rows)
             if self._plan.in_sql:
                 self._views.show(f"{name}_w", given.r_doc if name == "r_doc" else rows)
-        found = self._plan.join(Batch(given, first_docid, older, scope), before)
+        found = self._plan.join(Batch(given, first_docid, older, scope, before))
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
         self._plan.extend(witnesses, whole=whole)
-        self._forget_runs()
         self.append("groups", witnesses.r_group)
         for name, rows in self._state_rows(witnesses).items():
             self.append(name, rows)

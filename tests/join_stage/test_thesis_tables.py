@@ -6,13 +6,14 @@ so that row is left out here. Our W relations hold a batch, so they carry a doci
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 from templates.catalog import Catalog, Placement, TemplateRow
-from templates.graph import conjunctive_query, executable_query, executable_views_query
+from templates.graph import conjunctive_query, executable_query
 from templates.witness import Witnesses
 from tests.generate.shapes import templates
 from xpath_stage.documents import StreamDocument, parse_document
@@ -90,7 +91,7 @@ def example() -> Example:
     return Example()
 
 
-FORMS = (conjunctive_query, executable_query, executable_views_query)
+FORMS = (conjunctive_query, executable_query, partial(executable_query, views=True))
 
 R_OUT = [(0, 1, 2, 0, 2, 4, 0, 2, 3, T1), (1, 1, 2, 0, 2, 5, 0, 2, 5, T2)]
 """Table 6.4(f), with docid2: (qid, docid1, docid2, node1 to node6, wl) for Q1 and Q2."""

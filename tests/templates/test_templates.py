@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from common.bounds import INFINITE
 from templates.catalog import Catalog, Change, Placement, needs_of
-from templates.graph import (
-    Shape,
-    canonical_row,
-    canonical_shape,
-    conjunctive_query,
-    executable_query,
-    executable_views_query,
-    minor,
-)
+from templates.graph import Shape, canonical_row, canonical_shape, conjunctive_query, executable_query, minor
 from tests.generate.seeds import AT_LENGTH, at_length, examples
 from tests.generate.shapes import templates
 from tests.generate.strategies import cases
@@ -173,7 +165,7 @@ def test_each_edge_of_the_shape_is_one_atom_and_over_the_views_only_inner_ones(s
         assert len(values) == len(shape.joins) * (1 if values[0].relation == "R_vj" else 2)
         assert set(query.head.args) <= {arg for atom in query.body for arg in atom.args}
     inner = [edge for edge in shape.binary_rows() if edge[1] in shape.parents]
-    query = executable_views_query(shape, "T")
+    query = executable_query(shape, "T", views=True)
     binary = [(a.args[1], a.args[2]) for a in query.body if a.relation.startswith("R_bin")]
     assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in inner)
     assert len(query.body) == len(inner) + len(shape.joins) + 1

@@ -215,11 +215,12 @@ class ParquetStore(FileTables):
         `last`, in microseconds."""
         self._covered += first, last
 
-    def drop_dated(self, before: int) -> dict[str, list[Path]]:
-        """Drops the files of dated tables whose documents all begin before a time, and returns them by table."""
+    def drop_dated(self, before: int) -> list[Path]:
+        """Drops the files of dated tables whose documents all begin before a time, and returns them. They stay readable
+        until the end of the batch."""
         dated = self.schema.dated.tables if self.schema.dated else ()
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
-        gone = {n: [self.folder(n) / f.name for f in self.files[n] if f not in kept[n]] for n in dated}
+        gone = [self.folder(name) / f.name for name in dated for f in self.files[name] if f not in kept[name]]
         self.files = {**self.files, **kept}
         return gone
 
