@@ -13,12 +13,12 @@ groups. SHARE bounds the rest, past which each edge is its own group.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from itertools import compress, count, groupby
 from operator import attrgetter
-from typing import Protocol, cast
+from typing import cast
 
 from common.tools import decrease
 from templates.catalog import Change, SharedStep, StepEdge
@@ -45,8 +45,9 @@ class StepIndex:
     def __init__(self) -> None:
         self._steps: dict[int, SharedStep] = {}
         self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
-        self._on_self: dict[int, set[int]] = {}
-        self._attributes: Counter[StepKey] = Counter()
+        self.on_self: defaultdict[int, set[int]] = defaultdict(set)
+        """Steps on the self axis, by their parents."""
+        self.to_attributes: Counter[StepKey] = Counter()
         self.selective: set[int] = set()
 
     def __getitem__(self, step_id: int) -> SharedStep:
@@ -60,23 +61,20 @@ class StepIndex:
         """Adds a step below a present parent. Nodes need the filters `required`; `selective` are all value filters."""
         self._steps[step.id] = step
         if step.node.axis == ".":
-            self._on_self.setdefault(_parent(step), set()).add(step.id)
+            self.on_self[_parent(step)].add(step.id)
             return
         is_selective = step.node.test.kind == "element" and not selective.isdisjoint(required)
         if is_selective:
             self.selective.add(step.id)
         by_parent = self._below[is_selective].setdefault((step.stream, step.node.axis, step.node.test), {})
-        below = by_parent.get(step.parent)
-        if below is None:
-            below = by_parent[step.parent] = MaskIndex()
-        below.add(step.id, required)
+        by_parent.setdefault(step.parent, MaskIndex()).add(step.id, required)
         if step.node.test.kind == "attribute":
-            self._attributes[_way(step)] += 1
+            self.to_attributes[step.stream, step.node.axis, step.parent] += 1
 
     def remove(self, step: SharedStep) -> None:
         del self._steps[step.id]
         if step.node.axis == ".":
-            self._on_self[_parent(step)].discard(step.id)
+            self.on_self[_parent(step)].discard(step.id)
             return
         key = (step.stream, step.node.axis, step.node.test)
         below = self._below[step.id in self.selective]
@@ -88,19 +86,14 @@ class StepIndex:
         if not by_parent:
             del below[key]
         if step.node.test.kind == "attribute":
-            decrease(self._attributes, _way(step))
+            decrease(self.to_attributes, (step.stream, step.node.axis, step.parent))
 
     def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> StepsBelow:
         """Steps that a node of this kind and canonical name may match: the selective ones or the others."""
-        ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
-        found = ((axis, self._below[selective].get((stream, axis, test))) for axis, test in ways)
+        uri, local = split_name(name)
+        tests = [Test(kind, one, other) for one in (uri, "*") for other in (local, "*")]
+        found = ((axis, self._below[selective].get((stream, axis, test))) for axis in ("/", "//") for test in tests)
         return [(axis, by_parent) for axis, by_parent in found if by_parent]
-
-    def on_self(self, step_id: int) -> set[int]:
-        return self._on_self.get(step_id, set())
-
-    def leads_to_attributes(self, way: StepKey) -> bool:
-        return way in self._attributes
 
     def test_of(self, step_id: int) -> Test:
         step = self._steps[step_id]
@@ -113,17 +106,6 @@ class StepIndex:
         return owner_test(parent, step.node.axis)
 
 
-def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
-    uri, local = split_name(name)
-    for one in (uri, "*"):
-        for other in (local, "*"):
-            yield Test(kind, one, other)
-
-
-def _way(step: SharedStep) -> StepKey:
-    return step.stream, step.node.axis, step.parent
-
-
 def _parent(step: SharedStep) -> int:
     assert step.parent is not None, "a step on the self axis has a parent"
     return step.parent
@@ -133,13 +115,11 @@ Label = str | NodeClass
 """A node's label in the automaton: its tag, or its class if there are filters."""
 
 
+@dataclass(slots=True, eq=False)
 class Context:
     """How a step matches a node: the `depths` at which each step above it may have matched."""
 
-    __slots__ = ("depths",)
-
-    def __init__(self, depths: dict[int, frozenset[int]]) -> None:
-        self.depths = depths
+    depths: dict[int, frozenset[int]]
 
 
 DOCUMENT: dict[Above, Context] = {None: Context({})}
@@ -154,28 +134,16 @@ Approaches = tuple[int, frozenset[Approach]]
 """The mask of a node's relevant filters, and its approaches."""
 
 
+@dataclass(slots=True, eq=False)
 class StateOutcome:
     """What holds at nodes: the matching steps with their contexts; the number of the emission; whether anything `binds`
     or any value is needed; and whether attributes of the node, or of all nodes in it, have states."""
 
-    __slots__ = ("binds", "contexts", "emission", "reads_attributes", "reads_attributes_within")
-
-    def __init__(
-        self,
-        contexts: dict[Above, Context],
-        emission: int,
-        binds: bool,
-        reads_attributes: bool,
-        reads_attributes_within: bool,
-    ) -> None:
-        self.contexts, self.emission, self.binds = contexts, emission, binds
-        self.reads_attributes, self.reads_attributes_within = reads_attributes, reads_attributes_within
-
-
-class Transitions(Protocol):
-    """Creates missing transitions; implemented by the automaton."""
-
-    def enter(self, above: State, label: Label) -> State: ...
+    contexts: dict[Above, Context]
+    emission: int
+    binds: bool
+    reads_attributes: bool
+    reads_attributes_within: bool
 
 
 class State(dict[Label, "State"]):
@@ -190,14 +158,7 @@ class State(dict[Label, "State"]):
     )  # fmt: skip
 
     def __init__(
-        self,
-        automaton: Transitions,
-        stream: str,
-        above: State | None,
-        outcome: StateOutcome,
-        depth: int,
-        *,
-        whole: bool,
+        self, automaton: Automaton, stream: str, above: State | None, outcome: StateOutcome, depth: int, *, whole: bool
     ) -> None:
         super().__init__()
         self.automaton, self.stream, self.above, self.depth, self.whole = automaton, stream, above, depth, whole
@@ -234,14 +195,6 @@ class State(dict[Label, "State"]):
 _SELECTIVE = attrgetter("selective")
 
 
-class WalkStarts(Protocol):
-    """Gives the start states of walks; implemented by the automaton."""
-
-    def root(self, stream: str, *, whole: bool = False) -> State: ...
-
-    def parts(self, above: State, node: NodeClass) -> tuple[State, ...]: ...
-
-
 def walk_over(
     root: State, documents: int, forest: Iterable[tuple[Label, int]], found: list[int], states: list[State] | None
 ) -> None:
@@ -275,10 +228,10 @@ class PartWalks:
     """Walks for the selective steps, over columns that were walked without them."""
 
     def __init__(
-        self, origins: WalkStarts, columns: ElementColumns, labels: Sequence[Label], attributes: Sequence[NodeClass]
+        self, automaton: Automaton, columns: ElementColumns, labels: Sequence[Label], attributes: Sequence[NodeClass]
     ) -> None:
         # Selective steps have filters, and then labels are classes.
-        self._origins, self._columns = origins, columns
+        self._automaton, self._columns = automaton, columns
         self._labels, self._attributes = cast(Sequence[NodeClass], labels), attributes
         self._elements: list[tuple[int, int]] = []
         self._of_attributes: list[tuple[int, int]] = []
@@ -291,7 +244,7 @@ class PartWalks:
             above = states[number].above
             if number < past or above is None:
                 continue
-            parts = self._origins.parts(above, self._labels[number])
+            parts = self._automaton.parts(above, self._labels[number])
             if parts and not self._begin(number, parts):
                 place = bisect_right(first, number)
                 begin = first[place - 1]
@@ -349,7 +302,7 @@ class PartWalks:
         found: list[int] = []
         met: list[State] = []
         forest = zip(self._labels[begin:end], self._columns.counts[begin:end], strict=True)
-        walk_over(self._origins.root(states[begin].stream, whole=True), 1, forest, found, met)
+        walk_over(self._automaton.root(states[begin].stream, whole=True), 1, forest, found, met)
         elements[begin:end], states[begin:end] = found, met
         self._elements = [more for more in self._elements if more[0] < begin]
         attributes = self._attributes_of(begin, end)
@@ -367,15 +320,14 @@ _Filters = tuple[int, ...]
 """The value filters that a node and its ancestors must pass for an edge to bind there."""
 
 
+@dataclass(slots=True, eq=False)
 class _Family:
     """Edges with the same value filters: their number (`size`), their runs, and the rows of groups of them."""
 
-    __slots__ = ("filters", "rows", "runs", "size")
-
-    def __init__(self, filters: _Filters) -> None:
-        self.filters = filters
-        self.size = self.rows = 0
-        self.runs: list[_Run] = []
+    filters: _Filters
+    size: int = 0
+    rows: int = 0
+    runs: list[_Run] = field(default_factory=list)
 
     def take(self, run: _Run) -> None:
         """Adds the newest run. Runs are merged so that each is at least twice as large as the next."""
@@ -388,12 +340,11 @@ class _Family:
         self.runs.append(run)
 
 
+@dataclass(slots=True, eq=False)
 class _Run:
-    __slots__ = ("family", "merged", "size")
-
-    def __init__(self, family: _Family, size: int) -> None:
-        self.family, self.size = family, size
-        self.merged: _Run | None = None
+    family: _Family
+    size: int
+    merged: _Run | None = None
 
     def whole(self) -> _Run:
         run = self
@@ -570,7 +521,7 @@ class Automaton:
         self._wanted: set[int] = set()
         self._valued = Tags()
         self._groups = groups
-        self._selects: dict[int, Bits] = {}
+        self._selects: dict[Above, Bits] = {}
         self.flushes = 0
         self.reset()
 
@@ -580,7 +531,9 @@ class Automaton:
         """Registers steps (parents before children), edges, and variables whose values are needed."""
         for step in change.steps:
             required = () if step.node.axis == "." else self._filters.require(step.node)
-            self._note_filters(step, required)
+            above, own = self._selects.get(step.parent, ()), self._filters.selective.intersection(required)
+            if own or above:
+                self._selects[step.id] = tuple(sorted({*above, *own})) if own else above
             self._steps.add(step, required, self._filters.selective)
             if step.node.test.kind == "attribute":
                 self._owners.add(self._steps.owner_test(step))
@@ -617,31 +570,28 @@ class Automaton:
         edges = tuple(edge for edges in self._edges_to.values() for edge in edges)
         return Change(tuple(self._steps), edges, tuple(self._wanted))
 
-    def _note_filters(self, step: SharedStep, required: Bits) -> None:
-        above = () if step.parent is None else self._selects.get(step.parent, ())
-        own = self._filters.selective.intersection(required)
-        if own or above:
-            self._selects[step.id] = tuple(sorted({*above, *own})) if own else above
-
     def reset(self) -> None:
         """Drops all states, classes and emissions after a change of registration."""
-        self._forget_states()
+        self._forget()
         self._classes.forget()
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
-        self._of_values: Memo[str, bool] = Memo(self._reads_value, self._limits.classes)
+        self._of_values: Memo[str, bool] = Memo(
+            lambda tag: tag in self._valued or bool(self._classes.tests_of(tag).literals), self._limits.classes
+        )
         self._interned: Memo[str, str] = Memo(str, self._limits.classes)
         self._below: Memo[tuple[str, NodeKind, str, bool], StepsBelow] = Memo(
             lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
-        self._outcomes: dict[_Outline, StateOutcome] = {}
-        self._by_reached: dict[_Reached, StateOutcome] = {}
-        self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
         self.emissions = Emissions(self._failures)
         self._is_used = False
 
-    def _forget_states(self) -> None:
+    def _forget(self) -> None:
+        """Drops all states."""
         self._roots: dict[tuple[str, bool], State] = {}
         self.states = 0
+        self._outcomes: dict[_Outline, StateOutcome] = {}
+        self._by_reached: dict[_Reached, StateOutcome] = {}
+        self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
 
     # ------------------------------------------------------------ walks
 
@@ -653,8 +603,7 @@ class Automaton:
     def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:
         if self.states > self._limits.states or self._classes.made >= self._limits.classes:
             self.flushes += 1
-            self._forget_states()
-            self._forget_outcomes()
+            self._forget()
             self._classes.forget()
         attributes = self._classes.of_attributes(columns)
         labels: Sequence[Label] = self._classes.of_elements(columns, attributes) if self._filters else columns.tags
@@ -674,10 +623,7 @@ class Automaton:
     def looks_at(self, tag: str) -> Tests:
         self._is_used = True
         tests = self._classes.tests_of(tag)
-        return replace(tests, attributes=tests.attributes or tag in self._owners)
-
-    def _reads_value(self, tag: str) -> bool:
-        return tag in self._valued or bool(self._classes.tests_of(tag).literals)
+        return tests._replace(attributes=tests.attributes or tag in self._owners)
 
     def bound_emissions(self) -> bool:
         """Drops all emissions if there are too many. True if it did: emissions of earlier walks are then invalid."""
@@ -687,17 +633,12 @@ class Automaton:
         self.reset()
         return True
 
-    def _forget_outcomes(self) -> None:
-        self._outcomes.clear()
-        self._by_reached.clear()
-        self._contexts.clear()
-
     def root(self, stream: str, *, whole: bool = False) -> State:
         """The state of a stream's document, above its root element. A `whole` one has all steps."""
         self._is_used = True
         state = self._roots.get((stream, whole))
         if state is None:
-            within = self._steps.leads_to_attributes((stream, "//", None))
+            within = (stream, "//", None) in self._steps.to_attributes
             state = State(self, stream, None, StateOutcome(DOCUMENT, 0, False, False, within), -1, whole=whole)
             self._roots[stream, whole] = state
         return state
@@ -774,8 +715,7 @@ class Automaton:
     def _flush_below(self, state: State) -> None:
         """Drops all states except those on the path to `state`, in the middle of a document."""
         self.flushes += 1
-        self._forget_states()
-        self._forget_outcomes()
+        self._forget()
         for above in state.path():
             above.forget()
         self.states = state.depth + 1
@@ -814,10 +754,10 @@ class Automaton:
         contexts: dict[Above, Context] = {}
         for step, ways in places.items():
             contexts[step] = self._context(step, frozenset(ways))
-            for derived in self._steps.on_self(step):
+            for derived in self._steps.on_self.get(step, ()):
                 contexts[derived] = self._context(derived, frozenset([(own_depth, step, contexts[step])]))
-        within = any(self._steps.leads_to_attributes((stream, "//", step)) for step in places)
-        reads = within or any(self._steps.leads_to_attributes((stream, "/", step)) for step in places)
+        within = any((stream, "//", step) in self._steps.to_attributes for step in places)
+        reads = within or any((stream, "/", step) in self._steps.to_attributes for step in places)
         emission, binds = self._emission(kind, own_depth, contexts)
         return StateOutcome(contexts, emission, binds, reads and kind == "element", within and kind == "element")
 

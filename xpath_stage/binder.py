@@ -160,17 +160,10 @@ class _Binder:
         key = part.path, node
         known = self._possible.get(key)
         if known is None:
-            known = self._possible[key] = self._passes(part, node) and self._has_children(part, node)
+            known = self._possible[key] = self._passes(part, node) and all(
+                any(True for _ in self._images(child, (node,))) for child in part.children
+            )
         return known
-
-    def _has_children(self, part: PreparedNode, node: Node) -> bool:
-        contexts = (node,)
-        for child in part.children:
-            for _ in self._images(child, contexts):
-                break
-            else:
-                return False
-        return True
 
     def _passes(self, part: PreparedNode, node: Node) -> bool:
         element, place = node
@@ -202,14 +195,13 @@ class _Binder:
         own = self._fixed.get(path)
         if own is not None:
             return (own,)
-        below = (node for fixed, node in self._fixed.items() if fixed[: len(path)] == path)
-        return next((list(self._above(node)) for node in below), None)
-
-    def _above(self, node: Node) -> Iterator[Node]:
-        number: int | None = node[0]
-        while number is not None:
-            yield number, 0
-            number = self._document.parent[number]
+        for fixed, (element, _) in self._fixed.items():
+            if fixed[: len(path)] == path:
+                found = [element]
+                while (parent := self._document.parent[found[-1]]) is not None:
+                    found.append(parent)
+                return [(number, 0) for number in found]
+        return None
 
     def _on_axis(self, part: PreparedNode, context: Node, node: Node) -> bool:
         element, place = node

@@ -77,16 +77,17 @@ class DocumentOutline:
         return found
 
 
+@dataclass(slots=True)
 class _Stream:
     """A stream's last outline, or the last skeleton and how many consecutive documents had it; how many documents had
     the outline of the one before (`hits`) or not, and how many will not be compared (`resting`)."""
 
-    __slots__ = ("hits", "last", "misses", "resting", "run", "skeleton")
-
-    def __init__(self) -> None:
-        self.last: DocumentOutline | None = None
-        self.skeleton = ""
-        self.run = self.hits = self.misses = self.resting = 0
+    last: DocumentOutline | None = None
+    skeleton: str = ""
+    run: int = 0
+    hits: int = 0
+    misses: int = 0
+    resting: int = 0
 
 
 class Outlines:
@@ -124,7 +125,12 @@ class Outlines:
             state.resting = PAUSE if state.hits < 2 * TRIAL else 0
             state.hits = state.misses = 0
         outline = self._found(state, text, document)
-        if outline is None or not self._is_enough(outline, columns) or (texts := outline.texts(text)) is None:
+        if outline is None:
+            return False
+        suits = self._suits.get(outline)
+        if suits is None:
+            suits = self._suits[outline] = columns.needs_only_texts(outline)
+        if not suits or (texts := outline.texts(text)) is None:
             return False
         state.last = outline
         columns.hold_texts(document, outline, texts)
@@ -145,12 +151,6 @@ class Outlines:
         outline = self._known[skeleton] = DocumentOutline(skeleton, list(document.top.iter()))
         return outline
 
-    def _is_enough(self, outline: DocumentOutline, columns: ElementColumns) -> bool:
-        suits = self._suits.get(outline)
-        if suits is None:
-            suits = self._suits[outline] = columns.needs_only_texts(outline)
-        return suits
-
 
 def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     return " ".join(tags), tuple(counts)  # no name has a blank
@@ -159,11 +159,7 @@ def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[
 def skeleton_of(text: str) -> str:
     """A document without texts and attribute values. Namespaces stay, because tags depend on them."""
     skeleton = _TEXT.sub("><", text)
-    return _VALUE.sub(_without_value, skeleton) if '"' in skeleton else skeleton
-
-
-def _without_value(attribute: re.Match[str]) -> str:
-    return attribute[1] or _ANY
+    return _VALUE.sub(lambda attribute: attribute[1] or _ANY, skeleton) if '"' in skeleton else skeleton
 
 
 def _pattern(skeleton: str) -> str:
@@ -201,15 +197,13 @@ _EXPANSION, _EXPANSION_FREE = 6, 1_000_000
 def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
     """Why a document is too large for a tree, or "", in linear time. It may have `max_nodes` elements and attributes.
     Ill-formed documents are left to the parser."""
-    if not _may_exceed(xml, prolog, max_nodes):
-        return ""
-    counter = _Counter(max_nodes)
-    try:
-        etree.fromstring(xml, xml_parser(target=counter))
-    except _EnoughError as enough:
-        return str(enough)
-    except (etree.XMLSyntaxError, ValueError):
-        return ""
+    if _may_exceed(xml, prolog, max_nodes):
+        try:
+            etree.fromstring(xml, xml_parser(target=_Counter(max_nodes)))
+        except _EnoughError as enough:
+            return str(enough)
+        except (etree.XMLSyntaxError, ValueError):
+            pass
     return ""
 
 
@@ -665,7 +659,7 @@ _BREAK = "break" + token_hex(8)
 
 _OPEN, _BETWEEN, _CLOSE = f"<{_BREAK}>".encode(), f"<{_BREAK}/>".encode(), f"</{_BREAK}>".encode()
 _DECLARATION = re.compile(
-    rb"""<\?xml\s+version\s*=\s*(?:"1\.0"|'1\.0')(?:\s+encoding\s*=\s*(?:"utf-8"|'utf-8'))?\s*\?>[ \t\r\n]*""", re.I
+    rb"""\A<\?xml\s+version\s*=\s*(?:"1\.0"|'1\.0')(?:\s+encoding\s*=\s*(?:"utf-8"|'utf-8'))?\s*\?>[ \t\r\n]*""", re.I
 )
 _TAG_OPEN, _A, _Z, _GREATER_THAN = b"<Az>"
 _ENDS = itemgetter(0, 1, -2, -1)
@@ -679,40 +673,29 @@ def parse_documents(
     xmls: Iterable[bytes], *, trusted: bool = False, max_nodes: int | None = None
 ) -> Iterator[ParsedDocument | DocumentError]:
     """`parse_document`'s result or error for each document, in order."""
-    bounds = _Bounds(trusted, max_nodes, SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes))
+    most = SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes)
+
+    def alone(xml: bytes) -> ParsedDocument | DocumentError:
+        try:
+            return parse_document(xml, trusted=trusted, max_nodes=max_nodes)
+        except DocumentError as error:
+            return error
+
+    def parsed(xmls: list[bytes]) -> Iterable[ParsedDocument | DocumentError]:
+        small = [xml for xml in xmls if len(xml) <= most]
+        if sum(map(len, small)) > MOST_BYTES:
+            half = len(xmls) // 2
+            return chain.from_iterable(map(parsed, (xmls[:half], xmls[half:])))
+        together = _together(small, trusted) if len(small) > 1 else None
+        if together is None:
+            return map(alone, xmls)
+        if len(small) == len(xmls):
+            return together
+        some = iter(together)
+        return (next(some) if len(xml) <= most else alone(xml) for xml in xmls)
+
     waiting = iter(xmls)
-    batches = iter(lambda: list(islice(waiting, MOST)), [])
-    return chain.from_iterable(_parsed(batch, bounds) for batch in batches)
-
-
-class _Bounds(NamedTuple):
-    """Documents of up to `small` bytes are parsed together."""
-
-    trusted: bool
-    max_nodes: int | None
-    small: int
-
-
-def _parsed(xmls: list[bytes], bounds: _Bounds) -> Iterable[ParsedDocument | DocumentError]:
-    sizes = list(map(len, xmls))
-    small = xmls if max(sizes) <= bounds.small else [xml for xml in xmls if len(xml) <= bounds.small]
-    if sum(sizes if small is xmls else map(len, small)) > MOST_BYTES:
-        half = len(xmls) // 2
-        return chain.from_iterable(_parsed(part, bounds) for part in (xmls[:half], xmls[half:]))
-    together = _together(small, bounds.trusted) if len(small) > 1 else None
-    if together is None:
-        return (_alone(xml, bounds) for xml in xmls)
-    if small is xmls:
-        return together
-    some = iter(together)
-    return (next(some) if len(xml) <= bounds.small else _alone(xml, bounds) for xml in xmls)
-
-
-def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
-    try:
-        return parse_document(xml, trusted=bounds.trusted, max_nodes=bounds.max_nodes)
-    except DocumentError as error:
-        return error
+    return chain.from_iterable(map(parsed, iter(lambda: list(islice(waiting, MOST)), [])))
 
 
 def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
@@ -724,7 +707,7 @@ def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
     """
     sizes = map(len, xmls)
     if not _all_elements(xmls):
-        xmls = [_trimmed(xml) for xml in xmls]
+        xmls = [_DECLARATION.sub(b"", xml, count=1).strip(b" \t\r\n") for xml in xmls]
         if not _all_elements(xmls):
             return None
     parser = PARSERS[trusted]
@@ -750,11 +733,6 @@ def _all_elements(xmls: Sequence[bytes]) -> bool:
         first == _TAG_OPEN and (_A <= second <= _Z) and last == _GREATER_THAN and last_but_one not in _NO_TAG_ENDS
         for first, second, last_but_one, last in set(map(_ENDS, xmls))
     )
-
-
-def _trimmed(xml: bytes) -> bytes:
-    declaration = _DECLARATION.match(xml)
-    return (xml[declaration.end() :] if declaration else xml).strip(b" \t\r\n")
 
 
 @dataclass(frozen=True, slots=True)

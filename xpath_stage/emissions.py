@@ -161,24 +161,24 @@ def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
     """The rows of R_bin. `first` has each document's first element, and at the end the number of all elements."""
     table = emissions.table()
     element, emission = walk.of_elements()
-    levels = _Levels(table.own_depth[emission[: len(walk.elements)]])
-    rows = _rows(table, levels, first, emission, element, None)
+    depths = table.own_depth[emission[: len(walk.elements)]]
+    rows = _rows(table, depths, first, emission, element, None)
     if not walk.attributes:
         return rows
     attribute, emission = walk.of_attributes()
     owner, place = np.array(walk.owners, np.int64)[attribute], np.array(walk.places, np.int64)[attribute]
-    of_attributes = _rows(table, levels, first, emission, owner, place << ATTRIBUTE_SHIFT)
+    of_attributes = _rows(table, depths, first, emission, owner, place << ATTRIBUTE_SHIFT)
     return WitnessRows.concatenated([rows, of_attributes])
 
 
 def _rows(
-    table: EmissionTable, levels: _Levels, first: Ints, emission: Ints, owner: Ints, attribute: Ints | None
+    table: EmissionTable, depths: Ints, first: Ints, emission: Ints, owner: Ints, attribute: Ints | None
 ) -> WitnessRows:
     row, place = expand_ranges(table.start[emission], table.end[emission])
     node2 = owner[place]
     depth = table.depth[row]
     # At its own depth an element finds itself, and at a lower depth its ancestor.
-    node1 = levels.last(node2, depth)
+    node1 = _ancestors(depths, node2, depth)
     if len(first) > 2:
         document = np.repeat(np.arange(len(first) - 1), np.diff(first))[node2]
         start = first[document]
@@ -194,25 +194,20 @@ def _rows(
     return WitnessRows(document, table.group[row], node1, node2)
 
 
-class _Levels:
-    """Finds ancestors by depth, given each element's depth in document order."""
-
-    def __init__(self, depth: Ints) -> None:
-        self._depth = depth
-
-    def last(self, node: Ints, depth: Ints) -> Ints:
-        """For each node, the last element at a depth that is not after it: for depths up to its own, its ancestor."""
-        size, deepest = len(self._depth), int(depth.max(initial=0))
-        if (deepest + 1) * size <= MAX_TABLE:
-            table = np.empty((deepest + 1, size), np.int64)
-            numbers = np.arange(size)
-            for level in range(deepest + 1):
-                np.maximum.accumulate(np.where(self._depth == level, numbers, 0), out=table[level])
-            found: Ints = table.ravel()[depth * size + node]
-            return found
-        order = np.argsort(self._depth.astype(np.int16), kind="stable")
-        keys = self._depth[order] * size + order
-        return order[np.searchsorted(keys, depth * size + node, side="right") - 1]
+def _ancestors(depths: Ints, node: Ints, depth: Ints) -> Ints:
+    """For each node, the last element at a depth that is not after it: for depths up to its own, its ancestor. `depths`
+    has each element's own, in document order."""
+    size, deepest = len(depths), int(depth.max(initial=0))
+    if (deepest + 1) * size <= MAX_TABLE:
+        table = np.empty((deepest + 1, size), np.int64)
+        numbers = np.arange(size)
+        for level in range(deepest + 1):
+            np.maximum.accumulate(np.where(depths == level, numbers, 0), out=table[level])
+        found: Ints = table.ravel()[depth * size + node]
+        return found
+    order = np.argsort(depths.astype(np.int16), kind="stable")
+    keys = depths[order] * size + order
+    return order[np.searchsorted(keys, depth * size + node, side="right") - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,14 +231,8 @@ class StringValues:
     def read(self, columns: ElementColumns) -> list[str | None]:
         """The values in the order of `nodes`. None may stand for ''."""
         values = columns.string_values(self.elements)
-        if self.attributes or self.derived:
-            values += self._read_others(columns)
-        return values
-
-    def _read_others(self, columns: ElementColumns) -> list[str | None]:
-        values: list[str | None] = [columns.values[number] for number in self.attributes]
-        elements = [element for element, attribute, _ in self.derived if attribute is None]
-        texts = iter(columns.string_values(elements))
+        values += [columns.values[number] for number in self.attributes]
+        texts = iter(columns.string_values([element for element, attribute, _ in self.derived if attribute is None]))
         for _, attribute, (_, functions) in self.derived:
             value = (next(texts) or "") if attribute is None else columns.values[attribute]
             for name in functions:

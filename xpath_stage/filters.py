@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, compress, count
 from operator import not_
 from sys import maxsize
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from lxml import etree
 
@@ -98,12 +98,8 @@ _NAMESPACE = "urn:mmqjp:functions"
 _functions = etree.FunctionNamespace(_NAMESPACE)
 
 
-def _of_text(derive: Callable[[str], str]) -> Callable[[object, str], str]:
-    return lambda _context, text: derive(text)
-
-
-for _name in DERIVED:
-    _functions[_name] = _of_text(DERIVED[_name])
+for _name, _derive in DERIVED.items():
+    _functions[_name] = lambda _context, text, derive=_derive: derive(text)
 _functions["ends-with"] = lambda _context, text, end: text.endswith(end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(text, pattern, flags)
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
@@ -194,7 +190,9 @@ def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool
         return False
 
 
+K = TypeVar("K")
 T = TypeVar("T")
+V = TypeVar("V")
 
 Bits = tuple[int, ...]
 """Ascending bit numbers."""
@@ -283,14 +281,12 @@ class MaskIndex(Generic[T]):
         self._bit_of[item] = bit
 
 
-@dataclass(frozen=True, slots=True)
-class BranchFilter:
+class BranchFilter(NamedTuple):
     bit: int
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(NamedTuple):
     """A condition in XPath, and the other filters that a pattern requires of the same node."""
 
     xpath: str
@@ -315,7 +311,7 @@ class AtName:
 class FilterBank:
     def __init__(self, vocabulary: Vocabulary, failures: Failures | None = None) -> None:
         self._vocabulary, self._failures = vocabulary, failures
-        self._bit_of: dict[tuple[str, str], int] = {}
+        self.bit_of: dict[tuple[str, str], int] = {}
         self._uses: dict[tuple[str, str], int] = {}
         self._free: list[int] = []
         self._branch_of: dict[str, BranchFilter] = {}
@@ -331,7 +327,7 @@ class FilterBank:
         """The bits of value filters."""
 
     def __bool__(self) -> bool:
-        return bool(self._bit_of)
+        return bool(self.bit_of)
 
     @property
     def reads_trees(self) -> bool:
@@ -384,8 +380,8 @@ class FilterBank:
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
-        found = {self._bit_of["branch", str(child)] for child in node.children}
-        found.update(self._bit_of["literal", literal] for literal in _literals(node))
+        found = {self.bit_of["branch", str(child)] for child in node.children}
+        found.update(self.bit_of["literal", literal] for literal in _literals(node))
         guard = tuple(sorted(found))
         for xpath in _xpaths(node):
             decrease(self._guarded[node.test], Guarded(xpath, guard))
@@ -405,11 +401,11 @@ class FilterBank:
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)
-        bit = self._bit_of.get(key)
+        bit = self.bit_of.get(key)
         if bit is not None:
             self._uses[key] += 1
             return bit
-        bit = self._bit_of[key] = self._free.pop() if self._free else len(self._bit_of)
+        bit = self.bit_of[key] = self._free.pop() if self._free else len(self.bit_of)
         self._uses[key] = 1
         if selective:
             self.selective.add(bit)
@@ -421,7 +417,7 @@ class FilterBank:
         if self._uses[key]:
             return False
         del self._uses[key]
-        bit = self._bit_of.pop(key)
+        bit = self.bit_of.pop(key)
         self.selective.discard(bit)
         self._free.append(bit)
         return True
@@ -432,7 +428,7 @@ class FilterBank:
         made = AtName(kind, name)
         for literals in _accepting(self._literals, kind, name):
             for literal in literals:
-                made.literals[literal] = self._bit_of["literal", literal]
+                made.literals[literal] = self.bit_of["literal", literal]
         for guarded in _accepting(self._guarded, kind, name):
             for item in guarded:
                 if item not in made.xpaths:
@@ -441,9 +437,6 @@ class FilterBank:
         made.need = bit_mask(bit for need in _accepting(self._needs, kind, name) for bit in need)
         made.reads_attributes = kind == "element" and name in self.owners
         return made
-
-    def bit_of_xpath(self, xpath: str) -> int:
-        return self._bit_of["xpath", xpath]
 
 
 def _accepting(by_test: Mapping[Test, T], kind: NodeKind, label: str) -> Iterator[T]:
@@ -458,8 +451,7 @@ def _xpaths(node: PatternNode) -> list[str]:
     return [condition.xpath for condition in node.conditions if condition.xpath is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Tests:
+class Tests(NamedTuple):
     """The tests of an element, beside its children: the names of its `attributes`, whether its value is one of
     `literals`, and anything `elsewhere`."""
 
@@ -477,22 +469,24 @@ class _Upward:
         self.child, self.any, self.some = child, any_, bool(child or any_)
 
 
+@dataclass(slots=True, eq=False)
 class NodeClass:
     """Nodes of one name at which the filters in `mask` hold. `selective`: some are value filters."""
 
-    __slots__ = ("kind", "mask", "name", "selective", "upward")
+    kind: NodeKind
+    name: str
+    mask: int
+    upward: _Upward
+    selective: bool
 
-    def __init__(self, kind: NodeKind, name: str, mask: int, upward: _Upward, selective: bool) -> None:
-        self.kind, self.name, self.mask, self.upward, self.selective = kind, name, mask, upward, selective
 
-
+@dataclass(slots=True, eq=False)
 class _MarkedElement:
     """The label of an element whose value equals the literal of bit `own`, or whose attributes satisfy filters."""
 
-    __slots__ = ("attributes", "own", "tag")
-
-    def __init__(self, tag: str, own: int | None, attributes: _Upward) -> None:
-        self.tag, self.own, self.attributes = tag, own, attributes
+    tag: str
+    own: int | None
+    attributes: _Upward
 
 
 class _Attribute:
@@ -605,10 +599,13 @@ class NodeClasses:
         """What the children `below` and one more satisfy together, cached in `below`."""
         upward = below.upward
         found = self._below(upward.child | child.child, upward.any | child.any)
+        return self._kept(below, child, found)
+
+    def _kept(self, cache: dict[K, V], key: K, value: V) -> V:
         if self.made < self._limit:
-            below[child] = found
+            cache[key] = value
             self.made += 1
-        return found
+        return value
 
     def _class_of(
         self, label: str | _MarkedElement, below: _Siblings, columns: ElementColumns, number: int
@@ -620,11 +617,7 @@ class NodeClasses:
         mask = joined.upward.child | joined.upward.any | _mask(own)
         if name.xpaths:
             return self._intern(name, self._own(name, mask, columns.element(number), 0), joined.upward.any)
-        node = self._intern(name, mask, joined.upward.any)
-        if self.made < self._limit:
-            below.by_label[label] = node
-            self.made += 1
-        return node
+        return self._kept(below.by_label, label, self._intern(name, mask, joined.upward.any))
 
     # ------------------------------------------------------------ attributes
 
@@ -660,7 +653,7 @@ class NodeClasses:
     def _own(self, name: AtName, mask: int, element: etree._Element, place: int) -> int:
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if self._bank.holds(xpath, element, place):
-                mask |= 1 << self._bank.bit_of_xpath(xpath)
+                mask |= 1 << self._bank.bit_of["xpath", xpath]
         return mask
 
     def _intern(self, name: AtName, mask: int, below_any: int) -> NodeClass:
@@ -673,26 +666,18 @@ class NodeClasses:
                     by_any |= 1 << branch.bit
         upward = self._upward.get((by_child, by_any))
         if upward is None:
-            upward = _Upward(by_child, by_any)
-            if self.made < self._limit:
-                self._upward[by_child, by_any] = upward
-                self.made += 1
+            upward = self._kept(self._upward, (by_child, by_any), _Upward(by_child, by_any))
         key = (name.kind, name.name, mask & name.need, upward)
         found = self._interned.get(key)
         if found is None:
-            found = NodeClass(*key, not self._bank.selective.isdisjoint(bits(mask & name.need)))
-            if self.made < self._limit:
-                self._interned[key] = found
-                self.made += 1
+            selective = not self._bank.selective.isdisjoint(bits(mask & name.need))
+            found = self._kept(self._interned, key, NodeClass(*key, selective))
         return found
 
     def _below(self, child: int, any_: int) -> _Siblings:
         found = self._by_upward.get((child, any_))
         if found is None:
-            found = _Siblings(self, _Upward(child, any_))
-            if self.made < self._limit:
-                self._by_upward[child, any_] = found
-                self.made += 1
+            found = self._kept(self._by_upward, (child, any_), _Siblings(self, _Upward(child, any_)))
         return found
 
 
