@@ -4,7 +4,6 @@ and tables of rows, and as bytes."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -72,17 +71,6 @@ class IntLookup(Protocol):
     """Integers that can be read by an array of indices."""
 
     def __getitem__(self, at: Ints, /) -> Ints: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """A column read through another one: `values[index]`."""
-
-    inner: IntLookup
-    outer: IntLookup
-
-    def __getitem__(self, at: Ints) -> Ints:
-        return self.outer[self.inner[at]]
 
 
 class GrowingInts:

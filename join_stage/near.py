@@ -293,7 +293,7 @@ class _Held:
         sizes, tenths = self.size.values, self.tenths.values[one]
         both = sizes[one] + sizes[other]
         near = np.zeros(len(one), np.bool_)
-        for part in _parts(both):
+        for part in in_parts(both, MOST_COMPARED):
             common = self._in_common(one[part], other[part])
             near[part] = common * (10 + tenths[part]) >= tenths[part] * both[part]
         return near
@@ -309,12 +309,16 @@ class _Held:
         return np.bincount(twice >> _PAIR_SHIFT, minlength=len(one))
 
 
-def _parts(sizes: Ints) -> Iterator[slice]:
-    total = np.cumsum(sizes)
+def in_parts(weights: Ints, most: int, together: Ints | None = None) -> Iterator[slice]:
+    """Slices of weights that sum to at most `most`, or one larger one; equal numbers in the sorted `together` stay
+    together."""
+    total = np.cumsum(weights)
     start = 0
-    while start < len(sizes):
+    while start < len(weights):
         before = total[start - 1] if start else 0
-        end = max(start + 1, int(np.searchsorted(total, before + MOST_COMPARED, "right")))
+        end = max(start + 1, int(np.searchsorted(total, before + most, "right")))
+        if together is not None:
+            end = int(np.searchsorted(together, together[end - 1], "right"))
         yield slice(start, end)
         start = end
 

@@ -16,7 +16,7 @@ from operator import or_
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,66 +50,45 @@ _CLASS = np.uint64(0xFFFF)
 """The bits of a digest that the class number replaces."""
 
 
-class Merger(Protocol):
-    """Runs merges, each called from its own thread."""
+class Merger:
+    """Runs merges, each in its own thread; by default in this process."""
 
     def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
         """Merges runs into a new file. Removes its output on failure or when stopped."""
-
-    def stop(self, path: Path) -> None:
-        """Called when the merge into `path` was stopped."""
-
-
-class MergerHere:
-    """A `Merger` in this process."""
-
-    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
         steps = merge_disk_runs(runs, path)
         for _ in steps:
             if is_stopped():
                 steps.close()
                 return
 
-    def stop(self, path: Path) -> None: ...
+    def stop(self, path: Path) -> None:
+        """Called when the merge into `path` was stopped."""
 
 
-class Merge:
+class Merge(Thread):
     """A merge of runs into one file, in a thread; the file is complete when it `is_done`; `error` is its failure."""
 
     def __init__(self, runs: Sequence[DiskRun], path: Path, merger: Merger) -> None:
+        super().__init__(name="merge", daemon=True)
         self.runs, self.path, self._merger = tuple(runs), path, merger
         self.files = frozenset(run.file for run in runs)
-        self.is_done = False
+        self.is_done = self._is_abandoned = False
         self.error: BaseException | None = None
-        self._thread: Thread | None = None
-        self._stopped = False
 
-    def start(self) -> None:
-        self._thread = Thread(target=self._run, name="merge", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_started(self) -> bool:
-        return self._thread is not None
-
-    def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
-            self._merger.merge(self.runs, self.path, lambda: self._stopped)
-            self.is_done = not self._stopped
+            self._merger.merge(self.runs, self.path, lambda: self._is_abandoned)
+            self.is_done = not self._is_abandoned
         except BaseException as error:
-            if not self._stopped:
+            if not self._is_abandoned:
                 self.error = error
 
     def abandon(self) -> None:
         """Stops the merge and removes its output."""
-        self._stopped = True
-        while self._thread is not None and self._thread.is_alive():
+        self._is_abandoned = True
+        while self.is_alive():
             self._merger.stop(self.path)
-            self._thread.join(STOPPED_AGAIN_AFTER)
+            self.join(STOPPED_AGAIN_AFTER)
         for left in self.path.parent.glob(f"{self.path.stem}.*"):
             left.unlink(missing_ok=True)
 
@@ -118,21 +97,22 @@ def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
     """Merges runs into a new file, yielding between pieces; closing the generator, or a failure, removes the output."""
     heads = [run.file.head for run in runs]
     classes: dict[EdgeClass, int] = {}
-    inputs: list[_Input] = []
-    for run in runs:
-        inputs.append(_Input(run, sum(head.instances for head in heads[: len(inputs)]), classes))
+    layout = reduce(or_, (head.layout for head in heads))
+    docids = range(min(head.base for head in heads), max(head.end for head in heads))
+    if len(docids) > NARROW:
+        layout = replace(layout, wide=True)
+    before = np.cumsum([0, *(head.instances for head in heads)]).tolist()
+    inputs = [
+        _Input(run, start, classes, layout.posting, docids.start) for run, start in zip(runs, before, strict=False)
+    ]
     count = 0
     for one in inputs:
         for kept in one.counts():
             count += kept
             yield
-    layout = reduce(or_, (head.layout for head in heads))
-    docids = range(min(head.base for head in heads), max(head.end for head in heads))
-    if len(docids) > NARROW:
-        layout = replace(layout, wide=True)
     writer = RunWriter(path, layout, count, docids)
     try:
-        times = yield from _moved(inputs, writer, _Target(layout.posting, docids.start))
+        times = yield from _moved(inputs, writer)
         writer.finish(
             documents=sum(head.documents for head in heads),
             instances=sum(head.instances for head in heads),
@@ -144,11 +124,11 @@ def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
         raise
 
 
-def _moved(inputs: Sequence[_Input], writer: RunWriter, target: _Target) -> Generator[None, None, tuple[int, int]]:
+def _moved(inputs: Sequence[_Input], writer: RunWriter) -> Generator[None, None, tuple[int, int]]:
     written, first, last = 0, [], []
     for piece in _pieces(inputs):
         moved = 0
-        for postings, groups in piece.merged(target):
+        for postings, groups in piece.merged():
             writer.put_postings(postings)
             if groups is not None:
                 groups["start"] += np.uint32(written)
@@ -162,17 +142,14 @@ def _moved(inputs: Sequence[_Input], writer: RunWriter, target: _Target) -> Gene
     return min(first), max(last)
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    posting: np.dtype[Any]
-    base: int
-
-
 class _Input:
-    """An input run: its instance numbers are offset by `before`, its path classes mapped by `classes`."""
+    """An input run: its instance numbers are offset by `before`, its path classes mapped by `classes`. The merged run
+    has postings of type `posting` and docids relative to `base`."""
 
-    def __init__(self, run: DiskRun, before: int, classes: dict[EdgeClass, int]) -> None:
-        self.run, self._before = run, np.uint32(before)
+    def __init__(
+        self, run: DiskRun, before: int, classes: dict[EdgeClass, int], posting: np.dtype[Any], base: int
+    ) -> None:
+        self.run, self._before, self.posting, self._base = run, np.uint32(before), posting, base
         self._low = None if run.low is None or run.low <= run.file.head.first else run.low
         file = run.file
         # Others look into the run meanwhile.
@@ -195,20 +172,20 @@ class _Input:
         groups["path_class"] = self._classes[groups["path_class"]]
         return groups
 
-    def moved_postings(self, first: int, end: int, target: _Target) -> tuple[RecordArray, NDArray[np.bool_]]:
+    def moved_postings(self, first: int, end: int) -> tuple[RecordArray, NDArray[np.bool_]]:
         """A range of postings as in the merged run, and the mask of those that stay."""
         found = self._postings.range(first, end)
-        if found.dtype == target.posting:
+        if found.dtype == self.posting:
             records = found.copy()
         else:
-            records = np.zeros(len(found), target.posting)
+            records = np.zeros(len(found), self.posting)
             for name in found.dtype.names or ():
                 if name == "inner":
                     records["inner"][:, : found["inner"].shape[1]] = found["inner"]
                 else:
                     records[name] = found[name]
         records["instance"] += self._before
-        records["docid"] += records["docid"].dtype.type(self.run.file.head.base - target.base)
+        records["docid"] += records["docid"].dtype.type(self.run.file.head.base - self._base)
         stay = np.ones(len(records), np.bool_) if self._low is None else records["time"] >= self._low
         return records, stay
 
@@ -221,28 +198,25 @@ class _Piece:
     first: Ints
     end: Ints
 
-    def merged(self, target: _Target) -> Iterator[tuple[RecordArray, RecordArray | None]]:
+    def merged(self) -> Iterator[tuple[RecordArray, RecordArray | None]]:
         """Postings in order, and their groups, starting from 0. The groups of a large piece come at its end."""
         groups = np.concatenate(
             [one.moved_groups(first, end) for one, first, end in zip(self.inputs, self.first, self.end, strict=True)]
         )
         source = np.arange(len(self.inputs)).repeat(self.end - self.first)
         start = groups["start"].astype(np.int64)
-        ends = [
-            one.starts[np.arange(first, end) + 1]
-            for one, first, end in zip(self.inputs, self.first, self.end, strict=True)
-        ]
-        end = np.concatenate(ends)
+        ranges = zip(self.inputs, self.first, self.end, strict=True)
+        end = np.concatenate([one.starts[np.arange(first, end) + 1] for one, first, end in ranges])
         order = _sorted(groups)
         groups, source, start, end = groups[order], source[order], start[order], end[order]
         new = group_starts(groups["high"], groups["low"], groups["path_class"])
         if (end - start).sum() <= 4 * PIECE:
-            yield self._small(target, groups[new], new, source, start, end)
+            yield self._small(groups[new], new, source, start, end)
         else:
-            yield from self._large(target, groups[new], new, source, start, end)
+            yield from self._large(groups[new], new, source, start, end)
 
     def _small(
-        self, target: _Target, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
+        self, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
     ) -> tuple[RecordArray, RecordArray]:
         """Merges a piece that fits into memory. `groups` starts at the indices `new` of the sorted input groups, which
         come from run `source` and have postings from `start` to `end`."""
@@ -250,7 +224,7 @@ class _Piece:
         before = 0
         for place, one in enumerate(self.inputs):
             low, high = (int(number) for number in one.starts[np.array([self.first[place], self.end[place]])])
-            records, stay = one.moved_postings(low, high, target)
+            records, stay = one.moved_postings(low, high)
             parts.append(records)
             stays.append(stay)
             shift[place] = before - low
@@ -268,20 +242,20 @@ class _Piece:
         return postings, groups[counts > 0]
 
     def _large(
-        self, target: _Target, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
+        self, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
     ) -> Iterator[tuple[RecordArray, RecordArray | None]]:
         """Merges a piece with a value that very many documents share, by time."""
         counts = np.zeros(len(groups), np.int64)
         for group, (first, last) in enumerate(zip(new, np.append(new[1:], len(source)), strict=True)):
             inputs = [self.inputs[place] for place in source[first:last].tolist()]
             for ranges in _by_time(inputs, start[first:last], end[first:last]):
-                found = [one.moved_postings(low, high, target) for one, (low, high) in zip(inputs, ranges, strict=True)]
+                found = [one.moved_postings(low, high) for one, (low, high) in zip(inputs, ranges, strict=True)]
                 postings = np.concatenate([records[stay] for records, stay in found])
                 postings = postings[np.lexsort((postings["instance"], postings["time"]))]
                 counts[group] += len(postings)
                 yield postings, None
         groups["start"] = np.cumsum(counts) - counts
-        yield np.zeros(0, target.posting), groups[counts > 0]
+        yield np.zeros(0, self.inputs[0].posting), groups[counts > 0]
 
 
 def _sorted(groups: RecordArray) -> Ints:
@@ -365,27 +339,21 @@ class Runs:
     upto: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """`Runs` as in a manifest: file names, and the times before which documents are evicted."""
+_Named = tuple[int, tuple[tuple[str, int | None], ...]]
+"""`Runs` as in a manifest: `upto`, and of each run the file name and the time before which documents are evicted."""
 
-    upto: int = -1
-    runs: tuple[tuple[str, int | None], ...] = ()
-
-
-_UNKNOWN = _Named(upto=-2)
+_UNKNOWN: _Named = (-2, ())
 
 
 def _named(runs: Runs) -> _Named:
-    return _Named(runs.upto, tuple((run.file.path.name, run.low) for run in runs.runs))
+    return runs.upto, tuple((run.file.path.name, run.low) for run in runs.runs)
 
 
 class StoredRuns:
     """The runs in an existing directory. Changes take effect with the next commit of the store."""
 
     def __init__(self, directory: Path, merger: Merger | None = None) -> None:
-        """`merger` defaults to this process."""
-        self._merger = merger or MergerHere()
+        self._merger = merger or Merger()
         self._directory, self._pool, self._own = directory, PagePool(), token_hex(4)
         self.now = Runs()
         """The runs, with the changes of the running batch."""
@@ -410,15 +378,15 @@ class StoredRuns:
         """Opens the runs of a manifest. Returns False, with no runs, if there is no manifest, or a file is gone or
         damaged."""
         self._abandon(self._merges)
-        self.now, self._committed = Runs(), _Named()
+        self.now, self._committed = Runs(), _named(Runs())
         is_whole = False
         if manifest is not None:
             told = json.loads(manifest)
             self._next, self.rebuilt = told["next"], max(told.get("rebuilt", 0), self.rebuilt)
-            self._committed = _Named(told["upto"], tuple((name, low) for name, low in told["runs"]))
+            self._committed = told["upto"], tuple((name, low) for name, low in told["runs"])
             try:
                 if self._is_trusted:
-                    runs = [self._opened(self._directory / name, classes, low) for name, low in self._committed.runs]
+                    runs = [self._opened(self._directory / name, classes, low) for name, low in told["runs"]]
                     kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
                     self.now, is_whole = Runs(tuple(kept), told["upto"]), True
             except DamagedRun as error:
@@ -441,8 +409,8 @@ class StoredRuns:
         return self._committed is not None and _named(self.now) != self._committed
 
     def manifest(self) -> str:
-        named = _named(self.now)
-        return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs, "rebuilt": self.rebuilt})
+        upto, runs = _named(self.now)
+        return json.dumps({"upto": upto, "next": self._next, "runs": runs, "rebuilt": self.rebuilt})
 
     def committed(self) -> None:
         """Removes files that the committed manifest no longer names."""
@@ -506,14 +474,14 @@ class StoredRuns:
             return
         self._plan(window)
         going = [merge for merge in self._merges if not merge.is_done]
-        started = [merge for merge in going if merge.is_started]
+        started = [merge for merge in going if merge.ident is not None]
         if going and not started:
             shortest = min(going, key=lambda merge: sum(map(len, merge.runs)))
             shortest.start()
             started.append(shortest)
         for merge in started:
             if len(self.now.runs) > MOST_RUNS:
-                merge.wait()
+                merge.join()
             if merge.error is not None:
                 self._abandon(going)
                 self._must_rest = True

@@ -28,14 +28,13 @@ from common.arrays import (
     group_starts,
 )
 from common.bounds import LONGEST_WINDOW
-from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets
+from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets, in_parts
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import Runs, StoredRuns
 from join_stage.signature.postings import (
     NOTHING,
     AskedValues,
     PostingRun,
-    SortedRun,
     ValueDictionary,
     drop_documents_before,
     merge_postings,
@@ -55,7 +54,7 @@ from join_stage.signature.rows import (
     Streams,
     path_to,
 )
-from join_stage.signature.runs import DiskRun
+from join_stage.signature.runs import DiskRun, SortedRun
 from join_stage.store.protocol import DamagedRun
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
@@ -78,7 +77,7 @@ class PostingRanges:
     def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
         return self.at(np.flatnonzero(kinds[self.kind]))
 
-    def at(self, chosen: Ints) -> PostingRanges:
+    def at(self, chosen: Ints | slice) -> PostingRanges:
         return PostingRanges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
 
 
@@ -95,6 +94,10 @@ class PostingPairs:
     start: Ints
     found: Ints
     within: list[SatisfiedRows]
+
+    def at(self, chosen: Ints) -> tuple[Ints, Ints]:
+        """The postings of some pairs in the driving run and in the other."""
+        return self.driving[chosen], self.other[chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class Pairing:
         ours = met.asked.nonzero()[0]
         group, place = expand_ranges(met.start[ours], met.end[ours])
         our_group = ours[place]
-        theirs = self._classes.asked(other.path_class[group], left=not met.driving_left)
+        theirs = self._classes.asked(other.path_classes(group), left=not met.driving_left)
         if not theirs.all():
             some = theirs > 0
             group, our_group, theirs = group[some], our_group[some], theirs[some]
@@ -230,7 +233,7 @@ class Pairing:
         ours, key, group = ours[asked], key[asked], group[asked]
         theirs, their_group, place = other.of_instances(two[key], time[key], met.start[group], met.end[group])
         ours, key, group = ours[place], key[place], group[place]
-        their_asked = self._classes.asked(other.path_class[their_group], left=not met.driving_left)
+        their_asked = self._classes.asked(other.path_classes(their_group), left=not met.driving_left)
         known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
         by_code = np.argsort(known)
         code = _kind(met.asked[group], their_asked, met.driving_left)
@@ -429,8 +432,8 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
             # Nodes with several values may have several in common. Whatever an instance has is looked at together.
             order = found.driving.instance[ranges.posting].argsort(kind="stable")
             ranges, weights = ranges.at(order), weights[order]
-        for part in _parts(weights, found.driving.instance[ranges.posting] if many else None):
-            chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
+        for part in in_parts(weights, CHUNK, found.driving.instance[ranges.posting] if many else None):
+            chosen = ranges.at(part)
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
             if isinstance(found.other, PostingRun) and have_documents_in_common(found.driving, found.other):
@@ -459,7 +462,7 @@ def _near_texts(found: PairedRuns, nodes: NodeSources, ours: Ints, theirs: Ints,
 
 def _texts(run: SortedRun, postings: Ints) -> OneOfEach:
     place, distinct = dictionary_encode(postings)
-    return OneOfEach(run.docids[distinct], run.node[distinct], place)
+    return OneOfEach(run.docids(distinct), run.nodes(distinct), place)
 
 
 # ------------------------------------------------------------ rows of several joins
@@ -479,11 +482,11 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
         rows_of = np.array([pairs.within[place].places[i] for place, i in items], np.int64)
         shape = rows.at(int(rows_of[0])).shape
         choices = [
-            _Choices([[number[kind] for kind in pairs.within[place].choices[i][join]] for place, i in items])
+            [[number[kind] for kind in pairs.within[place].choices[i][join]] for place, i in items]
             for join in range(len(shape.joins))
         ]
         keys = np.flatnonzero(counts[pairs.found] > 0)
-        for part in _parts(counts[pairs.found[keys]]):
+        for part in in_parts(counts[pairs.found[keys]], CHUNK):
             key = keys[part]
             item, at = expand_ranges((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
             key = key[at]
@@ -493,104 +496,66 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
             yield template, _joined(rows, found, pairs, node_sources(shape), choices, codes, item, key, rows_of)
 
 
-@dataclass(frozen=True)
-class _Choices:
-    kinds: list[list[int]]
-
-    def expanded(self, item: Ints) -> tuple[Ints, Ints]:
-        """The kinds of some items, item by item, and for each the index of its item."""
-        flat = np.array([kind for kinds in self.kinds for kind in kinds], np.int64)
-        ends = np.cumsum([len(kinds) for kinds in self.kinds])
-        starts = np.append(0, ends[:-1])
-        at, place = expand_ranges(starts[item], ends[item])
-        return flat[at], place
-
-
 def _joined(
     rows: RowIndex,
     found: PairedRuns,
     pairs: PostingPairs,
     nodes: NodeSources,
-    choices: list[_Choices],
+    choices: list[list[list[int]]],
     codes: Ints,
     item: Ints,
     key: Ints,
     rows_of: Ints,
 ) -> pa.RecordBatch:
     """The matches of all ways to choose, for each join of a row, a pair of postings that satisfies it. `item` indexes
-    `rows_of`; the parallel `key` is a pair of instances that satisfies that row."""
+    `rows_of`; the parallel `key` is a pair of instances that satisfies that row. `choices` has the kinds by join and
+    item."""
     chosen: list[Ints] = []
     for join, choice in enumerate(choices):
-        kind, place = choice.expanded(item)
+        ends = np.cumsum([0, *map(len, choice)])
+        at, place = expand_ranges(ends[item], ends[item + 1])
+        kind = np.array(list(chain.from_iterable(choice)), np.int64)[at]
         item, key, chosen = item[place], key[place], [column[place] for column in chosen]
         pair, place = expand_ranges(*equal_ranges(key * len(found.kinds) + kind, codes))
         item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
         for one, other in nodes.equal:
             if other.join == join:
-                same = _node(found, one, *_of(pairs, chosen[one.join])) == _node(found, other, *_of(pairs, pair))
+                same = _node(found, one, *pairs.at(chosen[one.join])) == _node(found, other, *pairs.at(pair))
                 item, key, chosen = item[same], key[same], [column[same] for column in chosen]
                 pair = chosen[-1]
-    return _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
-
-
-def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
-    return pairs.driving[chosen], pairs.other[chosen]
+    return _result(rows, found, nodes, rows_of[item], [pairs.at(column) for column in chosen])
 
 
 # ------------------------------------------------------------ both
-
-
-def _parts(weights: Ints, together: Ints | None = None) -> Iterator[slice]:
-    """Slices of weights that sum to about CHUNK, or one larger one; equal numbers in the sorted `together` stay
-    together."""
-    total = np.cumsum(weights)
-    start = 0
-    while start < len(weights):
-        before = total[start - 1] if start else 0
-        end = max(start + 1, int(np.searchsorted(total, before + CHUNK, "right")))
-        if together is not None:
-            end = int(np.searchsorted(together, together[end - 1], "right"))
-        yield slice(start, end)
-        start = end
 
 
 def _sides(found: PairedRuns) -> tuple[SortedRun, SortedRun]:
     return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
 
 
-def _near(
-    rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _near(rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints) -> NDArray[np.bool_]:
     """Mask of pairs of documents, by posting, within the windows of rows and in their order, ties included."""
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
-    sure = _surely_near(rows, found, ours, place)
+    # Of the other run, its span may be enough.
+    begin, end, others = found.driving.time[ours], found.driving.ends(ours), found.other.span
+    covered = np.maximum(end, others.end) - np.minimum(begin, others.first)
+    in_order = end <= others.first if found.driving_left else others.end <= begin
+    sure = (covered <= rows.windows[place]) & (in_order | ~rows.ordered[place])
     if sure.all():
         return sure
     unsure = (~sure).nonzero()[0]
     one, two, place = one[unsure], two[unsure], place[unsure]
-    ends, begin = left.ends[one], right.time[two]
-    span = np.maximum(ends, right.ends[two]) - np.minimum(left.time[one], begin)
+    ends, begin = left.ends(one), right.time[two]
+    span = np.maximum(ends, right.ends(two)) - np.minimum(left.time[one], begin)
     sure[unsure] = (span <= rows.windows[place]) & ((ends <= begin) | ~rows.ordered[place])
     return sure
 
 
-def _surely_near(
-    rows: RowIndex, found: PairedRuns, ours: Ints, place: Ints
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    begin, end, span = found.driving.time[ours], found.driving.ends[ours], found.other.span
-    covered = np.maximum(end, span.end) - np.minimum(begin, span.first)
-    in_order = end <= span.first if found.driving_left else span.end <= begin
-    return (covered <= rows.windows[place]) & (in_order | ~rows.ordered[place])
-
-
 def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
-    run: SortedRun = found.driving
-    at = ours
-    if slot.left != found.driving_left:
-        run, at = found.other, theirs
-    if slot.leaf:
-        return run.node[at]
-    return run.inner_node(at, slot.depth) if slot.depth else run.tops[at]
+    depth = None if slot.leaf else slot.depth
+    if slot.left == found.driving_left:
+        return found.driving.nodes(ours, depth)
+    return found.other.nodes(theirs, depth)
 
 
 def _result(
@@ -603,8 +568,8 @@ def _result(
     flat = np.stack(columns, axis=1).ravel()
     arrays = [
         pa.array(rows.ids[place]),
-        pa.array(left.docids[one]),
-        pa.array(right.docids[two]),
+        pa.array(left.docids(one)),
+        pa.array(right.docids(two)),
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=RESULT)
@@ -668,8 +633,6 @@ class SignatureJoin:
 
     def join(self, batch: Witnesses, scope: JoinScope) -> FactorisedMatches:
         """The matches within a batch and with earlier documents. Then adds the postings of the batch."""
-        self._classes.learn(edges_by_group(batch.r_group).items())
-        self._classes.renew()
         run = self._postings(batch)
         found: list[PairedRuns] = []
         if len(run):
@@ -677,7 +640,8 @@ class SignatureJoin:
             asked = AskedValues(run.value, self._values)
             if len(run.docid) > 1:
                 found += pairing.paired(run, asked, run, [False])
-            for other in self._others():
+            others: tuple[SortedRun, ...] = (*self._runs, *self.on_disk)
+            for other in others:
                 if run.span.is_within(scope.window, other.span):
                     found += pairing.paired(run, asked, other, [False, True])
         self._keep(run)
@@ -688,8 +652,6 @@ class SignatureJoin:
         """Adds a batch whose matches executors find: writes all postings in memory to disk. `upto` is the greatest
         docid. Raises OSError."""
         assert self._stored is not None, "there is a place for runs"
-        self._classes.learn(edges_by_group(batch.r_group).items())
-        self._classes.renew()
         self._window = scope.window
         self._write_all(upto)
         others = self._stored.now.runs
@@ -765,7 +727,7 @@ class SignatureJoin:
 
     def _write_all(self, upto: int) -> None:
         assert self._stored is not None, "there is a place for runs"
-        self._stored.add(_one(self._runs), self._values, self._classes, upto)
+        self._stored.add(reduce(merge_postings, self._runs or (NOTHING,)), self._values, self._classes, upto)
         self._runs, self._values = (), ValueDictionary()
 
     def committed(self) -> None:
@@ -776,10 +738,6 @@ class SignatureJoin:
         """Called when a file of a run on disk is damaged: the next `restart` opens none."""
         assert self._stored is not None, "only files are damaged"
         self._stored.distrust(error)
-
-    def _others(self) -> Iterator[SortedRun]:
-        yield from self._runs
-        yield from self.on_disk
 
     def keep_groups(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         """Drops groups neither in `kept` nor in postings, and groups with none of `edges` with their postings."""
@@ -809,11 +767,11 @@ class SignatureJoin:
 
     def load(self, state: Witnesses) -> None:
         """Adds the postings of documents that were joined before."""
-        self._classes.learn(edges_by_group(state.r_group).items())
-        self._classes.renew()
         self._keep(self._postings(state))
 
     def _postings(self, batch: Witnesses) -> PostingRun:
+        self._classes.learn(edges_by_group(batch.r_group).items())
+        self._classes.renew()
         return postings(self._near.keyed(batch), self._classes, self._values)
 
     def _keep(self, run: PostingRun) -> None:
@@ -845,7 +803,3 @@ class SignatureJoin:
                     ],
                     schema=RESULT,
                 )
-
-
-def _one(runs: tuple[PostingRun, ...]) -> PostingRun:
-    return reduce(merge_postings, runs) if runs else NOTHING

@@ -10,32 +10,20 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import (
-    FEW,
-    Composed,
-    IntLookup,
-    Ints,
-    bisect_ranges,
-    dictionary_encode,
-    equal_ranges,
-    expand_ranges,
-    group_starts,
-)
+from common.arrays import FEW, Ints, bisect_ranges, dictionary_encode, equal_ranges, expand_ranges, group_starts
 from join_stage.signature.rows import PathClass, PathClasses
 from templates.witness import Witnesses
 
 Digests = NDArray[np.uint64]
 """Digests of values, shape (values, 2): high and low half. Equal 128-bit digests are taken for equal values; no
 collision is known."""
-
-_BYTES = 16
 
 
 class ValueDictionary:
@@ -74,7 +62,7 @@ class ValueDictionary:
 
 def digests(texts: Iterable[str]) -> Digests:
     """The digests of texts, the same in every process and on every machine."""
-    joined = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest() for text in texts])
+    joined = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts])
     return np.frombuffer(joined, "<u8").reshape(-1, 2)
 
 
@@ -104,65 +92,17 @@ class TimeSpan(NamedTuple):
         return other.last >= self.first - window and other.first <= self.end + window
 
 
-class SortedRun(Protocol):
-    """Postings in groups of one value and one path class, sorted by time within a group; see `PostingRun`. By group:
-    `path_class` and `start`, the first posting. By posting: `time` and `ends` of its document, `docids`, `instance`,
-    `tops` (start of the path) and `node` (its end). Documents that begin before `low` are evicted; None if none are."""
-
-    @property
-    def low(self) -> int | None: ...
-
-    @property
-    def span(self) -> TimeSpan:
-        """The span of the documents of all postings."""
-
-    @property
-    def path_class(self) -> IntLookup: ...
-
-    @property
-    def start(self) -> IntLookup: ...
-
-    @property
-    def time(self) -> IntLookup: ...
-
-    @property
-    def node(self) -> IntLookup: ...
-
-    @property
-    def instance(self) -> IntLookup: ...
-
-    @property
-    def ends(self) -> IntLookup: ...
-
-    @property
-    def docids(self) -> IntLookup: ...
-
-    @property
-    def tops(self) -> IntLookup: ...
-
-    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
-        """The range of groups with each value: starts and ends, as long as `asked.numbers`."""
-
-    def inner_node(self, at: Ints, depth: int) -> Ints:
-        """The nodes of some postings `depth` (from 1) below the top."""
-
-    def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-        """The postings of each instance in each range of groups of one value. `instance`, `time` (start of its
-        document), `group` and `end` are parallel; so are the results: postings, their groups, and the index of their
-        range."""
-
-
 CODE_BITS = 31
 """Bits of a path class number packed with a value number into one int64."""
 
 
 @dataclass(frozen=True)
 class PostingRun:
-    """An immutable `SortedRun` in memory. By group, sorted by both: `value` and `path_class`; `start` has the offset of
-    each group and the total. By posting, sorted by time within a group: `time`, the start of the document in
-    microseconds; `node`, the end of the path; `inner`, the nodes between it and the top, shape (postings, longest),
-    zero-padded; `instance`, an index. By instance: `top`, the start of the path, and `document`, an index. By document:
-    `docid`, `t0` and `t1` in microseconds."""
+    """Postings in memory, immutable, in groups of one value and one path class. By group, sorted by both: `value` and
+    `path_class`; `start` has the offset of each group and the total. By posting, sorted by time within a group: `time`,
+    the start of the document in microseconds; `node`, the end of the path; `inner`, the nodes between it and the top,
+    shape (postings, longest), zero-padded; `instance`, an index. By instance: `top`, the start of the path, and
+    `document`, an index. By document: `docid`, `t0` and `t1` in microseconds."""
 
     value: Ints
     path_class: Ints
@@ -184,13 +124,30 @@ class PostingRun:
         return len(self.node)
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        """The range of groups with each value: starts and ends, as long as `asked.numbers`."""
         return equal_ranges(asked.numbers, self.value)
 
-    def inner_node(self, at: Ints, depth: int) -> Ints:
-        nodes: Ints = self.inner[at, depth - 1]
+    def path_classes(self, groups: Ints) -> Ints:
+        return self.path_class[groups]
+
+    def ends(self, at: Ints) -> Ints:
+        """The ends of the documents of some postings."""
+        return self.t1[self.documents[at]]
+
+    def docids(self, at: Ints) -> Ints:
+        return self.docid[self.documents[at]]
+
+    def nodes(self, at: Ints, depth: int | None = None) -> Ints:
+        """The nodes of some postings `depth` below the top of the path, from 0, or by default at its end."""
+        if depth is None:
+            return self.node[at]
+        nodes: Ints = self.inner[at, depth - 1] if depth else self.top[self.instance[at]]
         return nodes
 
     def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        """The postings of each instance in each range of groups of one value. `instance`, `time` (start of its
+        document), `group` and `end` are parallel; so are the results: postings, their groups, and the index of their
+        range."""
         order, starts = self.by_instance
         first, last = starts[instance], starts[instance + 1]
         # Postings with one value are next to each other.
@@ -223,18 +180,6 @@ class PostingRun:
     def span(self) -> TimeSpan:
         """The span of all documents, with postings or without."""
         return TimeSpan(int(self.t0.min()), int(self.t0.max()), int(self.t1.max()))
-
-    @property
-    def ends(self) -> IntLookup:
-        return Composed(self.documents, self.t1)
-
-    @property
-    def docids(self) -> IntLookup:
-        return Composed(self.documents, self.docid)
-
-    @property
-    def tops(self) -> IntLookup:
-        return Composed(self.instance, self.top)
 
     @property
     def nbytes(self) -> int:
@@ -272,7 +217,8 @@ def merge_postings(one: PostingRun, other: PostingRun) -> PostingRun:
     code = np.append(one.codes(), other.codes())
     order = np.argsort(code, kind="stable")  # linear time: both are sorted
     width = max(one.inner.shape[1], other.inner.shape[1])
-    inner = np.concatenate([_widened(one.inner, width), _widened(other.inner, width)])
+    padded = (np.pad(run.inner, ((0, 0), (0, width - run.inner.shape[1]))) for run in (one, other))
+    inner = np.concatenate(list(padded))
     instance = np.append(one.instance, other.instance + len(one.top))
     return grouped(
         code[order],
@@ -334,12 +280,6 @@ def renumbered(run: PostingRun, numbers: Ints) -> PostingRun:
     return replace(run, value=numbers[run.value])
 
 
-def _widened(inner: Ints, width: int) -> Ints:
-    if inner.shape[1] == width:
-        return inner
-    return np.pad(inner, ((0, 0), (0, width - inner.shape[1])))
-
-
 ChainKind = tuple[tuple[int, ...], bool]
 """The groups of the edges of a chain, from the top; and whether its only edge leads from a node to itself."""
 
@@ -392,15 +332,14 @@ class _Builder:
 
     def run(self, values: ValueDictionary) -> PostingRun:
         chains = self._whole()
-        row, place = self._rows_of_values(chains.end)
-        chains = chains.at(place)
+        at, place = expand_ranges(*equal_ranges(chains.end, self._valued))  # most ends have at most one value
+        row, chains = self._value_rows[at], chains.at(place)
         instance, tops = dictionary_encode(chains.top)
         document = tops // self._radix
         docid, t0, t1 = (self._batch.r_docts[name].to_numpy() for name in ("docid", "t0", "t1"))
         code = self._numbered(row, values) << CODE_BITS | self._path_classes(chains.kind, row)
         order = code.argsort(kind="stable")
-        inner = [nodes[order] for nodes in chains.inner]
-        instance = instance[order]
+        instance, inner = instance[order], [nodes[order] for nodes in chains.inner]
         return grouped(
             code[order],
             time=t0[document[instance]],
@@ -450,12 +389,6 @@ class _Builder:
         longer = chains.at(place)
         between = self._nodes[longer.end % self._radix]
         return _Chains(kind + first, longer.top, self._below[edge], (*longer.inner, between))
-
-    def _rows_of_values(self, ends: Ints) -> tuple[Ints, Ints]:
-        """The rows of R_doc with the values of the ends, and for each the index of its end. Most have at most one."""
-        first, last = equal_ranges(ends, self._valued)
-        at, place = expand_ranges(first, last)
-        return self._value_rows[at], place
 
     def _path_classes(self, kind: Ints, row: Ints) -> Ints:
         stream, names = self._streams()

@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Composed, IntLookup, Ints, bisect_ranges, distinct, expand_ranges
+from common.arrays import IntLookup, Ints, bisect_ranges, distinct, expand_ranges
 from common.files import open_like_directory, sync_directory, sync_file
 from join_stage.signature.postings import AskedValues, Digests, PostingRun, TimeSpan, ValueDictionary
 from join_stage.signature.rows import DROPPED, EdgeClass, PathClasses
@@ -140,20 +140,13 @@ class PagedRecords:
             self._check(np.arange(page, past), content)
         return np.frombuffer(content, self._kind, end - first, (first - page * self._of_page) * self._kind.itemsize)
 
-    def at(self, places: Ints) -> RecordArray:
-        if len(places) <= AT_ONCE:
-            found = self._found(places)
-            return self._kept()[found]
-        return np.concatenate([self.at(places[i : i + AT_ONCE]) for i in range(0, len(places), AT_ONCE)])
-
-    def field(self, name: str, places: Ints) -> NDArray[Any]:
-        if len(places) <= AT_ONCE:
-            found = self._found(places)
-            return self._kept()[name][found]
-        return np.concatenate([self.field(name, places[i : i + AT_ONCE]) for i in range(0, len(places), AT_ONCE)])
-
-    def _kept(self) -> RecordArray:
-        return self._pages.reshape(-1)
+    def at(self, places: Ints, name: str | None = None) -> NDArray[Any]:
+        """The records at some places, or a field of them."""
+        if len(places) > AT_ONCE:
+            return np.concatenate([self.at(places[i : i + AT_ONCE], name) for i in range(0, len(places), AT_ONCE)])
+        found = self._found(places)
+        kept = self._pages.reshape(-1)
+        return (kept if name is None else kept[name])[found]
 
     def _found(self, places: Ints) -> Ints:
         page, inside = np.divmod(places, self._of_page)
@@ -211,7 +204,7 @@ class Field:
         return len(self._records)
 
     def __getitem__(self, at: Ints) -> Ints:
-        found = self._records.field(self._name, at)
+        found = self._records.at(at, self._name)
         return found if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
 
 
@@ -379,11 +372,8 @@ class RunFile:
 
     def index_between(self, first: int, end: int) -> RunIndex:
         """The index of the blocks that may have digests with `first` <= high half < `end`."""
-        blocks = self.head.blocks
-        fences = Field(self._array(2, PagePool()), "high")
-        bounds = np.array([first, min(end, (1 << 64) - 1)], np.uint64)
-        low, high = bisect_ranges(fences, np.zeros(2, np.int64), np.full(2, blocks), bounds).tolist()
-        return self._index(max(low - 1, 0), min(high + 1, blocks) if end < 1 << 64 else blocks)
+        low, high = digests_between(Field(self._array(2, PagePool()), "high"), first, end)
+        return self._index(max(low - 1, 0), min(high + 1, self.head.blocks))
 
     def _index(self, first: int, end: int) -> RunIndex:
         fences, fingerprints = (self._array(number, PagePool()).range(first, end) for number in (2, 3))
@@ -419,6 +409,14 @@ class RunFile:
         if head.starts[-1] != at or head.name not in ("", self.path.stem):
             raise DamagedRun(f"{self.path} is damaged: its description is that of another file")
         return head
+
+
+def digests_between(highs: Field, first: int, end: int) -> tuple[int, int]:
+    """The range of indices of sorted digests with `first` <= high half < `end`."""
+    count = len(highs)
+    bounds = np.array([first, min(end, (1 << 64) - 1)], np.uint64)
+    low, high = bisect_ranges(highs, np.zeros(2, np.int64), np.full(2, count), bounds).tolist()
+    return low, count if end == 1 << 64 else high
 
 
 class RunWriter:
@@ -499,27 +497,6 @@ _SAMPLE = 1_000
 _ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
-class _WholeRecords:
-    def __init__(self, records: PagedRecords) -> None:
-        self._records = records
-        self._last: tuple[Ints, RecordArray] | None = None
-
-    def __getitem__(self, at: Ints) -> RecordArray:
-        if self._last is None or self._last[0] is not at:
-            self._last = at, self._records.at(at)
-        return self._last[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    records: _WholeRecords
-    name: str
-
-    def __getitem__(self, at: Ints) -> Ints:
-        found: Ints = self.records[at][self.name].astype(np.int64, copy=False)
-        return found
-
-
 @dataclass(frozen=True, slots=True)
 class Starts:
     """The first posting of each group, and at the end the total."""
@@ -532,32 +509,15 @@ class Starts:
         return np.where(at > last, self.count, self.starts[np.minimum(at, last)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    one: IntLookup
-    other: IntLookup
-
-    def __getitem__(self, at: Ints) -> Ints:
-        return self.one[at] + self.other[at]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plus:
-    column: IntLookup
-    number: int
-
-    def __getitem__(self, at: Ints) -> Ints:
-        return self.column[at] + self.number
-
-
-@dataclass(frozen=True, eq=False)
 class DiskRun:
-    """A `SortedRun` in a file. `classes` has the number of each path class, DROPPED if no row can use it. Documents
-    that begin before `low` are evicted."""
+    """Postings in a file, see `PostingRun`. `classes` has the number of each path class, DROPPED if no row can use it.
+    Documents that begin before `low` are evicted; None if none are."""
 
-    file: RunFile
-    classes: Ints
-    low: int | None = None
+    def __init__(self, file: RunFile, classes: Ints, low: int | None = None) -> None:
+        self.file, self.classes, self.low = file, classes, low
+        self.start = Starts(Field(file.groups, "start"), len(self))
+        self.time, self.instance = Field(file.postings, "time"), Field(file.postings, "instance")
+        self._last: tuple[Ints, RecordArray] | None = None
 
     def __len__(self) -> int:
         return self.file.head.postings
@@ -566,47 +526,28 @@ class DiskRun:
     def span(self) -> TimeSpan:
         return TimeSpan(self.file.head.first, self.file.head.last, self.file.head.until)
 
-    @cached_property
-    def path_class(self) -> IntLookup:
-        return Composed(Field(self.file.groups, "path_class"), self.classes)
-
-    @cached_property
-    def start(self) -> IntLookup:
-        return Starts(Field(self.file.groups, "start"), len(self))
-
-    @cached_property
-    def time(self) -> IntLookup:
-        return Field(self.file.postings, "time")
-
-    @cached_property
-    def instance(self) -> IntLookup:
-        return Field(self.file.postings, "instance")
-
-    @cached_property
-    def _postings(self) -> _WholeRecords:
-        return _WholeRecords(self.file.postings)
-
-    @property
-    def ends(self) -> IntLookup:
-        if not self.file.head.layout.lasting:
-            return self.time
-        return _Sum(_Part(self._postings, "time"), _Part(self._postings, "duration"))
-
-    @property
-    def docids(self) -> IntLookup:
-        return _Plus(_Part(self._postings, "docid"), self.file.head.base)
-
-    @property
-    def tops(self) -> IntLookup:
-        return _Part(self._postings, "top")
-
-    @property
-    def node(self) -> IntLookup:
-        return _Part(self._postings, "node")
-
-    def inner_node(self, at: Ints, depth: int) -> Ints:
-        found: Ints = self._postings[at]["inner"][:, depth - 1].astype(np.int64)
+    def path_classes(self, groups: Ints) -> Ints:
+        found: Ints = self.classes[self.file.groups.at(groups, "path_class")]
         return found
+
+    def ends(self, at: Ints) -> Ints:
+        if not self.file.head.layout.lasting:
+            return self.time[at]
+        return self._column(at, "time") + self._column(at, "duration")
+
+    def docids(self, at: Ints) -> Ints:
+        return self._column(at, "docid") + self.file.head.base
+
+    def nodes(self, at: Ints, depth: int | None = None) -> Ints:
+        return self._column(at, "node" if depth is None else "inner" if depth else "top", depth)
+
+    def _column(self, at: Ints, name: str, depth: int | None = None) -> Ints:
+        """A field of some postings. Whole records are read, and those read last stay at hand."""
+        if self._last is None or self._last[0] is not at:
+            self._last = at, self.file.postings.at(at)
+        found = self._last[1][name]
+        numbers: Ints = (found[:, depth - 1] if depth else found).astype(np.int64, copy=False)
+        return numbers
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
         order, digests = asked.by_digest
@@ -662,6 +603,9 @@ class DiskRun:
         if before <= self.file.head.first:
             return self
         return DiskRun(self.file, self.classes, before if self.low is None else max(before, self.low))
+
+
+SortedRun = PostingRun | DiskRun
 
 
 def _possible(digests: Digests, index: RunIndex) -> tuple[Ints, Ints]:
@@ -729,7 +673,7 @@ def write_run(path: Path, run: PostingRun, values: ValueDictionary, classes: Pat
         document = run.documents[at]
         postings = np.zeros(len(run), layout.posting)
         postings["time"], postings["docid"] = run.time[at], docid[document]
-        postings["instance"], postings["node"], postings["top"] = run.instance[at], run.node[at], run.tops[at]
+        postings["instance"], postings["node"], postings["top"] = run.instance[at], run.node[at], run.nodes(at, 0)
         if layout.lasting:
             postings["duration"] = duration[document]
         if layout.longest:

@@ -20,16 +20,16 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
-from common.arrays import Ints, bisect_ranges, group_starts, packed, unpacked
+from common.arrays import Ints, group_starts, packed, unpacked
 from common.executors import Shipped, run_tasks, with_shipped
 from common.files import sync_directory
 from join_stage.near import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
-from join_stage.signature.disk import merge_disk_runs
+from join_stage.signature.disk import Merger, merge_disk_runs
 from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing
 from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary, only_postings
 from join_stage.signature.rows import PathClasses, RowIndex, SatisfiedRowsCache, Streams
-from join_stage.signature.runs import BLOCK, FENCE, FINGERPRINTS, DiskRun, Field, PagePool, RecordArray, RunFile
+from join_stage.signature.runs import BLOCK, FENCE, FINGERPRINTS, DiskRun, Field, PagePool, RunFile, digests_between
 from join_stage.store.protocol import DamagedRun, StoreError
 from join_stage.store.spark.manifests import DataFile, Merging, find_rows, merge_files
 from join_stage.store.spark.session import loss
@@ -57,7 +57,7 @@ def whole_run(file: RunFile, classes: PathClasses) -> PostingRun:
         start=np.append(groups["start"].astype(np.int64), head.postings),
         time=time,
         node=postings["node"].astype(np.int64),
-        inner=_inner(postings, head.layout.longest),
+        inner=postings["inner"].astype(np.int64) if head.layout.longest else np.zeros((len(postings), 0), np.int64),
         instance=instance,
         top=top,
         document=of_instance,
@@ -65,10 +65,6 @@ def whole_run(file: RunFile, classes: PathClasses) -> PostingRun:
         t0=t0,
         t1=t0 + duration,
     )
-
-
-def _inner(postings: RecordArray, longest: int) -> Ints:
-    return postings["inner"].astype(np.int64) if longest else np.zeros((len(postings), 0), np.int64)
 
 
 def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun, Ints]:
@@ -119,15 +115,6 @@ class KeptFiles:
 FILES = KeptFiles()
 
 
-class RowMeanings:
-    """The rows of R_T and what a task derives from them, anew in each task, so that a repeated task gives the same
-    order."""
-
-    def __init__(self, rows: RowIndex) -> None:
-        self.rows, self.classes = rows, PathClasses(rows)
-        self.sets = SatisfiedRowsCache(rows, self.classes)
-
-
 class Located(NamedTuple):
     """Groups of run number `run` with the values of groups of the batch; parallel arrays: group of the batch
     (ascending), `start` and `end`."""
@@ -149,11 +136,10 @@ class LocatedRun(DiskRun):
             at = np.minimum(asked.searchsorted(part.group), len(asked) - 1)
             met = asked[at] == part.group
             first[at[met]], last[at[met]] = part.start[met], part.end[met]
-        object.__setattr__(self, "_ranges", (first, last))
+        self._ranges = first, last
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
-        ranges: tuple[Ints, Ints] = self.__dict__["_ranges"]
-        return ranges
+        return self._ranges
 
 
 _DIGESTS = 1 << 64
@@ -195,7 +181,7 @@ def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
     FILES.keep({told.batch, *(stored.path for stored in told.others)})
     first, end = bucket * _DIGESTS // told.buckets, (bucket + 1) * _DIGESTS // told.buckets
     batch = FILES.open(told.batch)
-    low, high = _between(batch, first, end)
+    low, high = digests_between(Field(batch.groups, "high"), first, end)
     if low == high:
         return
     groups = batch.groups.range(low, high)
@@ -209,14 +195,6 @@ def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
             some = asking[place, slice_number]
             if some.any():
                 yield slice_number, Located(number, place[some] + low, starts[some], ends[some])
-
-
-def _between(file: RunFile, first: int, end: int) -> tuple[int, int]:
-    highs = Field(file.groups, "high")
-    count = len(highs)
-    bounds = np.array([first, min(end, _DIGESTS - 1)], np.uint64)
-    low, high = bisect_ranges(highs, np.zeros(2, np.int64), np.full(2, count), bounds).tolist()
-    return low, count if end == _DIGESTS else high
 
 
 def _slices_of(
@@ -235,7 +213,6 @@ def _slices_of(
 
 def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
     """The matches between a slice and all other documents; within the batch, the right document's slice has them."""
-    meanings = RowMeanings(rows)
     located: dict[int, list[Located]] = {}
     filtered: list[pa.RecordBatch] = []
     for _, one in shuffled:
@@ -243,32 +220,28 @@ def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuf
             located.setdefault(one.run, []).append(one)
         else:
             filtered += unpacked(one).to_batches()
-    found = [] if told.batch is None else list(_paired(told, told.batch, meanings, number, located))
+    found = [] if told.batch is None else list(_paired(told, told.batch, rows, number, located))
     return FactorisedMatches(rows, Costs(), found, filtered, WordSets(told.texts_of))
 
 
 def _paired(
-    told: SpreadBatch, batch: Path, meanings: RowMeanings, number: int, located: dict[int, list[Located]]
+    told: SpreadBatch, batch: Path, rows: RowIndex, number: int, located: dict[int, list[Located]]
 ) -> Iterator[PairedRuns]:
-    whole = whole_run(FILES.open(batch), meanings.classes)
+    # What derives from the rows is made anew in each task, so that a repeated task gives the same order.
+    classes = PathClasses(rows)
+    whole = whole_run(FILES.open(batch), classes)
     ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
     run, groups = slice_postings(whole, told.slices[number], ends[number])
     if not len(run):
         return
     asked = AskedValues(run.value, ValueDictionary())
-    pairing = Pairing(meanings.rows, meanings.classes, meanings.sets, told.streams)
+    pairing = Pairing(rows, classes, SatisfiedRowsCache(rows, classes), told.streams)
     yield from pairing.paired(run, asked, whole, [False])
     for place in sorted(located):
         stored = told.others[place]
         file = FILES.open(stored.path)
-        other = LocatedRun(file, meanings.classes.numbers(file.head.classes), stored.low, located[place], groups)
+        other = LocatedRun(file, classes.numbers(file.head.classes), stored.low, located[place], groups)
         yield from pairing.paired(run, asked, other, [False, True])
-
-
-def slices_of(docids: Sequence[int], most: int) -> tuple[int, ...]:
-    """The first docids of at most `most` slices of about equal length. `docids` are sorted."""
-    count = min(most, len(docids))
-    return tuple(docids[place * len(docids) // count] for place in range(count))
 
 
 def by_slice(matches: Iterable[pa.RecordBatch], slices: Sequence[int]) -> Iterator[Shuffled]:
@@ -360,8 +333,8 @@ def _as_streams(_: int, matches: FactorisedMatches) -> Iterator[bytes]:
 _FAILURES = (Py4JError, PySparkException, ConnectionError)
 
 
-class SparkMerger:
-    """A `Merger` that runs each merge as a one-task job."""
+class SparkMerger(Merger):
+    """Runs each merge as a one-task job."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -475,7 +448,8 @@ class Spread:
     ) -> SpreadMatches:
         """The matches of a batch, given by its run, with itself and the others. `docids` are ascending; `texts` are the
         files of R_doc, if texts are joined by words."""
-        slices = slices_of(docids, self._context.defaultParallelism)
+        count = min(self._context.defaultParallelism, len(docids))
+        slices = tuple(docids[place * len(docids) // count] for place in range(count))
         told = SpreadBatch(
             None if batch is None else batch.file.path,
             tuple(

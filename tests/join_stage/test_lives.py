@@ -124,7 +124,8 @@ class Twins:
             case "wait":  # the next commit takes over what is being merged
                 stored = getattr(getattr(self.engine._plan, "_join", None), "_stored", None)
                 for merge in stored._merges if stored else ():
-                    merge.wait()
+                    if merge.ident is not None:
+                        merge.join()
 
     def _join(self, first: int, witnesses: Witnesses, evicted: int = 0, *, commit: bool = True) -> int:
         found = []

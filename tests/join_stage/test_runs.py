@@ -18,7 +18,7 @@ from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import JoinEngine
 from join_stage.signature import disk, join
 from join_stage.signature import runs as runs_module
-from join_stage.signature.disk import MOST_RUNS, Merge, MergerHere, StoredRuns
+from join_stage.signature.disk import MOST_RUNS, Merge, Merger, StoredRuns
 from join_stage.signature.postings import CODE_BITS, PostingRun, ValueDictionary, grouped
 from join_stage.signature.rows import PathClass, PathClasses, RowIndex
 from join_stage.signature.runs import DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
@@ -110,9 +110,9 @@ def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeyp
             runs.append(one)
     if not runs:
         return
-    merge = Merge(runs, tmp_path / "merged.run", MergerHere())
+    merge = Merge(runs, tmp_path / "merged.run", Merger())
     merge.start()
-    merge.wait()
+    merge.join()
     assert merge.is_done, merge.error
     merged = opened(tmp_path / "merged.run", classes)
     assert flat(merged) == sorted((posting for run in runs for posting in flat(run)), key=repr)
@@ -125,11 +125,11 @@ def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(disk, "PIECE", 7)
     rng = np.random.default_rng(2)
     runs = [written(tmp_path / f"{i}.run", *random_run(rng, 100, i * 100, 50)) for i in range(2)]
-    merge = Merge(runs, tmp_path / "merged.run", MergerHere())
+    merge = Merge(runs, tmp_path / "merged.run", Merger())
     merge.start()
     merge.abandon()
     assert not (tmp_path / "merged.run").exists()
-    never = Merge(runs, tmp_path / "merged.run", MergerHere())
+    never = Merge(runs, tmp_path / "merged.run", Merger())
     never.abandon()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.run", "1.run"]
 
@@ -172,7 +172,7 @@ def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path,
             array = arrays[int(rng.integers(0, 2))]
             places = rng.integers(0, len(records), int(rng.integers(0, 70)))
             assert (array.at(places) == records[places]).all()
-            assert (array.field("two", places) == records["two"][places]).all()
+            assert (array.at(places, "two") == records["two"][places]).all()
         first, end = sorted(rng.integers(0, len(records) + 1, 2).tolist())
         assert (arrays[0].range(first, end) == records[first:end]).all()
 
@@ -302,7 +302,8 @@ def merged(runs: StoredRuns, times: int = 1, *, committed: bool = True) -> None:
     for _ in range(times):
         runs.merge(1 << 60, PathClasses(RowIndex()))
         for merge in [*runs._merges]:
-            merge.wait()
+            if merge.ident is not None:
+                merge.join()
         if committed:
             runs.committed()
 
@@ -323,7 +324,8 @@ def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
         runs.evict((number - 20) * hour // 20)
         runs.merge(hour, PathClasses(RowIndex()))
         for merge in runs._merges:
-            merge.wait()
+            if merge.ident is not None:
+                merge.join()
         runs.committed()
         most = max(most, len(runs.now.runs))
     assert most <= MOST_RUNS
