@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
@@ -43,38 +43,35 @@ class Capture:
         return self.about.fetched
 
 
-class Archive(Protocol):
+class Archive:
     """Stores each version of a feed once. What `keep` has written survives a kill once the store has committed `mark`.
     After a kill before that, an archive either finds the version again (`newest`) or truncates it when it is opened."""
-
-    def newest(self, source: str) -> str | None:
-        """The hash of the last stored version of a feed; None if the store has to know it."""
-        ...
-
-    def keep(self, capture: Capture) -> None:
-        """Writes a version. After a kill, readers see all of it or nothing."""
-        ...
-
-    def met_again(self, capture: Capture, since: int) -> None:
-        """Notes that a feed is unchanged since its last version, stored at `since` (microseconds)."""
-        ...
 
     @property
     def mark(self) -> str | None:
         """The archive's durable position, for the store to commit with the feed's state; None if it needs none."""
-        ...
+        return None
+
+    def newest(self, source: str) -> str | None:
+        """The hash of the last stored version of a feed; None if the store has to know it."""
+        return None
+
+    def keep(self, capture: Capture) -> None:
+        """Writes a version. After a kill, readers see all of it or nothing."""
+        raise NotImplementedError
+
+    def met_again(self, capture: Capture, since: int) -> None:
+        """Notes that a feed is unchanged since its last version, stored at `since` (microseconds)."""
 
     def finish(self) -> None:
         """Makes all stored versions readable, since they are committed."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes what is open."""
 
 
-class DropArchive:
+class DropArchive(Archive):
     """An archive with one file per version. It needs no mark: the directory is its own index."""
-
-    mark = None
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -101,12 +98,6 @@ class DropArchive:
         write_whole(directory / f"{capture.stem}{SIDECAR_SUFFIX}", sidecar_json(capture.about))
         write_whole(directory / f"{capture.stem}{FEED_SUFFIX}", capture.body)
 
-    def met_again(self, capture: Capture, since: int) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
-
 
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
     """Removes versions among `read` (names below the directory) that were fetched before a time in microseconds, with
@@ -129,10 +120,11 @@ FILE_AGE = 3600 * 1_000_000
 
 _OPEN = ".open"
 """Suffix of a growing file. Readers skip it, and read the file once it is complete."""
+_PHRASES = {status.value: f" {status.phrase}" for status in HTTPStatus}
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
 
 
-class WarcArchive:
+class WarcArchive(Archive):
     """An archive of WARC files, each named by the time of its first record, with each record compressed separately.
 
     `mark` is the last file's name and its committed size. Bytes behind it are truncated when the archive is opened, and
@@ -154,12 +146,7 @@ class WarcArchive:
 
     @property
     def mark(self) -> str | None:
-        if self._file is None:
-            return None
-        return f"{self._name} {self._file.tell()}"
-
-    def newest(self, source: str) -> str | None:
-        return None
+        return None if self._file is None else f"{self._name} {self._file.tell()}"
 
     def keep(self, capture: Capture) -> None:
         self._write(capture, "response", {})
@@ -199,7 +186,7 @@ class WarcArchive:
             kind,
             payload=io.BytesIO(body),
             length=len(body),
-            http_headers=StatusAndHeaders(_status_line(about.status), kept, protocol="HTTP/1.1"),
+            http_headers=StatusAndHeaders(f"{about.status}{_PHRASES.get(about.status, '')}", kept, protocol="HTTP/1.1"),
             warc_headers_dict={
                 "WARC-Date": iso_utc(capture.fetched),
                 FINAL_URI: about.final_url,
@@ -216,21 +203,12 @@ class WarcArchive:
 
     def _room(self, capture: Capture) -> BinaryIO:
         """The file to append to. Everything written before is committed."""
-        if self._file is not None and (self._file.tell() >= self._file_bytes or self._is_old(capture.fetched)):
+        begun = read_stem(self._name.removesuffix(WARC_SUFFIX))
+        is_old = begun is not None and capture.fetched - begun[0] >= FILE_AGE
+        if self._file is not None and (is_old or self._file.tell() >= self._file_bytes):
             self.finish()
         if self._file is None:
             self._name = f"{capture.stem}{WARC_SUFFIX}"
             self._announce(f"{self._name} 0")
             self._file = self._growing().open("ab")
         return self._file
-
-    def _is_old(self, now: int) -> bool:
-        begun = read_stem(self._name.removesuffix(WARC_SUFFIX))
-        return begun is not None and now - begun[0] >= FILE_AGE
-
-
-def _status_line(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -55,10 +55,9 @@ from feeds.fetch.state import (
     FetchStore,
     HostState,
     Pace,
-    Success,
     after_failed_visit,
+    after_success,
     put_aside,
-    succeeded,
 )
 from feeds.items import one_line, without_credentials
 from feeds.readers import Sidecar
@@ -199,43 +198,40 @@ class Settings:
     robots: bool = False
 
 
+@dataclass
 class Visitor:
     """Fetches single feeds. `random` gives numbers in [0, 1), for the jitter."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        store: FetchStore,
-        archive: Archive,
-        gates: HostGates,
-        claims: AddressClaims,
-        clock: Clock,
-        random: Callable[[], float],
-        settings: Settings,
-    ) -> None:
-        self._client, self._store, self._archive = client, store, archive
-        self._gates, self._claims, self._clock = gates, claims, clock
-        self._random, self._settings = random, settings
-        self._robots = Robots(store, clock, self._get_robots) if settings.robots else None
+    client: httpx.AsyncClient
+    store: FetchStore
+    archive: Archive
+    gates: HostGates
+    claims: AddressClaims
+    clock: Clock
+    random: Callable[[], float]
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        self.robots = Robots(self.store, self.clock, self._get_robots) if self.settings.robots else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
         """Fetches a feed once and commits the outcome. Nothing is awaited between the answer and the commit, so a
         cancelled visit has either happened or not."""
         try:
-            with self._claims.visited(feed), _failures_of_the_feed():
+            with self.claims.visited(feed), _failures_of_the_feed():
                 answer, seen = await self._ask(feed)
-                finding = _judged(feed, answer, seen, self._clock.now())
-            after, outcome = self._settle(feed, answer, finding)
+                found = self._judged(feed, answer, seen)
+            after, outcome = found, self._archived(feed, found, answer.reply)
         except HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
         except FetchedAlready as already:
-            after = put_aside(feed, already, self._clock.now(), self._settings.pace, self._random())
+            after = put_aside(feed, already, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.PUT_OFF
         except FetchError as error:
-            after = after_failed_visit(feed, error, self._clock.now(), self._settings.pace, self._random())
+            after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
-        self._store.commit(after, self._archive.mark)
-        self._claims.update(after)
+        self.store.commit(after, self.archive.mark)
+        self.claims.update(after)
         return after, outcome
 
     async def _ask(self, feed: FeedState) -> tuple[FinalReply, BodySummary | None]:
@@ -244,7 +240,7 @@ class Visitor:
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
         # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
-        if self._archive.newest(feed.source) in (None, feed.sha256):
+        if self.archive.newest(feed.source) in (None, feed.sha256):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
         answer = await self._followed(feed, address, sent)
@@ -258,9 +254,9 @@ class Visitor:
 
     async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> FinalReply:
         def moved(to: str) -> None:
-            self._claims.claim(feed, to)
+            self.claims.claim(feed, to)
 
-        answer = await follow_redirects(lambda url: self._get(url, headers), address, self._settings.limits.hops, moved)
+        answer = await follow_redirects(lambda url: self._get(url, headers), address, self.settings.limits.hops, moved)
         reply = answer.reply
         if reply.status == 410:
             raise Gone("the server says that it is gone for good (410)", 410)
@@ -271,41 +267,58 @@ class Visitor:
     def _pause(self, reply: Reply) -> int | None:
         if reply.status not in (429, 503):
             return None
-        until = retry_after(reply.headers, self._clock.now())
+        until = retry_after(reply.headers, self.clock.now())
         if until is not None:
-            self._gates.pause(_host(httpx.URL(reply.url)), min(until, self._clock.now() + DAY))
+            self.gates.pause(_host(httpx.URL(reply.url)), min(until, self.clock.now() + DAY))
         return until
 
     async def _get(self, url: httpx.URL, headers: dict[str, str]) -> Reply:
-        host = _host(url)
-        delay = await self._robots.delay(url, host) if self._robots else 0
-        async with self._gates.turn(host, delay):
-            return await self._exchange(url, headers)
+        delay = await self.robots.delay(url, _host(url)) if self.robots else 0
+        return await self._exchange(url, headers, delay)
 
     async def _get_robots(self, url: httpx.URL) -> Reply:
-        async def get(url: httpx.URL) -> Reply:
-            async with self._gates.turn(_host(url)):
-                return await self._exchange(url, {})
+        return (await follow_redirects(self._exchange, str(url), self.settings.limits.hops)).reply
 
-        return (await follow_redirects(get, str(url), self._settings.limits.hops)).reply
+    async def _exchange(self, url: httpx.URL, headers: Mapping[str, str] = {}, delay: int = 0) -> Reply:
+        sent = {"User-Agent": self.settings.agent, **headers}
+        async with self.gates.turn(_host(url), delay):
+            return await exchange(self.client, url, sent, self.settings.limits)
 
-    async def _exchange(self, url: httpx.URL, headers: dict[str, str]) -> Reply:
-        return await exchange(self._client, url, {"User-Agent": self._settings.agent, **headers}, self._settings.limits)
+    def _judged(self, feed: FeedState, answer: FinalReply, seen: BodySummary | None) -> FeedState:
+        """The feed as an answer says. Raises FetchError if the body is not a feed."""
+        reply, now = answer.reply, max(self.clock.now(), feed.fetched_at + 1)
+        if seen is None:
+            etag, changed, sha256, hints = feed.etag, feed.last_modified, feed.sha256, feed.hints
+        elif seen.kind != "feed":
+            raise FetchError("the answer is not a feed", reply.status)
+        else:
+            etag, changed, sha256, hints = "", "", seen.sha256, seen.hints
+        return replace(
+            feed,
+            address=answer.address,
+            etag=_validator(reply, "ETag") or etag,
+            last_modified=_validator(reply, "Last-Modified") or changed,
+            next_check=after_success(now, fresh_for(reply.headers, now), hints, self.settings.pace, self.random()),
+            checked_at=now,
+            fetched_at=feed.fetched_at if sha256 == feed.sha256 else now,
+            status=reply.status,
+            errors=0,
+            last_error="",
+            sha256=sha256,
+            hints=hints,
+        )
 
-    def _settle(self, feed: FeedState, answer: FinalReply, success: Success) -> tuple[FeedState, Outcome]:
-        reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
+    def _archived(self, feed: FeedState, found: FeedState, reply: Reply) -> Outcome:
         url, final = without_credentials(feed.url), without_credentials(reply.url)
         etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
         told = final, reply.status, etag, changed, kind
-        about = Sidecar(url, now, *told, success.sha256, feed.title, feed.folders)
+        about = Sidecar(url, found.checked_at, *told, found.sha256, feed.title, feed.folders)
         capture = Capture(about, feed.source, reply.headers.multi_items(), reply.body)
-        new = reply.status == 200 and success.sha256 != (self._archive.newest(feed.source) or feed.sha256)
-        if new:
-            self._archive.keep(capture)
-        else:
-            self._archive.met_again(capture, feed.fetched_at)
-        after = succeeded(feed, success, now, self._settings.pace, self._random())
-        return after, Outcome.NEW if new else Outcome.UNCHANGED
+        if reply.status == 200 and found.sha256 != (self.archive.newest(feed.source) or feed.sha256):
+            self.archive.keep(capture)
+            return Outcome.NEW
+        self.archive.met_again(capture, feed.fetched_at)
+        return Outcome.UNCHANGED
 
 
 async def _looked_at(reply: Reply) -> BodySummary | None:
@@ -315,22 +328,6 @@ async def _looked_at(reply: Reply) -> BodySummary | None:
         return BodySummary.from_json(await confined_aside(look, reply.body, reply.url, size=len(reply.body)))
     except ValueError as error:
         raise FetchError(str(error), reply.status) from None
-
-
-def _judged(feed: FeedState, answer: FinalReply, seen: BodySummary | None, now: int) -> Success:
-    """Raises FetchError if the body is not a feed."""
-    reply = answer.reply
-    if seen is not None and seen.kind != "feed":
-        raise FetchError("the answer is not a feed", reply.status)
-    return Success(
-        address=answer.address,
-        status=reply.status,
-        etag=_validator(reply, "ETag") or (feed.etag if seen is None else ""),
-        last_modified=_validator(reply, "Last-Modified") or (feed.last_modified if seen is None else ""),
-        sha256=feed.sha256 if seen is None else seen.sha256,
-        hints=feed.hints if seen is None else seen.hints,
-        fresh=fresh_for(reply.headers, now),
-    )
 
 
 def _validator(reply: Reply, name: str) -> str:
@@ -384,9 +381,6 @@ OnVisit = Callable[[FetchReport, FeedState, Outcome], None]
 """Called after each visit with the report so far, the feed's new state, and the outcome."""
 
 
-def nobody_told(report: FetchReport, feed: FeedState, outcome: Outcome) -> None: ...
-
-
 async def fetch_feeds(
     feeds: Iterable[FeedState],
     store: FetchStore,
@@ -398,7 +392,7 @@ async def fetch_feeds(
     watch: bool = False,
     changes: ChangesOf | None = None,
     stop: asyncio.Event | None = None,
-    told: OnVisit = nobody_told,
+    told: OnVisit | None = None,
     world: World | None = None,
 ) -> FetchReport:
     """Visits each due feed once; with `watch`, visits feeds whenever they are due, until `stop` is set. Visits under
@@ -421,7 +415,8 @@ async def fetch_feeds(
         finally:
             busy.discard(feed.url)
         report.add(after, outcome)
-        told(report, after, outcome)
+        if told is not None:
+            told(report, after, outcome)
         if watch and not after.stopped:
             waiting[after.url] = after
 
@@ -453,7 +448,8 @@ async def fetch_feeds(
                     waiting.clear()
                 if not under_way and not waiting and changes is None:
                     return report
-                alarm = {_alarm(world.clock, waiting)} if waiting else set()
+                next_checks = [feed.next_check for feed in waiting.values()]
+                alarm = {asyncio.create_task(world.clock.sleep_until(min(next_checks)))} if waiting else set()
                 done, _ = await asyncio.wait(
                     under_way | alarm | {stopped},
                     timeout=None if changes is None else LOOK, return_when=asyncio.FIRST_COMPLETED,
@@ -466,10 +462,6 @@ async def fetch_feeds(
                     return report
         finally:
             await _ended(under_way | {stopped})
-
-
-def _alarm(clock: Clock, waiting: dict[str, FeedState]) -> asyncio.Task[Any]:
-    return asyncio.create_task(clock.sleep_until(min(feed.next_check for feed in waiting.values())))
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
@@ -495,7 +487,7 @@ class Job:
         *,
         watch: bool = False,
         stop: asyncio.Event | None = None,
-        told: OnVisit = nobody_told,
+        told: OnVisit | None = None,
         world: World | None = None,
     ) -> tuple[FetchReport, list[FeedState]]:
         """Runs `fetch_feeds`. Returns the report, and the feeds as they were before. Raises SourceError if the state
@@ -505,11 +497,11 @@ class Job:
         with FetchStore(state, write=True) as store:
             store.add(self.feeds)
             changes.take(store)
-            known = store.feeds()
-            if self.feeds:
-                wanted = {feed.url for feed in self.feeds}
-                known = [feed for feed in known if feed.url in wanted]
-            with closing(self._archive(store)) as archive:
+            wanted = {feed.url for feed in self.feeds}
+            known = [feed for feed in store.feeds() if not wanted or feed.url in wanted]
+            mark = store.archive_mark()
+            archive = WarcArchive(self.out, mark, store.save_mark) if self.warc else DropArchive(self.out)
+            with closing(archive):
                 report = await fetch_feeds(
                     known, store, archive, self.settings, self.courtesy,
                     allow_private=self.allow_private, watch=watch,
@@ -517,8 +509,3 @@ class Job:
                 )  # fmt: skip
                 archive.finish()
             return report, known
-
-    def _archive(self, store: FetchStore) -> Archive:
-        if self.warc:
-            return WarcArchive(self.out, store.archive_mark(), store.save_mark)
-        return DropArchive(self.out)

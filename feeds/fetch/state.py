@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sqlite3
 import time
@@ -128,37 +127,6 @@ def source_name(url: str) -> str:
     return f"{readable.rstrip('-')}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
-    """What an answer says about a feed, new or unchanged. It is `fresh` for that many microseconds."""
-
-    address: str
-    status: int
-    etag: str
-    last_modified: str
-    sha256: str
-    hints: Hints
-    fresh: int
-
-
-def succeeded(feed: FeedState, success: Success, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed after an answer. A new body was stored at `now`."""
-    return replace(
-        feed,
-        address=success.address,
-        etag=success.etag,
-        last_modified=success.last_modified,
-        next_check=after_success(now, success.fresh, success.hints, pace, random),
-        checked_at=now,
-        fetched_at=feed.fetched_at if success.sha256 == feed.sha256 else now,
-        status=success.status,
-        errors=0,
-        last_error="",
-        sha256=success.sha256,
-        hints=success.hints,
-    )
-
-
 def after_failed_visit(feed: FeedState, error: FetchError, now: int, pace: Pace, random: float) -> FeedState:
     """The feed after a failure, stopped if it is gone for good."""
     errors = feed.errors + 1
@@ -189,7 +157,8 @@ STATE_FILE = "fetch.sqlite"
 FORMAT = 2
 """The file's format. Rows have digests since 2."""
 
-_COLUMNS = [field.name for field in fields(FeedState)]
+_NAMES = [field.name for field in fields(FeedState)]
+_COLUMNS = ", ".join(_NAMES)
 _SCHEMA = """
 CREATE TABLE feeds (
     url TEXT PRIMARY KEY, source TEXT NOT NULL UNIQUE, title TEXT NOT NULL, folder TEXT NOT NULL,
@@ -248,7 +217,7 @@ class FetchStore:
         """Creates the tables in an empty file. Raises SourceError for a file that is not ours."""
         number = self._rows("PRAGMA user_version")[0][0]
         if number == 0 and self._lock is not None and not self._rows("SELECT 1 FROM sqlite_master"):
-            self._database.execute("PRAGMA journal_mode = WAL")
+            self._rows("PRAGMA journal_mode = WAL")
             self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
             number = FORMAT
         if number not in (1, FORMAT):
@@ -305,20 +274,18 @@ class FetchStore:
 
     def feeds(self) -> list[FeedState]:
         """All feeds in order of addition. Raises SourceError if a row is damaged."""
-        return [self._feed(row) for row in self._sealed(f"{', '.join(_COLUMNS)}", "feeds ORDER BY rowid")]
+        return [_feed(row) for row in self._sealed(_COLUMNS, "feeds ORDER BY rowid")]
 
     def add(self, feeds: Iterable[FeedState]) -> None:
         """Adds unknown feeds. A known feed gets a new title, if there is one, with its folders."""
         with self._transaction():
             for feed in feeds:
-                known = self._sealed(", ".join(_COLUMNS), "feeds WHERE url = ?", feed.url)
+                known = self._sealed(_COLUMNS, "feeds WHERE url = ?", feed.url)
                 if not known:
-                    marks = ", ".join("?" * (len(_COLUMNS) + 1))
-                    columns = ", ".join(_COLUMNS)
-                    row = _row(feed)
-                    self._database.execute(f"INSERT INTO feeds ({columns}, digest) VALUES ({marks})", _with_digest(row))
+                    marks = ", ".join("?" * (len(_NAMES) + 1))
+                    self._rows(f"INSERT INTO feeds ({_COLUMNS}, digest) VALUES ({marks})", *_row(feed))
                 elif feed.title or feed.folder:
-                    before = self._feed(known[0])
+                    before = _feed(known[0])
                     self._write(replace(before, title=feed.title or before.title, folder=feed.folder))
 
     def remove(self, urls: Iterable[str]) -> None:
@@ -340,22 +307,21 @@ class FetchStore:
             self._set_mark(mark)
 
     def _write(self, feed: FeedState) -> None:
-        changes = ", ".join(f"{name} = ?" for name in (*_COLUMNS, "digest"))
-        self._database.execute(f"UPDATE feeds SET {changes} WHERE url = ?", (*_with_digest(_row(feed)), feed.url))
+        changes = ", ".join(f"{name} = ?" for name in (*_NAMES, "digest"))
+        self._rows(f"UPDATE feeds SET {changes} WHERE url = ?", *_row(feed), feed.url)
 
     def _set_mark(self, mark: str) -> None:
-        self._database.execute("DELETE FROM archive")
-        self._database.execute("INSERT INTO archive VALUES (?, ?)", _with_digest((mark,)))
+        self._rows("DELETE FROM archive")
+        self._rows("INSERT INTO archive VALUES (?, ?)", mark, _digest((mark,)))
 
     def host(self, host: str) -> HostState:
         rows = self._sealed("host, asked_at, paused_until, robots, robots_at", "hosts WHERE host = ?", host)
         return HostState(*rows[0]) if rows else HostState(host)
 
     def save_host(self, host: HostState) -> None:
+        row = astuple(host)
         with self._told():
-            self._database.execute(
-                "INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?, ?)", _with_digest(astuple(host))
-            )
+            self._rows("INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?, ?)", *row, _digest(row))
 
     def _rows(self, sql: str, *values: object) -> list[Any]:
         return self._database.execute(sql, values).fetchall()
@@ -367,12 +333,6 @@ class FetchStore:
             if digest is not None and digest != _digest(row):
                 raise self._damaged(f"a row of {where.split()[0]} is not what was written")
         return [tuple(row) for *row, _ in rows]
-
-    def _feed(self, row: tuple[Any, ...]) -> FeedState:
-        values = dict(zip(_COLUMNS, row, strict=True))
-        values["stopped"] = bool(values["stopped"])
-        values["hints"] = Hints.from_json(values["hints"])
-        return FeedState(**values)
 
 
 def _locked(path: Path) -> BinaryIO:
@@ -389,11 +349,14 @@ def _locked(path: Path) -> BinaryIO:
 
 
 def _row(feed: FeedState) -> tuple[object, ...]:
-    return tuple(feed.hints.to_json() if name == "hints" else getattr(feed, name) for name in _COLUMNS)
-
-
-def _with_digest(row: tuple[object, ...]) -> tuple[object, ...]:
+    """The columns of a feed and their digest."""
+    row = [feed.hints.to_json() if name == "hints" else getattr(feed, name) for name in _NAMES]
     return (*row, _digest(row))
+
+
+def _feed(row: tuple[Any, ...]) -> FeedState:
+    *values, hints, stopped = row
+    return FeedState(*values, Hints.from_json(hints), bool(stopped))
 
 
 def _digest(row: Iterable[object]) -> int:
@@ -487,7 +450,7 @@ class ChangesOf:
         now, and the addresses of removed ones. Raises SourceError."""
         changed: dict[str, FeedState] = {}
         removed: set[str] = set()
-        for path in self._paths():
+        for path in sorted(self._directory.glob("[!.]*.json")):
             if (change := _read(path)) is not None:
                 if not change.urls.isdisjoint(busy):
                     break
@@ -496,13 +459,6 @@ class ChangesOf:
                 changed = {url: feed for url, feed in (changed | made).items() if url not in removed}
             path.unlink(missing_ok=True)
         return list(changed.values()), removed
-
-    def _paths(self) -> Iterable[Path]:
-        try:
-            names = sorted(entry.name for entry in os.scandir(self._directory) if entry.name.endswith(".json"))
-        except FileNotFoundError:
-            return []
-        return [self._directory / name for name in names if not name.startswith(".")]
 
 
 def _read(path: Path) -> FeedChange | None:
@@ -543,7 +499,8 @@ class AddressClaims:
         """Claims an address during the feed's visit. Raises FetchedAlready if another feed has it."""
         holder = self._claimed.get(address, feed.url)
         if holder == feed.url:
-            fit = (url for url in self._at.get(address, ()) if self._is_well(url))
+            there = map(self._feeds.__getitem__, self._at.get(address, ()))
+            fit = (other.url for other in there if other.errors == 0 and not other.stopped)
             holder = min((feed.url, *fit), key=lambda url: self._rank(url, address))
         if holder != feed.url:
             raise FetchedAlready(holder, address)
@@ -558,9 +515,6 @@ class AddressClaims:
         finally:
             for address in self._claims.pop(feed.url, ()):
                 del self._claimed[address]
-
-    def _is_well(self, url: str) -> bool:
-        return self._feeds[url].errors == 0 and not self._feeds[url].stopped
 
     def _rank(self, url: str, address: str) -> tuple[bool, bool, int]:
         feed = self._feeds[url]
