@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -32,13 +33,11 @@ from feeds.fetch.http import (
     Clock,
     FetchedAlready,
     FetchError,
-    FinalReply,
     Gone,
     HostPaused,
     Reply,
     ReplyLimits,
     Resolve,
-    SystemClock,
     exchange,
     follow_redirects,
     fresh_for,
@@ -219,9 +218,9 @@ class Visitor:
         cancelled visit has either happened or not."""
         try:
             with self.claims.visited(feed), _failures_of_the_feed():
-                answer, seen = await self._ask(feed)
-                found = self._judged(feed, answer, seen)
-            after, outcome = found, self._archived(feed, found, answer.reply)
+                reply, address, seen = await self._ask(feed)
+                after = self._judged(replace(feed, address=address), reply, seen)
+            outcome = self._archived(feed, after, reply)
         except HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
         except FetchedAlready as already:
@@ -234,7 +233,7 @@ class Visitor:
         self.claims.update(after)
         return after, outcome
 
-    async def _ask(self, feed: FeedState) -> tuple[FinalReply, BodySummary | None]:
+    async def _ask(self, feed: FeedState) -> tuple[Reply, str, BodySummary | None]:
         """If a page answers, continues with the feed that it names."""
         sent: dict[str, str] = {}
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
@@ -243,26 +242,23 @@ class Visitor:
         if self.archive.newest(feed.source) in (None, feed.sha256):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
-        answer = await self._followed(feed, address, sent)
-        seen = await _looked_at(answer.reply)
+        reply, address = await self._followed(feed, address, sent)
+        seen = await _looked_at(reply)
         if seen is not None and seen.kind == "page":
             if not seen.feeds:
                 raise FetchError("it is a page, and names no feed", 200)
-            answer = await self._followed(feed, seen.feeds[0], {})
-            seen = await _looked_at(answer.reply)
-        return answer, seen
+            reply, address = await self._followed(feed, seen.feeds[0], {})
+            seen = await _looked_at(reply)
+        return reply, address, seen
 
-    async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> FinalReply:
-        def moved(to: str) -> None:
-            self.claims.claim(feed, to)
-
-        answer = await follow_redirects(lambda url: self._get(url, headers), address, self.settings.limits.hops, moved)
-        reply = answer.reply
+    async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> tuple[Reply, str]:
+        get, claim = partial(self._get, headers=headers), partial(self.claims.claim, feed)
+        reply, address = await follow_redirects(get, address, self.settings.limits.hops, claim)
         if reply.status == 410:
             raise Gone("the server says that it is gone for good (410)", 410)
         if reply.status != 200 and not (reply.status == 304 and headers):
             raise FetchError(f"the server answered {reply.status}", reply.status, self._pause(reply))
-        return answer
+        return reply, address
 
     def _pause(self, reply: Reply) -> int | None:
         if reply.status not in (429, 503):
@@ -277,16 +273,17 @@ class Visitor:
         return await self._exchange(url, headers, delay)
 
     async def _get_robots(self, url: httpx.URL) -> Reply:
-        return (await follow_redirects(self._exchange, str(url), self.settings.limits.hops)).reply
+        reply, _ = await follow_redirects(self._exchange, str(url), self.settings.limits.hops)
+        return reply
 
     async def _exchange(self, url: httpx.URL, headers: Mapping[str, str] = {}, delay: int = 0) -> Reply:
         sent = {"User-Agent": self.settings.agent, **headers}
         async with self.gates.turn(_host(url), delay):
             return await exchange(self.client, url, sent, self.settings.limits)
 
-    def _judged(self, feed: FeedState, answer: FinalReply, seen: BodySummary | None) -> FeedState:
+    def _judged(self, feed: FeedState, reply: Reply, seen: BodySummary | None) -> FeedState:
         """The feed as an answer says. Raises FetchError if the body is not a feed."""
-        reply, now = answer.reply, max(self.clock.now(), feed.fetched_at + 1)
+        now = max(self.clock.now(), feed.fetched_at + 1)
         if seen is None:
             etag, changed, sha256, hints = feed.etag, feed.last_modified, feed.sha256, feed.hints
         elif seen.kind != "feed":
@@ -295,7 +292,6 @@ class Visitor:
             etag, changed, sha256, hints = "", "", seen.sha256, seen.hints
         return replace(
             feed,
-            address=answer.address,
             etag=_validator(reply, "ETag") or etag,
             last_modified=_validator(reply, "Last-Modified") or changed,
             next_check=after_success(now, fresh_for(reply.headers, now), hints, self.settings.pace, self.random()),
@@ -354,7 +350,7 @@ def _host(url: httpx.URL) -> str:
 class World:
     """Replaceable dependencies of fetching: the clock, random numbers, the resolver."""
 
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     random: Callable[[], float] = field(default_factory=lambda: Random().random)
     resolve: Resolve = resolve_host
 

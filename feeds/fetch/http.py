@@ -18,8 +18,8 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Any, Protocol
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 from urllib.parse import urljoin
 
 import brotli
@@ -38,8 +38,8 @@ from feeds.files import BodyKind, kind_of_body
 from feeds.items import WRITE_ENCODED, is_url, one_line, redact_userinfo
 from feeds.xml_feed import undated_entries
 
-_NOT_PUBLIC_4 = [
-    IPv4Network(network)
+_NOT_PUBLIC = [
+    ip_network(network)
     for network in (
         "0.0.0.0/8",  # this network
         "10.0.0.0/8",  # private
@@ -57,20 +57,14 @@ _NOT_PUBLIC_4 = [
         "203.0.113.0/24",  # documentation
         "224.0.0.0/4",  # multicast
         "240.0.0.0/4",  # reserved, and broadcast
-    )
-]
-
-_UNICAST_6 = IPv6Network("2000::/3")
-"""All global unicast addresses of IANA; all others are special."""
-
-_NOT_PUBLIC_6 = [
-    IPv6Network(network)
-    for network in (
         "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
         "2001:db8::/32",  # documentation
         "3fff::/20",  # documentation
     )
 ]
+
+_UNICAST_6 = IPv6Network("2000::/3")
+"""All global unicast addresses of IANA; all others are special."""
 
 _SIX_TO_FOUR, _NAT64 = IPv6Network("2002::/16"), IPv6Network("64:ff9b::/96")
 
@@ -86,18 +80,12 @@ def is_public(address: str) -> bool:
         ip = ip_address(address)
     except ValueError:
         return False
-    if isinstance(ip, IPv4Address):
-        return _is_public_4(ip)
-    if ip.scope_id is not None:
-        return False
-    inner = _inner(ip)
-    if inner is not None:
-        return _is_public_4(inner)
-    return ip in _UNICAST_6 and not any(ip in network for network in _NOT_PUBLIC_6)
-
-
-def _is_public_4(ip: IPv4Address) -> bool:
-    return not any(ip in network for network in _NOT_PUBLIC_4)
+    if isinstance(ip, IPv6Address):
+        inner = _inner(ip)
+        if ip.scope_id is not None or (inner is None and ip not in _UNICAST_6):
+            return False
+        ip = inner or ip
+    return not any(ip in network for network in _NOT_PUBLIC)
 
 
 def _inner(ip: IPv6Address) -> IPv4Address | None:
@@ -113,21 +101,14 @@ SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 
 
-class Clock(Protocol):
+class Clock:
     """The time in microseconds of UTC, and waiting."""
 
-    def now(self) -> int: ...
-
-    async def sleep_until(self, moment: int) -> None:
-        """Returns at or after the moment, at once if it has passed."""
-        ...
-
-
-class SystemClock:
     def now(self) -> int:
         return now_us()
 
     async def sleep_until(self, moment: int) -> None:
+        """Returns at or after the moment, at once if it has passed."""
         while (left := moment - self.now()) > 0:
             # In steps, because a machine that was asleep, or whose clock was set, does not count that time.
             await asyncio.sleep(min(left / SECOND, 60))
@@ -375,9 +356,9 @@ async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[s
     except TimeoutError:
         raise FetchError(f"no whole answer within {limits.total:g} s") from None
     except (httpcore.ConnectTimeout, httpcore.ReadTimeout, httpcore.WriteTimeout) as error:
-        raise FetchError(_cause(error, "the server is silent")) from None
+        raise FetchError(one_line(str(error)) or "the server is silent") from None
     except _TROUBLE as error:
-        raise FetchError(_cause(error, type(error).__name__)) from None
+        raise FetchError(one_line(str(error)) or type(error).__name__) from None
 
 
 async def _read(answer: httpx.Response, limit: int) -> bytes:
@@ -401,20 +382,8 @@ async def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
     return body
 
 
-def _cause(error: Exception, otherwise: str) -> str:
-    return one_line(str(error)) or otherwise
-
-
 PERMANENT = frozenset({301, 308})
 REDIRECTS = frozenset({302, 303, 307}) | PERMANENT
-
-
-@dataclass(frozen=True, slots=True)
-class FinalReply:
-    """The last answer, and the address to which the leading permanent redirects lead."""
-
-    reply: Reply
-    address: str
 
 
 async def follow_redirects(
@@ -422,9 +391,10 @@ async def follow_redirects(
     address: str,
     hops: int,
     moved: Callable[[str], None] = lambda address: None,
-) -> FinalReply:
-    """Fetches an address and follows its redirects. Raises FetchError for more than `hops` of them, and for a cycle.
-    `moved` is called with the address, and with each that only permanent redirects lead to, before it is fetched."""
+) -> tuple[Reply, str]:
+    """Fetches an address and follows its redirects. Returns the last answer, and the address to which the leading
+    permanent redirects lead. Raises FetchError for more than `hops` of them, and for a cycle. `moved` is called with
+    the address, and with each that only permanent redirects lead to, before it is fetched."""
     url = web_address(address)
     lasting, for_ever = address, True
     met = {url}
@@ -449,7 +419,7 @@ async def follow_redirects(
             raise FetchError(f"more than {hops} redirects", reply.status)
         if for_ever:
             moved(lasting)
-    return FinalReply(reply, lasting)
+    return reply, lasting
 
 
 _SYNDICATION = "{http://purl.org/rss/1.0/modules/syndication/}"
@@ -492,15 +462,12 @@ def body_hints(data: bytes) -> Hints:
     period = _PERIODS.get(texts.get(f"{_SYNDICATION}updatePeriod", "").lower(), 0)
     frequency = max(1, _number(texts.get(f"{_SYNDICATION}updateFrequency", ""), 1))
     # 24 is how some write midnight.
-    hours = {_number(hour.text or "", -1) % 24 for hour in channel.iterfind("skipHours/hour") if _is_hour(hour.text)}
+    hours = (_number(hour.text or "", -1) for hour in channel.iterfind("skipHours/hour"))
+    skipped = frozenset(hour % 24 for hour in hours if 0 <= hour <= 24)
     named = {(day.text or "").strip().lower() for day in channel.iterfind("skipDays/day")}
     days = {number for number, name in enumerate(_DAYS) if name in named}
     interval = min(max(ttl, period // frequency), _LONGEST)
-    return Hints(interval, frozenset(hours), frozenset(days), undated_entries(root))
-
-
-def _is_hour(text: str | None) -> bool:
-    return 0 <= _number(text or "", -1) <= 24
+    return Hints(interval, skipped, frozenset(days), undated_entries(root))
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -136,8 +137,12 @@ def feed_of_address(address: str) -> FeedState:
     return FeedState(url, source_name(url))
 
 
+_FEED_SCHEME = re.compile(r"\Afeed:(//)?", re.IGNORECASE)
+
+
 def _address(text: str) -> str:
-    return str(web_address(_without_feed_scheme(text)))
+    """The normalised address, also of `feed://host` or `feed:https://host`, as some pages write it."""
+    return str(web_address(_FEED_SCHEME.sub(lambda found: "http://" if found[1] else "", text)))
 
 
 def _listed(name: str) -> list[ListedFeed]:
@@ -168,10 +173,3 @@ def _parsed(data: bytes, shown: str) -> list[ListedFeed]:
         raise SourceError(shown, str(error), _HINT) from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, 1))
     return [ListedFeed(line, line=number) for number, line in stripped if line and not line.startswith("#")]
-
-
-def _without_feed_scheme(url: str) -> str:
-    """The http(s) address of `feed://host` or `feed:https://host`, as some pages write it."""
-    if url.lower().startswith("feed://"):
-        return f"http://{url[7:]}"
-    return url[5:] if url.lower().startswith("feed:") else url

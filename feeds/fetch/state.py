@@ -356,7 +356,7 @@ def _row(feed: FeedState) -> tuple[object, ...]:
 
 def _feed(row: tuple[Any, ...]) -> FeedState:
     *values, hints, stopped = row
-    return FeedState(*values, Hints.from_json(hints), bool(stopped))
+    return FeedState(*(*values, Hints.from_json(hints), bool(stopped)))
 
 
 def _digest(row: Iterable[object]) -> int:

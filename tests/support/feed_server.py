@@ -12,7 +12,7 @@ from ssl import SSLContext
 
 from feeds.fetch.archive import Archive, DropArchive
 from feeds.fetch.fetcher import Courtesy, FetchReport, Settings, World, fetch_feeds
-from feeds.fetch.http import SECOND, ReplyLimits
+from feeds.fetch.http import SECOND, Clock, ReplyLimits
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 
 START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday
@@ -126,7 +126,7 @@ def running_server(tls: SSLContext | None = None) -> Iterator[FeedServer]:
             thread.join()
 
 
-class Hours:
+class Hours(Clock):
     """A clock that jumps to whatever time is waited for."""
 
     def __init__(self, start: int = START) -> None:

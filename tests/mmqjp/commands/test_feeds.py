@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from feeds.fetch.http import SystemClock
+from feeds.fetch.http import Clock
 from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore
 from feeds.items import LONGEST_TITLE
 from mmqjp.engine import Session
@@ -71,9 +71,9 @@ def test_watching_goes_on_until_a_signal_and_ends_in_peace(server, fetch, monkey
             os.kill(os.getpid(), number)
             await asyncio.Event().wait()
 
-    start = SystemClock().now()
-    monkeypatch.setattr(SystemClock, "now", lambda self: start + passed)
-    monkeypatch.setattr(SystemClock, "sleep_until", sleep_until)
+    start = Clock().now()
+    monkeypatch.setattr(Clock, "now", lambda self: start + passed)
+    monkeypatch.setattr(Clock, "sleep_until", sleep_until)
     result = fetch(server.url("/a"), "--watch")
     assert result.exit_code == 0
     assert result.stderr == "mmqjp: 1 feed, 3 visits: 1 new, 2 unchanged, 0 failed, 0 stopped, 0 put off\n"
