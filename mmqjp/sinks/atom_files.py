@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
@@ -38,9 +39,7 @@ class AtomSink(Sink):
 
     shows_items = True
 
-    def __init__(
-        self, name: str, options: AtomOptions, position: Position, warn: Warn = lambda text: None, now: Now = now_us
-    ) -> None:
+    def __init__(self, name: str, options: AtomOptions, position: Position, warn: Warn, now: Now = now_us) -> None:
         address = options.url + FEED
         id = uuid5(NAMESPACE_URL, f"mmqjp:{address}").urn
         self._feed = AtomFeed(id, options.title or f"mmqjp: {name}", address, now())
@@ -63,11 +62,11 @@ class AtomSink(Sink):
         self._archives = {int(one[1]) for one in found if one is not None}
         if path.exists():
             self._entries = self._read(path)
-            return False
-        if self._entries is not None:
-            self._warn(f"{path} was removed: it is written again")
-        self._entries = self._entries or {}
-        self._write_feed(self._entries)
+        else:
+            if self._entries is not None:
+                self._warn(f"{path} was removed: it is written again")
+            self._entries = self._entries or {}
+            self._write_feed(self._entries)
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:
@@ -86,7 +85,8 @@ class AtomSink(Sink):
             if seq not in entries and archive_of(seq) in self._archives:  # by a process that was killed then
                 entries |= self._read(self._options.path / _archive_name(archive_of(seq)))
             if seq not in entries:
-                entries[seq] = _noted(seq, entry_of(match, self._now()))
+                entry = entry_of(match, self._now())
+                entries[seq] = replace(entry, xml=f"<!-- {seq} {entry.committed_at} -->{entry.xml}")
         begin = unarchived_from(max([last, *entries]))
         for archive in sorted({archive_of(seq) for seq in entries if seq < begin} - self._archives):
             self._write_archive(archive, {seq: one for seq, one in entries.items() if archive_of(seq) == archive})
@@ -127,10 +127,6 @@ class AtomSink(Sink):
             raise FileExistsError(f"{cause}: choose another directory, or move its files away")
         found = (_ENTRY.fullmatch(line) for line in text.split("\n"))
         return {int(one[1]): AtomEntry(int(one[2]), one[0]) for one in found if one is not None}
-
-
-def _noted(seq: int, entry: AtomEntry) -> AtomEntry:
-    return AtomEntry(entry.committed_at, f"<!-- {seq} {entry.committed_at} -->{entry.xml}")
 
 
 def _newest_first(entries: Mapping[int, AtomEntry]) -> list[AtomEntry]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.files import sync_directory, whole_file
-from mmqjp.answers.fan_out import OutputLines, lines_of
+from mmqjp.answers.fan_out import lines_of
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.process import json_line, standard_output
@@ -94,81 +94,87 @@ CHUNK = 1 << 20
 """Bytes per write."""
 
 
-class _AcknowledgingSink(Sink):
-    def __init__(self, position: Position) -> None:
-        self._acked = self._greatest = position.acked
+class _LineSink(Sink):
+    """Lines in a file; None: standard output."""
 
-    def _passing(self, outputs: Iterable[Output]) -> Iterator[OutputLines]:
-        self._greatest = self._acked
-        for lines in lines_of(outputs):
-            self._greatest = max(self._greatest, lines.greatest)
-            yield lines
+    def __init__(self, path: Path | None, position: Position) -> None:
+        self._path, self._acked = path, position.acked
+        self._checkpoint = FileCheckpoint.from_details(position.details)
 
-    def _acknowledge(self) -> None:
-        self._acked = self._greatest
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Raises OSError, also if the reader of a pipe has gone."""
+        count, greatest = 0, self._acked
+
+        def texts() -> Iterator[bytes]:
+            nonlocal count, greatest
+            for lines in lines_of(outputs):
+                count, greatest = count + lines.count, max(greatest, lines.greatest)
+                yield lines.text
+
+        try:
+            self._write(texts())
+        except OSError as error:
+            error.filename = error.filename or str(self._path or "standard output")
+            raise
+        self._acked = greatest
+        return count
+
+    def _write(self, texts: Iterable[bytes]) -> None:
+        raise NotImplementedError
 
     def position(self) -> Position:
         return Position(self._acked)
 
 
-class Pipe(_AcknowledgingSink):
+class Pipe(_LineSink):
     """Standard output, or a path that is no regular file. After a crash, lines may be written twice."""
 
     def __init__(self, path: Path | None, position: Position) -> None:
-        super().__init__(position)
-        self._path, self._former = path, FileCheckpoint.from_details(position.details)
+        super().__init__(path, position)
         self._file: BinaryIO = standard_output() if path is None else path.open("wb")
 
     def prepare(self, pending: Pending) -> bool:
         """Truncates the file previously written to, if any."""
-        before, self._former = self._former, None
+        before, self._checkpoint = self._checkpoint, None
         if before is not None:
             before.cut_back(pending)
         return before is not None
 
-    def write(self, outputs: Iterable[Output]) -> int:
-        """Writes and flushes lines. Raises OSError, also if the reader has gone."""
-        try:
-            count = _write(self._passing(outputs), self._file)
-            self._file.flush()
-        except OSError as error:
-            error.filename = error.filename or str(self._path or "standard output")
-            raise
-        self._acknowledge()
-        return count
+    def _write(self, texts: Iterable[bytes]) -> None:
+        self._file.writelines(texts)
+        self._file.flush()
 
     def close(self) -> None:
         if self._path is not None:
             self._file.close()
 
 
-class WholeFile(_AcknowledgingSink):
+class WholeFile(_LineSink):
     """A file that appears, or replaces another, once all lines of a `write` are there."""
 
+    _path: Path
+
     def __init__(self, path: Path) -> None:
-        super().__init__(Position())
-        self._path = path
+        super().__init__(path, Position())
 
-    def write(self, outputs: Iterable[Output]) -> int:
-        """Raises OSError."""
+    def _write(self, texts: Iterable[bytes]) -> None:
         with whole_file(self._path) as file:
-            count = _write(self._passing(outputs), file)
-        self._acknowledge()
-        return count
+            file.writelines(texts)
 
 
-class GrowingFile(_AcknowledgingSink):
+class GrowingFile(_LineSink):
     """A file that output lines are appended to.
 
     Lines past the stored position come from a process that was killed before it stored its position: they are cut off
     and written again. Lines of others stay. If the file is moved, removed, truncated or replaced, lines go to the file
-    that then has its name.
+    that then has its name. A `write` appends and syncs all lines or none.
     """
 
+    _path: Path
+
     def __init__(self, path: Path, position: Position, warn: Warn = lambda text: None) -> None:
-        super().__init__(position)
-        self._path, self._warn = path, warn
-        self._checkpoint = FileCheckpoint.from_details(position.details)
+        super().__init__(path, position)
+        self._warn = warn
         self._handle, self._end = -1, 0
         self._break = b""
 
@@ -220,33 +226,21 @@ class GrowingFile(_AcknowledgingSink):
         elif stays:
             self._warn(f"{path} has {status.st_size - before.bytes:,} bytes from others: appending to it")
 
-    def write(self, outputs: Iterable[Output]) -> int:
-        """Appends lines and syncs them to disk, all or none. Raises OSError."""
+    def _write(self, texts: Iterable[bytes]) -> None:
         checkpoint = self._checkpoint
         assert checkpoint is not None, "prepare comes first"
-        self._end = checkpoint.bytes
+        self._end, chunk = checkpoint.bytes, bytearray(self._break)
         try:
-            count = self._append(self._passing(outputs))
-        except BaseException as error:
-            self._truncate(checkpoint.bytes)
-            if isinstance(error, OSError) and error.filename is None:
-                error.filename = str(self._path)
-            raise
-        self._acknowledge()
-        self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
-        return count
-
-    def _append(self, given: Iterable[OutputLines]) -> int:
-        count, chunk = 0, bytearray(self._break)
-        for lines in given:
-            chunk += lines.text
-            count += lines.count
-            if len(chunk) >= CHUNK:
-                self._put(chunk)
-        if count:
+            for text in texts:
+                chunk += text
+                if len(chunk) >= CHUNK:
+                    self._put(chunk)
             self._put(chunk)
             os.fsync(self._handle)
-        return count
+        except BaseException:
+            self._truncate(checkpoint.bytes)
+            raise
+        self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
 
     def _put(self, chunk: bytearray) -> None:
         while chunk:
@@ -283,14 +277,6 @@ def refuse_missing_directory(path: Path) -> None:
     """Raises FileNotFoundError if the directory of a file is missing, before any work is done."""
     if not path.resolve().parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-
-
-def _write(given: Iterable[OutputLines], file: BinaryIO) -> int:
-    count = 0
-    for lines in given:
-        file.write(lines.text)
-        count += lines.count
-    return count
 
 
 class Nowhere(Sink):

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from uuid import uuid4
@@ -24,18 +24,10 @@ from mmqjp.answers.output import Output, json_nodes
 from mmqjp.sinks.definition import ParquetOptions
 from mmqjp.sinks.sink import Pending, Sink, Warn
 
+_TEXT, _TIME, _TEXTS = pa.string(), pa.timestamp("us", "UTC"), pa.list_(pa.string())
 SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string()),
-        pa.field("seq", pa.int64()),
-        pa.field("query", pa.string()),
-        pa.field("t0", pa.timestamp("us", "UTC")),
-        pa.field("t1", pa.timestamp("us", "UTC")),
-        pa.field("documents", pa.list_(pa.string())),
-        pa.field("streams", pa.list_(pa.string())),
-        pa.field("nodes", pa.string()),
-        pa.field("xml", pa.string()),
-    ]
+    {"id": _TEXT, "seq": pa.int64(), "query": _TEXT, "t0": _TIME, "t1": _TIME}
+    | {"documents": _TEXTS, "streams": _TEXTS, "nodes": _TEXT, "xml": _TEXT}
 )
 """The columns of an output line, with times as timestamps and `nodes` as JSON."""
 
@@ -72,7 +64,8 @@ class ParquetFile:
 
     def _write_group(self) -> None:
         waiting, self._waiting, self._characters = self._waiting, [], 0
-        self._writer.write_table(_table(waiting))
+        columns = {name: [getattr(output, name) for output in waiting] for name in SCHEMA.names}
+        self._writer.write_table(pa.table(columns | {"nodes": list(map(json_nodes, columns["nodes"]))}, schema=SCHEMA))
 
     def add_rows(self, rows: pa.RecordBatch) -> None:
         """Adds rows of another file. Raises OSError."""
@@ -138,21 +131,6 @@ def owner_of(path: Path) -> str | None:
     return None if owner is None else owner.decode("utf-8", "replace")
 
 
-def _table(outputs: Sequence[Output]) -> pa.Table:
-    columns = {
-        "id": [output.id for output in outputs],
-        "seq": [output.seq for output in outputs],
-        "query": [output.query for output in outputs],
-        "t0": [output.t0 for output in outputs],
-        "t1": [output.t1 for output in outputs],
-        "documents": [list(output.documents) for output in outputs],
-        "streams": [list(output.streams) for output in outputs],
-        "nodes": [json_nodes(output.nodes) for output in outputs],
-        "xml": [output.xml for output in outputs],
-    }
-    return pa.table(columns, schema=SCHEMA)
-
-
 _NAME = re.compile(r"(\d{12,})-(\d{12,})\.parquet")
 
 
@@ -164,11 +142,6 @@ class _Place:
     owner: str
     opened: int | None = None
 
-    @staticmethod
-    def of(position: Position) -> _Place | None:
-        noted = position.details
-        return _Place(noted["directory"], noted["owner"], noted.get("opened")) if "owner" in noted else None
-
 
 class ParquetSink(Sink):
     """A directory of complete files, named by the range of their outputs' numbers.
@@ -177,14 +150,11 @@ class ParquetSink(Sink):
     exit are written again, as are those in files past the position, which are removed first.
     """
 
-    def __init__(
-        self, options: ParquetOptions, position: Position, warn: Warn = lambda text: None, now: Now = now_us
-    ) -> None:
+    def __init__(self, options: ParquetOptions, position: Position, warn: Warn, now: Now = now_us) -> None:
         self._options, self._warn, self._now = options, warn, now
-        self._acked = position.acked
-        self._place = _Place.of(position)
+        self._acked = self._reached = position.acked
+        self._place = _Place(**position.details) if "owner" in position.details else None
         self._file: ParquetFile | None = None
-        self._reached = position.acked
         self._swept = False
 
     def prepare(self, pending: Pending) -> bool:
@@ -216,7 +186,10 @@ class ParquetSink(Sink):
             count, last = count + len(some), some[-1].seq
         file, closes_at = self._file, self.closes_at
         if file is not None and (file.rows >= self._options.rows or (closes_at or 0) <= self._now()):
-            self._close_file(file)
+            with self._giving_up():
+                file.finish()
+            assert self._place is not None
+            self._acked, self._file, self._place = file.last, None, replace(self._place, opened=None)
         self._reached = last
         return count
 
@@ -228,17 +201,11 @@ class ParquetSink(Sink):
 
     def position(self) -> Position:
         """Returns the position after the last closed file."""
-        place = self._place
-        if place is None:
-            return Position(self._acked)
-        return Position(self._acked, {"directory": place.directory, "owner": place.owner, "opened": place.opened})
+        return Position(self._acked, {} if self._place is None else asdict(self._place))
 
     def close(self) -> None:
         """Drops the open file, which is written again from the position on."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.abandon()
-            self._file = None
+        self._give_up()
 
     # ------------------------------------------------------------ the file that is open
 
@@ -247,31 +214,26 @@ class ParquetSink(Sink):
         assert place is not None, "prepare comes first"
         if not outputs:
             return
-        try:
+        with self._giving_up():
             if self._file is None:
                 self._file = ParquetFile(Path(place.directory) / f".{place.owner}.draft", place.owner)
             self._file.add(outputs)
-        except BaseException:
-            self._give_up()
-            raise
         if place.opened is None:
-            self._place = _Place(place.directory, place.owner, self._now())
+            self._place = replace(place, opened=self._now())
 
-    def _close_file(self, file: ParquetFile) -> None:
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Drops the open file if the block fails."""
         try:
-            file.finish()
+            yield
         except BaseException:
             self._give_up()
             raise
-        assert self._place is not None
-        self._acked, self._file = file.last, None
-        self._place = _Place(self._place.directory, self._place.owner)
 
     def _give_up(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):
-                file.abandon()
+            file.abandon()
 
     # ------------------------------------------------------------ what is there already
 

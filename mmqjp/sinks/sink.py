@@ -23,7 +23,7 @@ class Message:
 
     Covers the wanted outputs numbered `first` to `last`: `matches` has the first of them, `more` counts the others.
     `committed_at` is the first one's commit time in microseconds. The id is made of the output's id if there is one
-    output, else it is a digest of all ids covered.
+    output, else it is a digest of all ids covered. A test of the receiver has no matches.
     """
 
     id: str
@@ -33,11 +33,6 @@ class Message:
     matches: tuple[ShownMatch, ...]
     more: int
     committed_at: int
-
-    @property
-    def is_test(self) -> bool:
-        """Whether it is a test of the receiver, without outputs or position."""
-        return not self.matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,6 @@ def refused(reason: str) -> DeliveryResult:
 
 
 def down(reason: str, retry_after: int | None = None) -> DeliveryResult:
-    """`retry_after` is in microseconds."""
     return DeliveryResult("down", reason, retry_after)
 
 
@@ -204,7 +198,7 @@ def payload(message: Message) -> bytes:
     size = 200
     outputs = []
     for match in message.matches:
-        shown = _output(match)
+        shown: dict[str, Any] = match.output.to_dict() | {"items": list(map(_item, match.items))}
         size += len(json_line(shown)) + 1
         if size > MOST_BYTES and "xml" in shown:
             xml = shown.pop("xml").encode()
@@ -219,10 +213,6 @@ def payload(message: Message) -> bytes:
         "outputs": outputs,
     }
     return json_line(found)
-
-
-def _output(match: ShownMatch) -> dict[str, Any]:
-    return match.output.to_dict() | {"items": [_item(item) for item in match.items]}
 
 
 def _item(item: ShownItem) -> dict[str, Any]:

@@ -350,6 +350,6 @@ def _message_text(message: Message) -> bytes:
             lines.append(" ".join(filter(None, (item.title, f"({of})" if of else "", item.link))))
     if message.more:
         lines.append(f"and {message.more:,} more")
-    if message.is_test:
+    if not message.matches:
         lines.append(f"This is a test of the sink {message.sink}.")
     return "\n".join(lines).encode()

@@ -203,7 +203,7 @@ def test_sinks_are_added_changed_and_removed():
 
 
 def test_a_test_message_stands_outside_of_positions():
-    _, _, sinks = with_sink(lambda message: refused("400") if message.is_test else acknowledged())
+    _, _, sinks = with_sink(lambda message: refused("400") if not message.matches else acknowledged())
     sinks.test("s")
     assert sinks.tested("s") is None
     turns(sinks)

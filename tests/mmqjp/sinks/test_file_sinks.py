@@ -192,7 +192,7 @@ def test_a_live_sink_of_files_lies_in_the_directory_of_all(tmp_path, kind, more,
 
 SEAMS: dict[type[SinkStore], list[Point]] = {
     Lines: [
-        *((GrowingFile, name) for name in ("prepare", "write", "_append", "_put")),
+        *((GrowingFile, name) for name in ("prepare", "write", "_write", "_put")),
         (files, "_cut_back"),
         (os, "write"),
         (os, "fsync"),
@@ -340,7 +340,7 @@ def test_a_feed_that_others_remove_is_written_again_and_another_is_not_overwritt
 
 def test_without_items_entries_have_the_ids_of_documents(feed):
     feed.commit(1)
-    sink = AtomSink("news", AtomOptions(feed.path, URL), Position(), now=lambda: TIME)
+    sink = AtomSink("news", AtomOptions(feed.path, URL), Position(), print, lambda: TIME)
     sink.prepare(feed.pending)
     assert sink.write(feed.outputs) == 1
     (entry,) = feed.root().iter(f"{ATOM}entry")
