@@ -14,6 +14,7 @@ import click
 from common.dates import iso_utc
 from common.errors import MmqjpError
 from feeds.documents import now_us
+from mmqjp.answers.outbox import Position
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
 from mmqjp.commands.console import console, text_table
@@ -23,9 +24,9 @@ from mmqjp.commands.sinks import tables_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
 from mmqjp.sinks.definition import read_start
-from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.kinds import open_destination
 from mmqjp.sinks.secrets import Secrets, make_secret
-from mmqjp.sinks.sink import DeliveryResult, Message
+from mmqjp.sinks.sink import DeliveryResult, Message, Receiver
 from mmqjp.state.choice import is_held
 
 _Row = Mapping[str, Any]
@@ -318,7 +319,8 @@ def _tested_here(state: Path, wait: float, name: str) -> str:
     secrets = Secrets(tables.secrets, state)
 
     async def send() -> DeliveryResult:
-        receiver = Kinds(secrets).receiver(definition)
+        receiver = open_destination(secrets, definition, Position(), lambda text: None)
+        assert isinstance(receiver, Receiver), "it is a push sink"
         try:
             now = now_us()
             async with asyncio.timeout(wait):

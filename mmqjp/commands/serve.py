@@ -58,7 +58,7 @@ from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkTables
 from mmqjp.sinks.deliverer import OUTPUT_SINK, Deliverer
 from mmqjp.sinks.files import Nowhere, open_sink
-from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.kinds import open_destination
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
@@ -364,7 +364,9 @@ class _Running:
         deliverer = Deliverer()
         self.around.callback(deliverer.close, 0.0)
         read, log = partial(read_live, state), self.metrics
-        self.sinks = SinkManager(self.opened, tables.sinks.values(), Kinds(secrets), deliverer, log, read)
+        self.sinks = SinkManager(
+            self.opened, tables.sinks.values(), partial(open_destination, secrets), deliverer, log, read
+        )
         commands = SinkCommands(self.opened, self.sinks, secrets, state, self.read_tables)
         return self.sinks, lambda engine, command: commands.run(command)
 

@@ -31,7 +31,7 @@ from mmqjp.service.sql_question import RUN_BESIDE, answer_question, question_of
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, read_sink, read_start, refuse_same_path
 from mmqjp.sinks.deliverer import Deliverer
-from mmqjp.sinks.kinds import Kinds, shown_target
+from mmqjp.sinks.kinds import open_destination, shown_target
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.positions import SinkOfFile, SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets
@@ -497,7 +497,7 @@ def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Sess
     secrets = Secrets(tables.secrets, state)
     read, deliverer = partial(read_live, state), Deliverer()
     manager = SinkManager(
-        engine, tables.sinks.values(), Kinds(secrets), deliverer, NullLog(), read,
+        engine, tables.sinks.values(), partial(open_destination, secrets), deliverer, NullLog(), read,
         read_only=command.do in SINK_LOOKUPS,
     )  # fmt: skip
     try:

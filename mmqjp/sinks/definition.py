@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from fnmatch import translate
@@ -95,7 +96,7 @@ Options = WebhookOptions | MailOptions | CommandOptions | JsonlOptions | Parquet
 
 def named_secrets(options: Options) -> tuple[SecretName, ...]:
     values = [getattr(options, one.name) for one in fields(options)]
-    each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    each = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
     return tuple(one for one in each if isinstance(one, SecretName))
 
 
@@ -105,7 +106,8 @@ def path_of(options: Options) -> Path | None:
 
 
 def _webhook(keys: OptionTable, base: Path) -> WebhookOptions:
-    keys.only_in_file("allow_private")
+    if keys.has("allow_private") and keys.live:
+        raise keys.bad("allow_private", "only a sink of the configuration file may have this key")
     url = keys.text_or_secret("url")
     if isinstance(url, str):
         check_web_address(url, keys, "url")
@@ -119,20 +121,14 @@ def check_deliverable(found: SinkDefinition) -> None:
 
     if isinstance(found.options, WebhookOptions) and isinstance(found.options.url, str):
         host = (urlsplit(found.options.url).hostname or "").rstrip(".")
-        is_inside = host == "localhost" or host.endswith(".localhost") or (_is_ip(host) and not is_public(host))
+        is_inside = host == "localhost" or host.endswith(".localhost")
+        with suppress(ValueError):
+            is_inside |= not is_public(str(ip_address(host)))
         if is_inside and not found.options.allow_private:
             raise BadSink(
                 f"the sink {found.name}: url: {host} is not a public address, and only a sink in the configuration "
                 "file may deliver to it, with allow_private = true"
             )
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def check_web_address(url: str, keys: OptionTable, key: str = "url") -> None:
@@ -175,11 +171,8 @@ def _mail(keys: OptionTable, base: Path) -> MailOptions:
         if not _MAIL_ADDRESS.fullmatch(address):
             raise keys.bad(key, "write addresses like ann@example.org")
     at, zone, every = _times(keys)
-    ca = Path(keys.text("ca")) if keys.has("ca") else None
-    return MailOptions(
-        parts.hostname, parts.port or port, tls, sender, to, user, password, at, zone, every,
-        None if ca is None else base / ca,
-    )  # fmt: skip
+    ca = base / keys.text("ca") if keys.has("ca") else None
+    return MailOptions(parts.hostname, parts.port or port, tls, sender, to, user, password, at, zone, every, ca)
 
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
@@ -325,8 +318,15 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
     waits = is_push and kind != "mail"
     backlog = keys.duration("backlog", 7 * DAY, least=DAY // 24, endless=True)
     backlog_outputs = keys.number("backlog_outputs", 100_000 if is_push else 1_000_000, 1_000, 1_000_000_000)
-    if isinstance(options, ParquetOptions):
-        _check_parquet(options, backlog, backlog_outputs, keys)
+    if isinstance(options, ParquetOptions):  # rows waiting in an open file must not count as given up
+        if 2 * options.rows > backlog_outputs:
+            raise keys.bad("rows", f"a file may have at most half of backlog_outputs, which is {backlog_outputs:,}")
+        if backlog is not None and 2 * options.every_us > backlog:
+            raise keys.bad("every", "a file may be open for at most half of backlog")
+    try:
+        start = read_start(keys.word("from", "now"))
+    except BadSink as error:
+        raise keys.bad("from", str(error)) from None
     found = SinkDefinition(
         name,
         kind,
@@ -336,7 +336,7 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
         keys.number("most", 100, 1, 1_000) if is_push else 1_000,
         backlog,
         backlog_outputs,
-        _start(keys),
+        start,
         file,
         dict(table),
     )
@@ -361,21 +361,6 @@ def refuse_same_path(definition: SinkDefinition, others: Iterable[SinkDefinition
     for other in others:
         if path is not None and other.name != definition.name and path_of(other.options) == path:
             raise BadSink(f"the sinks {definition.name} and {other.name} have the same path {path}: change one")
-
-
-def _check_parquet(options: ParquetOptions, backlog: int | None, backlog_outputs: int, keys: OptionTable) -> None:
-    """Rows waiting in an open file must not count as given up."""
-    if 2 * options.rows > backlog_outputs:
-        raise keys.bad("rows", f"a file may have at most half of backlog_outputs, which is {backlog_outputs:,}")
-    if backlog is not None and 2 * options.every_us > backlog:
-        raise keys.bad("every", "a file may be open for at most half of backlog")
-
-
-def _start(keys: OptionTable) -> Start:
-    try:
-        return read_start(keys.word("from", "now"))
-    except BadSink as error:
-        raise keys.bad("from", str(error)) from None
 
 
 def read_start(text: str) -> Start:
@@ -434,13 +419,11 @@ class Tries:
     def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
         """Returns the new count after a failure, the action, and the wait in microseconds. `more`, random in 0 to 1,
         adds up to a tenth as jitter."""
-        if verdict.kind == "gone":
-            return replace(self, down=self.down + 1), "stop", 0
-        waits = REFUSED_WAITS if verdict.kind == "refused" else DOWN_WAITS
-        count = self.refused if verdict.kind == "refused" else self.down
-        tried = replace(self, refused=count + 1) if verdict.kind == "refused" else replace(self, down=count + 1)
-        if count >= len(waits):
-            return tried, "leave out" if verdict.kind == "refused" else "stop", 0
+        is_refused = verdict.kind == "refused"
+        waits, count = (REFUSED_WAITS, self.refused) if is_refused else (DOWN_WAITS, self.down)
+        tried = replace(self, refused=count + 1) if is_refused else replace(self, down=count + 1)
+        if verdict.kind == "gone" or count >= len(waits):
+            return tried, "leave out" if is_refused else "stop", 0
         asked = min(verdict.retry_after or 0, LONGEST_ASKED)
         return tried, "wait", max(waits[count] + int(waits[count] * more / 10), asked)
 

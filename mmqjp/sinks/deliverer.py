@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import itemgetter
 from threading import Event as Flag
@@ -26,7 +27,7 @@ from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import OutputPresenter
 from mmqjp.process import printable_line
-from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.kinds import Opener
 from mmqjp.sinks.positions import BacklogEntry, Course
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, down
 from mmqjp.tables.schema import CommitMetadata
@@ -42,13 +43,13 @@ class _Closed(Exception):
     """The service no longer answers: the job ends."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Question:
-    """A file sink's request for outputs after a number. `answer` is None if there are no more."""
+    """A file sink's request for outputs after a number. The answer is None if the job was dropped."""
 
-    def __init__(self, job: int, after: int) -> None:
-        self.job, self.after = job, after
-        self.answer: list[Output] | None = None
-        self.done = Flag()
+    job: int
+    after: int
+    answer: Future[list[Output] | None] = field(default_factory=Future)
 
 
 class Deliverer:
@@ -84,17 +85,18 @@ class Deliverer:
     def events(self, read: ReadOutputs) -> list[JobEvent]:
         """Returns the events since the last call. `read` answers requests of file sinks."""
         with self._lock:
-            found, self._events = self._events, []
+            events, self._events = self._events, []
             asked, self._questions = self._questions, []
         for question in asked:
+            found = None
             try:
-                question.answer = read(question.job, question.after)
+                found = read(question.job, question.after)
             finally:
-                question.done.set()
-        for event in found:
+                question.answer.set_result(found)
+        for event in events:
             if event.kind == "ended":
                 self._writing.pop(event.job, None)
-        return found
+        return events
 
     def close_receiver(self, receiver: Receiver | Sink) -> None:
         """Closes a receiver or sink whose jobs have ended."""
@@ -114,7 +116,7 @@ class Deliverer:
         with self._lock:
             self._is_closed = True
             for question in self._questions:
-                question.done.set()
+                question.answer.set_result(None)
             self._questions = []
         for done in list(self._writing.values()):
             done.wait(max(until - monotonic(), 0))
@@ -190,20 +192,18 @@ class Deliverer:
             self._tell(JobEvent(job, "ended"))
 
     def _pending(self, job: int, after: int) -> Iterator[Output]:
-        while found := self._asked(_Question(job, after)):
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise _Closed
+                self._questions.append(question := _Question(job, after))
+            self._changed.set()
+            if (found := question.answer.result()) is None:
+                raise _Closed
+            if not found:
+                return
             yield from found
             after = found[-1].seq
-
-    def _asked(self, question: _Question) -> list[Output]:
-        with self._lock:
-            if self._is_closed:
-                raise _Closed
-            self._questions.append(question)
-        self._changed.set()
-        question.done.wait()
-        if question.answer is None:
-            raise _Closed
-        return question.answer
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -393,7 +393,7 @@ class SinkScheduler:
     """The courses of all sinks, by name, and their jobs."""
 
     def __init__(
-        self, engine: Session, opener: Kinds, jobs: Deliverer, tell: Tell, now: Now, random: Callable[[], float]
+        self, engine: Session, opener: Opener, jobs: Deliverer, tell: Tell, now: Now, random: Callable[[], float]
     ):
         self.courses: dict[str, Course] = {}
         self._engine, self._opener, self._jobs, self._tell = engine, opener, jobs, tell
@@ -498,9 +498,8 @@ class SinkScheduler:
 
     def _is_due(self, course: Course, now: int) -> bool:
         sink = self._open.get(course.definition.name)
-        if course.job is not None or course.state != "running" or not isinstance(sink, Sink):
-            return False
-        return sink.closes_at is not None and sink.closes_at <= now
+        closes_at = sink.closes_at if isinstance(sink, Sink) else None
+        return closes_at is not None and closes_at <= now and course.job is None and course.state == "running"
 
     def take_in(self) -> None:
         now = self._now()
@@ -509,14 +508,9 @@ class SinkScheduler:
 
     def is_idle(self) -> bool:
         """Whether no job runs and none can until time passes or an output arrives."""
-        return (
-            not self._running
-            and not self._closing
-            and not any(
-                course.is_urgent or (course.backlog.has_room() and course.state == "running")
-                for course in self.courses.values()
-            )
-        )
+        if self._running or self._closing or any(course.is_urgent for course in self.courses.values()):
+            return False
+        return not any(one.backlog.has_room() and one.state == "running" for one in self.courses.values())
 
     def _refill(self, now: int) -> None:
         some = [course for course in self.courses.values() if course.backlog.has_room()][:REFILLED_AT_A_TIME]
@@ -556,29 +550,20 @@ class SinkScheduler:
         self._next_job += 1
         course.job = self._next_job
         self._running[course.job] = name
-        if definition.is_push:
+        if isinstance(receiver, Receiver):
             # Mails are for people, who want to know why.
             showing = self._explaining if definition.kind == "mail" else self._showing
-            self._jobs.send(course.job, cast(Receiver, receiver), list(showing.messages(name, groups)))
+            self._jobs.send(course.job, receiver, list(showing.messages(name, groups)))
             return
-        assert isinstance(receiver, Sink), "it is no push sink"
         outputs = [output for group in groups for output in group.outputs]
         shows = receiver.shows_items
         matches = self._showing.matches(outputs) if shows else [ShownMatch(output, ()) for output in outputs]
         self._jobs.write(course.job, receiver, matches)
 
     def _receiver(self, course: Course) -> Receiver | Sink:
-        name, definition = course.definition.name, course.definition
+        name, position = course.definition.name, Position(course.acked, course.details)
         if name not in self._open:
-            if definition.is_push:
-                self._open[name] = self._opener.receiver(definition)
-            else:
-                position = Position(course.acked, course.details)
-
-                def warn(text: str) -> None:
-                    self._tell(name, what=text)
-
-                self._open[name] = self._opener.file_sink(definition, position, warn)
+            self._open[name] = self._opener(course.definition, position, lambda text: self._tell(name, what=text))
         return self._open[name]
 
     def test(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mmqjp.answers.outbox import Position
 from mmqjp.sinks.definition import (
     AtomOptions,
@@ -12,49 +14,44 @@ from mmqjp.sinks.definition import (
     SinkDefinition,
     WebhookOptions,
     named_secrets,
+    path_of,
 )
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Receiver, Sink, Warn
 
+Opener = Callable[[SinkDefinition, Position, Warn], Receiver | Sink]
+"""Opens the receiver of a push sink, or another sink at a position."""
 
-class Kinds:
-    """Opens sinks for the deliverer, with the secrets they name."""
 
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
+def open_destination(secrets: Secrets, definition: SinkDefinition, position: Position, warn: Warn) -> Receiver | Sink:
+    """An Opener, given the secrets. Raises OSError and SecretError if the sink is unusable as configured."""
+    secrets.check(named_secrets(definition.options))
+    if definition.is_live and (path := path_of(definition.options)) is not None:
+        path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
+    match definition.options:  # with libraries that only some kinds need
+        case CommandOptions() as options:
+            from mmqjp.sinks.webhook import CommandReceiver
 
-    def receiver(self, definition: SinkDefinition) -> Receiver:
-        """Opens a push sink. Raises OSError and SecretError if it is unusable as configured."""
-        from mmqjp.sinks import webhook  # which brings libraries that only push kinds need
+            return CommandReceiver(options, secrets)
+        case MailOptions() as options:
+            from mmqjp.sinks.webhook import MailReceiver
 
-        self._secrets.check(named_secrets(definition.options))
-        match definition.options:
-            case CommandOptions() as options:
-                return webhook.CommandReceiver(options, self._secrets)
-            case MailOptions() as options:
-                return webhook.MailReceiver(options, self._secrets)
-            case WebhookOptions() as options:
-                return webhook.WebhookReceiver(options, self._secrets)
-        raise AssertionError(f"{definition.kind} is no push kind")
+            return MailReceiver(options, secrets)
+        case WebhookOptions() as options:
+            from mmqjp.sinks.webhook import WebhookReceiver
 
-    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        """Opens a sink of files at a position. Raises OSError."""
-        options = definition.options
-        if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions | AtomOptions):
-            options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
-        match options:
-            case JsonlOptions():
-                return GrowingFile(options.path, position, warn)
-            case ParquetOptions():
-                from mmqjp.sinks.parquet import ParquetSink
+            return WebhookReceiver(options, secrets)
+        case JsonlOptions() as options:
+            return GrowingFile(options.path, position, warn)
+        case ParquetOptions() as options:
+            from mmqjp.sinks.parquet import ParquetSink
 
-                return ParquetSink(options, position, warn)
-            case AtomOptions():
-                from mmqjp.sinks.atom_files import AtomSink
+            return ParquetSink(options, position, warn)
+        case AtomOptions() as options:
+            from mmqjp.sinks.atom_files import AtomSink
 
-                return AtomSink(definition.name, options, position, warn)
-        raise AssertionError(f"{definition.kind} is no kind of files")
+            return AtomSink(definition.name, options, position, warn)
 
 
 def shown_target(definition: SinkDefinition, secrets: Secrets) -> str:

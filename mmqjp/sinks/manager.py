@@ -16,7 +16,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.sinks.definition import SECOND, SinkDefinition, Start, check_deliverable
 from mmqjp.sinks.deliverer import Deliverer, SinkScheduler
-from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.kinds import Opener
 from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
     REMOVED,
@@ -26,6 +26,7 @@ from mmqjp.sinks.positions import (
     SinkOfFile,
     SinkState,
     UnknownSink,
+    least,
 )
 from mmqjp.tables.schema import GapRow, Owed
 
@@ -59,7 +60,7 @@ class SinkManager:
         self,
         engine: Session,
         definitions: Iterable[SinkDefinition],
-        opener: Kinds,
+        opener: Opener,
         jobs: Deliverer,
         log: EventLog,
         read_live: ReadLive,
@@ -123,8 +124,7 @@ class SinkManager:
 
     def owed(self) -> Owed | None:
         """Returns what must not be deleted because sinks still need it."""
-        found = [owed for course in self._work.courses.values() if (owed := course.owed()) is not None]
-        return Owed(*map(min, zip(*found, strict=True))) if found else None
+        return least(owed for course in self._work.courses.values() if (owed := course.owed()) is not None)
 
     def finish(self, should_stop: Callable[[], bool]) -> None:
         """Delivers what can be delivered now, until done or stopped, and stores positions. Open groups stay open."""

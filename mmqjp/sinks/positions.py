@@ -15,7 +15,7 @@ from common.errors import InputError
 from common.tools import JsonRecord
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.definition import DAY, MINUTE, SinkDefinition, Tries
+from mmqjp.sinks.definition import DAY, MINUTE, RetryAction, SinkDefinition, Tries
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult
 from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
 
@@ -139,13 +139,11 @@ class Backlog:
     def _take(self, entry: BacklogEntry) -> bool:
         output, committed_at = entry
         most = self.definition.most
-        last = self.groups[-1] if self.groups else None
-        joined = last is not None and self._joins(last, output.seq, committed_at)
-        if (self._kept >= WINDOW_OUTPUTS or self._size >= WINDOW_CHARACTERS) and not (
-            joined and last is not None and last.is_filled(most)
-        ):
+        last = self.groups[-1] if self.groups and self._joins(self.groups[-1], output.seq, committed_at) else None
+        is_full = self._kept >= WINDOW_OUTPUTS or self._size >= WINDOW_CHARACTERS
+        if is_full and (last is None or not last.is_filled(most)):
             return False
-        if joined and last is not None:
+        if last is not None:
             before = len(last.outputs)
             self._size += last.add(output, committed_at, most)
             self._kept += len(last.outputs) - before
@@ -224,20 +222,17 @@ class Course:
     def __init__(self, definition: SinkDefinition, position: Position) -> None:
         noted = dict(position.details)
         self.definition = definition
-        self.acked = position.acked
-        self.details: Mapping[str, Any] = noted.get("details", {})
-        """State that a file sink needs to resume."""
+        self.acked = self._held = position.acked  # `_held`: up to where a file sink cannot lose outputs
+        self.details: Mapping[str, Any] = noted.get("details", {})  # what a file sink needs to resume
         self.state: SinkStatus = noted.get("state", "running")
         self.reason: str = noted.get("reason", "")
         self.next: int | None = noted.get("next")
+        # When delivery from here was requested: outputs count as waiting from then at the earliest.
         self.begun: int = noted.get("begun", 0)
-        """When delivery from here was requested: outputs count as waiting from then at the earliest."""
         self._tries = Tries(*noted.get("tries", (0, 0)))
         self._pending: int | None = noted.get("pending")
         self._noted_pending = self._pending
         self._written: deque[_Written] = deque()
-        self._held = self.acked
-        """The number up to which a file sink cannot lose outputs."""
         self.backlog = Backlog(definition, self.acked, self._pending)
         self.gaps: list[GapRow] = []
         self.undelivered: list[UndeliveredRow] = []
@@ -284,12 +279,9 @@ class Course:
 
     def owed(self) -> Owed | None:
         found = [Owed(written.t0, written.since) for written in self._written]
-        backlog = self.backlog
-        if backlog.t0 is not None and backlog.since is not None:
-            found.append(Owed(backlog.t0, backlog.since))
-        if not found:
-            return None
-        return Owed(min(owed.t0 for owed in found), min(owed.committed_at for owed in found))
+        if self.backlog.t0 is not None and self.backlog.since is not None:
+            found.append(Owed(self.backlog.t0, self.backlog.since))
+        return least(found)
 
     # ------------------------------------------------------------ the next attempt
 
@@ -305,8 +297,7 @@ class Course:
                 return []
         if not self.definition.is_push:
             return list(self.backlog.groups)
-        head = self.backlog.fix(now)
-        if head is None:
+        if (head := self.backlog.fix(now)) is None:
             return []
         if head.closes > head.opened or head.count > 1:
             if self._pending != head.last:
@@ -325,8 +316,7 @@ class Course:
             self.delivered += group.count
             if refused and group.last == last:
                 self._miss(group, 1, refused, now)
-        self._go_on()
-        self.reason = refused
+        self._go_on(reason=refused)
 
     def written(self, last: int, position: Position) -> None:
         groups = []
@@ -343,8 +333,8 @@ class Course:
         """Records that a file sink's position must be stored before it writes."""
         self.details, self.is_urgent = position.details, True
 
-    def _go_on(self, position: Position | None = None) -> None:
-        self._tries, self.next, self.reason, self._pending = Tries(), None, "", None
+    def _go_on(self, position: Position | None = None, reason: str = "") -> None:
+        self._tries, self.next, self.reason, self._pending = Tries(), None, reason, None
         if self.state == "waiting":
             self.state = "running"
         if position is not None:
@@ -358,7 +348,7 @@ class Course:
         reached = backlog.groups[0].first - 1 if backlog.groups else backlog.taken
         self.acked = max(self.acked, self._held if self._written else reached)
 
-    def failure(self, verdict: DeliveryResult, now: int, more: float) -> Literal["wait", "leave out", "stop"]:
+    def failure(self, verdict: DeliveryResult, now: int, more: float) -> RetryAction:
         """Records that the oldest group was not delivered; returns the action. `more` is random, from 0 to 1."""
         self.failed += 1
         self._tries, step, wait = self._tries.after(verdict, more)
@@ -366,25 +356,18 @@ class Course:
         if self.state == "paused":
             return step
         if step == "leave out":
-            self._leave_out(now)
+            if self.backlog.groups:
+                group = self.backlog.pop()
+                self.given_up += group.count
+                self._miss(group, self._tries.refused, verdict.reason, now)
+            self._go_on(reason=verdict.reason)
         else:
             self.state, self.next = ("waiting", now + wait) if step == "wait" else ("stopped", None)
         return step
 
-    def _leave_out(self, now: int) -> None:
-        reason = self.reason
-        if self.backlog.groups:
-            group = self.backlog.pop()
-            self.given_up += group.count
-            self._miss(group, self._tries.refused, reason, now)
-        self._go_on()
-        self.reason = reason
-
     def _miss(self, group: DeliveryGroup, tries: int, reason: str, now: int) -> None:
         name = self.definition.name
-        self.undelivered += [
-            UndeliveredRow(name, output.seq, output.id, tries, reason, now) for output in group.outputs
-        ]
+        self.undelivered += [UndeliveredRow(name, one.seq, one.id, tries, reason, now) for one in group.outputs]
         if group.more:
             first = group.outputs[-1].seq + 1
             self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
@@ -445,6 +428,12 @@ class Course:
         self._held = self.acked
         self._written.clear()
         self.backlog = Backlog(self.definition, self.acked, self._pending)
+
+
+def least(owed: Iterable[Owed]) -> Owed | None:
+    """What covers all of them; None for none."""
+    found = list(owed)
+    return Owed(*map(min, zip(*found, strict=True))) if found else None
 
 
 DEFINITION_PREFIX = "sink-definition:"

@@ -23,6 +23,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from common.errors import InputError, InvalidValue
 from common.files import make_inside, make_secret_file, make_state, with_home
+from mmqjp.present.item import truncate
+from mmqjp.process import printable_line
 from mmqjp.syndication.atom import SECRETS
 from xscl.text import duration_us
 
@@ -43,7 +45,7 @@ class SecretName:
 
 class OptionTable:
     """The keys of a table. `place` is the table's place in errors, ready for a key to follow: `the configuration
-    x.toml: sinks.a.`. Some keys are not allowed in live tables."""
+    x.toml: sinks.a.`. `live`: it is of a sink that was added live."""
 
     def __init__(self, table: Mapping[str, Any], place: str, *, live: bool = False) -> None:
         self._table, self._place, self.live = dict(table), place, live
@@ -56,17 +58,13 @@ class OptionTable:
     def bad(self, key: str, cause: str) -> BadSink:
         return BadSink(f"{self._place}{key}: {cause}")
 
-    def only_in_file(self, *keys: str) -> None:
-        """Raises BadSink if a live table has one of these keys."""
-        for key in keys:
-            if self.has(key) and self.live:
-                raise self.bad(key, "only a sink of the configuration file may have this key")
-
     def text(self, key: str, default: str | None = None, *, most: int = 1_000) -> str:
         """Returns a text, required unless there is a default. Raises BadSink."""
-        if not self.has(key) and default is not None:
+        if not self.has(key):
+            if default is None:
+                raise self.bad(key, "this key is missing")
             return default
-        found = self._given(key)
+        found = self._table[key]
         if not isinstance(found, str) or not found:
             raise self.bad(key, "write a text")
         if len(found) > most or not found.isprintable():
@@ -158,11 +156,6 @@ class OptionTable:
         """Raises BadSink if there are unread keys."""
         for key in sorted(self._table.keys() - self._known):
             raise self.bad(_shown(key).strip("'"), f"there is no such key; {_advice(key, self._known)}")
-
-    def _given(self, key: str) -> Any:
-        if not self.has(key):
-            raise self.bad(key, "this key is missing")
-        return self._table[key]
 
     def _named(self, key: str, found: object) -> SecretName:
         """The error never shows the value, which may be the secret itself."""
@@ -290,6 +283,10 @@ class Secrets:
         except SecretError:
             return f"secret {url.name}"
 
+    def shown(self, text: str, most: int) -> str:
+        """A text of somebody else on one line, without secrets and cut."""
+        return truncate(printable_line(self.redacted(text)), most)
+
     def redacted(self, text: str) -> str:
         """Replaces secrets in a text by their names, as replies may repeat what we sent."""
         for name in self.names():
@@ -321,7 +318,12 @@ def make_secret(state: Path, name: str) -> str:
 
 
 def _value(name: str, source: SecretSource) -> str:
-    value = _from_environment(name, source) if isinstance(source, EnvSecret) else _from_file(name, source.path)
+    if isinstance(source, FileSecret):
+        value = _from_file(name, source.path)
+    elif (found := os.environ.get(source.variable)) is not None:
+        value = found
+    else:
+        raise SecretError(f"the secret {name} is not there: the environment has no {source.variable}")
     if not (value := value.strip()):
         raise SecretError(f"the secret {name} is empty")
     if not value.isprintable():
@@ -329,16 +331,10 @@ def _value(name: str, source: SecretSource) -> str:
     return value
 
 
-def _from_environment(name: str, source: EnvSecret) -> str:
-    found = os.environ.get(source.variable)
-    if found is None:
-        raise SecretError(f"the secret {name} is not there: the environment has no {source.variable}")
-    return found
-
-
 def _from_file(name: str, path: Path) -> str:
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        # Does not wait for a writer if the path is a pipe.
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise SecretError(f"the secret {name} cannot be read: {path} is no file")
@@ -353,11 +349,6 @@ def _from_file(name: str, path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise SecretError(f"the secret {name} is refused: {path} is not UTF-8 text") from None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Does not wait for a writer if the path is a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _host(url: str) -> str:

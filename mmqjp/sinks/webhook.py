@@ -27,7 +27,7 @@ from rich.console import Console
 
 from feeds.documents import EPOCH, Now, now_us
 from feeds.fetch.http import FetchError, open_client, retry_after
-from mmqjp.present.item import MatchSpool, Report, TimeFormat, match_count_text, truncate
+from mmqjp.present.item import MatchSpool, Report, TimeFormat, match_count_text
 from mmqjp.present.terminal import print_report, write_page
 from mmqjp.process import printable_line
 from mmqjp.sinks.definition import COMMAND_SECONDS, CommandOptions, MailOptions, WebhookOptions
@@ -53,15 +53,15 @@ class CommandReceiver(Receiver):
 
     async def send(self, message: Message) -> DeliveryResult:
         """Environment variables with secrets are withheld."""
-        words = _LastWords()
+        words, hidden = _LastWords(), self._secrets.variables()
         try:
             # Not pipes of asyncio: it would wait until the last process that has them open has ended.
             with TemporaryFile() as content:
                 content.write(payload(message))
                 content.seek(0)
                 process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=content, stdout=DEVNULL, stderr=words.write_end, env=self._variables(),
-                    start_new_session=True,
+                    *self._command, stdin=content, stdout=DEVNULL, stderr=words.write_end, start_new_session=True,
+                    env={name: value for name, value in os.environ.items() if name not in hidden},
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             words.close()
@@ -81,10 +81,6 @@ class CommandReceiver(Receiver):
         finally:
             words.close()
         return self._verdict(status, words.text)
-
-    def _variables(self) -> dict[str, str]:
-        hidden = self._secrets.variables()
-        return {name: value for name, value in os.environ.items() if name not in hidden}
 
     def _verdict(self, status: int, told: bytes) -> DeliveryResult:
         if not status:
@@ -207,15 +203,12 @@ class MailReceiver(Receiver):
         except TimeoutError as error:
             return down(f"{host} took too long: {str(error) or f'more than {self._attempt:g} s'}")
         except (SMTPException, OSError, ValueError) as error:
-            return down(f"{host}: {self._told(' '.join(map(str, error.args)) or type(error).__name__)}")
+            said = " ".join(map(str, error.args)) or type(error).__name__
+            return down(f"{host}: {self._secrets.shown(said, MAX_REPLY_CHARACTERS)}")
         finally:
             client.close()
         # Somebody has it: a second attempt would give it to them twice.
-        return (
-            DeliveryResult("acknowledged", f"{self._reason(answers)}; the others have it")
-            if answers
-            else acknowledged()
-        )
+        return DeliveryResult("acknowledged", f"{self._reason(answers)}; the others have it" if answers else "")
 
     def _refused(self, answers: Mapping[str, _SmtpReply]) -> DeliveryResult:
         """The result of a mail that no recipient got: a code below 500 allows a retry."""
@@ -224,10 +217,7 @@ class MailReceiver(Receiver):
 
     def _reason(self, answers: Mapping[str, _SmtpReply]) -> str:
         told = "; ".join(f"{what}: {code} {text}" for what, (code, text) in list(answers.items())[:5])
-        return f"{self._options.host} refused {self._told(told)}"
-
-    def _told(self, text: str) -> str:
-        return truncate(printable_line(self._secrets.redacted(text)), MAX_REPLY_CHARACTERS)
+        return f"{self._options.host} refused {self._secrets.shown(told, MAX_REPLY_CHARACTERS)}"
 
 
 WEBHOOK_IDLE_TIMEOUT, WEBHOOK_ATTEMPT_TIMEOUT = 20.0, 60.0
@@ -321,7 +311,7 @@ class WebhookReceiver(Receiver):
         return headers
 
     def _told(self, reason: str) -> str:
-        return truncate(self._secrets.redacted(printable_line(reason)), MAX_REASON_CHARACTERS)
+        return self._secrets.shown(reason, MAX_REASON_CHARACTERS)
 
     async def close(self) -> None:
         if self._client is not None:

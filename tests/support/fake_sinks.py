@@ -17,7 +17,6 @@ from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
 from mmqjp.sinks.definition import SinkDefinition, read_sink
 from mmqjp.sinks.deliverer import Deliverer
-from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, Warn, acknowledged
 from mmqjp.tables.schema import CommitMetadata, GapRow, UndeliveredRow
@@ -214,15 +213,13 @@ class FakeJobs(Deliverer):
 
 
 @dataclass
-class Endpoints(Kinds):
+class Endpoints:
     known: dict[str, Endpoint | Disk]
     kill: Callable[[str], None] = lambda place: None
 
-    def receiver(self, definition: SinkDefinition) -> Receiver:
-        return cast(Receiver, self.known[definition.name])
-
-    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        return DiskSink(cast(Disk, self.known[definition.name]), position, self.kill)
+    def opened(self, definition: SinkDefinition, position: Position, warn: Warn) -> Receiver | Sink:
+        known = self.known[definition.name]
+        return DiskSink(known, position, self.kill) if isinstance(known, Disk) else known
 
 
 def definition(name: str, **table: object) -> SinkDefinition:
@@ -241,7 +238,7 @@ def manager(
     return SinkManager(
         cast(Session, store),
         definitions,
-        Endpoints(endpoints, store.kill),
+        Endpoints(endpoints, store.kill).opened,
         jobs or FakeJobs(store.kill),
         Events() if log is None else log,
         lambda name, table: read_sink(name, table, Path("/nowhere")),

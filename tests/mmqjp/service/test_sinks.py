@@ -43,7 +43,7 @@ def opened_sinks(
     definitions: Iterable[SinkDefinition],
     kill: Callable[[str], None] = lambda place: None,
 ) -> SinkManager:
-    opener, jobs = Endpoints(endpoints, kill), FakeJobs(kill)
+    opener, jobs = Endpoints(endpoints, kill).opened, FakeJobs(kill)
     return SinkManager(engine, definitions, opener, jobs, Events(), read_live, now=clock, random=lambda: 0.0)
 
 

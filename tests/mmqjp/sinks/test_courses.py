@@ -19,7 +19,6 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.sinks.definition import SinkDefinition, Start
 from mmqjp.sinks.deliverer import Deliverer, offer
-from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import NotASink, SinkManager
 from mmqjp.sinks.positions import Course, SinkExists, SinkState, UnknownSink
 from mmqjp.sinks.sink import (
@@ -254,10 +253,7 @@ class Bundles(Sink):
         self.open: list[int] = []
         self._closes_at: int | None = None
 
-    def receiver(self, definition: SinkDefinition) -> Receiver:
-        raise AssertionError
-
-    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
+    def opened(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
         self.open, self._closes_at = [], None
         return self
 
@@ -283,7 +279,7 @@ class Bundles(Sink):
 def bundled(store: FakeStore, bundles: Bundles) -> SinkManager:
     given = definition("f", kind="jsonl", path="x", backlog_outputs=1_000)
     session = cast(Session, store)
-    return SinkManager(session, [given], cast(Kinds, bundles), FakeJobs(), Events(), lambda *_: given, now=store.clock)
+    return SinkManager(session, [given], bundles.opened, FakeJobs(), Events(), lambda *_: given, now=store.clock)
 
 
 def with_an_open_bundle() -> tuple[FakeStore, Bundles, SinkManager]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import duckdb
 import feedparser
@@ -29,7 +29,7 @@ from mmqjp.sinks import files
 from mmqjp.sinks.atom_files import AtomSink
 from mmqjp.sinks.definition import AtomOptions, ParquetOptions, read_sink
 from mmqjp.sinks.files import GrowingFile, Pipe, WholeFile, open_sink
-from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.kinds import open_destination
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
@@ -125,7 +125,7 @@ class Lines(SinkStore):
     def opened(self, position: Position) -> Sink:
         given = read_sink("x", {"kind": "jsonl", "path": "out.jsonl"}, self.path, file="x.toml")
         self.path.mkdir(exist_ok=True)
-        return Kinds(Secrets()).file_sink(given, position, self.warnings.append)
+        return cast(Sink, open_destination(Secrets(), given, position, self.warnings.append))
 
     def seqs(self) -> list[int]:
         return [json.loads(line)["seq"] for line in (self.path / "out.jsonl").read_text().splitlines()]
@@ -183,9 +183,9 @@ class Atom(SinkStore):
 )
 def test_a_live_sink_of_files_lies_in_the_directory_of_all(tmp_path, kind, more, made):
     given = read_sink("x", {"kind": kind, "path": "out", **more}, tmp_path / "sinks")
-    sink = Kinds(Secrets()).file_sink(given, Position(), lambda text: None)
+    sink = open_destination(Secrets(), given, Position(), print)
     assert isinstance(sink, made) and (tmp_path / "sinks").is_dir()
-    sink.close()
+    cast(Sink, sink).close()
 
 
 # ------------------------------------------------------------ kills and full disks
