@@ -28,7 +28,6 @@ from feeds.history import EndOfFetch, Fetch, Sighting, sightings
 from feeds.items import (
     LONGEST_ADDRESS,
     Entry,
-    Membership,
     Origin,
     harmless,
     is_url,
@@ -146,13 +145,13 @@ def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, Found
 
 
 def _documents(feed: Feed, origin: Origin, form: EntryForm, most: int) -> Found:
-    member = Membership(harmless(_name(origin, feed)), origin.title or feed.title, origin.folders)
+    member = harmless(_name(origin, feed)), origin.title or feed.title, origin.folders
     left = most
     for element, entry in feed.entries:
         if isinstance(entry, str):
             yield entry
             continue
-        body = item_xml(entry, member) if form == "item" or element is None else _document(element, feed)
+        body = item_xml(entry, *member) if form == "item" or element is None else _document(element, feed)
         left -= len(body)
         if left < 0:
             raise FeedError(f"the documents of its entries take more than {most:,} bytes")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Literal
@@ -43,12 +45,33 @@ def modified_us(path: Path) -> int:
     return path.stat().st_mtime_ns // 1000
 
 
-def none_known(name: str) -> bool:
-    return False
+RACY = 2_000_000_000
+"""Nanoseconds after a change during which a file's times may not show another change."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Differs once a file changes, if it `is_settled`. Times are nanoseconds."""
+
+    inode: int
+    size: int
+    modified: int
+    changed: int
+    is_settled: bool = field(compare=False)
+
+
+def file_state(path: Path) -> FileState | None:
+    """None if the file is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    is_settled = found.st_ctime_ns < time.time_ns() - RACY
+    return FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, is_settled)
 
 
 def files_below(
-    directory: Path, is_wanted: Callable[[str], bool], is_known: Callable[[str], bool] = none_known
+    directory: Path, is_wanted: Callable[[str], bool], is_known: Callable[[str], bool] = lambda name: False
 ) -> Iterator[tuple[Path, str]]:
     """Yields regular files with their names below the directory, depth first in order of names.
 
@@ -147,6 +170,18 @@ def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
     if feeds and is_named_as_feed(lower):
         return FileKind.FEED
     return next((kind for suffix, kind in _KINDS.items() if lower.endswith(suffix)), None)
+
+
+EXPANDED = 5
+"""Assumed compression factor of feeds and crawls."""
+
+
+def content_bytes(path: Path) -> int:
+    """The size of a file, that of a compressed one times EXPANDED; 0 if it is gone."""
+    try:
+        return path.stat().st_size * (EXPANDED if is_compressed(path.name) else 1)
+    except OSError:  # whoever reads the file says what is wrong with it
+        return 0
 
 
 def is_compressed(name: str) -> bool:

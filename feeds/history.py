@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
+from common.tools import decrease
 from common.urls import canonical_url
 from feeds.documents import DEFAULT_STREAM, Document, Reject, change_time, first_time
 from feeds.items import Entry, entry_identity, entry_version, one_line
@@ -200,9 +201,7 @@ class _Feed:
         self.refused.pop(key, None)
         self.refused_now.pop(key, None)
         for version in self.entries.pop(key).versions:
-            self.alike[version] -= 1
-            if not self.alike[version]:
-                del self.alike[version]
+            decrease(self.alike, version)
 
     def to_json(self) -> str:
         entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
@@ -210,8 +209,7 @@ class _Feed:
         for key, times in self.refused_now.items():
             refused[key] = refused.get(key, {}) | times
         rest = [self.left_out, refused] if refused else [self.left_out] if self.left_out else []
-        kept = [self.listed, entries, *rest]
-        return json.dumps(kept, separators=(",", ":"))
+        return json.dumps([self.listed, entries, *rest], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> _Feed:

@@ -199,15 +199,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """An entry's feed: its address or name, its title, and the paths of its folders."""
-
-    url: str = ""
-    title: str = ""
-    folders: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """Where a feed came from: `source` is its URL or name in a crawl, `name` the file it was read from. Times are
     microseconds: `fetched` if known, and `modified`, the file's. `base` is the address that answered, if it is not
@@ -223,22 +214,22 @@ class Origin:
     folders: tuple[str, ...] = ()
 
 
-def item_xml(entry: Entry, feed: Membership | None = None) -> bytes:
-    """The entry as an `<item>`, with the present FIELDS in order."""
-    feed = feed or Membership()
+def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: Iterable[str] = ()) -> bytes:
+    """The entry as an `<item>`, with the present FIELDS in order. Its feed has an address or name, a title, and the
+    paths of its folders."""
     item = etree.Element("item")
     leaves = [
         ("item_url", entry.item_url),
         ("channel_url", entry.channel_url),
         ("title", entry.title),
-        ("timestamp", _iso(entry.date)),
+        ("timestamp", "" if entry.date is None else iso_utc(entry.date)),
         ("description", entry.description),
-        ("feed_url", feed.url),
+        ("feed_url", feed_url),
         # In each entry of the feed, so not as long as its writer likes.
-        ("feed_title", feed.title[:LONGEST_TITLE].strip()),
-        *(("folder", folder) for folder in folder_paths(feed.folders)),
+        ("feed_title", feed_title[:LONGEST_TITLE].strip()),
+        *(("folder", folder) for folder in folder_paths(folders)),
         ("lang", entry.lang),
-        ("updated", _iso(entry.updated)),
+        ("updated", "" if entry.updated is None else iso_utc(entry.updated)),
         *(("author", author) for author in entry.authors),
         *(("category", category) for category in entry.categories),
     ]
@@ -280,10 +271,6 @@ def _bounded(path: str) -> str:
     return path[: LONGEST_TITLE + 1].rpartition(NESTED)[0] or path[:LONGEST_TITLE]
 
 
-def _iso(moment: int | None) -> str:
-    return "" if moment is None else iso_utc(moment)
-
-
 def _leaf(item: etree._Element, name: str, value: str) -> None:
     if value:
         etree.SubElement(item, name).text = xml_text(value)
@@ -301,7 +288,10 @@ def entry_identity(entry: Entry, canonical: bool = True) -> str:
 
 
 def entry_version(entry: Entry, canonical: bool = True) -> str:
-    link, texts = entry.item_url, [entry.description, _ATTRIBUTES.sub(_in_order, entry.content)]
+    def in_order(attributes: re.Match[str]) -> str:  # of their names, in which former versions had them
+        return "".join(sorted(_ATTRIBUTE.findall(attributes[0])))
+
+    link, texts = entry.item_url, [entry.description, _ATTRIBUTES.sub(in_order, entry.content)]
     if canonical:
         link, texts = canonical_url(link), [without_tracking(one.replace("http:", "https:")) for one in texts]
     return _hash(entry.title, _dated(entry), link, *texts)
@@ -309,11 +299,6 @@ def entry_version(entry: Entry, canonical: bool = True) -> str:
 
 _ATTRIBUTES = re.compile(r'(?: [a-z:-]++="[^"]*+"){2,}')
 _ATTRIBUTE = re.compile(r' [a-z:-]++="[^"]*+"')
-
-
-def _in_order(attributes: re.Match[str]) -> str:
-    """A tag's attributes in the order of their names, in which former versions had them."""
-    return "".join(sorted(_ATTRIBUTE.findall(attributes[0])))
 
 
 def _dated(entry: Entry) -> str:

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -99,18 +99,9 @@ def read_stem(stem: str) -> tuple[int, str] | None:
 
 
 def sidecar_json(sidecar: Sidecar) -> bytes:
-    notes = {
-        "url": sidecar.url,
-        "final_url": sidecar.final_url,
-        "status": sidecar.status,
-        "fetched_at": None if sidecar.fetched is None else iso_utc(sidecar.fetched),
-        "etag": sidecar.etag,
-        "last_modified": sidecar.last_modified,
-        "content_type": sidecar.content_type,
-        "sha256": sidecar.sha256,
-        "title": sidecar.title,
-        "folders": list(sidecar.folders),
-    }
+    notes = asdict(sidecar)
+    fetched = notes.pop("fetched")
+    notes["fetched_at"] = None if fetched is None else iso_utc(fetched)
     return json.dumps(notes, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
 
 
@@ -128,17 +119,15 @@ def read_sidecar(path: Path) -> Sidecar | None:
         raise InvalidValue("a sidecar is a JSON object")
     fetched, status, folders = notes.get("fetched_at"), notes.get("status"), notes.get("folders")
     told = folders if isinstance(folders, list) else []
+    texts = {key: _text(notes, key) for key in ("etag", "last_modified", "content_type", "sha256")}
     return Sidecar(
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
         final_url=without_credentials(_text(notes, "final_url")),
         status=status if isinstance(status, int) else 200,
-        etag=_text(notes, "etag"),
-        last_modified=_text(notes, "last_modified"),
-        content_type=_text(notes, "content_type"),
-        sha256=_text(notes, "sha256"),
         title=_text(notes, "title")[:LONGEST_TITLE].strip(),
         folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
+        **texts,
     )
 
 
@@ -515,7 +504,9 @@ def first_date(path: Path) -> int | None:
 def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[tuple[Origin, bytes, str]]:
     """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used."""
     for record in ArchiveIterator(file):
-        if record.rec_type not in ("response", "resource") or not _succeeded(record):
+        if record.rec_type not in ("response", "resource"):
+            continue
+        if record.http_headers is not None and record.http_headers.get_statuscode() != "200":
             continue
         body = record.content_stream()
         head = body.read(_HEAD)
@@ -543,10 +534,6 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
 
 def _fields(record: Any, name: str) -> Iterator[str]:
     return (one_line(value) for key, value in record.rec_headers.headers if key.lower() == name.lower())
-
-
-def _succeeded(record: Any) -> bool:
-    return record.http_headers is None or record.http_headers.get_statuscode() == "200"
 
 
 def _content_type(record: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from feeds.files import is_compressed
+from feeds.files import content_bytes
 from feeds.readers import ALL_READ, Offset, Positions, ReplacedError, line_ends
 from feeds.tail import WaitingFile
 
@@ -19,9 +19,6 @@ UNREADABLE = -2
 
 NOTED = -3
 """The end of an empty split that only records the offset of a moved file."""
-
-COMPRESSION = 8
-"""Assumed compression factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ def splits_of(
     try:
         if not waiting.lines:
             can_be_read(waiting.path)
-            yield split(start.position, ALL_READ, "", 1, _weight(waiting))
+            yield split(start.position, ALL_READ, "", 1, content_bytes(waiting.path))
             return
         ends = line_ends(waiting.path, start.position, most, most_bytes, fingerprint=start.fingerprint)
     except ReplacedError:
@@ -89,11 +86,3 @@ def can_be_read(path: Path) -> None:
         raise ReplacedError(f"{path} can be listed again")
     with path.open("rb") as file:
         file.read(1)
-
-
-def _weight(waiting: WaitingFile) -> int:
-    try:
-        size = waiting.path.stat().st_size
-    except OSError:
-        return 0
-    return size * COMPRESSION if is_compressed(waiting.path.name) else size

@@ -28,13 +28,14 @@ from feeds.files import (
     EXPECTED,
     FEED_SUFFIXES,
     FileKind,
+    FileState,
+    content_bytes,
+    file_state,
     files_below,
-    is_compressed,
     is_named_as_feed,
     is_unfinished,
     kind_of_file,
     name_below,
-    none_known,
     printable,
 )
 from feeds.history import History, InputItem
@@ -84,7 +85,7 @@ class Listing:
         self._kind = partial(kind_of_file, feeds=feeds)
         self._sidecars: set[str] = set()
 
-    def files(self, is_known: Callable[[str], bool] = none_known) -> Iterator[SourceFile]:
+    def files(self, is_known: Callable[[str], bool] = lambda name: False) -> Iterator[SourceFile]:
         """The files present, in no particular order. In a directory, those known by their names are skipped."""
         if not self._path.is_dir():
             yield SourceFile(self._path, printable(self._path.name), self._kind(self._path.name))
@@ -114,9 +115,6 @@ def sort_files(files: Iterable[SourceFile]) -> list[SourceFile]:
     return sorted(files, key=lambda file: (file.fetched(), file.name))
 
 
-RACY = 2_000_000_000
-"""Nanoseconds after a change during which a file's times may not show another change."""
-
 UNKNOWN = "0 1 none 0 0"
 """A fingerprint that no file has."""
 
@@ -137,9 +135,9 @@ class Rotation:
     def __init__(self, source: str, directory: Path) -> None:
         """Names are relative to a directory."""
         self._source, self._directory = source, directory
-        self._unchanged: dict[str, tuple[object, ...]] = {}
+        self._unchanged: dict[str, tuple[FileState, Offset]] = {}
         self._searched: dict[Path, tuple[tuple[object, ...], list[Path]]] = {}
-        self._strange: dict[Path, tuple[int, ...]] = {}
+        self._strange: dict[Path, FileState] = {}
 
     def found(self, present: Mapping[str, Path], known: Mapping[str, Offset]) -> list[LinesFile]:
         """The offsets of the present files. `known` has the offsets so far, by name. A file whose name the source does
@@ -163,7 +161,7 @@ class Rotation:
         beside = {path: (name, state) for name, path, state in self._beside(lost, paths)}
         unjudged = [(name, path) for path, (name, state) in beside.items() if self._strange.get(path) != state]
         moved, unreadable = self._moved([*fresh.items(), *unjudged], known.values())
-        strange = ((path, state) for path, (name, state) in beside.items() if name not in moved)
+        strange = ((path, state) for path, (name, state) in beside.items() if name not in moved and state.is_settled)
         self._strange = {path: state for path, state in strange if path not in unreadable}
         for name, path in fresh.items():
             if name in present:
@@ -172,21 +170,18 @@ class Rotation:
 
     def _is_same(self, name: str, path: Path, offset: Offset) -> bool:
         """Whether the file under a name is the one that was read. If it cannot be opened, the inode decides."""
-        try:
-            found = path.stat()
-            state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, offset)
-            if self._unchanged.get(name) == state:
-                return True
-        except OSError:
+        if (found := file_state(path)) is None:
             return False
+        if self._unchanged.get(name) == (found, offset):
+            return True
         try:
             with path.open("rb") as file:
                 same = has_fingerprint(file, offset.position, offset.fingerprint)
         except OSError:
             fingerprint = parse_fingerprint(offset.fingerprint)
-            return fingerprint is None or fingerprint.inode == found.st_ino
-        if same and found.st_ctime_ns < time.time_ns() - RACY:
-            self._unchanged[name] = state
+            return fingerprint is None or fingerprint.inode == found.inode
+        if same and found.is_settled:
+            self._unchanged[name] = found, offset
         return same
 
     def _beginning(self, name: str, path: Path) -> Offset:
@@ -208,8 +203,8 @@ class Rotation:
                 moved[name] = LinesFile(name, path, at, moved=True)
         return moved, index.unreadable
 
-    def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
-        """Possible new names or copies of lost files, with the state that shows whether they have changed."""
+    def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, FileState]]:
+        """Possible new names or copies of lost files, with their states."""
         wanted: dict[Path, list[Offset]] = {}
         for offset in lost:
             wanted.setdefault((self._directory / offset.file).parent, []).append(offset)
@@ -217,17 +212,17 @@ class Rotation:
         for directory, offsets in wanted.items():
             for path in self._candidates(directory, offsets):
                 name = name_below(path, self._directory)
-                if name not in paths and (state := _state(path)) is not None:
+                if name not in paths and (state := file_state(path)) is not None:
                     yield name, path, state
 
     def _candidates(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
         """Files with a lost file's inode, or whose names begin with its name. Lists the directory only after
         changes."""
+        found = file_state(directory)
+        seen, candidates = self._searched.get(directory, ((), []))
+        if seen == (now := (found, *offsets)):
+            return candidates
         try:
-            found = directory.stat()
-            seen, candidates = self._searched.get(directory, ((), []))
-            if seen == (now := (found.st_mtime_ns, *offsets)):
-                return candidates
             entries = list(os.scandir(directory))
         except OSError:
             return []  # it has gone, or its listing reports it
@@ -237,20 +232,9 @@ class Rotation:
         alike = (entry for entry in entries if entry.inode() in inodes or entry.name.startswith(stems))
         candidates = [Path(entry.path) for entry in alike if entry.is_file(follow_symlinks=False)]
         candidates = [path for path in candidates if path.suffix not in COMPRESSED_SUFFIXES]
-        if found.st_mtime_ns < time.time_ns() - RACY:
+        if found is not None and found.is_settled:
             self._searched[directory] = now, candidates
         return candidates
-
-
-def _state(path: Path) -> tuple[int, ...] | None:
-    """Changes whenever the file does, and always if it has just changed; None if it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    now = time.time_ns()
-    racy = 0 if found.st_ctime_ns < now - RACY else now
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, racy
 
 
 def _is_file(path: Path) -> bool:
@@ -293,15 +277,10 @@ class _Index:
         return best
 
     def _by_inode(self, path: Path) -> Offset | None:
-        with suppress(OSError):
-            inode = path.stat().st_ino
-            return max(self._with_inode(inode), key=lambda offset: offset.position, default=None)
-        return None
-
-    def _with_inode(self, inode: int) -> Iterator[Offset]:
-        for digests in self._by_head.values():
-            for offsets in digests.values():
-                yield from (offset for fingerprint, offset in offsets if fingerprint.inode == inode)
+        state = file_state(path)
+        known = (one for digests in self._by_head.values() for offsets in digests.values() for one in offsets)
+        same = (offset for fingerprint, offset in known if state is not None and fingerprint.inode == state.inode)
+        return max(same, key=lambda offset: offset.position, default=None)
 
 
 _ItemT = TypeVar("_ItemT", bound=InputItem, covariant=True)
@@ -345,10 +324,6 @@ class WaitingFile:
         return feed_address(self.path) if self.tail.has_feeds and not self.lines else ""
 
 
-def any_file(file: SourceFile) -> bool:
-    return True
-
-
 class Tail:
     """A directory that files are dropped into, or one file.
 
@@ -377,10 +352,14 @@ class Tail:
         self._listing = Listing(self._path, feeds=self.has_feeds)
         self._rotation = Rotation(self.name, self._path if self._path.is_dir() else self._path.parent)
         self._beside: set[str] = set()
+        shown, file_name = printable(str(path)), self._path.name
         if not self._path.exists():
-            raise SourceError(printable(str(path)), "no such file or directory", "make it, or check the path")
-        if not self._path.is_dir() and kind_of_file(self._path.name, feeds=self.has_feeds) is None:
-            raise _of_no_kind(Path(path))
+            raise SourceError(shown, "no such file or directory", "make it, or check the path")
+        if not self._path.is_dir() and kind_of_file(file_name, feeds=self.has_feeds) is None:
+            if is_named_as_feed(file_name):
+                raise SourceError(shown, "a feed file, and feeds were not asked for", "add --feeds")
+            suffix = self._path.suffix or "no suffix"
+            raise SourceError(shown, f"the kind of file is not known from its name ({suffix})", EXPECTED)
 
     @property
     def has_feeds(self) -> bool:
@@ -424,7 +403,8 @@ class Tail:
                 self._beside.add(name)
             if found.moved:
                 yield WaitingFile(False, 0, self.name, name, path, self, found.at, known, lines=True)
-            if not _at_end(path, found.at.position):
+            state = file_state(path)
+            if state is not None and state.size != found.at.position:
                 yield WaitingFile(True, fetch_time(path), self.name, name, path, self, found.at, known, lines=True)
 
     def names(self) -> set[str] | None:
@@ -459,7 +439,7 @@ class Tail:
                 yield ReadItem(item, to(count))
             yield ReadItem(None, to(ALL_READ))
 
-    def drain(self, is_wanted: Callable[[SourceFile], bool] = any_file) -> Iterator[tuple[str, Iterator[InputItem]]]:
+    def drain(self, is_wanted: Callable[[SourceFile], bool] | None = None) -> Iterator[tuple[str, Iterator[InputItem]]]:
         """Items of each wanted file, with its name, in the order of reading, ignoring offsets. They raise OSError."""
         for file in sort_files(filter(is_wanted, self._listing.files())):
             yield file.name, self._items(file)
@@ -481,23 +461,8 @@ class Tail:
                 yield read_xml_file(file.path, file.name, stream, self._time)
 
 
-def _of_no_kind(path: Path) -> SourceError:
-    name = printable(str(path))
-    if is_named_as_feed(path.name):
-        return SourceError(name, "a feed file, and feeds were not asked for", "add --feeds")
-    cause = f"the kind of file is not known from its name ({path.suffix or 'no suffix'})"
-    return SourceError(name, cause, EXPECTED)
-
-
 def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[WaitingFile]:
     return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
-
-
-def _at_end(path: Path, position: int) -> bool:
-    try:
-        return path.stat().st_size == position
-    except OSError:
-        return True  # it has gone meanwhile
 
 
 def read_documents(
@@ -539,33 +504,23 @@ def tails_of(
 
 
 def _tail(path: Path, feeds: EntryForm | None, time_xpath: str | None, now: Now, prefix: str) -> Tail:
-    is_directory = _is_directory(path)
+    shown = printable(str(path))
+    try:
+        if is_directory := path.is_dir():
+            os.scandir(path).close()
+        else:
+            path.open("rb").close()
+    except FileNotFoundError:
+        raise SourceError(shown, "no such file or directory", "check the path") from None
+    except OSError as error:
+        raise SourceError(shown, read_error_text(error), "check its permissions") from None
     name = prefix + printable(str(path.absolute()))
     tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
     if is_directory and tail.names() == set():
-        raise _empty(path, feeds)
+        wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
+        cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"
+        raise SourceError(shown, cause, "give a directory with feed files" if feeds else "feeds need --feeds")
     return tail
-
-
-def _is_directory(path: Path) -> bool:
-    name = printable(str(path))
-    try:
-        if path.is_dir():
-            os.scandir(path).close()
-            return True
-        path.open("rb").close()
-    except FileNotFoundError:
-        raise SourceError(name, "no such file or directory", "check the path") from None
-    except OSError as error:
-        raise SourceError(name, f"cannot be read: {error.strerror or error}", "check its permissions") from None
-    return False
-
-
-def _empty(directory: Path, feeds: EntryForm | None) -> SourceError:
-    wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
-    cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"
-    hint = "give a directory with feed files" if feeds else "feeds need --feeds"
-    return SourceError(printable(str(directory)), cause, hint)
 
 
 def in_a_hurry(items: Iterator[ReadItem[InputItem]], seconds: int | None) -> Iterator[ReadItem[InputItem]]:
@@ -737,21 +692,11 @@ class BlockedFeeds:
         return bool(self._feeds) and waiting.feed() in self._feeds
 
 
-EXPANDED = 5
-"""Assumed compression factor of feeds and crawls."""
-
-
 def input_bytes(paths: Iterable[str | Path], enough: int, *, feeds: bool) -> int:
-    """The size of all files below the paths, compressed ones times EXPANDED. Stops past `enough`."""
+    """The size of all files below the paths, about decompressed. Stops past `enough`."""
     size = 0
-    for path in _files(paths, feeds=feeds):
-        with suppress(OSError):  # whoever reads the file says what is wrong with it
-            size += path.stat().st_size * (EXPANDED if is_compressed(path.name) else 1)
+    for file in chain.from_iterable(Listing(Path(path), feeds=feeds).files() for path in paths):
+        size += 0 if file.kind is None else content_bytes(file.path)
         if size > enough:
             break
     return size
-
-
-def _files(paths: Iterable[str | Path], *, feeds: bool) -> Iterator[Path]:
-    for path in map(Path, paths):
-        yield from (file.path for file in Listing(path, feeds=feeds).files() if file.kind is not None)

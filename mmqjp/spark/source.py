@@ -32,7 +32,7 @@ from common.tools import in_batches
 from feeds.confined import HurriedError
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
-from feeds.files import FileKind, kind_of_file
+from feeds.files import FileKind, FileState, file_state, kind_of_file
 from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
 from feeds.readers import (
     ALL_READ,
@@ -337,7 +337,7 @@ class FileSource:
 _FileKey = tuple[str, str]
 """A source and the name of a file in it."""
 
-_Ahead = dict[_FileKey, tuple[Offset, tuple[int, ...], list[ReadItem[InputItem]], str]]
+_Ahead = dict[_FileKey, tuple[Offset, FileState | None, list[ReadItem[InputItem]], str]]
 """Items of files that are read already, with the offsets before them, what tells the file from another of its name, and
 why no more can be read ("": it can)."""
 
@@ -502,7 +502,7 @@ class SlowLane:
     def go_on(self, there: Mapping[_FileKey, WaitingFile]) -> None:
         """Begins with the next file. Drops what is no longer to be read."""
         for file, (offset, state, *_) in [*self.ahead.items()]:
-            if file not in there or there[file].start != offset or _state(there[file].path) != state:
+            if file not in there or there[file].start != offset or file_state(there[file].path) != state:
                 del self.ahead[file]
         if not self._is_reading:
             self.waiting &= there.keys()
@@ -512,7 +512,7 @@ class SlowLane:
 
     def _read(self, file: _FileKey, waiting: WaitingFile) -> None:
         items: list[ReadItem[InputItem]] = []
-        size, reason, state = 0, "", _state(waiting.path)
+        size, reason, state = 0, "", file_state(waiting.path)
         try:
             for read in waiting.read():
                 items.append(read)
@@ -528,14 +528,6 @@ class SlowLane:
                 self.ahead[file] = waiting.start, state, items, reason
             self.waiting.discard(file)
             self._is_reading = False
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class RetryDelay:

@@ -11,10 +11,10 @@ import pytest
 
 from feeds import readers
 from feeds.documents import Document, Reject, SourceError
-from feeds.files import files_below
+from feeds.files import RACY, files_below
 from feeds.history import History
 from feeds.readers import ALL_READ, Offset
-from feeds.tail import RACY, Listing, Tail, judged, read_waiting, waiting_files
+from feeds.tail import Listing, Tail, judged, read_waiting, waiting_files
 from mmqjp.engine import Session
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
@@ -266,7 +266,7 @@ def test_each_line_is_read_once_whatever_becomes_of_its_file(
 ):
     rng = random.Random(seed)
     # With 20 ms, the times of files show that they have changed, and what was seen counts while the test runs.
-    monkeypatch.setattr("feeds.tail.RACY", rng.choice([RACY, 20_000_000]))
+    monkeypatch.setattr("feeds.files.RACY", rng.choice([RACY, 20_000_000]))
     found: Counter[str] = Counter()
     path = tmp_path / "x.jsonl"
     path.touch()
@@ -329,7 +329,7 @@ def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
 
 
 def test_what_could_not_be_looked_into_is_looked_into_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("feeds.tail.RACY", -(10**12))
+    monkeypatch.setattr("feeds.files.RACY", -(10**12))
     path, copied = tmp_path / "1.jsonl", tmp_path / "1.jsonl.old"
     path.write_text(f"{line('d0')}\n")
     reader = Reader(Tail(tmp_path))

@@ -20,7 +20,7 @@ from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, body_hints, decod
 from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml
 from feeds.fetch.state import FeedState, FetchStore, HostState, source_name
 from feeds.files import kind_of_body
-from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, Membership, item_xml
+from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, item_xml
 from feeds.readers import Sidecar, drop_stem, read_sidecar, read_stem, sidecar_json
 from feeds.tail import read_documents
 from tests.support.feed_server import START, rss
@@ -318,18 +318,18 @@ def test_any_title_and_folder_comes_through_an_archive_as_far_as_it_is_not_too_l
     assert [folder.text for folder in item.iter("folder")] == ["Nachrichten", *FOLDERS]
 
     keep(kind(tmp_path / "long"), "t" * 5_000, (*LONG, *map(str, range(5_000))))
-    seen: list[Membership] = []
+    seen: list[tuple[str, tuple[str, ...]]] = []
 
-    def noted(entry: Entry, member: Membership) -> bytes:
-        seen.append(member)
-        return item_xml(entry, member)
+    def noted(entry: Entry, url: str, title: str, folders: tuple[str, ...]) -> bytes:
+        seen.append((title, folders))
+        return item_xml(entry, url, title, folders)
 
     monkeypatch.setattr(feed_module, "item_xml", noted)
     monkeypatch.setattr(feed_module, "confined", lambda work, *arguments, size: work(*arguments))
     list(read_documents([tmp_path / "long"], feeds="item"))
-    (member,) = seen
-    assert member.title == "t" * LONGEST_TITLE and len(member.folders) == MOST_FOLDERS
-    assert member.folders[:5] == ("a" * 600, LONG[1], "e" * 1_000, "f" * 1_000, "0")
+    ((title, folders),) = seen
+    assert title == "t" * LONGEST_TITLE and len(folders) == MOST_FOLDERS
+    assert folders[:5] == ("a" * 600, LONG[1], "e" * 1_000, "f" * 1_000, "0")
 
 
 def test_a_sidecar_is_read_as_it_was_written_and_those_of_other_crawlers_may_say_anything(tmp_path):

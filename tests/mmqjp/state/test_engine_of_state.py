@@ -12,7 +12,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from feeds.tail import EXPANDED, input_bytes
+from feeds.files import EXPANDED
+from feeds.tail import input_bytes
 from join_stage.duckdb_files import DuckDBFilesReader
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import Outdated, QuestionRefused, StoreError, StoreSchema
