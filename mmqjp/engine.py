@@ -50,7 +50,7 @@ from mmqjp.state.choice import (
 )
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf, Owed, added_at
+from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
 from templates.catalog import Catalog
 from templates.witness import R_GROUP, edges_by_group
@@ -424,7 +424,7 @@ class Session(CoreEngine):
         return self._batches.pipeline.ties.at_least(self.registry.subscriptions.values(), here=here)
 
     def added_at(self, qid: int) -> int:
-        return added_at(self._store, qid)
+        return single_number(self._store, f"SELECT added_at FROM added_queries WHERE qid = {qid}") or 0
 
     def take_paused(self) -> dict[str, str]:
         """Returns and clears the queries paused for their quota since the last call: reasons by name."""
@@ -615,16 +615,13 @@ FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROU
 
     def first_seq(self) -> int:
         """Returns the first stored output's number, or the next number."""
-        (low,) = self._store.select(f"SELECT min(o.low) AS low FROM {_SEQS}")["low"].to_pylist()
-        return self.last_seq + 1 if low is None else int(low)
+        low = single_number(self._store, f"SELECT min(o.low) AS low FROM {_SEQS}")
+        return self.last_seq + 1 if low is None else low
 
     def first_committed_from(self, time: int) -> int | None:
         """Returns the number of the first output committed at or after a time, or None."""
-        sql = (
-            f"SELECT min(o.low) AS low FROM {_SEQS} JOIN batches b ON b.batch = o.batch WHERE b.committed_at >= {time}"
-        )
-        (low,) = self._store.select(sql)["low"].to_pylist()
-        return None if low is None else int(low)
+        sql = f"SELECT min(o.low) AS low FROM {_SEQS} JOIN batches b ON b.batch = o.batch WHERE committed_at >= {time}"
+        return single_number(self._store, sql)
 
     def question(self, query: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> Question:
         """Prepares a read-only SQL query to answer in any thread while this one continues. It sees the batches

@@ -516,18 +516,15 @@ ANSWERS_AT_A_TIME, EARLIER_AT_A_TIME = 20_000, 10_000
 
 def stored_chunks(store: TableStore, after: int) -> Iterator[Chunk]:
     end = store.highest("earlier_outputs", "seq") + 1
-    first = max(after + 1, schema.lowest(store, "earlier_outputs", "seq") or 0) if after + 1 < end else end
+    first = max(after + 1, schema.lowest(store, "earlier_outputs", "seq", 0)) if after + 1 < end else end
     for low in range(first, end, EARLIER_AT_A_TIME):
-        rows = schema.earlier_outputs_between(store, low, low + EARLIER_AT_A_TIME)
+        among = f"seq >= {low} AND seq < {low + EARLIER_AT_A_TIME}"
+        rows = store.select(f"SELECT * FROM earlier_outputs WHERE {among} ORDER BY seq")
         yield ListedOutputs(list(outputs_in(rows)))
     batches = schema.batches_after(store, after)
     pairs = list(zip(batches["batch"].to_pylist(), batches["answers"].to_pylist(), strict=True))
     for some in in_batches(pairs, ANSWERS_AT_A_TIME, ANSWERS_AT_A_TIME, lambda pair: pair[1]):
-        first, last = some[0][0], some[-1][0]
-        fan_out = _fan_out(store, schema.answers_of_batches(store, first, last), first, last)
-        for chunk in fan_out.chunks():
-            if len(later := chunk.after(after)):
-                yield later
+        yield from _stored_after(store, after, some[0][0], some[-1][0])
 
 
 def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
@@ -535,13 +532,12 @@ def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
     batches = schema.batches_after(store, after)["batch"].to_pylist()
     found: Iterator[Chunk] = iter(())
     if batches:
-        rows = schema.answers_by_time(store, batches[0], batches[-1])
-        fan_out = _fan_out(store, rows, batches[0], batches[-1], by_time=True)
-        found = (later for chunk in fan_out.chunks() if len(later := chunk.after(after)))
+        found = _stored_after(store, after, batches[0], batches[-1], by_time=True)
     if after >= store.highest("earlier_outputs", "seq"):
         yield from found
         return
-    earlier = outputs_in(schema.earlier_outputs_by_time(store, after))
+    rows = store.select(f"SELECT * FROM earlier_outputs WHERE seq > {after} ORDER BY t1, query, documents")
+    earlier = outputs_in(rows)
     groups = (sorted_outputs(group) for _, group in groupby(earlier, key=lambda o: (o.t1, o.query, o.documents)))
     newer = (output for chunk in found for output in chunk.outputs())
     both = merge((output for group in groups for output in group), newer, key=output_order)
@@ -574,10 +570,13 @@ def outputs_in(rows: pa.Table) -> Iterator[Output]:
 _COLUMNS = ("query", "t0", "t1", "documents", "streams", "nodes", "xml", "id", "seq")
 
 
-def _fan_out(store: TableStore, rows: pa.Table, first: int, last: int, *, by_time: bool = False) -> FanOut:
-    members = _by_form(schema.members_of_batches(store, first, last))
-    withheld = by_answer(schema.withheld_of_batches(store, first, last))
-    return FanOut(rows, members, withheld, by_time=by_time)
+def _stored_after(
+    store: TableStore, after: int, first: int, last: int, *, by_time: bool = False
+) -> Iterator[OutputChunk]:
+    """Yields the outputs numbered above `after` of the answers of a range of batches."""
+    answers, members, withheld = schema.rows_of_batches(store, first, last, by_time=by_time)
+    fan_out = FanOut(answers, _by_form(members), by_answer(withheld), by_time=by_time)
+    return (later for chunk in fan_out.chunks() if len(later := chunk.after(after)))
 
 
 def _by_form(rows: pa.Table) -> dict[str, Members]:

@@ -25,7 +25,6 @@ from mmqjp.tables.schema import (
     FEW_ROWS,
     OWN,
     HasDocuments,
-    document_rows,
     document_sizes,
     ids_between,
     known_ids,
@@ -325,7 +324,7 @@ class StoredRecords:
         missing = sorted(requested - self._records.keys())
         if not missing:
             return
-        for row in document_rows(self._documents, missing).to_pylist():
+        for row in self._documents.find("documents", "docid", pa.array(missing, pa.int64())).to_pylist():
             self._keep(record_of(row))
         self._shrink(len(requested))
 

@@ -585,7 +585,7 @@ class StoredPositions:
         tables = FileTables(StoreSchema({"offsets": OFFSETS}), self._state)
         if tables.files != self._files:
             rows = tables.read("offsets").sort_by("batch").to_pylist()
-            self._positions = by_file(Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows)
+            self._positions = by_file(rows)
             self._files = tables.files
         return self._positions
 

@@ -22,16 +22,7 @@ from mmqjp.documents.watermarks import WATERMARKS, Watermarks, is_lateness_bound
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import (
-    DELIVERY_TABLES,
-    CommitMetadata,
-    Owed,
-    compact_offsets,
-    compact_settings,
-    drop_told_by_removed,
-    join_gaps,
-    row_count,
-)
+from mmqjp.tables.schema import DELIVERY_TABLES, CommitMetadata, Owed, drop_told_by_removed, join_gaps
 from pattern_stage.assemble import event_chains, told_apart
 from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving
@@ -273,7 +264,7 @@ def prune(
     Returns the time before which dropped documents begin, or None.
     """
     ledger.save_next_ids()
-    compact_settings(store, ledger.batch)
+    ledger.compact_settings()
     drop_told_by_removed(store)
     store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
     join_gaps(store)
@@ -288,8 +279,8 @@ def prune(
     for table in ("answers", "match_rows", "earlier_outputs"):
         store.drop_before(table, "t1", before)
     for table in ("answer_matches", "untold", "earlier_match_queries", "earlier_output_matches"):
-        store.drop_before(table, "match", ledger.first_match())
-    store.drop_before("withheld", "answer", ledger.first_answer())
+        store.drop_before(table, "match", schema.lowest(store, "match_rows", "match", ledger.next_match))
+    store.drop_before("withheld", "answer", schema.lowest(store, "answers", "answer", ledger.next_answer))
     unneeded = min(before, evictable)
     schema.keep_ids(store, unneeded)
     if keep_ids is not None:
@@ -312,5 +303,6 @@ def prune_offsets(
         for (source, file), offset in ledger.offsets().items()
         if source not in sources or (source, file) in files
     ]
-    if row_count(store) > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
-        compact_offsets(store, live, ledger.batch)
+    rows = schema.single_number(store, "SELECT count(*) AS n FROM offsets") or 0
+    if rows > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
+        ledger.compact_offsets(live)

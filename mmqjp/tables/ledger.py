@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
 
+from common.tools import from_json
 from feeds.documents import Now, now_us
 from feeds.readers import Offset
 from join_stage.protocol import Cost
 from join_stage.store.protocol import StoreError, TableStore, whole_batch
-from mmqjp.tables import schema
-from mmqjp.tables.schema import ARRIVAL, CommitMetadata, TableRows
+from mmqjp.tables.schema import (
+    ARRIVAL,
+    CommitMetadata,
+    TableRows,
+    by_file,
+    read_settings,
+    save_deliveries,
+    single_number,
+)
 
 SCHEMA_VERSION = 10
 """The format of a store.
@@ -83,15 +91,7 @@ class Ledger:
 
     def save_next_ids(self) -> None:
         """Persists the next numbers, so that none is reused after rows are dropped."""
-        self._save_setting(NEXT_IDS, json.dumps(self.next_ids()))
-
-    def first_match(self) -> int:
-        first = schema.lowest(self._store, "match_rows", "match")
-        return self.next_match if first is None else first
-
-    def first_answer(self) -> int:
-        first = schema.lowest(self._store, "answers", "answer")
-        return self.next_answer if first is None else first
+        self.save_settings({NEXT_IDS: json.dumps(self.next_ids())})
 
     def arrivals(self) -> pa.Table:
         """Returns `docid` and `arrival` of all stored documents, by docid."""
@@ -100,13 +100,12 @@ class Ledger:
     def docid_of_arrival(self, arrival: int) -> int | None:
         """Returns the first stored external docid at or after an arrival, or None."""
         sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {ARRIVAL} >= {arrival}"
-        (docid,) = self._store.select(sql)["docid"].to_pylist()
-        return None if docid is None else int(docid)
+        return single_number(self._store, sql)
 
     # ------------------------------------------------------------ metadata
 
     def save_version(self) -> None:
-        self._save_setting("schema_version", str(SCHEMA_VERSION))
+        self.save_settings({"schema_version": str(SCHEMA_VERSION)})
 
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
         """Writes the batch's row unless it is empty. `taken_at` is in microseconds."""
@@ -116,11 +115,11 @@ class Ledger:
             self._rows.append("batches", [row])
 
     def save_metadata(self, metadata: CommitMetadata) -> None:
-        schema.save_offsets(self._store, metadata.offsets, self.batch)
-        schema.save_settings(self._store, metadata.settings, self.batch)
+        self._save_offsets(metadata.offsets)
+        self.save_settings(metadata.settings)
         now = self._now()
         self._rows.append("commands", [(id, answer, now, self.batch) for id, answer in metadata.answers.items()])
-        schema.save_deliveries(self._store, metadata.gaps, metadata.undelivered)
+        save_deliveries(self._store, metadata.gaps, metadata.undelivered)
 
     def answer_to(self, command: str) -> str | None:
         asked = pa.table({"id": [command]})
@@ -128,7 +127,18 @@ class Ledger:
         return next((row["answer"] for row in found.to_pylist()), None)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        return schema.offsets(self._store)
+        return by_file(
+            self._rows.select("""SELECT source, file, position, mark FROM offsets JOIN
+(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)""")
+        )
+
+    def _save_offsets(self, found: Iterable[Offset]) -> None:
+        self._rows.append("offsets", [(o.source, o.file, o.position, self.batch, o.fingerprint or None) for o in found])
+
+    def compact_offsets(self, latest: Iterable[Offset]) -> None:
+        """Rewrites the current offsets, in a batch, and drops earlier rows."""
+        self._store.drop_before("offsets", "batch", self.batch)
+        self._save_offsets(latest)
 
     def setting(self, key: str) -> str | None:
         found = self._store.read("settings", ["value", "batch"], key).sort_by("batch")
@@ -136,32 +146,29 @@ class Ledger:
         return value
 
     def settings(self, prefix: str) -> dict[str, str]:
-        return schema.read_settings(self._store, prefix)
+        return read_settings(self._store, prefix)
+
+    def save_settings(self, values: Mapping[str, str]) -> None:
+        self._rows.append("settings", [(key, value, self.batch) for key, value in values.items()])
+
+    def compact_settings(self) -> None:
+        latest = self.settings("")
+        self._store.drop_before("settings", "batch", self.batch)
+        self.save_settings(latest)
 
     def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
         """Writes template costs under a plan, in a batch of its own."""
         noted = {"plan": plan, "templates": {number: asdict(cost) for number, cost in costs.items()}}
         with whole_batch(self._store):
-            self._save_setting(COSTS, json.dumps(noted, ensure_ascii=False))
+            self.save_settings({COSTS: json.dumps(noted, ensure_ascii=False)})
         self.batch += 1
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
         """Returns the last measured plan and its template costs, or None."""
-        value = self.setting(COSTS)
-        if value is None:
+        if (value := self.setting(COSTS)) is None:
             return None
         kept = json.loads(value)
-        costs = {
-            int(number): Cost(cost["seconds"], cost["matches"], tuple(cost["templates"]))
-            for number, cost in kept["templates"].items()
-        }
-        return kept["plan"], costs
+        return kept["plan"], {int(number): from_json(Cost, cost) for number, cost in kept["templates"].items()}
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         return self._rows.select("SELECT * FROM dead_letters")
-
-    def save_settings(self, values: Mapping[str, str]) -> None:
-        schema.save_settings(self._store, values, self.batch)
-
-    def _save_setting(self, key: str, value: str) -> None:
-        schema.save_settings(self._store, {key: value}, self.batch)

@@ -38,44 +38,42 @@ FROM earlier_outputs"""
 
 def output_by_seq(select: SelectFn, seq: int) -> Row | None:
     """Returns the numbered output: the columns of `outputs`, with `answer`, `qid` and `form`, None in old ones."""
-    return first_row(
-        select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq <= {seq} AND a.last_seq >= {seq}) AS o WHERE seq = {seq}
-UNION ALL {_EARLIER} WHERE seq = {seq}""")
-    )
+    sql = f"""SELECT * FROM ({_OUTPUT} AND a.first_seq <= {seq} AND a.last_seq >= {seq}) AS o WHERE seq = {seq}
+UNION ALL {_EARLIER} WHERE seq = {seq}"""
+    return first_row(select, sql)
 
 
 def outputs_by_id(select: SelectFn, prefix: str, most: int, after: int = -1) -> list[tuple[str, int, str]]:
     """Returns at most `most` outputs with an id prefix (letters and digits), as (id, seq, query). May omit those up to
     `after`: ids are computed for all that are scanned. Outputs that share a seq get that of the first."""
-    found = select(f"""SELECT {ID} AS id, a.first_seq AS seq, m.name AS query {RECIPIENTS}
+    sql = f"""SELECT {ID} AS id, a.first_seq AS seq, m.name AS query {RECIPIENTS}
 AND a.last_seq > {after} AND {ID} LIKE '{prefix}%'
-UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' LIMIT {most}""").to_pylist()
-    return [(row["id"], row["seq"], row["query"]) for row in found]
+UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' LIMIT {most}"""
+    return [(row["id"], row["seq"], row["query"]) for row in all_rows(select, sql)]
 
 
 def output_by_id(select: SelectFn, id: str, first_seq: int) -> Row | None:
     """Returns the output with an id whose group begins at `first_seq`, as `output_by_seq` does."""
-    return first_row(
-        select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq = {first_seq}) AS o WHERE id = '{id}'
-UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
-    )
+    sql = f"""SELECT * FROM ({_OUTPUT} AND a.first_seq = {first_seq}) AS o WHERE id = '{id}'
+UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'"""
+    return first_row(select, sql)
 
 
 def span_of_outputs(select: SelectFn) -> tuple[int, int]:
     """Returns the first and last stored output numbers; (0, -1) if there is none."""
-    (row,) = select("""SELECT min(oldest) AS oldest, max(newest) AS newest FROM (
+    sql = """SELECT coalesce(min(oldest), 0) AS oldest, coalesce(max(newest), -1) AS newest FROM (
 SELECT min(first_seq) AS oldest, max(last_seq) AS newest FROM answers
-UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans""").to_pylist()
-    return (0, -1) if row["oldest"] is None else (row["oldest"], row["newest"])
+UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans"""
+    (row,) = all_rows(select, sql)
+    return row["oldest"], row["newest"]
 
 
 def texts_by_form(select: SelectFn, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Returns the text of a query ever registered under each name, by form ("" in earlier formats)."""
-    listed = ", ".join(map(quote_literal, sorted(names)))
-    rows = select(f"""SELECT name, coalesce(form, '') AS form, min(text) AS text FROM added_queries
-WHERE name IN ({listed}) GROUP BY name, coalesce(form, '') ORDER BY text""").to_pylist()
+    sql = f"""SELECT name, coalesce(form, '') AS form, min(text) AS text FROM added_queries
+WHERE name IN ({literal_list(names)}) GROUP BY name, coalesce(form, '') ORDER BY text"""
     found: dict[str, dict[str, str]] = {}
-    for row in rows:
+    for row in all_rows(select, sql):
         found.setdefault(row["name"], {})[row["form"]] = row["text"]
     return found
 
@@ -85,20 +83,17 @@ def matches_of(select: SelectFn, output: Row) -> list[tuple[int, ...]]:
     numbers = f"answer_matches l WHERE l.answer = {output['answer']}"
     if output["answer"] is None:
         numbers = f"earlier_output_matches l WHERE l.seq = {output['seq']}"
-    rows = select(f"""SELECT m.docid1, m.docid2 FROM match_rows m
-WHERE m.match IN (SELECT l.match FROM {numbers}) ORDER BY m.match""").to_pylist()
-    return [(row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"]) for row in rows]
+    sql = f"""SELECT m.docid1, m.docid2 FROM match_rows m
+WHERE m.match IN (SELECT l.match FROM {numbers}) ORDER BY m.match"""
+    return [docids_of(row) for row in all_rows(select, sql)]
 
 
 def query_texts(select: SelectFn, name: str, form: str | None, most: int) -> list[str]:
     """Returns the texts of queries ever registered under a name, of a form unless None."""
     condition = "" if form is None else f" AND form = '{form}'"
-    found = select(
-        f"SELECT DISTINCT text FROM added_queries WHERE name = {quote_literal(name)}{condition} "
-        f"ORDER BY text LIMIT {most}"
-    )
-    texts: list[str] = found["text"].to_pylist()
-    return texts
+    sql = f"""SELECT DISTINCT text FROM added_queries WHERE name = {quote_literal(name)}{condition}
+ORDER BY text LIMIT {most}"""
+    return [row["text"] for row in all_rows(select, sql)]
 
 
 def documents_by_docid(select: SelectFn, docids: Iterable[int]) -> list[Row]:
@@ -108,9 +103,8 @@ def documents_by_docid(select: SelectFn, docids: Iterable[int]) -> list[Row]:
 
 def document_rows_by_id(select: SelectFn, ids: Iterable[str]) -> list[Row]:
     """Returns the documents with some ids on any stream, without hidden tuples."""
-    among = (
-        "docid IN (SELECT docid FROM documents WHERE kind <> 'hidden' AND id IN ({}))"  # only these columns are read
-    )
+    # Only these columns are read.
+    among = "docid IN (SELECT docid FROM documents WHERE kind <> 'hidden' AND id IN ({}))"
     return _documents(select, among, [quote_literal(id) for id in sorted(set(ids))])
 
 
@@ -118,7 +112,7 @@ def _documents(select: SelectFn, among: str, literals: Sequence[str]) -> list[Ro
     found: list[Row] = []
     for some in in_batches(literals, AT_ONCE, CHARACTERS_AT_ONCE, len):
         try:
-            found += select(f"SELECT * FROM documents WHERE {among.format(', '.join(some))}").to_pylist()
+            found += all_rows(select, f"SELECT * FROM documents WHERE {among.format(', '.join(some))}")
         except QuestionRefused:
             if len(some) == 1:
                 raise
@@ -137,14 +131,26 @@ def quote_literal(text: str) -> str:
     return parts[0] if len(parts) == 1 else "(" + " || chr(92) || ".join(parts) + ")"
 
 
+def literal_list(texts: Iterable[str]) -> str:
+    return ", ".join(map(quote_literal, sorted(set(texts)))) or "NULL"
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers)))) or "NULL"
+
+
 def all_rows(select: SelectFn, sql: str) -> list[Row]:
     found: list[Row] = select(sql).to_pylist()
     return found
 
 
-def first_row(found: pa.Table) -> Row | None:
-    rows = found.slice(0, 1).to_pylist()
-    return rows[0] if rows else None
+def first_row(select: SelectFn, sql: str) -> Row | None:
+    return next(iter(all_rows(select, sql)), None)
+
+
+def docids_of(match: Row) -> tuple[int, ...]:
+    """Returns the docids of a row of `match_rows`, in the query's order."""
+    return (match["docid1"],) if match["docid2"] is None else (match["docid1"], match["docid2"])
 
 
 # ------------------------------------------------------------ why there is no output
@@ -167,10 +173,7 @@ WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
 
 def pauses_of(select: SelectFn, qids: Sequence[int]) -> list[Row]:
     """Returns pauses and resumptions in order: `qid`, `docid`, `reason` (None: resumption)."""
-    if not qids:
-        return []
-    sql = f"SELECT qid, docid, reason FROM pauses WHERE qid IN ({', '.join(map(str, qids))}) ORDER BY batch"
-    return all_rows(select, sql)
+    return all_rows(select, f"SELECT qid, docid, reason FROM pauses WHERE qid IN ({number_list(qids)}) ORDER BY batch")
 
 
 def documents_with(select: SelectFn, text: str, most: int) -> list[Row]:
@@ -183,26 +186,23 @@ ORDER BY docid DESC LIMIT {most}"""
 
 def dead_letter_of(select: SelectFn, id: str) -> Row | None:
     """Returns the last dead letter of an id: `stream` and `reason`."""
-    return first_row(
-        select(f"SELECT stream, reason FROM dead_letters WHERE id = {quote_literal(id)} ORDER BY noted_at DESC LIMIT 1")
-    )
+    sql = f"SELECT stream, reason FROM dead_letters WHERE id = {quote_literal(id)} ORDER BY noted_at DESC LIMIT 1"
+    return first_row(select, sql)
 
 
 def is_dropped(select: SelectFn, id: str) -> bool:
-    return bool(len(select(f"SELECT id FROM dropped_ids WHERE id = {quote_literal(id)} LIMIT 1")))
+    return first_row(select, f"SELECT id FROM dropped_ids WHERE id = {quote_literal(id)} LIMIT 1") is not None
 
 
 def joinable(select: SelectFn, docids: Sequence[int]) -> set[int]:
-    return set(select(f"SELECT docid FROM r_docts WHERE docid IN ({', '.join(map(str, docids))})")["docid"].to_pylist())
+    return set(select(f"SELECT docid FROM r_docts WHERE docid IN ({number_list(docids)})")["docid"].to_pylist())
 
 
 def newest_documents(select: SelectFn, streams: Collection[str], most: int) -> list[tuple[int, int]]:
     """Returns the newest documents as (docid, characters), newest first."""
-    listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
-    sql = f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({listed}) ORDER BY docid DESC
-LIMIT {most}"""
-    rows = all_rows(select, sql)
-    return [(row["docid"], row["size"]) for row in rows]
+    sql = f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({literal_list(streams)})
+ORDER BY docid DESC LIMIT {most}"""
+    return [(row["docid"], row["size"]) for row in all_rows(select, sql)]
 
 
 def ids_among(select: SelectFn, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
@@ -211,8 +211,7 @@ def ids_among(select: SelectFn, name: str, t0: int, t1: int, ids: Collection[str
     sql = f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
 AND m.name = {quote_literal(name)} UNION ALL SELECT id, seq FROM earlier_outputs
 WHERE t0 = {t0} AND t1 = {t1} AND query = {quote_literal(name)}"""
-    found = all_rows(select, sql)
-    return {row["id"]: row["seq"] for row in found if row["id"] in ids}
+    return {row["id"]: row["seq"] for row in all_rows(select, sql) if row["id"] in ids}
 
 
 def outputs_at(select: SelectFn, name: str, t1: int, most: int) -> list[Row]:
@@ -233,18 +232,14 @@ ORDER BY id LIMIT {most}"""
 
 def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
     """Returns the ends of a query's outputs with a ONCE PER key, given as digest halves."""
-    high, low = key
-    found: list[int] = select(f"SELECT t1 FROM told WHERE qid = {qid} AND high = {high} AND low = {low} ORDER BY t1")[
-        "t1"
-    ].to_pylist()
-    return found
+    sql = f"SELECT t1 FROM told WHERE qid = {qid} AND high = {key[0]} AND low = {key[1]} ORDER BY t1"
+    return [row["t1"] for row in all_rows(select, sql)]
 
 
 def count_outputs(select: SelectFn, name: str) -> int:
-    (row,) = select(
-        f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quote_literal(name)}
+    sql = f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quote_literal(name)}
 UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quote_literal(name)}) AS o"""
-    ).to_pylist()
+    (row,) = all_rows(select, sql)
     return int(row["n"])
 
 
@@ -253,24 +248,19 @@ def find_nearest_documents(
 ) -> list[tuple[int, int]]:
     """Returns at most `most` documents that end in an interval, nearest to `near` first, as (docid, characters). Omits
     those with a dead letter whose reason begins with `refused`."""
-    listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
     sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d
-WHERE d.stream IN ({listed}) AND d.t1 >= {t0} AND d.t1 <= {t1} AND d.kind <> 'hidden' AND NOT EXISTS (
+WHERE d.stream IN ({literal_list(streams)}) AND d.t1 >= {t0} AND d.t1 <= {t1} AND d.kind <> 'hidden' AND NOT EXISTS (
 SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id AND l.reason LIKE '{refused}%')
 ORDER BY abs(d.t1 - {near}), d.docid LIMIT {most}"""
-    rows = all_rows(select, sql)
-    return [(row["docid"], row["size"]) for row in rows]
+    return [(row["docid"], row["size"]) for row in all_rows(select, sql)]
 
 
 def reason_refused(select: SelectFn, stream: str, id: str, like: str) -> str | None:
     """Returns the reason of a document's dead letter that is LIKE a pattern, or None."""
-    row = first_row(
-        select(
-            f"""SELECT reason FROM dead_letters
+    sql = f"""SELECT reason FROM dead_letters
 WHERE stream = {quote_literal(stream)} AND id = {quote_literal(id)} AND reason LIKE '{like}'
 ORDER BY noted_at LIMIT 1"""
-        )
-    )
+    row = first_row(select, sql)
     return None if row is None else row["reason"]
 
 
@@ -287,33 +277,30 @@ ORDER BY abs(a.t1 - {near}), a.answer, m.qid LIMIT {most}"""
 def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]) -> tuple[int, int] | None:
     """Returns the first start and last end of a query's outputs derived from any of some documents, or None."""
     made = " OR ".join(f"array_contains(a.documents, {quote_literal(id)})" for id in sorted(set(documents)))
-    (row,) = select(
-        f"SELECT min(a.t0) AS t0, max(a.t1) AS t1 {RECIPIENTS} AND m.name = {quote_literal(name)} AND ({made})"
-    ).to_pylist()
+    sql = f"SELECT min(a.t0) AS t0, max(a.t1) AS t1 {RECIPIENTS} AND m.name = {quote_literal(name)} AND ({made})"
+    (row,) = all_rows(select, sql)
     return None if row["t0"] is None else (row["t0"], row["t1"])
 
 
 def definitions_named(select: SelectFn, names: Collection[str]) -> list[Row]:
     """Returns all event definitions of some names, oldest first: `id`, `name`, `text`, `added_at`, `removed_at`."""
-    listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
     sql = f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d
-LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({listed}) ORDER BY d.id"""
+LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({literal_list(names)}) ORDER BY d.id"""
     return all_rows(select, sql)
 
 
 def event_queries_named(select: SelectFn, names: Collection[str]) -> list[Row]:
     """Returns one event query per name, preferably a registered one: `name` and `text`."""
-    listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
-    found: list[Row] = select(
-        f"""SELECT name, min(text) AS text, removed FROM (
+    sql = f"""SELECT name, min(text) AS text, removed FROM (
 SELECT a.name, a.text, r.qid IS NOT NULL AS removed FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid
-WHERE a.form LIKE 'events-%' AND a.name IN ({listed})) AS q GROUP BY name, removed ORDER BY name, removed DESC"""
-    ).to_pylist()
-    return list({row["name"]: row for row in found}.values())  # the last is registered
+WHERE a.form LIKE 'events-%' AND a.name IN ({literal_list(names)})
+) AS q GROUP BY name, removed ORDER BY name, removed DESC"""
+    return list({row["name"]: row for row in all_rows(select, sql)}.values())  # the last is registered
 
 
 def latest_setting(select: SelectFn, key: str) -> str | None:
-    row = first_row(select(f"SELECT value FROM settings WHERE key = {quote_literal(key)} ORDER BY batch DESC LIMIT 1"))
+    sql = f"SELECT value FROM settings WHERE key = {quote_literal(key)} ORDER BY batch DESC LIMIT 1"
+    row = first_row(select, sql)
     return None if row is None else row["value"]
 
 
@@ -475,10 +462,6 @@ def earlier_outputs(numbers: Iterable[int]) -> str:
 
 def recipients_sql(qids: Iterable[int]) -> str:
     return f"SELECT qid, name, identity, form, text FROM added_queries WHERE qid IN ({number_list(qids)})"
-
-
-def number_list(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(set(numbers)))) or "NULL"
 
 
 ANSWER_COLUMNS = (

@@ -51,6 +51,12 @@ class TableRows:
         return zip(*(column.to_pylist() for column in rows.columns), strict=True)
 
 
+def single_number(store: TableStore, sql: str) -> int | None:
+    """Returns the only value that a query selects."""
+    (value,) = store.select(sql).column(0).to_pylist()
+    return None if value is None else int(value)
+
+
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     if not rows:
         return pa.Table.from_batches([], schema)
@@ -79,29 +85,8 @@ DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary
 OFFSETS = schema(source=TEXT, file=TEXT, position=INT, batch=INT, mark=TEXT)
 
 
-def offsets(store: TableStore) -> dict[tuple[str, str], Offset]:
-    sql = """SELECT source, file, position, mark FROM offsets JOIN
-(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
-    return by_file(Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in TableRows(store).select(sql))
-
-
-def by_file(found: Iterable[Offset]) -> dict[tuple[str, str], Offset]:
-    return {(offset.source, offset.file): offset for offset in found}
-
-
-def save_offsets(store: TableStore, found: Iterable[Offset], batch: int) -> None:
-    TableRows(store).append("offsets", [(o.source, o.file, o.position, batch, o.fingerprint or None) for o in found])
-
-
-def compact_offsets(store: TableStore, latest: Iterable[Offset], batch: int) -> None:
-    """Rewrites the current offsets, in a batch, and drops earlier rows."""
-    store.drop_before("offsets", "batch", batch)
-    save_offsets(store, latest, batch)
-
-
-def row_count(store: TableStore) -> int:
-    (rows,) = store.select("SELECT count(*) AS n FROM offsets")["n"].to_pylist()
-    return int(rows)
+def by_file(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Offset]:
+    return {(r["source"], r["file"]): Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows}
 
 
 SETTING_TABLES = {"settings": schema(key=TEXT, value=TEXT, batch=INT)}
@@ -122,29 +107,11 @@ def read_settings(store: TableStore, prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value, _ in rows if key.startswith(prefix)}
 
 
-def save_settings(store: TableStore, values: Mapping[str, str], batch: int) -> None:
-    TableRows(store).append("settings", [(key, value, batch) for key, value in values.items()])
-
-
-def compact_settings(store: TableStore, batch: int) -> None:
-    latest = read_settings(store, "")
-    store.drop_before("settings", "batch", batch)
-    save_settings(store, latest, batch)
-
-
 QUERY_TABLES = {
     # `form` is the id of the query's form, and `identity` the part of its outputs' ids that they share.
     "added_queries": schema(
-        qid=INT,
-        name=TEXT,
-        text=TEXT,
-        occurrence=INT,
-        template=INTS,
-        window_us=INT,
-        added_at=INT,
-        since=INT,
-        form=TEXT,
-        identity=TEXT,
+        qid=INT, name=TEXT, text=TEXT, occurrence=INT, template=INTS, window_us=INT, added_at=INT, since=INT,
+        form=TEXT, identity=TEXT,
     ),
     # A query is a member of its form from a batch on, if `begins` is 1, or, if it is 0, up to an arrival of a batch.
     "memberships": schema(qid=INT, batch=INT, begins=INT, arrival=INT),
@@ -162,7 +129,7 @@ QUERY_TABLES = {
     "templates": schema(template=INT, left_nodes=INT, parents=INTS, joins=INTS),
     # A query is paused after a document for a reason, or, if the reason is null, resumed after it.
     "pauses": schema(qid=INT, docid=INT, reason=TEXT, noted_at=INT, batch=INT),
-}
+}  # fmt: skip
 
 QUERY_VIEWS = {
     "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
@@ -185,11 +152,6 @@ FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM remo
 
 
 R_T = NumberedViews("r_t_", "templates", "template", "parents", _r_t)
-
-
-def added_at(store: TableStore, qid: int) -> int:
-    (time,) = store.select(f"SELECT added_at FROM added_queries WHERE qid = {qid}")["added_at"].to_pylist()
-    return int(time)
 
 
 def removed_texts(store: TableStore, name: str) -> list[str]:
@@ -220,22 +182,9 @@ EVENT_TABLES = {
 # `mmqjp.documents.record.Record` describes them. What is in OWN is NULL for external documents: it follows from their
 # docids, ids and streams.
 DOCUMENTS = schema(
-    docid=INT,
-    id=TEXT,
-    stream=TEXT,
-    t0=INT,
-    t1=INT,
-    xml=TEXT,
-    kind=TEXT,
-    parts=INTS,
-    part_ids=TEXTS,
-    source_ids=TEXTS,
-    source_streams=TEXTS,
-    bound_docids=INTS,
-    bound_nodes=INTS,
-    arrival=INT,
-    appeared=INTS,
-)
+    docid=INT, id=TEXT, stream=TEXT, t0=INT, t1=INT, xml=TEXT, kind=TEXT, parts=INTS, part_ids=TEXTS, source_ids=TEXTS,
+    source_streams=TEXTS, bound_docids=INTS, bound_nodes=INTS, arrival=INT, appeared=INTS,
+)  # fmt: skip
 
 OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes", "appeared")
 """Columns that only derived documents need; earlier external documents have them too."""
@@ -253,10 +202,6 @@ ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
 
 class HasDocuments(Protocol):
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table: ...
-
-
-def document_rows(store: HasDocuments, docids: Sequence[int]) -> pa.Table:
-    return store.find("documents", "docid", pa.array(docids, pa.int64()))
 
 
 def document_sizes(
@@ -292,9 +237,8 @@ WHERE {" AND ".join(conditions)} ORDER BY d.docid"""
 
 def hidden_tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
     """Returns the tuples of hidden streams: `stream`, `parts`, `bound_docids`, `bound_nodes`."""
-    sql = (
-        "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
-    )
+    sql = """SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes
+FROM documents d JOIN streams s ON d.stream = s.stream"""
     return store.select(sql, _streams(streams))
 
 
@@ -402,28 +346,15 @@ def batches_after(store: TableStore, seq: int) -> pa.Table:
     )
 
 
-def answers_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
-    return store.select(f"SELECT * FROM answers WHERE batch >= {first} AND batch <= {last} ORDER BY first_seq, place")
-
-
-def answers_by_time(store: TableStore, first: int, last: int) -> pa.Table:
-    return store.select(
-        f"SELECT * FROM answers WHERE batch >= {first} AND batch <= {last} ORDER BY t1, first_seq, place"
-    )
-
-
-def members_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
-    """Returns the members of the forms with answers in a range of batches, by form, name, qid."""
-    return store.select(
-        f"""SELECT m.* FROM members m WHERE m.begun <= {last} AND m.ended >= {first} AND m.form IN
-(SELECT a.form FROM answers a WHERE a.batch >= {first} AND a.batch <= {last}) ORDER BY m.form, m.name, m.qid, m.begun"""
-    )
-
-
-def withheld_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
-    return store.select(
-        f"""SELECT w.answer, w.qid FROM withheld w JOIN answers a ON a.answer = w.answer
-WHERE a.batch >= {first} AND a.batch <= {last}"""
+def rows_of_batches(store: TableStore, first: int, last: int, *, by_time: bool) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Returns the answers of a range of batches, perhaps by t1; the members of their forms by form, name, qid; and who
+    is withheld from which answer."""
+    among = f"a.batch >= {first} AND a.batch <= {last}"
+    return (
+        store.select(f"SELECT * FROM answers a WHERE {among} ORDER BY {'t1, ' if by_time else ''}first_seq, place"),
+        store.select(f"""SELECT m.* FROM members m WHERE m.begun <= {last} AND m.ended >= {first} AND m.form IN
+(SELECT a.form FROM answers a WHERE {among}) ORDER BY m.form, m.name, m.qid, m.begun"""),
+        store.select(f"SELECT w.answer, w.qid FROM withheld w JOIN answers a ON a.answer = w.answer WHERE {among}"),
     )
 
 
@@ -446,16 +377,6 @@ LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NUL
     )
 
 
-def earlier_outputs_between(store: TableStore, low: int, high: int) -> pa.Table:
-    """Returns outputs of earlier formats with `low` <= seq < `high`, by seq."""
-    return store.select(f"SELECT * FROM earlier_outputs WHERE seq >= {low} AND seq < {high} ORDER BY seq")
-
-
-def earlier_outputs_by_time(store: TableStore, after: int) -> pa.Table:
-    """Returns outputs of earlier formats with seq > `after`, by t1, query, documents."""
-    return store.select(f"SELECT * FROM earlier_outputs WHERE seq > {after} ORDER BY t1, query, documents")
-
-
 def find_output_matches(store: TableStore, outputs: pa.Table) -> pa.Table:
     """Returns candidate matches behind outputs given by `seq`, `documents` and `nodes`: `seq`, the query's `form` (null
     in earlier formats), `docid1` and `docid2`."""
@@ -471,9 +392,9 @@ JOIN earlier_output_matches l ON l.seq = o.seq JOIN match_rows m ON m.match = l.
     )
 
 
-def lowest(store: TableStore, table: str, column: str) -> int | None:
-    (least,) = store.select(f"SELECT min({column}) AS least FROM {table}")["least"].to_pylist()
-    return None if least is None else int(least)
+def lowest(store: TableStore, table: str, column: str, default: int) -> int:
+    least = single_number(store, f"SELECT min({column}) AS least FROM {table}")
+    return default if least is None else least
 
 
 DELIVERY_TABLES = {
@@ -540,9 +461,7 @@ def join_gaps(store: TableStore) -> None:
 
 # A query told a key in an output that ended at `t1`. `high` and `low` are the halves of the key's digest. Outputs with
 # the key are not told up to `until`; null is for ever.
-ONCE_KEY_TABLES = {"told": schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)}
-
-ASKED = schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT)
+TOLD = schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)
 
 ToldRow = tuple[int, int, int, int, int | None]
 
@@ -550,8 +469,7 @@ ToldRow = tuple[int, int, int, int, int | None]
 def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
     """Returns `qid`, `high`, `low` and `t1` of outputs with some distinct keys, each given with its query and the range
     of `t1` that matters."""
-    columns = list(zip(*asked, strict=True)) or [()] * len(ASKED)
-    keys = pa.table([pa.array(column, INT) for column in columns], schema=ASKED)
+    keys = rows_table(asked, schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT))
     sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low) WHERE t1 BETWEEN earliest AND latest"
     return store.select(sql, {"asked": keys})
 
@@ -560,7 +478,7 @@ def drop_told_by_removed(store: TableStore) -> None:
     """Drops the keys of removed queries, whose qids are never reused."""
     qids = pc.unique(store.read("removed_queries", ["qid"])["qid"])
     if len(qids) and len(store.find("told", "qid", qids)):
-        rows = store.read("told", ONCE_KEY_TABLES["told"].names)
+        rows = store.read("told", TOLD.names)
         store.drop_before("told", "qid", pc.max(rows["qid"]).as_py() + 1)
         store.append("told", rows.filter(pc.invert(pc.is_in(rows["qid"], qids))))
 
@@ -569,11 +487,9 @@ def drop_told_by_removed(store: TableStore) -> None:
 # of a form, the qid of a query, or the key of a group. What members of a form used counts for those with a window of at
 # least `width`, that see documents after `since`, have at least `first_qid`, and began in the batch `begun` or before.
 # What a query used is added to that.
-USAGE_TABLES = {
-    "spent": schema(
-        owner=TEXT, arrival=INT, outputs=INT, work=INT, batch=INT, width=INT, since=INT, first_qid=INT, begun=INT
-    )
-}
+SPENT = schema(
+    owner=TEXT, arrival=INT, outputs=INT, work=INT, batch=INT, width=INT, since=INT, first_qid=INT, begun=INT
+)
 
 UsageKey = tuple[str, int, int, int, int]
 """Owner, width, since, first_qid, begun."""
@@ -585,9 +501,8 @@ NO_FORM = (-1, -1, -1, 0)
 def spent(store: TableStore) -> Iterator[tuple[UsageKey, int, int, int]]:
     """Yields all rows as (key, arrival, outputs, work), unordered."""
     columns = "owner width since first_qid begun arrival outputs work"
-    for owner, width, since, first_qid, begun, arrival, outputs, work in TableRows(store).tuples("spent", columns):
-        key = NO_FORM if width is None else (width, since, first_qid, begun)  # null in earlier formats
-        yield (owner, *key), arrival, outputs, work
+    for owner, *key, arrival, outputs, work in TableRows(store).tuples("spent", columns):
+        yield (owner, *(NO_FORM if key[0] is None else key)), arrival, outputs, work  # null in earlier formats
 
 
 def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]], batch: int) -> None:
@@ -596,34 +511,25 @@ def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]]
     )
 
 
-TABLES = (
-    {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS, "dead_letters": DEAD_LETTERS}
-    | ANSWER_TABLES
-    | {"batches": BATCHES}
-    | QUERY_TABLES
-    | SETTING_TABLES
-    | {"offsets": OFFSETS}
-    | USAGE_TABLES
-    | {"commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT)}
-    | ONCE_KEY_TABLES
-    | DELIVERY_TABLES
-    | EVENT_TABLES
-)
+TABLES = {
+    "documents": DOCUMENTS,
+    "dropped_ids": DROPPED_IDS,
+    "dead_letters": DEAD_LETTERS,
+    **ANSWER_TABLES,
+    "batches": BATCHES,
+    **QUERY_TABLES,
+    **SETTING_TABLES,
+    "offsets": OFFSETS,
+    "spent": SPENT,
+    "commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT),
+    "told": TOLD,
+    **DELIVERY_TABLES,
+    **EVENT_TABLES,
+}
 
 _DOCUMENTED = (
-    "documents",
-    "queries",
-    "matches",
-    "outputs",
-    "output_matches",
-    "dead_letters",
-    "events",
-    "batches",
-    "gaps",
-    "undelivered",
-    "r_bin",
-    "r_doc",
-    "r_docts",
+    *("documents", "queries", "matches", "outputs", "output_matches", "dead_letters", "events", "batches", "gaps"),
+    *("undelivered", "r_bin", "r_doc", "r_docts"),
 )
 
 SCHEMA = StoreSchema(TABLES, QUERY_VIEWS | ANSWER_VIEWS, R_T, documented=_DOCUMENTED, former_names=FORMER_NAMES)

@@ -31,7 +31,7 @@ from mmqjp.service.sql_question import (
     RunningQuestion,
     answer_question,
 )
-from mmqjp.tables.schema import save_settings
+from mmqjp.tables.schema import TableRows
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, Events, StopAfter
@@ -352,7 +352,7 @@ def test_a_question_is_interrupted_while_its_answer_is_read(on_duckdb: Place, mo
 def test_a_question_sees_whole_batches(on_duckdb: Place):
     store = on_duckdb.engine._store
     store.begin()
-    save_settings(store, {"half": "1"}, batch=99)
+    TableRows(store).append("settings", [("half", "1", 99)])
     asked = "SELECT count(*) AS n FROM settings WHERE key = 'half'"
     assert on_duckdb.engine.sql(asked)["n"].to_pylist() == [0]
     assert on_duckdb.engine.sql(asked, trusted=True)["n"].to_pylist() == [1]
