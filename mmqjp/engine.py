@@ -569,7 +569,7 @@ class Session(CoreEngine):
             (known.get(stream, EARLIEST) for stream in self._batches.registry.outside() - {EVENT_TIME}),
             default=EARLIEST,
         )
-        evictable = self._batches.eviction.before(horizon)
+        evictable = self._batches.state.evictable_before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     def lag(self) -> int | None:

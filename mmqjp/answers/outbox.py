@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.fan_out import (
-    Chunk,
     FanOut,
     Outputs,
     OutputStream,
@@ -30,7 +29,8 @@ from mmqjp.answers.output import Answer, Output, json_nodes, sorted_outputs
 from mmqjp.queries.model import Members, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import CommitMetadata, TableRows, find_output_matches
+from mmqjp.tables.lookup import docids_of
+from mmqjp.tables.schema import find_output_matches
 
 if TYPE_CHECKING:
     from mmqjp.answers.spread import SpreadAnswers
@@ -71,9 +71,6 @@ class Outbox:
         self._store.append("match_rows", rows)
         self._ledger.next_match += len(rows)
 
-    def save_untold(self, rows: Sequence[tuple[int, int]]) -> None:
-        TableRows(self._store).append("untold", rows)
-
     def withhold_told(self, answers: Sequence[Answer], members: Mapping[str, Members], first_qid: int) -> None:
         """Withholds from the queries with at least `first_qid` what is stored already, under the same ids, as outputs
         of equal queries before them."""
@@ -98,7 +95,8 @@ class Outbox:
         line order. `members` are by form."""
         ledger, first_seq = self._ledger, self._ledger.next_seq
         if self._spread is not None and (files := self._spread.write(answers, members)) is not None:
-            return WrittenOutputs(files, members, range(first_seq, ledger.next_seq), self._stored)
+            stored = partial(stored_chunks, self._store)
+            return WrittenOutputs(files, members, range(first_seq, ledger.next_seq), stored)
         if not answers:
             return Outputs()
         rows = answer_rows(answers, members, ledger.batch, ledger.next_answer, ledger.next_seq)
@@ -110,9 +108,6 @@ class Outbox:
         fan_out = cache(lambda: FanOut(rows.answers, members, by_answer(rows.withheld)))
         return Outputs(lambda: fan_out().chunks(), rows.outputs)
 
-    def _stored(self, after: int) -> Iterator[Chunk]:
-        return stored_chunks(self._store, after)
-
     def outputs(self, after: int) -> OutputStream:
         """Returns the stored outputs numbered above `after`, by number."""
         return OutputStream(
@@ -123,8 +118,7 @@ class Outbox:
         return OutputStream(lambda: stored_chunks_by_time(self._store, after))
 
     def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
-        """Returns candidate matches behind stored outputs, by `seq`: the form of its query (None in earlier formats),
-        and its docids in the query's order."""
+        """See `mmqjp.engine.Session.matches_behind`."""
         columns = {
             "seq": pa.array([output.seq for output in outputs], pa.int64()),
             "documents": pa.array([output.documents for output in outputs], pa.list_(pa.string())),
@@ -132,8 +126,7 @@ class Outbox:
         }
         found: dict[int, list[tuple[str | None, tuple[int, ...]]]] = {}
         for row in find_output_matches(self._store, pa.table(columns)).to_pylist() if outputs else ():
-            docids = (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
-            found.setdefault(row["seq"], []).append((row["form"], docids))
+            found.setdefault(row["seq"], []).append((row["form"], docids_of(row)))
         return found
 
     def position(self, sink: str) -> Position:
@@ -167,7 +160,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
     written = ledger.setting(_WRITTEN)
     if acked >= 0 or written:
         position = Position(acked, json.loads(written or "{}"))
-        ledger.save_metadata(CommitMetadata(settings={f"{SINK_PREFIX}output": position.to_setting()}))
+        ledger.save_settings({f"{SINK_PREFIX}output": position.to_setting()})
 
 
 def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -50,10 +50,10 @@ from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import Members, Owner, Pause, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
-from mmqjp.state.eviction import Eviction, JoinState, arriving, prune, prune_offsets
+from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
-from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
+from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, TableRows, rows_table
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
@@ -91,24 +91,13 @@ class Pipeline:
         self._quota, self._telling, self._spread = quota, Telling(registry, store), spread
         self.patterns, self._event_output = patterns, EventOutput(registry, records, ledger)
         self._queries, self._inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
-        self._watermarks = watermarks
+        self.absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, self._queries, self._inner)
         self._usage = StoredUsage(store, ledger)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
         self._failed_patterns = FailedPatterns(registry)
         self.blamed: Mapping[Subscription, Exception] = {}
         """The queries whose patterns failed in the last batch."""
-
-    @cached_property
-    def absences(self) -> AbsenceOperator:
-        return AbsenceOperator(
-            self._store, self._registry, self._records, self._ledger, self._watermarks, self._quota, self._queries,
-            self._inner,
-        )  # fmt: skip
-
-    @property
-    def _has_absences(self) -> bool:
-        return bool(self._registry.absent) or "absences" in self.__dict__
 
     # ------------------------------------------------------------ batches
 
@@ -176,30 +165,17 @@ class Pipeline:
     def _save(self, accounts: Accounts, *, stops: bool = False) -> None:
         """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document.
         `stops`: a publisher of events does."""
-        if self._has_absences:
-            self.absences.save()
+        self.absences.save()
         self.patterns.save(snapshot=stops)
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
             self.ties.save(accounts.ties(), lambda id: tuple(self._registry.form(id) or ()))
 
-    def late_for_patterns(self, now: int) -> pa.Table:
-        """Returns the dead letters of documents, including published ones, whose events came too late or are too
-        many."""
-        late = [(self._records[docid], reason) for docid, reason in self.patterns.late.items()]
-        return rows_table([(r.id, r.stream, r.t0, why, r.xml.encode(), now) for r, why in late], DEAD_LETTERS)
-
-    def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        return (self._has_absences and self.absences.is_due(greatest)) or self.patterns.is_due(greatest, clock)
-
     def finish_batch(self, *, committed: bool) -> None:
-        if self._has_absences:
-            self.absences.finish_batch(committed=committed)
-        self.patterns.finish_batch(committed=committed)
+        for operator in (self.absences, self.patterns, self._usage, self.ties):
+            operator.finish_batch(committed=committed)
         if self._spread is not None:
             self._spread.discard()
-        self._usage.finish_batch(committed=committed)
-        self.ties.finish_batch(committed=committed)
 
     # ------------------------------------------------------------ backfills
 
@@ -325,16 +301,15 @@ class Pipeline:
         inputs."""
         answers: list[Answer] = []
         while True:
-            if self._has_absences and (found := list(self.absences.on_watermark(context, greatest))):
+            if found := list(self.absences.on_watermark(context, greatest)):
                 if decided := [(item, item.match) for item in found if item.match is not None]:
                     expanded = ((item.answer, [item]) for item, _ in decided)
                     reader.note(expanded, as_batch([match for _, match in decided]), answers)
                 documents = [document for item in found for document in item.documents]
             elif context.put_off:
-                undecided = self.absences.undecided(greatest) if self._has_absences else (set(), set())
-                told = self._telling.decide(context.put_off, self._ledger.batch, undecided)
+                told = self._telling.decide(context.put_off, self._ledger.batch, self.absences.undecided(greatest))
                 answers += told.answers
-                self.outbox.save_untold(told.untold)
+                TableRows(self._store).append("untold", told.untold)
                 documents = told.documents
             else:
                 return answers
@@ -359,24 +334,12 @@ class Pipeline:
         answers: list[Answer] = []
         while records:
             if witnesses is None:
-                witnesses = self._published(records)
+                self._state.recall(records)
+                self._enter(records)
+                witnesses = self.patterns.step(self._witnesses(records, None))
             records = reader.read(self._store.join(witnesses, records[0].docid, self._registry.scope), answers)
             witnesses = None
         return answers
-
-    def _published(self, records: list[Record]) -> Witnesses:
-        self._state.recall(records)
-        self._enter(records)
-        return self.patterns.step(self._witnesses(records, None))
-
-
-def _spread_answers(
-    store: JoinEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota
-) -> SpreadAnswers:
-    from join_stage.spark.engine import SparkEngine
-    from mmqjp.answers.spread import SpreadAnswers
-
-    return SpreadAnswers(cast(SparkEngine, store), ledger, registry, records, quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,12 +395,16 @@ class Batches:
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
         )
-        state = self.state = JoinState(store, ledger, registry, stage1, self.records)
+        state = self.state = JoinState(store, ledger, registry, stage1, self.records, self.watermarks, now)
         self.admission = Admission(
             self.records.ids, self.watermarks, registry.sources, state.late_by, now, max_document, max_nodes
         )
-        self.eviction = Eviction(store, ledger, registry, self.watermarks, state, now)
-        spread = _spread_answers(store, ledger, registry, self.records, quota) if has_executors else None
+        spread = None
+        if has_executors:
+            from join_stage.spark.engine import SparkEngine
+            from mmqjp.answers.spread import SpreadAnswers
+
+            spread = SpreadAnswers(cast(SparkEngine, store), ledger, registry, self.records, quota)
         self.pipeline = Pipeline(
             stage1, store, ledger, registry, self.records, state, self.watermarks, quota, patterns, spread
         )
@@ -574,17 +541,20 @@ class Batches:
             greatest = self.watermarks.after(arrived, self.registry.outside(), taken_at)
             clock = None if self.watermarks.timing.max_ahead is None else taken_at
             answered = self.pipeline.answer(admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts)
-            late = self.pipeline.late_for_patterns(taken_at)
+            # Documents, including published ones, whose events came too late or are too many.
+            too_late = ((self.records[docid], reason) for docid, reason in self.pipeline.patterns.late.items())
+            late = [(r.id, r.stream, r.t0, why, r.xml.encode(), taken_at) for r, why in too_late]
             self.records.flush()
             if answered.pauses:
                 self.changes.save_pauses(answered.pauses)
-            self.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
+            dead = pa.concat_tables([admitted.dead_letters, rows_table(late, DEAD_LETTERS)])
+            self.store.append("dead_letters", dead)
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
             if is_trial:
                 raise _Tried
             self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
-            self.eviction.evict(greatest)
+            self.state.evict_obsolete(greatest)
             if self.stage1.crowded:
                 self._drop_groups()
             self.state.save_reach()
@@ -605,14 +575,15 @@ class Batches:
         if timing.idle_after is None or not is_lateness_bounded(timing.lateness):
             return None
         greatest = self.watermarks.after({}, self.registry.outside(), now)
-        if self._is_due(greatest, now) or self.eviction.is_due(greatest):
+        if self._is_due(greatest, now) or self.state.is_due(greatest):
             return self.process((), NO_METADATA, None)
         self.watermarks.advance(greatest, {}, now)
         return None
 
     def _is_due(self, greatest: Mapping[str, int], now: int) -> bool:
+        pipeline = self.pipeline
         try:
-            return self.pipeline.is_due(greatest, now)
+            return pipeline.absences.is_due(greatest) or pipeline.patterns.is_due(greatest, now)
         except Exception as error:
             if may_be_of_query(error):
                 return True  # a batch finds the query
@@ -687,24 +658,9 @@ class Batches:
         """See `mmqjp.engine.Session.prune`."""
         horizon = self.watermarks.of(self.registry.outside())
         with self.whole(), whole_batch(self.store):
-            evictable, now = self.eviction.before(horizon), self.now()
-            if (waiting := self.pipeline.patterns.oldest()) is not None:
-                evictable = min(evictable, waiting)
-            dropped = prune(
-                self.store,
-                self.ledger,
-                evictable=evictable,
-                horizon=horizon,
-                keep=keep,
-                keep_ids=keep_ids,
-                now=now,
-                owed=owed,
-            )
-            if dropped is not None:
-                self.eviction.evict_for_good(dropped)
-                self.state.record_dropped(dropped)
+            self.state.prune(horizon, self.pipeline.patterns.oldest(), keep, keep_ids, owed)
             self.records.ids.forget()
-            prune_offsets(self.store, self.ledger, sources, files)
+            self.state.prune_offsets(sources, files)
             self._drop_groups()
             self.state.save_reach()
 

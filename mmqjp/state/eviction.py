@@ -22,7 +22,7 @@ from mmqjp.documents.watermarks import WATERMARKS, Watermarks, is_lateness_bound
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import DELIVERY_TABLES, CommitMetadata, Owed, drop_told_by_removed, join_gaps
+from mmqjp.tables.schema import DELIVERY_TABLES, Owed, drop_told_by_removed, join_gaps
 from pattern_stage.assemble import event_chains, told_apart
 from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving
@@ -88,12 +88,39 @@ def with_recalled(gaps: Gaps, low: int) -> Gaps:
     return tuple(dict.fromkeys(CoverageGap(min(gap.before, low), gap.window) for gap in gaps))
 
 
+CHECKS_PER_IDLE = 60
+"""Maximum number of eviction checks per `idle_after` while no documents arrive."""
+
+WORTH_EVICTING = 64
+"""Evict once this fraction of the widest window (one part in 64) is obsolete, since eviction costs as much as several
+documents."""
+
+ID_RETENTION = 30 * 24 * 3600 * 1_000_000
+"""Default retention of document ids, in microseconds of stream time."""
+
+COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
+"""Retention of answers to commands, in microseconds. Commands are repeated only after a crash."""
+
+OFFSETS_COMPACTED_AFTER = 1_000
+"""Number of superseded rows at which offsets are compacted."""
+
+
 class JoinState:
+    """The join state over time: eviction, recall and retention."""
+
     def __init__(
-        self, store: JoinEngine, ledger: Ledger, registry: Registry, stage1: XPathStage, records: Records
+        self,
+        store: JoinEngine,
+        ledger: Ledger,
+        registry: Registry,
+        stage1: XPathStage,
+        records: Records,
+        watermarks: Watermarks,
+        now: Now,
     ) -> None:
         self._store, self._ledger, self._registry = store, ledger, registry
-        self._stage1, self._records = stage1, records
+        self._stage1, self._records, self._watermarks, self._now = stage1, records, watermarks, now
+        self._checked = now()
         self.reach = Reach.from_setting(ledger.setting(REACH))
         """Reach including the running batch's changes."""
         self.evicted_before = EARLIEST
@@ -103,7 +130,7 @@ class JoinState:
     def save_reach(self) -> None:
         """Writes the reach if changed; called once, at the end of the batch."""
         if self.reach != self._committed[0]:
-            self._ledger.save_metadata(CommitMetadata(settings={REACH: self.reach.to_setting()}))
+            self._ledger.save_settings({REACH: self.reach.to_setting()})
 
     def finish_batch(self, *, committed: bool) -> None:
         if committed:
@@ -111,26 +138,104 @@ class JoinState:
         else:
             self.reach, self.evicted_before = self._committed
 
-    # ------------------------------------------------------------ eviction
-
-    def evict(self, before: int) -> None:
-        """Evicts documents that begin before a time, as far as practical."""
-        self._store.evict(before)
-        self.reach = replace(
-            self.reach, evicted=with_gap(self.reach.evicted, CoverageGap(before, self._registry.window))
-        )
-        self.evicted_before = before
-
-    def record_dropped(self, before: int) -> None:
-        gap = CoverageGap(before, self._registry.window)
-        joined = self._registry.joined_streams()
-        self.reach = replace(self.reach, dropped=with_gap(self.reach.dropped, gap), joined=joined)
-
     def late_by(self, stream: str, time: int) -> int:
         """Returns the microseconds by which an external document ending at `time`, or what derives from it, may miss
         dropped documents, or 0."""
         late_by = self.reach.late_by(time)
         return late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0
+
+    # ------------------------------------------------------------ eviction
+
+    def evictable_before(self, horizon: int) -> int:
+        """Returns the time before which documents are unmatchable once all streams reach `horizon`, or EARLIEST."""
+        window = self._registry.window
+        return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
+
+    def evict_obsolete(self, greatest: Mapping[str, int]) -> None:
+        """Evicts, within a batch, what is obsolete at these greatest times, and stores the times so that late stays
+        late."""
+        lateness = self._watermarks.timing.lateness
+        if is_lateness_bounded(lateness):
+            self._ledger.save_settings({WATERMARKS: to_setting(lateness, greatest)})
+            if self._is_worth_it(before := self._obsolete_before(greatest)):
+                self._evict(before)
+
+    def is_due(self, greatest: Mapping[str, int]) -> bool:
+        """Whether documents can be evicted at these greatest times; False if checked recently."""
+        idle_after, now = self._watermarks.timing.idle_after, self._now()
+        # Reading the join state is slow on Spark.
+        if idle_after is None or now - self._checked < idle_after // CHECKS_PER_IDLE:
+            return False
+        self._checked = now
+        before = self._obsolete_before(greatest)
+        return self._is_worth_it(before) and has_documents_between(self._store, self.evicted_before, before)
+
+    def _is_worth_it(self, before: int) -> bool:
+        return before > self.evicted_before + self._registry.window // WORTH_EVICTING
+
+    def _obsolete_before(self, greatest: Mapping[str, int]) -> int:
+        return self.evictable_before(self._watermarks.of(self._registry.outside(), greatest))
+
+    def _evict(self, before: int) -> None:
+        """Evicts documents that begin before a time, as far as practical."""
+        self._store.evict(before)
+        gap = CoverageGap(before, self._registry.window)
+        self.reach = replace(self.reach, evicted=with_gap(self.reach.evicted, gap))
+        self.evicted_before = before
+
+    # ------------------------------------------------------------ retention
+
+    def prune(
+        self, horizon: int, needed: int | None, keep: int | None, keep_ids: int | None, owed: Owed | None
+    ) -> None:
+        """Drops, within a batch, what is older than `keep` microseconds before `horizon`, which all streams have
+        reached.
+
+        Documents stay that may still be joined, or that begin at `needed` or later, and so does whatever is behind
+        outputs `owed` to sinks. Document ids stay for `keep_ids` microseconds (None: forever). Without `keep`, drops
+        only superseded rows.
+        """
+        store, ledger, now = self._store, self._ledger, self._now()
+        ledger.save_next_ids()
+        ledger.compact_settings()
+        drop_told_by_removed(store)
+        store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
+        join_gaps(store)
+        if keep is None:
+            return
+        for table in ("dead_letters", *DELIVERY_TABLES):
+            store.drop_before(table, "noted_at", now - keep)
+        store.drop_before("batches", "committed_at", now - keep if owed is None else min(now - keep, owed.committed_at))
+        if horizon <= EARLIEST:
+            return
+        before = horizon - keep if owed is None else min(horizon - keep, owed.t0)
+        for table in ("answers", "match_rows", "earlier_outputs"):
+            store.drop_before(table, "t1", before)
+        first_match = schema.lowest(store, "match_rows", "match", ledger.next_match)
+        for table in ("answer_matches", "untold", "earlier_match_queries", "earlier_output_matches"):
+            store.drop_before(table, "match", first_match)
+        store.drop_before("withheld", "answer", schema.lowest(store, "answers", "answer", ledger.next_answer))
+        unneeded = min(before, self.evictable_before(horizon), before if needed is None else needed)
+        schema.keep_ids(store, unneeded)
+        if keep_ids is not None:
+            store.drop_before("dropped_ids", "t1", horizon - keep_ids)
+        if unneeded > EARLIEST:
+            store.drop_before("documents", "t0", unneeded)
+            # No output over what is kept, not even one of a backfill, ends before this.
+            store.drop_before("told", "until", unneeded)
+            if unneeded > self.evicted_before:
+                self._evict(unneeded)
+            dropped = with_gap(self.reach.dropped, CoverageGap(unneeded, self._registry.window))
+            self.reach = replace(self.reach, dropped=dropped, joined=self._registry.joined_streams())
+
+    def prune_offsets(self, sources: Collection[str], files: Collection[tuple[str, str]]) -> None:
+        """Drops, within a batch, superseded offsets, and those of vanished files of `sources`; `files` are the existing
+        ones as (source, file). Does nothing below OFFSETS_COMPACTED_AFTER."""
+        known = self._ledger.offsets()
+        live = [offset for key, offset in known.items() if key[0] not in sources or key in files]
+        rows = schema.single_number(self._store, "SELECT count(*) AS n FROM offsets") or 0
+        if rows > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
+            self._ledger.compact_offsets(live)
 
     # ------------------------------------------------------------ recall
 
@@ -149,7 +254,10 @@ class JoinState:
             whole = [docid for docid in docids if docid not in partial]
             self._store.extend(self._evaluated(whole), whole=True)
             if len(whole) < len(docids):
-                self._complete(self._evaluated([docid for docid in docids if docid in partial]))
+                found = self._evaluated([docid for docid in docids if docid in partial])
+                self._store.append("groups", found.r_group)
+                flat = flatten_edges(found.r_bin, self._store.read("groups", R_GROUP.names))
+                self.extend(flat, found.r_doc, found.r_docts)
             self._records.release_trees()
         self.reach = replace(self.reach, evicted=with_recalled(self.reach.evicted, low))
         self.evicted_before = min(self.evicted_before, low)
@@ -157,13 +265,6 @@ class JoinState:
     def _evaluated(self, docids: Sequence[int]) -> Witnesses:
         found = self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
         return told_apart(found, event_chains(self._registry.catalog.chains))[0]
-
-    # ------------------------------------------------------------ additions
-
-    def _complete(self, witnesses: Witnesses) -> None:
-        self._store.append("groups", witnesses.r_group)
-        flat = flatten_edges(witnesses.r_bin, self._store.read("groups", R_GROUP.names))
-        self.extend(flat, witnesses.r_doc, witnesses.r_docts)
 
     def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
         """Adds missing rows of earlier documents. `flat` has the columns docid, var1, var2, node1, node2 of R_bin."""
@@ -180,129 +281,3 @@ class JoinState:
 
 def arriving(record: Record) -> Arriving:
     return record.docid, record.stream, record.t0, record.t1, record.tree
-
-
-CHECKS_PER_IDLE = 60
-"""Maximum number of eviction checks per `idle_after` while no documents arrive."""
-
-
-WORTH_EVICTING = 64
-"""Evict once this fraction of the widest window (one part in 64) is obsolete, since eviction costs as much as several
-documents."""
-
-
-class Eviction:
-    def __init__(
-        self, store: JoinEngine, ledger: Ledger, registry: Registry, watermarks: Watermarks, state: JoinState, now: Now
-    ) -> None:
-        self._store, self._ledger, self._registry, self._watermarks = store, ledger, registry, watermarks
-        self._state, self._now = state, now
-        self._checked = now()
-
-    def before(self, horizon: int) -> int:
-        """Returns the time before which documents are unmatchable once all streams reach `horizon`, or EARLIEST."""
-        window = self._registry.window
-        return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
-
-    def evict(self, greatest: Mapping[str, int]) -> None:
-        """Evicts, within a batch, what is obsolete at these greatest times, and stores the times so that late stays
-        late."""
-        lateness = self._watermarks.timing.lateness
-        if not is_lateness_bounded(lateness):
-            return
-        self._ledger.save_metadata(CommitMetadata(settings={WATERMARKS: to_setting(lateness, greatest)}))
-        before = self._before(greatest)
-        if self._is_worth_it(before):
-            self._state.evict(before)
-
-    def evict_for_good(self, before: int) -> None:
-        if before > self._state.evicted_before:
-            self._state.evict(before)
-
-    def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Whether documents can be evicted at these greatest times; False if checked recently."""
-        idle_after, now = self._watermarks.timing.idle_after, self._now()
-        # Reading the join state is slow on Spark.
-        if idle_after is None or now - self._checked < idle_after // CHECKS_PER_IDLE:
-            return False
-        self._checked = now
-        before, done = self._before(greatest), self._state.evicted_before
-        return self._is_worth_it(before) and has_documents_between(self._store, done, before)
-
-    def _is_worth_it(self, before: int) -> bool:
-        return before > self._state.evicted_before + self._registry.window // WORTH_EVICTING
-
-    def _before(self, greatest: Mapping[str, int]) -> int:
-        return self.before(self._watermarks.of(self._registry.outside(), greatest))
-
-
-ID_RETENTION = 30 * 24 * 3600 * 1_000_000
-"""Default retention of document ids, in microseconds of stream time."""
-
-COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
-"""Retention of answers to commands, in microseconds. Commands are repeated only after a crash."""
-
-OFFSETS_COMPACTED_AFTER = 1_000
-"""Number of superseded rows at which offsets are compacted."""
-
-
-def prune(
-    store: JoinEngine,
-    ledger: Ledger,
-    *,
-    evictable: int,
-    horizon: int,
-    keep: int | None,
-    keep_ids: int | None,
-    now: int,
-    owed: Owed | None = None,
-) -> int | None:
-    """Drops, within a batch, what is older than `keep` microseconds before `horizon`, which all streams have reached.
-
-    Documents from `evictable` on stay, as they may still be joined, and so does whatever is behind outputs `owed` to
-    sinks. Document ids stay for `keep_ids` microseconds (None: forever). Without `keep`, drops only superseded rows.
-    Returns the time before which dropped documents begin, or None.
-    """
-    ledger.save_next_ids()
-    ledger.compact_settings()
-    drop_told_by_removed(store)
-    store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
-    join_gaps(store)
-    if keep is None:
-        return None
-    for table in ("dead_letters", *DELIVERY_TABLES):
-        store.drop_before(table, "noted_at", now - keep)
-    store.drop_before("batches", "committed_at", now - keep if owed is None else min(now - keep, owed.committed_at))
-    if horizon <= EARLIEST:
-        return None
-    before = horizon - keep if owed is None else min(horizon - keep, owed.t0)
-    for table in ("answers", "match_rows", "earlier_outputs"):
-        store.drop_before(table, "t1", before)
-    for table in ("answer_matches", "untold", "earlier_match_queries", "earlier_output_matches"):
-        store.drop_before(table, "match", schema.lowest(store, "match_rows", "match", ledger.next_match))
-    store.drop_before("withheld", "answer", schema.lowest(store, "answers", "answer", ledger.next_answer))
-    unneeded = min(before, evictable)
-    schema.keep_ids(store, unneeded)
-    if keep_ids is not None:
-        store.drop_before("dropped_ids", "t1", horizon - keep_ids)
-    if unneeded <= EARLIEST:
-        return None
-    store.drop_before("documents", "t0", unneeded)
-    # No output over what is kept, not even one of a backfill, ends before this.
-    store.drop_before("told", "until", unneeded)
-    return unneeded
-
-
-def prune_offsets(
-    store: JoinEngine, ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]
-) -> None:
-    """Drops, within a batch, superseded offsets, and those of vanished files of `sources`; `files` are the existing
-    ones as (source, file). Does nothing below OFFSETS_COMPACTED_AFTER."""
-    live = [
-        offset
-        for (source, file), offset in ledger.offsets().items()
-        if source not in sources or (source, file) in files
-    ]
-    rows = schema.single_number(store, "SELECT count(*) AS n FROM offsets") or 0
-    if rows > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
-        ledger.compact_offsets(live)
