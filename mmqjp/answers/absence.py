@@ -7,9 +7,10 @@ number) per stream, not per document."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from common.bounds import EARLIEST, INFINITE, LATEST
@@ -18,6 +19,7 @@ from common.tools import from_json
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.absence_partners import (
     WORDS,
+    AbsenceDisjunct,
     AbsenceGroup,
     LeftMatch,
     LeftMatches,
@@ -25,14 +27,8 @@ from mmqjp.answers.absence_partners import (
     Partners,
     Plans,
     RightMatch,
-    RightPlan,
     Sightings,
     WordsInOrder,
-    decided_at,
-    decided_before,
-    needed_from,
-    partners_from,
-    terms_of,
     wanted,
 )
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
@@ -43,30 +39,30 @@ from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Watermarks, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
-from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import EVENT_TIME
-from xscl.algebra.joins import JoinOp, Term, over_at
+from xscl.algebra.joins import Term, over_at
 
 
-class SeenBy:
+class SeenBy(NamedTuple):
     """Documents after which recipients see everything: the `least`, the `latest`, and `every` one, sorted."""
 
-    def __init__(self, least: int, latest: int, every: Callable[[], list[int]]) -> None:
-        self._least, self._latest, self._every = least, latest, every
+    least: int
+    latest: int
+    every: Callable[[], list[int]]
 
     def partner_seen(self, partners: Partners, record: Record, binding: JointBinding, steps: Steps) -> int | None:
         """Returns the greatest document after which a recipient sees a partner: less than NOBODY if no recipient does,
         None if all do."""
-        if partners.first(record, binding, self._latest, steps) is not None:
+        if partners.first(record, binding, self.latest, steps) is not None:
             return None
-        if self._least == self._latest or partners.first(record, binding, self._least, steps) is None:
+        if self.least == self.latest or partners.first(record, binding, self.least, steps) is None:
             return NOBODY - 1
-        for after in reversed(self._every()):
-            if after < self._latest and partners.first(record, binding, after, steps) is not None:
-                return after
-        return NOBODY - 1
+        earlier = (after for after in reversed(self.every()) if after < self.latest)
+        seen = (after for after in earlier if partners.first(record, binding, after, steps) is not None)
+        return next(seen, NOBODY - 1)
 
 
 ABSENCES = "absences"
@@ -97,15 +93,15 @@ class Decided:
             known = self.by_stream.get(stream, ())
             self.by_stream[stream] = (*(old for old in known if old.watermark > mark.watermark), mark)
 
-    def only(self, streams: Container[str]) -> Decided:
-        return Decided({stream: marks for stream, marks in self.by_stream.items() if stream in streams})
-
-    def told_before(self, stream: str, op: JoinOp, window: int, entry: LeftMatch) -> int:
+    def told_before(self, group: AbsenceGroup, entry: LeftMatch) -> int:
         """Returns the qid before which the absence is decided for all queries; 0 if undecided."""
-        for mark in reversed(self.by_stream.get(stream, ())):
-            if entry.t0 < decided_before(op, window, mark.watermark):
+        for mark in reversed(self.by_stream.get(group.right_stream, ())):
+            if entry.t0 < group.decided_before(mark.watermark):
                 return mark.qid if entry.docid < mark.docid else 0
         return 0
+
+    def is_undecided(self, groups: Iterable[AbsenceGroup], entry: LeftMatch) -> bool:
+        return not all(self.told_before(group, entry) for group in groups)
 
     def least(self, stream: str) -> int:
         """Returns the watermark up to which all absences are decided for all queries; EARLIEST if none is."""
@@ -142,14 +138,14 @@ class KeptMatches:
 
     def queries_of(self, plan: LeftPlan) -> Iterable[Subscription]:
         form = plan.part.form
-        return plan.owner.readers(self._registry.readers) if form is None else form
+        return self._registry.readers_of(plan.owner) if form is None else form
 
     # ------------------------------------------------------------ adding
 
     def wait(self, row: int, entry: LeftMatch) -> None:
         self._keep(self.waiting(row).add(entry))
 
-    def see(self, right: RightPlan, match: Match, record: Record, steps: Steps) -> int:
+    def see(self, right: AbsenceDisjunct, match: Match, record: Record, steps: Steps) -> int:
         """Adds a right match and returns its cost in steps. Absences that share sightings are each charged, but the
         work is done once."""
         key = right.sightings, match.docid1, tuple(match.nodes)
@@ -161,12 +157,12 @@ class KeptMatches:
             known = self._seen[key] = allowed - steps.left
         return known
 
-    def _add_sightings(self, right: RightPlan, match: Match, record: Record, steps: Steps) -> None:
+    def _add_sightings(self, right: AbsenceDisjunct, match: Match, record: Record, steps: Steps) -> None:
         steps.take()
         for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
-            values = [value_of(self._records, binding, Term(var)) for var in right.kept]
+            values = [value_of(self._records, binding, Term(var)) for var in right.bound]
             bound = tuple((value.record.docid, value.node) for value in values)
-            found = wanted(self._records, self.order, binding, right.terms, steps)
+            found = wanted(self._records, self.order, binding, right.right_terms, steps)
             if found.words:
                 self.order.see(found.words)
             one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
@@ -180,37 +176,31 @@ class KeptMatches:
     # ------------------------------------------------------------ what waits
 
     def waiting(self, row: int) -> LeftMatches:
-        found = self._waiting.get(row)
-        if found is None:
-            found = self._waiting[row] = LeftMatches()
-            found.is_whole = self._opened_at == 0
-        return found
+        if row not in self._waiting:
+            self._waiting[row] = LeftMatches(is_whole=self._opened_at == 0)
+        return self._waiting[row]
 
     def due(
         self, group: AbsenceGroup, watermark: int, decided: Decided, *, again: bool = False
     ) -> dict[LeftMatch, int]:
         """Returns the entries of a group that a watermark decides, by time, each with the qid before which it is
         decided for all queries. Leaves out those decided for all queries, unless `again`."""
-        row, op, window, stream = group
-        before = decided_before(op, window, watermark)
+        before = group.decided_before(watermark)
         if before <= EARLIEST:
             return {}
-        self.load(row, decided)
-        waiting = self.waiting(row)
-        low = EARLIEST if again else decided_before(op, window, decided.least(stream))
+        self.load(group.row, decided)
+        waiting = self.waiting(group.row)
+        low = EARLIEST if again else group.decided_before(decided.least(group.right_stream))
         entries = [entry for entry in sorted(waiting.fresh) if entry.t0 < min(low, before)]
         entries += waiting.between(low, before)
-        return {entry: decided.told_before(stream, op, window, entry) for entry in entries}
+        return {entry: decided.told_before(group, entry) for entry in entries}
 
     def load(self, row: int, decided: Decided) -> None:
         if self.waiting(row).is_whole:
             return
-        rows, low = [], LATEST
-        for one, op, window, stream in self.plans.groups:
-            if not self.waiting(one).is_whole:
-                rows.append(one)
-                low = min(low, decided_before(op, window, decided.least(stream)))
-        loaded = [self.waiting(one) for one in rows]
+        groups = [group for group in self.plans.groups if not self.waiting(group.row).is_whole]
+        low = min((group.decided_before(decided.least(group.right_stream)) for group in groups), default=LATEST)
+        loaded = [self.waiting(group.row) for group in groups]
 
         def forget() -> None:
             for waiting in loaded:
@@ -219,7 +209,7 @@ class KeptMatches:
         self._undo.append(forget)
         for waiting in loaded:
             waiting.is_whole = True
-        for match in self._replayed(set(rows), low):
+        for match in self._replayed({group.row for group in groups}, low):
             self.wait(match.row, LeftMatch(self._records[match.docid1].t0, match.docid1, tuple(match.nodes)))
 
     def _replayed(self, rows: Collection[int], low: int) -> Iterable[Match]:
@@ -231,16 +221,15 @@ class KeptMatches:
 
     def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
         """Loads evicted sightings that the entries need."""
-        records = [self._records[entry.docid] for entry in entries]
-        need = min(partners_from(plan.op, plan.window, record.t1) for record in records)
+        need = min(plan.group.partners_from(self._records[entry.docid].t1) for entry in entries)
         sees_after = min((query.sees_after for query in self.queries_of(plan) if query.active), default=LATEST)
-        for right in plan.rights:
+        for right in plan.watched:
             sightings = right.sightings
             is_earlier = sees_after < self._opened_at - 1 and need < sightings.earlier_from
             if is_earlier or need < sightings.cut:
                 self._reload(right, min(need, sightings.earlier_from))
 
-    def _reload(self, right: RightPlan, low: int) -> None:
+    def _reload(self, right: AbsenceDisjunct, low: int) -> None:
         sightings = right.sightings
         cut, earlier = sightings.cut, sightings.earlier_from
 
@@ -266,47 +255,42 @@ class KeptMatches:
                 sightings.rekey(self.order.keys_of)
         by_row: dict[int, list[AbsenceGroup]] = {}
         for group in self.plans.groups:
-            by_row.setdefault(group[0], []).append(group)
+            by_row.setdefault(group.row, []).append(group)
         for row, waiting in list(self._waiting.items()):
-            if row not in by_row:
+            if (groups := by_row.get(row)) is None:
                 del self._waiting[row]
-                continue
-            waiting.fresh.clear()
-            if any(now.get(stream, EARLIEST) >= LATEST for *_, stream in by_row[row]):
+            elif any(now.get(group.right_stream, EARLIEST) >= LATEST for group in groups):
                 waiting.drop_before(LATEST, lambda entry: False)
             else:
-                waiting.drop_before(*_needed(by_row[row], decided))
+                low = min(group.decided_before(decided.least(group.right_stream)) for group in groups)
+                waiting.drop_before(low, partial(decided.is_undecided, groups))
         for sightings, plans in self.plans.sightings():
             cut = min((self._cut(plan, now) for plan in plans), default=EARLIEST)
-            widest = max(plan.window for plan in plans)
+            widest = max(plan.group.window for plan in plans)
             if cut > EARLIEST and widest < INFINITE and cut > sightings.cut + widest // WORTH_DROPPING:
                 sightings.drop_before(cut)
-        self._undo.clear()
-        self._seen.clear()
+        self._forget_batch()
 
     def rolled_back(self) -> None:
         self.order.finish_batch(committed=False)
         for undo in reversed(self._undo):
             undo()
+        self._forget_batch()
+
+    def _forget_batch(self) -> None:
         for waiting in self._waiting.values():
             waiting.fresh.clear()
         self._undo.clear()
         self._seen.clear()
 
     def _cut(self, plan: LeftPlan, now: Mapping[str, int]) -> int:
-        right = now.get(plan.right_stream, EARLIEST)
+        right = now.get(plan.group.right_stream, EARLIEST)
         left = self._watermarks.of(self._registry.sources(plan.left_stream))
-        return EARLIEST if right >= LATEST else needed_from(plan.op, plan.window, left, right)
+        return EARLIEST if right >= LATEST else plan.group.needed_from(left, right)
 
 
-def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Callable[[LeftMatch], bool]]:
-    """Returns the time before which every entry may be decided for these groups, and whether an entry is undecided."""
-    low = min(decided_before(op, window, decided.least(stream)) for _, op, window, stream in groups)
-
-    def is_needed(entry: LeftMatch) -> bool:
-        return not all(decided.told_before(stream, op, window, entry) for _, op, window, stream in groups)
-
-    return low, is_needed
+Due = list[tuple[LeftPlan, dict[LeftMatch, int]]]
+"""Entries that are due, by absence, each with the qid before which it is decided for all queries."""
 
 
 class AbsenceOperator:
@@ -337,55 +321,48 @@ class AbsenceOperator:
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         assert isinstance(part, TargetGroup), "absences have no literal tests"
+        if not (payers := context.payers(part, inputs)):
+            return ()
         steps = Steps(self._quota.work)
         if part.first.disjunct:
-            right = self._plans.right(part)
-            self._charged(part, context, inputs, lambda: (0, self._kept.see(right, match, inputs[0], steps)))
-        elif self._charged(part, context, inputs, lambda: self._size(part, context, match, inputs, steps)):
+            charge(payers, inputs.arrival, 0, self._kept.see(self._plans.right(part), match, inputs[0], steps))
+        else:
+            charge(payers, inputs.arrival, *self._size(part, context, match, inputs, steps))
             self._kept.wait(match.row, LeftMatch(inputs.t0, match.docid1, tuple(match.nodes)))
         return ()
 
-    def is_due(self, greatest: Mapping[str, int] | None) -> bool:
+    def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether `on_watermark` would yield anything at these greatest times, by stream."""
-        return any(
-            self._wanted(plan, self._kept.due(group, self._watermark(group, greatest), self._decided))
-            for group, plans in self._plans.groups.items()
-            for plan in plans
-        )
+        return bool(self._due(greatest))
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
         of all streams. Called again once its results are answered, until it yields nothing."""
         has_given = False
-        while not has_given and (ready := self._ready(self._due(context, greatest), context)):
-            for group, plan, entries in ready:
+        self._now |= {group.right_stream: self._watermark(group, greatest) for group in self._plans.groups}
+        while not has_given and (ready := self._ready(self._due(greatest, context.backfilled), context)):
+            for plan, entries in ready:
                 self._kept.recall(plan, entries)
                 for entry, told_before in entries.items():
                     self._done.setdefault(plan.part, set()).add(entry)
                     inputs = Inputs([record := self._records[entry.docid]])
-                    inputs.t1 = over_at(plan.op, plan.window, record.t0, record.t1)
-                    inputs.arrival = self._decided_by(group, record, context.progress, greatest)
+                    inputs.t1 = over_at(plan.group.op, plan.group.window, record.t0, record.t1)
+                    inputs.arrival = self._decided_by(plan.group, record, context.progress, greatest)
                     for found in self._decide(plan, entry, inputs, context, told_before):
                         has_given = True
                         yield found
 
-    def _due(
-        self, context: StepContext, greatest: Mapping[str, int] | None
-    ) -> list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]]:
-        due: list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]] = []
+    def _due(self, greatest: Mapping[str, int] | None, backfilled: Collection[Owner] = ()) -> Due:
+        due: Due = []
         for group, plans in self._plans.groups.items():
             watermark = self._watermark(group, greatest)
-            self._now[group[3]] = watermark
             entries = self._kept.due(group, watermark, self._decided)
             for plan in plans:
-                if context.backfilled and plan.is_one_of(context.backfilled):
-                    # Others were told before.
-                    again = self._kept.due(group, watermark, self._decided, again=True)
-                    wanted = self._wanted(plan, again)
-                else:
-                    wanted = self._wanted(plan, entries)
-                if wanted:
-                    due.append((group, plan, wanted))
+                wanted = entries
+                if backfilled and plan.is_one_of(backfilled):  # others were told before
+                    wanted = self._kept.due(group, watermark, self._decided, again=True)
+                if wanted := self._wanted(plan, wanted):
+                    due.append((plan, wanted))
         return due
 
     def _wanted(self, plan: LeftPlan, due: Mapping[LeftMatch, int]) -> dict[LeftMatch, int]:
@@ -403,45 +380,35 @@ class AbsenceOperator:
 
     def undecided(self, greatest: Mapping[str, int] | None) -> Undecided:
         """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
-        forms, streams = set[str](), set[HiddenStream]()
-        for group, plans in self._plans.groups.items():
-            entries = self._kept.due(group, self._watermark(group, greatest), self._decided)
-            for plan in plans if entries else ():
-                if self._wanted(plan, entries):
-                    if plan.part.form is not None:
-                        forms.add(plan.part.form.id)
-                    else:
-                        streams.add(plan.part.hidden_stream)
-        return forms, streams
+        return _undecided(self._due(greatest))
 
     def waiting(self) -> dict[str, int]:
         """Returns the number of undecided left documents by query name."""
         found: dict[str, set[int]] = {}
-        for (row, op, window, stream), plans in self._plans.groups.items():
-            self._kept.load(row, self._decided)
-            entries = self._kept.waiting(row).between(EARLIEST, LATEST)
-            told = {entry.docid: self._decided.told_before(stream, op, window, entry) for entry in entries}
-            for plan in plans:
-                for query in self._kept.queries_of(plan):
-                    if not query.active:
-                        continue
-                    after, qid = query.sees_after, query.qid
-                    if some := {docid for docid, before in told.items() if docid > after and qid >= before}:
-                        found.setdefault(query.name, set()).update(some)
+        for group, plans in self._plans.groups.items():
+            self._kept.load(group.row, self._decided)
+            entries = self._kept.waiting(group.row).between(EARLIEST, LATEST)
+            told = {entry.docid: self._decided.told_before(group, entry) for entry in entries}
+            active = (query for plan in plans for query in self._kept.queries_of(plan) if query.active)
+            for query in active:
+                after, qid = query.sees_after, query.qid
+                if some := {docid for docid, before in told.items() if docid > after and qid >= before}:
+                    found.setdefault(query.name, set()).update(some)
         return {name: len(docids) for name, docids in sorted(found.items())}
 
     def never_decided(self) -> dict[str, str]:
         """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
         lateness, found = self._watermarks.timing.lateness, dict[str, str]()
-        for (_, _, _, stream), plans in self._plans.groups.items():
-            sources = sorted(self._registry.sources(stream) - {EVENT_TIME})
+        for group, plans in self._plans.groups.items():
+            sources = sorted(self._registry.sources(group.right_stream) - {EVENT_TIME})
             endless = [one for one in sources if lateness_of(lateness, one) is None]
             for plan in plans if endless else ():
                 found |= {query.name: endless[0] for query in self._kept.queries_of(plan)}
         return found
 
     def save(self) -> None:
-        noted = self._decided.only(self._now)
+        known = self._decided.by_stream.items()
+        noted = Decided({stream: marks for stream, marks in known if stream in self._now})
         latest = next(reversed(self._registry.subscriptions), -1)
         for stream, watermark in self._now.items():
             if watermark < LATEST:
@@ -463,19 +430,16 @@ class AbsenceOperator:
 
     # ------------------------------------------------------------ what was matched
 
-    def _charged(
-        self, part: TargetGroup, context: StepContext, inputs: Inputs, take: Callable[[], tuple[int, int]]
-    ) -> bool:
-        """Charges the plan nodes of a part; `take` returns outputs and steps. Returns whether any gets the match."""
-        if payers := context.payers(part, inputs):
-            charge(payers, inputs.arrival, *take())
-        return bool(payers)
-
     def _size(
         self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
     ) -> tuple[int, int]:
+        """Returns the number of outputs, if there is no partner, and the steps to find that."""
         allowed, choices = steps.left, set[object]()
-        terms = terms_of(part)
+        terms: Sequence[Term]
+        if part.form is not None:
+            terms = part.form.selection.terms
+        else:
+            terms = [Term(var) for var in part.hidden_stream.hidden.variables]
         with suppress(OutOfSteps):
             steps.take()
             for binding in context.bindings.of(part, inputs, match.nodes, steps):
@@ -490,21 +454,16 @@ class AbsenceOperator:
     def _watermark(self, group: AbsenceGroup, greatest: Mapping[str, int] | None) -> int:
         if greatest is None:
             return LATEST
-        return self._watermarks.of(self._registry.sources(group[3]), greatest)
+        return self._watermarks.of(self._registry.sources(group.right_stream), greatest)
 
-    def _ready(
-        self, due: Sequence[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]], context: StepContext
-    ) -> list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]]:
-        forms = {plan.part.form.id for _, plan, _ in due if plan.part.form is not None}
-        forms |= {form.id for form in context.put_off}
-        streams = {plan.owner for _, plan, _ in due if plan.part.form is None}
-        if not (forms or streams):
-            return []
+    def _ready(self, due: Due, context: StepContext) -> Due:
+        forms, streams = _undecided(due)
+        forms = {*forms, *(form.id for form in context.put_off)}
         ready = []
-        for group, plan, entries in due:
+        for plan, entries in due:
             behind_forms, behind_streams = self._plans.behind(plan)
             if behind_forms.isdisjoint(forms) and streams.isdisjoint(behind_streams):
-                ready.append((group, plan, entries))
+                ready.append((plan, entries))
         return ready
 
     def _decided_by(
@@ -515,9 +474,8 @@ class AbsenceOperator:
             return record.arrival
         if greatest is None:
             return progress.last
-        _, op, window, stream = group
-        needed = decided_at(op, window, record.t0)
-        return max(record.arrival, progress.came_to(needed, self._registry.sources(stream), self._watermarks))
+        sources = self._registry.sources(group.right_stream)
+        return max(record.arrival, progress.came_to(group.decided_at(record.t0), sources, self._watermarks))
 
     # ------------------------------------------------------------ decisions
 
@@ -526,8 +484,8 @@ class AbsenceOperator:
     ) -> Iterator[Expanded]:
         """Yields the outputs of an entry for queries from number `told_before` on."""
         part, record, steps = plan.part, inputs[0], Steps(self._quota.work)
-        match = Match(plan.row, entry.docid, None, entry.nodes)
-        partners = Partners(self._records, self._kept.order, plan.op, plan.window, plan.watched)
+        match = Match(plan.group.row, entry.docid, None, entry.nodes)
+        partners = Partners(self._records, self._kept.order, plan.group.op, plan.group.window, plan.watched)
         if part.form is None and told_before:
             # There may be tuples from when other queries read the stream.
             known = frozenset(known_tuples(self._store, [part.hidden_stream.stream]))
@@ -542,7 +500,8 @@ class AbsenceOperator:
                 if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
             ]
             for one in alone if part.form is None else ():
-                documents += self._inner.tuple_of(part.hidden_stream, context, inputs, one.binding, steps)
+                _, document = self._inner.tuple_of(part.hidden_stream, context, inputs, one.binding, steps)
+                documents += [] if document is None else [document]
         except OutOfSteps:
             charge(payers, inputs.arrival, 0, self._quota.work + 1)
             return
@@ -555,7 +514,7 @@ class AbsenceOperator:
 
     def _seen_by(self, part: TargetGroup, share: Share, inputs: Inputs, context: StepContext) -> SeenBy:
         if part.form is None:
-            readers = part.hidden_stream.readers(self._registry.readers)
+            readers = self._registry.readers(part.hidden_stream.stream)
             least = min(query.sees_after for query in readers if query.active)
             return SeenBy(least, least, list)
         account, audience = context.accounts.of(part.form), part.form.audience
@@ -568,3 +527,8 @@ class AbsenceOperator:
             return SeenBy(int(audience.sinces[0]), latest, every)
         known = every()
         return SeenBy(known[0], known[-1], lambda: known)
+
+
+def _undecided(due: Due) -> Undecided:
+    forms = {plan.part.form.id for plan, _ in due if plan.part.form is not None}
+    return forms, {plan.part.hidden_stream for plan, _ in due if plan.part.form is None}

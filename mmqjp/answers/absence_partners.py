@@ -6,23 +6,23 @@ order that is learnt from the first texts and then frozen."""
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import merge
 from itertools import chain, product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from common.bounds import EARLIEST, INFINITE, LATEST, deadline
 from join_stage import near
 from join_stage.near import learnt
-from mmqjp.answers.matches import CHARACTERS_READ_PER_STEP, JointBinding, residual_holds
+from mmqjp.answers.matches import CHARACTERS_READ_PER_STEP, JointBinding, read_value, residual_holds
 from mmqjp.answers.operators import OnceKey, once_key, value_of
 from mmqjp.answers.output import BoundValue
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Record, StoredRecords
-from mmqjp.queries.forms import FixedSide, TargetGroup
+from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.registry import Registry, behind
 from xpath_stage.binder import Node, PreparedNode, each_binding
@@ -32,34 +32,43 @@ from xscl.algebra.values import many_valued
 from xscl.algebra.words import THRESHOLD, as_digits, first_keys, have_enough_in_common
 
 
-def decided_before(op: JoinOp, window: int, watermark: int) -> int:
-    """Returns the time before which a left document must begin for the right input's watermark to decide it: any
-    partner would be late. Times are in microseconds."""
-    if watermark <= EARLIEST:
-        return EARLIEST
-    if watermark >= LATEST:
-        return LATEST
-    return watermark + 1 if op == "NOT PRECEDED BY" else watermark - window
+class AbsenceGroup(NamedTuple):
+    """What determines the deadline of absences. Times are in microseconds."""
+
+    row: int
+    """Of the left input."""
+    op: JoinOp
+    window: int
+    right_stream: str
+
+    def decided_before(self, watermark: int) -> int:
+        """Returns the time before which a left document must begin for the right input's watermark to decide it: any
+        partner would be late."""
+        if watermark <= EARLIEST:
+            return EARLIEST
+        if watermark >= LATEST:
+            return LATEST
+        return watermark + 1 if self.op == "NOT PRECEDED BY" else watermark - self.window
+
+    def decided_at(self, t0: int) -> int:
+        return t0 if self.op == "NOT PRECEDED BY" else deadline(t0, self.window) + 1
+
+    def partners_from(self, t1: int) -> int:
+        """Returns the earliest start of a partner of a left document that ends at `t1`."""
+        if self.op == "NOT FOLLOWED BY":
+            return t1 + 1
+        return EARLIEST if self.window == INFINITE else t1 - self.window
+
+    def needed_from(self, left: int, right: int) -> int:
+        """Returns the earliest start of right documents to retain at watermarks `left` and `right`, for left documents
+        still to come and those that wait."""
+        if min(left, right) <= EARLIEST or self.window == INFINITE:
+            return EARLIEST
+        waiting = right if self.op == "NOT PRECEDED BY" else right - self.window
+        return min(self.partners_from(left - 1), self.partners_from(waiting - 1))
 
 
-def decided_at(op: JoinOp, window: int, t0: int) -> int:
-    return t0 if op == "NOT PRECEDED BY" else deadline(t0, window) + 1
-
-
-def partners_from(op: JoinOp, window: int, t1: int) -> int:
-    """Returns the earliest start of a partner of a left document that ends at `t1`."""
-    if op == "NOT FOLLOWED BY":
-        return t1 + 1
-    return EARLIEST if window == INFINITE else t1 - window
-
-
-def needed_from(op: JoinOp, window: int, left: int, right: int) -> int:
-    """Returns the earliest start of right documents to retain at watermarks `left` and `right`, for left documents
-    still to come and those that wait."""
-    if min(left, right) <= EARLIEST or window == INFINITE:
-        return EARLIEST
-    waiting = right if op == "NOT PRECEDED BY" else right - window
-    return min(partners_from(op, window, left - 1), partners_from(op, window, waiting - 1))
+_Match = TypeVar("_Match", "LeftMatch", "RightMatch")
 
 
 class LeftMatch(NamedTuple):
@@ -70,34 +79,40 @@ class LeftMatch(NamedTuple):
     nodes: tuple[int, ...]
 
 
+Undo = Callable[[], None] | None
+"""Undoes an addition; None if there was none."""
+
+
+def _add(found: list[_Match], one: _Match) -> Undo:
+    """Adds a match to sorted ones, unless it is one of them."""
+    place = len(found) if not found or found[-1] < one else bisect_left(found, one)
+    if place < len(found) and found[place] == one:
+        return None
+    found.insert(place, one)
+    return partial(_remove, found, one)
+
+
+def _remove(found: list[_Match], one: _Match) -> None:
+    del found[bisect_left(found, one)]
+
+
 class LeftMatches:
     """Left matches of a row of R_T by time, shared by all absences with this left input."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool) -> None:
         self._entries: list[LeftMatch] = []
         self.fresh: list[LeftMatch] = []
         """Added in the running batch."""
-        self.is_whole = False
+        self.is_whole = is_whole
         """Whether matches from before the engine was opened are loaded."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: LeftMatch) -> Callable[[], None] | None:
-        """Adds an entry. Returns a function that undoes it; None if the entry was present."""
-        entries = self._entries
-        if not entries or entries[-1] < entry:
-            entries.append(entry)
-        else:
-            place = bisect_left(entries, entry)
-            if place < len(entries) and entries[place] == entry:
-                return None
-            insort(entries, entry)
-        self.fresh.append(entry)
-        return lambda: self._remove(entry)
-
-    def _remove(self, entry: LeftMatch) -> None:
-        del self._entries[bisect_left(self._entries, entry)]
+    def add(self, entry: LeftMatch) -> Undo:
+        if (undo := _add(self._entries, entry)) is not None:
+            self.fresh.append(entry)
+        return undo
 
     def between(self, low: int, high: int) -> list[LeftMatch]:
         return self._entries[bisect_left(self._entries, (low,)) : bisect_left(self._entries, (high,))]
@@ -175,24 +190,10 @@ class Sightings:
         self.earlier_from = LATEST
         """Documents from before the engine was opened are loaded from this start time on."""
 
-    def add(self, key: OnceKey, one: RightMatch) -> Callable[[], None] | None:
-        """Adds a sighting. Returns a function that undoes it; None if it was present."""
-        found = self._by_key.get(key)
-        if found is None:
-            found = self._by_key[key] = []
-        if not found or found[-1] < one:
-            found.append(one)
-        else:
-            place = bisect_left(found, one)
-            if place < len(found) and found[place] == one:
-                return None
-            found.insert(place, one)
-        self._latest[key] = max(self._latest.get(key, -1), one.appeared)
-        return lambda: self._remove(key, one)
-
-    def _remove(self, key: OnceKey, one: RightMatch) -> None:
-        found = self._by_key[key]
-        del found[bisect_left(found, one)]
+    def add(self, key: OnceKey, one: RightMatch) -> Undo:
+        if (undo := _add(self._by_key.setdefault(key, []), one)) is not None:
+            self._latest[key] = max(self._latest.get(key, -1), one.appeared)
+        return undo
 
     def partners(
         self, key: OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
@@ -249,8 +250,13 @@ class Sightings:
 _ANY = Test("element", "*", "*")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AbsenceDisjunct:
+    """What an absence looks for: matches of `part`, which belongs to `row` of R_T. Equal right inputs share
+    `sightings`."""
+
+    row: int
+    part: TargetGroup
     absent: Absent
     sightings: Sightings
 
@@ -261,18 +267,20 @@ class AbsenceDisjunct:
         return [(one.var, PreparedNode(PatternNode("//", _ANY, children=(one.path,)))) for one in branches]
 
     @cached_property
-    def terms(self) -> tuple[Term, ...]:
+    def left_terms(self) -> tuple[Term, ...]:
         return tuple(left for left, _ in self.absent.joins)
 
     @cached_property
-    def place_of(self) -> Mapping[str, int]:
+    def right_terms(self) -> tuple[Term, ...]:
+        """Those of a sighting's key."""
+        return tuple(right for _, right in self.absent.joins)
+
+    @cached_property
+    def bound(self) -> Mapping[str, int]:
         """Index in a sighting's `bound` by right variable."""
-        return {var: place for place, var in enumerate(kept_variables(self.absent))}
-
-
-def kept_variables(absent: Absent) -> tuple[str, ...]:
-    of_right = set(absent.right.variables())
-    return tuple(dict.fromkeys(var for expr in absent.residual for var in variables_of(expr) if var in of_right))
+        of_right = set(self.absent.right.variables())
+        read = (var for expr in self.absent.residual for var in variables_of(expr) if var in of_right)
+        return {var: place for place, var in enumerate(dict.fromkeys(read))}
 
 
 class PartnerKeys(NamedTuple):
@@ -311,7 +319,7 @@ class Partners:
         left = record.t0, record.t1, record.docid
         for watched in self.watched:
             for joint in self._with_paths(watched, binding, steps):
-                having = wanted(self.records, self.order, joint, watched.terms, steps)
+                having = wanted(self.records, self.order, joint, watched.left_terms, steps)
                 for sighting in self._having(having, watched.sightings, left, after):
                     before = steps.left
                     steps.take()
@@ -349,51 +357,25 @@ class Partners:
             yield {**binding, **dict(choice)}
 
     def _holds(self, watched: AbsenceDisjunct, joint: JointBinding, sighting: RightMatch, steps: Steps) -> bool:
-        residual = watched.absent.residual
-        return not residual or all(
-            residual_holds(expr, self._texts(watched, joint, sighting, steps)) for expr in residual
-        )
-
-    def _texts(
-        self, watched: AbsenceDisjunct, joint: JointBinding, sighting: RightMatch, steps: Steps
-    ) -> Callable[[str], str]:
         def text_of(var: str) -> str:
             if var in joint:
                 value = value_of(self.records, joint, Term(var))
             else:
-                docid, node = sighting.bound[watched.place_of[var]]
+                docid, node = sighting.bound[watched.bound[var]]
                 value = BoundValue(self.records[docid], node)
-            text = value.text()
-            steps.take(len(text) // CHARACTERS_READ_PER_STEP)
-            return text
+            return read_value(value, steps)
 
-        return text_of
-
-
-@dataclass(frozen=True, eq=False)
-class RightPlan:
-    """Finds the right input of some disjuncts: a part of a row, the terms of the sighting's key, and the variables to
-    retain. Equal right inputs share `sightings`."""
-
-    row: int
-    part: TargetGroup
-    terms: Sequence[Term]
-    kept: Sequence[str]
-    sightings: Sightings
+        return all(residual_holds(expr, text_of) for expr in watched.absent.residual)
 
 
 @dataclass(frozen=True, eq=False)
 class LeftPlan:
     """An absence of a form's queries or of a hidden stream."""
 
-    row: int
+    group: AbsenceGroup
     part: TargetGroup
-    op: JoinOp
-    window: int
     left_stream: str
-    right_stream: str
     watched: Sequence[AbsenceDisjunct]
-    rights: Sequence[RightPlan]
 
     @property
     def owner(self) -> Owner:
@@ -401,10 +383,6 @@ class LeftPlan:
 
     def is_one_of(self, owners: Collection[Owner]) -> bool:
         return self.owner in owners if self.part.form is None else any(query in owners for query in self.part.form)
-
-
-AbsenceGroup = tuple[int, JoinOp, int, str]
-"""What determines the deadline: left row, operator, window, right stream."""
 
 
 class Plans:
@@ -415,7 +393,7 @@ class Plans:
         self._version = -1
         self._sightings: dict[object, Sightings] = {}
         self._groups: dict[AbsenceGroup, list[LeftPlan]] = {}
-        self._rights: dict[TargetGroup, RightPlan] = {}
+        self._rights: dict[TargetGroup, AbsenceDisjunct] = {}
         self._behind: dict[TargetGroup, tuple[frozenset[str], frozenset[HiddenStream]]] = {}
 
     @property
@@ -423,7 +401,7 @@ class Plans:
         self._follow()
         return self._groups
 
-    def right(self, part: TargetGroup) -> RightPlan:
+    def right(self, part: TargetGroup) -> AbsenceDisjunct:
         self._follow()
         return self._rights[part]
 
@@ -432,7 +410,7 @@ class Plans:
         users: dict[int, tuple[Sightings, list[LeftPlan]]] = {}
         for plans in self.groups.values():
             for plan in plans:
-                for right in plan.rights:
+                for right in plan.watched:
                     users.setdefault(id(right.sightings), (right.sightings, []))[1].append(plan)
         yield from users.values()
 
@@ -456,41 +434,22 @@ class Plans:
                 assert isinstance(part, TargetGroup), "absences have no literal tests"
                 if part.first.disjunct == 0 and part.first.op in NEGATED:
                     plan = self._left(row, part, known)
-                    self._groups.setdefault((row, plan.op, plan.window, plan.right_stream), []).append(plan)
+                    self._groups.setdefault(plan.group, []).append(plan)
 
     def _left(self, row: int, part: TargetGroup, known: dict[object, Sightings]) -> LeftPlan:
         first = part.first
         op = first.op
         assert op is not None, "it is an absence"
-        absent = _absent(first.owner)
-        targets = sorted(first.owner.targets, key=lambda target: target.disjunct)
-        rights = [
-            self._right(target.row, self._registry.rows[target.row].group(target, part.forms), one, known)
-            for target, one in zip(targets[1:], absent, strict=True)
-        ]
-        watched = [AbsenceDisjunct(one, right.sightings) for one, right in zip(absent, rights, strict=True)]
-        return LeftPlan(row, part, op, first.window, first.streams[0], targets[1].streams[0], watched, rights)
-
-    def _right(self, row: int, part: TargetGroup, absent: Absent, known: dict[object, Sightings]) -> RightPlan:
-        terms, kept = tuple(right for _, right in absent.joins), kept_variables(absent)
-        (side,) = part.sides
-        key: tuple[int, FixedSide, tuple[Term, ...], tuple[str, ...]] = row, side, terms, kept
-        sightings = self._sightings.get(key)
-        if sightings is None:
-            sightings = self._sightings[key] = known[key] if key in known else Sightings()
-        found = self._rights[part] = RightPlan(row, part, terms, kept, sightings)
-        return found
-
-
-def terms_of(part: TargetGroup) -> Sequence[Term]:
-    """Returns the terms that distinguish the outputs of an absence."""
-    if part.form is not None:
-        return part.form.selection.terms
-    return [Term(var) for var in part.hidden_stream.hidden.variables]
-
-
-def _absent(owner: Owner) -> Sequence[Absent]:
-    if isinstance(owner, Subscription):
-        return owner.normal.absent
-    assert isinstance(owner, HiddenStream), "there are two kinds of plan nodes with absences"
-    return owner.hidden.absent
+        owner, targets = first.owner, sorted(first.owner.targets, key=lambda target: target.disjunct)
+        absent = owner.normal.absent if isinstance(owner, Subscription) else part.hidden_stream.hidden.absent
+        watched = []
+        for target, one in zip(targets[1:], absent, strict=True):
+            right = self._registry.rows[target.row].group(target, part.forms)
+            (side,) = right.sides
+            found = AbsenceDisjunct(target.row, right, one, Sightings())
+            key = target.row, side, found.right_terms, tuple(found.bound)
+            found.sightings = self._sightings.setdefault(key, known.get(key, found.sightings))
+            watched.append(found)
+            self._rights[right] = found
+        group = AbsenceGroup(row, op, first.window, targets[1].streams[0])
+        return LeftPlan(group, part, first.streams[0], watched)

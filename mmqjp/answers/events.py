@@ -119,7 +119,7 @@ class EventOutput:
         """Yields a pause, effective at the horizon, for each query with at least `first_qid` whose form exceeded a
         limit."""
         for form_id, excess in exceeded.items():
-            statement = self._registry.events.stream_of(running_form_id(form_id))
+            statement = self._registry.events.form(running_form_id(form_id)).stream
             for query in self._registry.events.members(form_id):
                 if query.qid >= first_qid:
                     at = max(excess.at, horizon) - 1
@@ -130,7 +130,7 @@ class EventOutput:
         parts.load(events.parts)
         self._records.load(parts.docids())
         form, withheld = running_form_id(found.form_id), self._registry.events.withheld(found.form_id)
-        stream = self._registry.events.stream_of(form)
+        stream = self._registry.events.form(form).stream
         pattern = PatternDocuments(stream) if isinstance(stream, Pattern | NearPattern) else None
         appeared = running.appeared(events)
         arrival, names = self._ledger.next_arrival - 1, [name for name, _ in found.schema]

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.arrays import Ints
-from common.tools import in_batches
+from common.tools import in_batches, lazy
 from join_stage.store.protocol import TableStore
-from mmqjp.answers.output import Answer, Body, Output, json_texts, node_orders, output_order, read_nodes, sorted_outputs
+from mmqjp.answers.output import Answer, Body, Output, json_texts, node_orders, output_order, read_nodes
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated
 from mmqjp.tables import schema
 from mmqjp.tables.schema import ANSWER_TABLES
@@ -122,12 +122,8 @@ def _in_order(answers: Sequence[Answer]) -> list[Answer]:
     found: list[Answer] = []
     for _, same in groupby(sorted(answers, key=_BY_DOCUMENTS), key=_BY_DOCUMENTS):
         several = list(same)
-        found += sorted(several, key=_order) if len(several) > 1 else several
+        found += sorted(several, key=attrgetter("order")) if len(several) > 1 else several
     return found
-
-
-def _order(answer: Answer) -> tuple[object, ...]:
-    return answer.order
 
 
 ROWS_AT_A_TIME, CHARACTERS_AT_A_TIME = 10_000, 16 << 20
@@ -182,15 +178,10 @@ class FanOut:
         names = (*GIVEN, "first_seq", "t0", "t1", "answer")
         self._column = {name: answers[name].to_numpy() for name in names}
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
-        self._order = self._places(by_time=by_time)
-
-    def _places(self, *, by_time: bool) -> Ints:
-        if not by_time:
-            return np.arange(len(self._answers))
-        keys = _sort_keys(self._answers)
-        places = np.zeros(len(keys), np.int64)
-        places[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
-        return places
+        self._order = np.arange(len(answers))
+        if by_time:
+            keys = _sort_keys(answers)
+            self._order[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
 
     def chunks(self) -> Iterator[OutputChunk]:
         given: dict[int, int] = {}
@@ -292,17 +283,13 @@ class FanOut:
         return self._members
 
     def answers(self, places: Ints) -> list[_Shared]:
-        names = ("t0", "t1", "documents", "streams", "nodes", "head", "tail", "choice")
+        names = ("t0", "t1", "documents", "streams", "nodes", "head", "tail")
         some = self._answers.take(places)
-        return [
-            _Shared(t0, t1, documents, streams, nodes, head, tail, choice.encode())
-            for t0, t1, documents, streams, nodes, head, tail, choice in zip(
-                *(some[name].to_pylist() for name in names), strict=True
-            )
-        ]
+        choices = map(str.encode, some["choice"].to_pylist())
+        return list(map(_Shared, *(some[name].to_pylist() for name in names), choices))
 
 
-@dataclass(slots=True)
+@dataclass
 class _Shared:
     """The part that all outputs of an answer share."""
 
@@ -314,22 +301,15 @@ class _Shared:
     head: str
     tail: str
     choice: bytes
-    _line: tuple[str, str] | None = None
 
-    @property
+    @lazy
     def line(self) -> tuple[str, str]:
         """The line between the query's two names, which ends with the XML before the second, and after it."""
-        if self._line is None:
-            self._line = (
-                f', "t0": {self.t0}, "t1": {self.t1}, "documents": {json_texts(self.documents)}, '
-                f'"streams": {json_texts(self.streams)}, "nodes": {self.nodes}, "xml": "{_escaped(self.head)}',
-                f'{_escaped(self.tail)}"}}\n',
-            )
-        return self._line
-
-
-def _escaped(text: str) -> str:
-    return json_text(text)[1:-1]
+        return (
+            f', "t0": {self.t0}, "t1": {self.t1}, "documents": {json_texts(self.documents)}, '
+            f'"streams": {json_texts(self.streams)}, "nodes": {self.nodes}, "xml": {json_text(self.head)[:-1]}',
+            f"{json_text(self.tail)[1:]}}}\n",
+        )
 
 
 class OutputChunk:
@@ -538,7 +518,7 @@ def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
         return
     rows = store.select(f"SELECT * FROM earlier_outputs WHERE seq > {after} ORDER BY t1, query, documents")
     earlier = outputs_in(rows)
-    groups = (sorted_outputs(group) for _, group in groupby(earlier, key=lambda o: (o.t1, o.query, o.documents)))
+    groups = (sorted(group, key=output_order) for _, group in groupby(earlier, attrgetter("t1", "query", "documents")))
     newer = (output for chunk in found for output in chunk.outputs())
     both = merge((output for group in groups for output in group), newer, key=output_order)
     for some in in_batches(both, EARLIER_AT_A_TIME, EARLIER_AT_A_TIME, lambda output: 1):

@@ -111,14 +111,13 @@ def _uses(needs: Change, failed: Collection[str]) -> bool:
 
 
 def _publishers_first(registry: Registry, queries: list[Subscription]) -> list[Subscription]:
-    reads = {query.qid: _streams(registry, query) for query in queries}
+    reads = {
+        query.qid: registry.events.behind(query)
+        if query.is_events
+        else {stream for target in query.targets for stream in target.streams}
+        for query in queries
+    }
     streams = {stream for read in reads.values() for stream in read}
     made_of = {stream: registry.made_of(stream) for stream in reachable(streams, registry.made_of)}
     rank = {stream: place for place, stream in enumerate(TopologicalSorter(made_of).static_order())}
     return sorted(queries, key=lambda query: (max((rank[one] for one in reads[query.qid]), default=0), query.qid))
-
-
-def _streams(registry: Registry, query: Subscription) -> set[str]:
-    if query.is_events:
-        return registry.events.behind(query)
-    return {stream for target in query.targets for stream in target.streams}

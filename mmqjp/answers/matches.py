@@ -139,7 +139,7 @@ class JointBindings:
         iterated once per left binding."""
         side = fixed_side.side
         if side.hidden is not None:
-            return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
+            return [_tuple_binding(side)]
         derived = fixed_side.derived
         key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
         known = self._bound.get(key)
@@ -163,9 +163,9 @@ class JointBindings:
     def _search(
         self, key: tuple[object, ...], fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps
     ) -> Iterator[SideBinding]:
-        part = self._parts.get(fixed_side)
-        if part is None:
-            part = self._parts[fixed_side] = PreparedNode(fixed_side.side.pattern)
+        if fixed_side not in self._parts:
+            self._parts[fixed_side] = PreparedNode(fixed_side.side.pattern)
+        part = self._parts[fixed_side]
         fixed = {path: plain_node(nodes[slot]) for path, slot in fixed_side.fixed}
         few: list[SideBinding] | None = []
         before = steps.left
@@ -210,9 +210,6 @@ def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBindi
     return ((one, other) for one in left for other in right)
 
 
-MATCH_ROWS = ANSWER_TABLES["match_rows"]
-
-
 class Match(NamedTuple):
     """A row of R_outT: the shared row of R_T, one or two documents, and nodes in the template's numbering."""
 
@@ -253,7 +250,7 @@ def match_rows(
         np.arange(first, first + len(times)), templates, found["docid1"], found["docid2"], t0, t1,
         pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(plain)),
     ]  # fmt: skip
-    return pa.table([pa.array(column) for column in columns], schema=MATCH_ROWS)
+    return pa.table([pa.array(column) for column in columns], schema=ANSWER_TABLES["match_rows"])
 
 
 CHARACTERS_READ_PER_STEP = 256
@@ -267,7 +264,7 @@ class Mirrors:
     """Detects JOIN UNORDERED matches that their mirrors already cover. Caches results by document pair for the step."""
 
     def __init__(self) -> None:
-        self._tests: dict[Mirror, PairTest] = {}
+        self._tests: dict[Mirror, list[_Join]] = {}
         self._found: dict[tuple[Mirror, int, int], tuple[int, bool]] = {}
 
     def tell(self, mirror: Mirror | None, inputs: Inputs, steps: Steps) -> bool:
@@ -281,11 +278,10 @@ class Mirrors:
         if known is not None:
             steps.take(known[0])
             return known[1]
-        test = self._tests.get(mirror)
-        if test is None:
-            test = self._tests[mirror] = PairTest(mirror.conjuncts)
+        if mirror not in self._tests:
+            self._tests[mirror] = list(map(_Join, mirror.conjuncts))
         before = steps.left
-        found = test.holds(inputs[1], inputs[0], steps)
+        found = any(join.holds(inputs[1], inputs[0], steps) for join in self._tests[mirror])
         if len(self._found) >= MAX_CACHED_PAIRS:
             self._found.clear()
         self._found[key] = before - steps.left, found
@@ -296,18 +292,9 @@ def _place(record: Record) -> tuple[int, str, str]:
     return record.t1, record.stream, record.id
 
 
-class PairTest:
-    """Tests pairs of documents against the conjunctive queries of a join."""
-
-    def __init__(self, conjuncts: Iterable[Conjunct]) -> None:
-        self._joins = [_Join(conjunct) for conjunct in conjuncts]
-
-    def holds(self, left: Record, right: Record, steps: Steps) -> bool:
-        """Returns whether the documents satisfy one of the conjunctive queries. Raises OutOfSteps."""
-        return any(join.holds(left, right, steps) for join in self._joins)
-
-
 class _Join:
+    """Tests pairs of documents against a conjunctive query of a join."""
+
     def __init__(self, conjunct: Conjunct) -> None:
         assert conjunct.right is not None, "a join has two inputs"
         self._left, self._right = _Bound(conjunct, conjunct.left), _Bound(conjunct, conjunct.right)
@@ -316,7 +303,8 @@ class _Join:
         self._residual = conjunct.residual
 
     def holds(self, left: Record, right: Record, steps: Steps) -> bool:
-        by_values: dict[tuple[str, ...], list[Mapping[str, Node]]] = {}
+        """Raises OutOfSteps."""
+        by_values: dict[tuple[str, ...], list[SideBinding]] = {}
         for bound in self._right.bindings(right, steps):
             steps.take(HELD)
             by_values.setdefault(_values(self._theirs, right, bound, steps), []).append(bound)
@@ -325,39 +313,38 @@ class _Join:
         for bound in self._left.bindings(left, steps):
             for other in by_values.get(_values(self._ours, left, bound, steps), ()):
                 steps.take()
-                joint = {var: (left, node) for var, node in bound.items()}
-                joint |= {var: (right, node) for var, node in other.items()}
-                text_of = partial(_text, joint, steps)
+                text_of = partial(_text, ((right, other), (left, bound)), steps)
                 if all(residual_holds(expr, text_of) for expr in self._residual):
                     return True
         return False
 
 
+def _tuple_binding(side: Side) -> SideBinding:
+    """The variables of a hidden stream are the children of its tuples."""
+    return {child.var: (number, 0) for number, child in enumerate(side.pattern.children, 1) if child.var}
+
+
 class _Bound:
     def __init__(self, conjunct: Conjunct, side: Side) -> None:
         self._part = PreparedNode(naming(side.pattern, needed(conjunct)))
-        self._tuple = None
-        if side.hidden is not None:
-            children = enumerate(side.pattern.children, 1)
-            self._tuple = {child.var: (number, 0) for number, child in children if child.var}
+        self._tuple = None if side.hidden is None else _tuple_binding(side)
 
-    def bindings(self, record: Record, steps: Steps) -> Iterator[Mapping[str, Node]]:
+    def bindings(self, record: Record, steps: Steps) -> Iterable[SideBinding]:
         if self._tuple is not None:
-            yield self._tuple
-            return
-        for binding in each_binding(self._part, record.tree, {}, steps.take):
-            yield dict(binding)
+            return (self._tuple,)
+        return map(dict, each_binding(self._part, record.tree, {}, steps.take))
 
 
-def _values(terms: Sequence[Term], record: Record, bound: Mapping[str, Node], steps: Steps) -> tuple[str, ...]:
-    return tuple(_read(BoundValue(record, bound[term.var], term.functions), steps) for term in terms)
+def _values(terms: Sequence[Term], record: Record, bound: SideBinding, steps: Steps) -> tuple[str, ...]:
+    return tuple([read_value(BoundValue(record, bound[term.var], term.functions), steps) for term in terms])
 
 
-def _text(joint: Mapping[str, tuple[Record, Node]], steps: Steps, var: str) -> str:
-    return _read(BoundValue(*joint[var]), steps)
+def _text(sides: Sequence[tuple[Record, SideBinding]], steps: Steps, var: str) -> str:
+    record, bound = next(side for side in sides if var in side[1])
+    return read_value(BoundValue(record, bound[var]), steps)
 
 
-def _read(value: BoundValue, steps: Steps) -> str:
+def read_value(value: BoundValue, steps: Steps) -> str:
     text = value.text()
     steps.take(len(text) // CHARACTERS_READ_PER_STEP)
     return text

@@ -4,11 +4,11 @@ order in which a step finds them. Backfill answers new queries over stored docum
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from join_stage.tables import flatten_edges
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
 from mmqjp.answers.output import Answer, BoundValue
 from mmqjp.answers.quota import EqualTimeBudget, Share, SharedAccount
-from mmqjp.answers.usage import Accounts, Cutoff, Payers
+from mmqjp.answers.usage import ALL_READERS, Accounts, Cutoff, Payers
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record
 from mmqjp.documents.watermarks import Progress
 from mmqjp.queries.forms import Form, RowPart, TargetGroup
@@ -71,45 +71,49 @@ def as_published(query: Subscription, answer: Answer, inputs: Inputs, *, within:
     return published_record(query.name, inputs, xml, id, within=within and not query.waits)
 
 
-@dataclass(frozen=True, slots=True)
-class ToldNow:
-    """Decided answers that have recipients, with the documents for their readers, and rows of the table `untold`."""
-
-    answers: list[Answer] = field(default_factory=list)
-    documents: list[Record] = field(default_factory=list)
-    untold: list[tuple[int, int]] = field(default_factory=list)
-
-
 class Telling:
     def __init__(self, registry: Registry, store: TableStore) -> None:
-        self._registry, self._store = registry, store
+        self._registry, self._store, self._rows = registry, store, TableRows(store)
 
-    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided) -> ToldNow:
-        """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`."""
+    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided, answers: list[Answer]) -> list[Record]:
+        """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`. Appends
+        those that have recipients to `answers`, and returns the documents for their readers."""
         due = [(form, waiting.pop(form)) for form in self._due(waiting, undecided)]
-        found = ToldNow()
         recipients = [
             (form, one, _recipients(one, batch))
-            for form, answers in due
-            for one in sorted(answers.values(), key=lambda one: one.answer.order)
+            for form, of_form in due
+            for one in sorted(of_form.values(), key=lambda one: one.answer.order)
         ]
-        ends = self._ends(_asked(recipients))
+        ends = self._ends(recipients)
         rows: list[ToldRow] = []
+        untold: list[tuple[int, int]] = []
+        documents: list[Record] = []
         for form, one, some in recipients:
             gone = [query for query in some if not _tell(form, query, one, ends, rows)]
-            found.untold.extend((match, query.qid) for query in gone for match in one.answer.matches)
+            untold += ((match, query.qid) for query in gone for match in one.answer.matches)
             if len(gone) < len(some):
                 one.answer.withheld = (*one.answer.withheld, *(query.qid for query in gone))
-                found.answers.append(one.answer)
-                found.documents.extend(self._published(form, one, set(some).difference(gone)))
-        TableRows(self._store).append("told", rows)
-        return found
+                answers.append(one.answer)
+                told = set(some).difference(gone)
+                for query in filter(told.__contains__, self._registry.read_of(form.id)):
+                    documents.append(as_published(query, one.answer, one.inputs, within=query not in one.backfilled))
+        self._rows.append("told", rows)
+        self._rows.append("untold", untold)
+        return documents
 
-    def _ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
-        """Returns the sorted ends of these keys' outputs, each within an inclusive interval. Omits keys without any."""
+    def _ends(self, recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, list[int]]:
+        """Returns the sorted ends of earlier outputs within the windows of these answers, by key. Omits keys without
+        any."""
+        asked: dict[AskedKey, tuple[int, int]] = {}
+        for form, one, queries in recipients:
+            window = INFINITE if (once := _window(form)) is None else once  # without one, a key has one end
+            low, high = max(one.answer.t1 - window, -INFINITE), min(one.answer.t1 + window, INFINITE)
+            for query, key in product(queries, one.keys):
+                least, greatest = asked.get(whole := (query.qid, *key), (low, high))
+                asked[whole] = min(low, least), max(high, greatest)
         found: dict[AskedKey, list[int]] = {}
-        if keys:
-            rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))
+        if asked:
+            rows = told_among(self._store, sorted((*key, *times) for key, times in asked.items()))
             for qid, high, low, t1 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
                 found.setdefault((qid, high, low), []).append(t1)
         return {key: sorted(ends) for key, ends in found.items()}
@@ -127,24 +131,6 @@ class Telling:
                 ready.append(form)
         return ready
 
-    def _published(self, form: Form, one: PutOff, told: set[Subscription]) -> Iterator[Record]:
-        for query in self._registry.read_of(form.id):
-            if query in told:
-                yield as_published(query, one.answer, one.inputs, within=query not in one.backfilled)
-
-
-def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, tuple[int, int]]:
-    """Returns the keys to look up, each with the least and greatest end that can be within the window."""
-    asked: dict[AskedKey, tuple[int, int]] = {}
-    for form, one, queries in recipients:
-        window = INFINITE if (once := _window(form)) is None else once  # without one, a key has one end
-        low, high = max(one.answer.t1 - window, -INFINITE), min(one.answer.t1 + window, INFINITE)
-        for query in queries:
-            for key in one.keys:
-                known = asked.get(whole := (query.qid, *key))
-                asked[whole] = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))
-    return asked
-
 
 def _recipients(one: PutOff, batch: int) -> list[Subscription]:
     share, queries = one.share, one.account.audience.queries
@@ -161,10 +147,11 @@ def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, lis
     near = [is_near(t1, before, window) for before in known]
     if all(near):
         return False
+    until = None if window is None or t1 + window > INFINITE else t1 + window  # suppressed until then, or forever
     for key, before, was_told in zip(one.keys, known, near, strict=True):
         if window is not None or not was_told:
             insort(before, t1)
-            rows.append((query.qid, *key, t1, _until(t1, window)))
+            rows.append((query.qid, *key, t1, until))
     return True
 
 
@@ -173,20 +160,12 @@ def _window(form: Form) -> int | None:
     return form.once.window
 
 
-def _until(t1: int, window: int | None) -> int | None:
-    """Returns the time until which a key output at `t1` is suppressed; None if forever."""
-    return None if window is None or t1 + window > INFINITE else t1 + window
-
-
 def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
     """Whether one of the sorted `ends` lies within the window of `t1`."""
     if window is None:
         return bool(ends)
     place = bisect_left(ends, t1 - window)
     return place < len(ends) and ends[place] <= t1 + window
-
-
-_LOG = logging.getLogger("mmqjp")
 
 
 class Expanded(NamedTuple):
@@ -227,19 +206,16 @@ class StepContext:
     its matches, if they are not very many: the first ones depend on the plan."""
     put_off: AllPutOff = field(default_factory=dict)
 
-    def payers(self, part: TargetGroup, inputs: Inputs, width: int = -1, first_qid: int = 0) -> Payers:
-        """Returns the accounts of those that get a match of documents `width` microseconds apart."""
-        stream = part.first.owner
-        if isinstance(stream, HiddenStream) and not (stream.active if self.owners is None else stream in self.owners):
-            return []
-        return self.accounts.payers(part, inputs, width, first_qid)
-
-
-def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:
-    for name in dict.fromkeys(names):
-        if name in never:
-            text = "%s: it is never decided that nothing came, because %s may be late without a limit; give a lateness"
-            _LOG.warning(text, name, never[name])
+    def payers(self, part: TargetGroup, inputs: Inputs, first_qid: int = 0) -> Payers:
+        """Returns the accounts of those that get a match, whatever their windows."""
+        stream, accounts = part.first.owner, self.accounts
+        if isinstance(stream, HiddenStream):
+            takes_part = stream.active if self.owners is None else stream in self.owners
+            readers = accounts.readers(stream) if takes_part else ()
+            return [(group, ALL_READERS) for group in readers if group.want(inputs)]
+        account = accounts.of_part(part)
+        share = account.share(-1, inputs, max(first_qid, accounts.first_qid))
+        return [] if share is None else [(account, share)]
 
 
 def is_in_order(part: RowPart, inputs: Inputs) -> bool:

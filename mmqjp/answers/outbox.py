@@ -25,7 +25,7 @@ from mmqjp.answers.fan_out import (
     stored_chunks,
     stored_chunks_by_time,
 )
-from mmqjp.answers.output import Answer, Output, json_nodes, sorted_outputs
+from mmqjp.answers.output import Answer, Output, json_nodes, output_order
 from mmqjp.queries.model import Members, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
@@ -149,7 +149,7 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
     alike: Counter[str] = Counter()
     for batch, found in _batches(rows):
         ready = []
-        for output in sorted_outputs(outputs_in(found)):
+        for output in sorted(outputs_in(found), key=output_order):
             line = _line(output)
             ready.append(replace(output, id=text_digest(f"{line} {alike[line]}"), seq=ledger.next_seq))
             alike[line] += 1

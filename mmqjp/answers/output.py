@@ -68,16 +68,13 @@ class Output:
         ).encode()
 
 
-def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
-    return sorted(outputs, key=output_order)
-
-
 def json_texts(texts: Iterable[str]) -> str:
     return f"[{', '.join(map(json_text, texts))}]"
 
 
 def json_nodes(nodes: Mapping[str, int | str]) -> str:
-    return f"{{{', '.join(f'{json_text(name)}: {_json_node(node)}' for name, node in nodes.items())}}}"
+    texts = ((name, json_text(node) if isinstance(node, str) else node) for name, node in nodes.items())
+    return f"{{{', '.join(f'{json_text(name)}: {text}' for name, text in texts)}}}"
 
 
 def read_nodes(text: str) -> dict[str, int | str]:
@@ -92,10 +89,6 @@ def node_order(node: int | str) -> tuple[int, str]:
 
 def node_orders(nodes: Mapping[str, int | str]) -> list[tuple[str, tuple[int, str]]]:
     return [(name, node_order(node)) for name, node in nodes.items()]
-
-
-def _json_node(node: int | str) -> str:
-    return json_text(node) if isinstance(node, str) else str(node)
 
 
 def output_order(output: Output) -> tuple[Any, ...]:

@@ -33,7 +33,6 @@ from mmqjp.answers.operators import (
     Telling,
     backfilled_matches,
     known_tuples,
-    warn_of_waiting,
 )
 from mmqjp.answers.outbox import Outbox, number_outputs
 from mmqjp.answers.output import Answer
@@ -53,7 +52,7 @@ from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
-from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, TableRows, rows_table
+from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
@@ -307,10 +306,8 @@ class Pipeline:
                     reader.note(expanded, as_batch([match for _, match in decided]), answers)
                 documents = [document for item in found for document in item.documents]
             elif context.put_off:
-                told = self._telling.decide(context.put_off, self._ledger.batch, self.absences.undecided(greatest))
-                answers += told.answers
-                TableRows(self._store).append("untold", told.untold)
-                documents = told.documents
+                undecided = self.absences.undecided(greatest)
+                documents = self._telling.decide(context.put_off, self._ledger.batch, undecided, answers)
             else:
                 return answers
             answers += self._rounds(reader, fresh(documents))
@@ -485,7 +482,7 @@ class Batches:
         """Returns the queries whose own work made a batch fail, with the reason; none if it was something else."""
         registry = self.registry
         if isinstance(error, UnreadableQuery):
-            return {query: reason for query, reason in registry.unreadable().items() if registry.has_work(query)}
+            return {query: why for query, why in registry.unreadable().items() if query.active or query.targets}
         if blamed := self.pipeline.blamed:
             return {query: failure_reason(error) for query, error in blamed.items()}
         failing = failing_queries(registry, error, self.changes.without, failure)
@@ -638,7 +635,10 @@ class Batches:
             except QuotaExceeded as exceeded:
                 cutoffs |= exceeded.cutoffs
         if self.registry.absent and self.watermarks.timing.idle_after is not None:
-            warn_of_waiting(names, self.pipeline.absences.never_decided())
+            never = self.pipeline.absences.never_decided()
+            text = "%s: it is never decided that nothing came, because %s may be late without a limit; give a lateness"
+            for name in dict.fromkeys(filter(never.__contains__, names)):
+                logger.warning(text, name, never[name])
         return names, count, self.changes.apply(pauses)
 
     # ------------------------------------------------------------ maintenance

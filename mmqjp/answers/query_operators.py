@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -80,12 +81,15 @@ class MatchReader:
         return published
 
     def read_chunk(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
-        closed = self._closed(chunk["qid"].unique().to_pylist())
-        open_ones = self._arrivals.before(chunk, closed) if closed else chunk
-        if not open_ones.num_rows:
+        if closed := self._closed(chunk["qid"].unique().to_pylist()):
+            chunk = self._arrivals.before(chunk, closed)
+        if chunk.num_rows:
+            chunk = self._without_spent(chunk)
+        if not chunk.num_rows:
             return []
-        open_ones = self._without_spent(open_ones)
-        return self._read_open(open_ones, answers) if open_ones.num_rows else []
+        matches = matches_in(chunk)
+        self._records.load(docid for match in matches for docid in match.docids)
+        return self.note(self._expand(matches), chunk, answers)
 
     def _without_spent(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         qids = chunk["qid"].to_numpy()
@@ -96,11 +100,9 @@ class MatchReader:
         left, right = (chunk[name].fill_null(-1).to_numpy(zero_copy_only=False) for name in ("docid1", "docid2"))
         docids = np.unique(np.concatenate([left[among], right[among]]))
         self._records.load(docids.tolist())
-        times = np.array(
-            [(record.t0, record.t1) for record in map(self._records.__getitem__, docids.tolist())], np.int64
-        )
-        places = np.searchsorted(docids, left[among]), np.searchsorted(docids, right[among])
-        is_spent = times[places[0], 1] == times[places[1], 0]
+        records = [self._records[docid] for docid in docids.tolist()]
+        t0, t1 = (np.array(list(map(attrgetter(name), records)), np.int64) for name in ("t0", "t1"))
+        is_spent = t1[np.searchsorted(docids, left[among])] == t0[np.searchsorted(docids, right[among])]
         arrivals = self._arrivals.latest(chunk)[among]
         for row, looking in bounds.items():
             of_row = qids[among] == row
@@ -109,12 +111,6 @@ class MatchReader:
         stays = np.ones(len(qids), np.bool_)
         stays[among] = ~is_spent
         return chunk.filter(pa.array(stays))
-
-    def _read_open(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
-        matches = matches_in(chunk)
-        self._records.load(docid for match in matches for docid in match.docids)
-
-        return self.note(self._expand(matches), chunk, answers)
 
     def _expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
         for match in matches:
@@ -133,13 +129,12 @@ class MatchReader:
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
     def _looking(self, row: int) -> list[EqualTimeBudget] | None:
-        """Returns the budgets for examining equal-time pairs, of all parts of a row that do; None if the row has other
-        uses, or a budget is unlimited so far."""
+        """Returns the budgets for examining equal-time pairs of all parts of a row; None if the row has other uses, or
+        a budget is unlimited so far."""
         parts = self._queries.parts_of_row(row)
         if any(part.op != "FOLLOWED BY" for part in parts):
             return None
-        found = map(self._context.accounts.looking, parts)
-        looking = [one for one in found if one is not None]
+        looking = [one for part in parts if (one := self._context.accounts.looking(part)) is not None]
         return looking if all(one.is_limited for one in looking) else None
 
     def note(
@@ -155,15 +150,13 @@ class MatchReader:
         times: list[tuple[int, int]] = []
         for place, (interval, found) in enumerate(expanded):
             number = self._log.next_match + len(places)
-            is_answered = False
             for item in found:
                 published += item.documents
                 if item.answer is not None:
-                    is_answered = True
                     item.answer.matches.append(number)
                     if not (item.duplicate or item.put_off):
                         answers.append(item.answer)
-            if is_answered and interval is not None:
+            if interval is not None and any(item.answer is not None for item in found):
                 places.append(place)
                 times.append((interval.t0, interval.t1))
         if places:
@@ -301,12 +294,17 @@ class QueryOperator:
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         if share is None:
             return ()
-        if isinstance(part, TargetGroup) and part.direct is not None and self._is_free(part, part.direct):
-            mirror = part.form_of_queries.mirror
-            if mirror is not None and context.mirrors.tell(mirror, inputs, Steps()):
-                account.charge(inputs.arrival, share, 0, 1)
+        if isinstance(part, TargetGroup) and (direct := part.direct) is not None and self._is_free(part, direct):
+            form, arrival = part.form_of_queries, inputs.arrival
+            if form.mirror is not None and context.mirrors.tell(form.mirror, inputs, Steps()):
+                account.charge(arrival, share, 0, 1)
                 return ()
-            return self._answer_directly(part.form_of_queries, part.direct, account, share, context, match, inputs)
+            item = self._expanded(form, share, context, match, inputs, _direct_values(direct, inputs, match.nodes))
+            if item is None or item.answer is None or item.duplicate:
+                account.charge(arrival, share, 0, direct.steps)
+            else:
+                account.charge(arrival, share, 1, direct.steps + len(item.answer.body) // XML_CHARACTERS_PER_STEP)
+            return () if item is None else (item,)
         steps = Steps(allowed := self._quota.work)
         if isinstance(part, LiteralGroup):
             answered = self._answer_literals(part, context, match, inputs, steps)
@@ -325,13 +323,7 @@ class QueryOperator:
         return [expanded for one in answered for expanded in self._published(one, context, inputs)]
 
     def answer_alone(
-        self,
-        group: TargetGroup,
-        share: Share,
-        context: StepContext,
-        match: Match,
-        inputs: Inputs,
-        alone: Sequence[Alone],
+        self, group: TargetGroup, share: Share, context: StepContext, match: Match, inputs: Inputs, alone: list[Alone]
     ) -> list[Expanded]:
         """Returns a form's answers from joint bindings without a partner, which are already charged."""
         form, account = group.form_of_queries, context.accounts.of_part(group)
@@ -355,25 +347,6 @@ class QueryOperator:
         if direct.steps > self._quota.work or not (mirror is None or mirror.always):
             return False
         return not self._registry.read_of(group.form_of_queries.id)
-
-    def _answer_directly(
-        self,
-        form: Form,
-        direct: DirectSelection,
-        account: SharedAccount,
-        share: Share,
-        context: StepContext,
-        match: Match,
-        inputs: Inputs,
-    ) -> Sequence[Expanded]:
-        values = [_direct_value(term, inputs, match.nodes) for term in direct.terms]
-        holes = [hole if isinstance(hole, str) else _direct_value(hole, inputs, match.nodes) for hole in direct.holes]
-        item = self._expanded(form, context, match, inputs, values, holes, share)
-        if item is None or item.answer is None or item.duplicate:
-            account.charge(inputs.arrival, share, 0, direct.steps)
-        else:
-            account.charge(inputs.arrival, share, 1, direct.steps + len(item.answer.body) // XML_CHARACTERS_PER_STEP)
-        return () if item is None else (item,)
 
     def _answer_literals(
         self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
@@ -401,11 +374,10 @@ class QueryOperator:
             return None
         return _Answering(form, account, share, Steps(self._quota.work))
 
-    def _values(self, form: Form, binding: JointBinding) -> tuple[list[BoundValue], list[BoundValue | str]]:
-        selection, records = form.selection, self._records
-        holes = selection.normal.holes
+    def _values(self, form: Form, binding: JointBinding) -> _Values:
+        records, holes = self._records, form.selection.normal.holes
         return (
-            [value_of(records, binding, term) for term in selection.terms],
+            [value_of(records, binding, term) for term in form.selection.terms],
             [hole if isinstance(hole, str) else value_of(records, binding, hole) for hole in holes],
         )
 
@@ -415,10 +387,16 @@ class QueryOperator:
         """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if no quota allows it."""
         if answering.new > self._quota.matches or answering.steps.left < 0:
             return False
-        values, holes = self._values(answering.form, binding)
-        item = self._expanded(answering.form, context, match, inputs, values, holes, answering.share)
-        if answering.form.once is not None:
-            self._put_off(answering, context, inputs, values, binding)
+        form, share = answering.form, answering.share
+        values = self._values(form, binding)
+        item = self._expanded(form, share, context, match, inputs, values)
+        if form.once is not None:
+            emitted = context.emitted[_choice(form, inputs, values[0])]
+            assert emitted is not None, "answers are emitted with their rows"
+            waiting, answer = context.put_off.setdefault(form, {}), emitted[0]
+            if (one := waiting.get(answer)) is None:
+                one = waiting[answer] = PutOff(answer, inputs, answering.account, share, context.backfilled)
+            one.keys.add(once_key([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
             item = item and item._replace(put_off=True)
         if item is not None:
             answering.found.append(item)
@@ -426,24 +404,6 @@ class QueryOperator:
                 answering.new += 1
                 answering.steps.take(len(item.answer.body) // XML_CHARACTERS_PER_STEP)
         return True
-
-    def _put_off(
-        self,
-        answering: _Answering,
-        context: StepContext,
-        inputs: Inputs,
-        values: Sequence[BoundValue],
-        binding: JointBinding,
-    ) -> None:
-        form = answering.form
-        assert form.once is not None, "other answers are not put off"
-        emitted = context.emitted[_choice(form, inputs, values)]
-        assert emitted is not None, "answers are emitted with their rows"
-        waiting, answer = context.put_off.setdefault(form, {}), emitted[0]
-        one = waiting.get(answer)
-        if one is None:
-            one = waiting[answer] = PutOff(answer, inputs, answering.account, answering.share, context.backfilled)
-        one.keys.add(once_key([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
 
     def _published(self, answering: _Answering, context: StepContext, inputs: Inputs) -> list[Expanded]:
         found = answering.found
@@ -462,15 +422,9 @@ class QueryOperator:
         return found
 
     def _expanded(
-        self,
-        form: Form,
-        context: StepContext,
-        match: Match,
-        inputs: Inputs,
-        values: list[BoundValue],
-        holes: list[BoundValue | str],
-        share: Share,
+        self, form: Form, share: Share, context: StepContext, match: Match, inputs: Inputs, found: _Values
     ) -> Expanded | None:
+        values, holes = found
         key = _choice(form, inputs, values)
         if (emitted := context.emitted.get(key)) is not None:
             answer, last = emitted
@@ -530,10 +484,17 @@ def _choice(form: Form, inputs: Inputs, values: Sequence[BoundValue]) -> tuple[o
     return form, inputs.parts, tuple([(value.record.docid, value.node) for value in values])
 
 
-def _direct_value(term: DirectTerm, inputs: Inputs, nodes: Sequence[int]) -> BoundValue:
-    side, variable, functions = term
-    record = inputs[side]
-    return BoundValue(record, variable.node(record.tree, nodes), functions)
+_Values = tuple[list[BoundValue], list[BoundValue | str]]
+"""Values of a selection's terms, and of the holes of its constructor."""
+
+
+def _direct_values(direct: DirectSelection, inputs: Inputs, nodes: Sequence[int]) -> _Values:
+    def value(term: DirectTerm) -> BoundValue:
+        side, variable, functions = term
+        record = inputs[side]
+        return BoundValue(record, variable.node(record.tree, nodes), functions)
+
+    return list(map(value, direct.terms)), [hole if isinstance(hole, str) else value(hole) for hole in direct.holes]
 
 
 def _width(inputs: Inputs) -> int:
@@ -561,7 +522,7 @@ class InnerJoinOperator:
             steps.take()
             told = context.mirrors.tell(stream.mirror, inputs, steps)
             for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
-                new, document = self._tuple(stream, context, inputs, binding, steps)
+                new, document = self.tuple_of(stream, context, inputs, binding, steps)
                 count += new
                 if count > self._quota.matches:
                     break
@@ -571,13 +532,6 @@ class InnerJoinOperator:
         return [Expanded(documents=found)] if found else ()
 
     def tuple_of(
-        self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
-    ) -> list[Record]:
-        """Returns the tuple of a joint binding without a partner, unless it existed before."""
-        _, document = self._tuple(stream, context, inputs, binding, steps)
-        return [] if document is None else [document]
-
-    def _tuple(
         self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
     ) -> tuple[bool, Record | None]:
         """Returns whether a tuple is new in this step, and its document unless one exists from before."""

@@ -39,13 +39,11 @@ class OutOfSteps(Exception):
     """No steps left. Never leaves `mmqjp.answers`."""
 
 
+@dataclass(slots=True)
 class Steps:
     """Step budget. Raises OutOfSteps when exhausted."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, most: int = NEVER) -> None:
-        self.left = most
+    left: int = NEVER
 
     def take(self, number: int = 1) -> None:
         self.left -= number
@@ -177,19 +175,16 @@ class Arrivals:
         return np.maximum(self._of(chunk["docid1"]), self._of(chunk["docid2"]))
 
     def _of(self, docids: pa.Array) -> NDArray[np.int64]:
-        known, arrivals = self._table()
-        sought = docids.fill_null(-1).to_numpy(zero_copy_only=False)
-        position = np.searchsorted(known, sought)
-        position[position == len(known)] = 0
-        return np.where(known[position] == sought, arrivals[position], -NEVER)
-
-    def _table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self._known is None:
             if self._load is not None:
                 load, self._load = self._load(), None
                 self._docids[:0], self._arrivals[:0] = load["docid"].to_pylist(), load["arrival"].to_pylist()
             self._known = np.array([-2, *self._docids], np.int64), np.array([0, *self._arrivals], np.int64)
-        return self._known
+        known, arrivals = self._known
+        sought = docids.fill_null(-1).to_numpy(zero_copy_only=False)
+        position = np.searchsorted(known, sought)
+        position[position == len(known)] = 0
+        return np.where(known[position] == sought, arrivals[position], -NEVER)
 
 
 class ChargeKey(NamedTuple):
@@ -266,15 +261,14 @@ class TieCounts:
 
     @classmethod
     def of_step(cls, book: Book, bounds: Sequence[EqualTimeBudget]) -> TieCounts:
-        pairs: Counter[ChargeKey] = Counter()
-        less: Counter[tuple[int, int]] = Counter()
+        found = cls(Counter(), Counter(), book.looking.in_step, any(bound.left_out for bound in bounds))
         for (arrival, key), count in book.ties.items():
             if all(bound.counts(arrival) for bound in bounds):
-                pairs[key] += count
-        for (arrival, qid, begun), count in book.untied.items():
+                found.pairs[key] += count
+        for (arrival, *query), count in book.untied.items():
             if all(bound.counts(arrival) for bound in bounds):
-                less[qid, begun] += count
-        return cls(pairs, less, book.looking.in_step, any(bound.left_out for bound in bounds))
+                found.less[query[0], query[1]] += count
+        return found
 
     @classmethod
     def read(cls, text: str) -> TieCounts:
@@ -510,7 +504,9 @@ class SharedAccount(Account):
 
     def share(self, width: int, inputs: Inputs, first_qid: int) -> Share | None:
         """Returns who gets a match of documents `width` microseconds apart, or None."""
-        audience = self._audience(first_qid)
+        if first_qid not in self._subsets:
+            self._subsets[first_qid] = self.audience.since_qid(first_qid)
+        audience = self._subsets[first_qid]
         if audience is None:
             return None
         appeared = inputs.appeared
@@ -527,17 +523,21 @@ class SharedAccount(Account):
             return Share(key, width, appeared, first_qid)
         return self._some(audience, width, inputs, first_qid)
 
-    def _audience(self, first_qid: int) -> Audience | None:
-        if first_qid not in self._subsets:
-            self._subsets[first_qid] = self.audience.since_qid(first_qid)
-        return self._subsets[first_qid]
-
     def _some(self, audience: Audience, width: int, inputs: Inputs, first_qid: int) -> Share | None:
         appeared, windows, sinces = inputs.appeared, audience.windows, audience.sinces
         at, before = int(np.searchsorted(windows, width)), int(np.searchsorted(sinces, appeared))
         if at == len(windows) or before == 0:
             return None
-        withheld = self._withheld(audience, width, inputs)
+        withheld: tuple[Subscription, ...] = ()
+        if appeared <= audience.latest_gap:
+            withheld = tuple(
+                query
+                for query in audience.gapped
+                if query.since < appeared
+                and width <= query.width
+                and not inputs.are_seen_by(query.sees)
+                and self._is_open(query, inputs.arrival)
+            )
         if withheld or self._until is not None or (at and before < len(sinces)):
             members = self.audience.members
             gets = (members.windows >= width) & (members.sinces < appeared) & (members.qids >= first_qid)
@@ -547,18 +547,6 @@ class SharedAccount(Account):
                 return None
         key = ChargeKey(int(windows[at]), int(sinces[before - 1]), first_qid, audience.latest_begun)
         return Share(key, width, appeared, first_qid, withheld)
-
-    def _withheld(self, audience: Audience, width: int, inputs: Inputs) -> tuple[Subscription, ...]:
-        if inputs.appeared > audience.latest_gap:
-            return ()
-        return tuple(
-            query
-            for query in audience.gapped
-            if query.since < inputs.appeared
-            and width <= query.width
-            and not inputs.are_seen_by(query.sees)
-            and self._is_open(query, inputs.arrival)
-        )
 
     def _is_open(self, query: Subscription, arrival: int) -> bool:
         return self._until is None or arrival < int(self._until[self.audience.place_of(query)])

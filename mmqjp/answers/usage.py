@@ -25,9 +25,9 @@ from mmqjp.answers.quota import (
     Usage,
 )
 from mmqjp.documents.record import Inputs
-from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart, TargetGroup
+from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart
 from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
-from mmqjp.queries.registry import KnownQueries, publishers_behind
+from mmqjp.queries.registry import KnownQueries, behind
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import NO_FORM, UsageKey, save_spent, spent
 
@@ -125,9 +125,6 @@ class StoredUsage:
         self._is_saved = False
 
 
-NOTHING_LOOKED_AT: Mapping[str, int] = {}
-
-
 class Cutoff(NamedTuple):
     """Arrival from which a query gets nothing, and the bound exceeded. `hidden`: tuples of a hidden stream counted."""
 
@@ -148,7 +145,7 @@ class Cutoff(NamedTuple):
 
 Cutoffs = Mapping[int, Cutoff]
 
-_ALL_READERS = Share(ChargeKey(*NO_FORM), -1, 0, 0)
+ALL_READERS = Share(ChargeKey(*NO_FORM), -1, 0, 0)
 
 
 class ReaderGroup(Account):
@@ -201,14 +198,14 @@ class Accounts:
         before: EarlierUsage,
         block: int,
         first_new: int = 0,
-        looked: Mapping[str, int] = NOTHING_LOOKED_AT,
+        looked: Mapping[str, int] | None = None,
     ) -> None:
         """`cutoffs` come from earlier attempts at the step; `before` is the block's usage so far. With `first_new`, the
         step is a backfill: only queries from this qid on are served, until `serve_all`. `looked` counts equal-time
         pairs examined before, by owner."""
         self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
         self._before, self._block, self._first_new, self._all = before, block, first_new, first_new == 0
-        self._looked = looked
+        self._looked = looked or {}
         self._books: dict[str, Book] = {}
         self._forms: dict[str, SharedAccount] = {}
         self._literals: dict[LiteralGroup, SharedAccount] = {}
@@ -221,8 +218,7 @@ class Accounts:
         found = self._forms.get(form.id)
         if found is None:
             others = [(self._book(id), times) for id, times in form.shared.items()]
-            cutoffs = self._form_cutoffs.get(form.id, {})
-            found = self._forms[form.id] = self._shared(form, others, cutoffs)
+            found = self._forms[form.id] = self._shared(form, others, self._form_cutoffs.get(form.id, {}))
         return found
 
     def of_part(self, part: RowPart) -> SharedAccount:
@@ -239,24 +235,21 @@ class Accounts:
     def _shared(
         self, queries: QuerySet, others: Sequence[tuple[Book, int]], cutoffs: Mapping[int, int]
     ) -> SharedAccount:
-        book, own = self._book(queries.id), self._own(queries)
-        return SharedAccount(self._quota, queries.audience, self._block, book, others, own, cutoffs)
+        own, known, members = self._before.own, self._registry.subscriptions, queries.audience.queries
+        if len(own) < len(members):
+            members = [known[qid] for qid, _ in own if qid in known and known[qid] in queries]
+        used = {query.qid: own[query.qid, query.begun] for query in members if (query.qid, query.begun) in own}
+        book = self._book(queries.id)
+        return SharedAccount(self._quota, queries.audience, self._block, book, others, used, cutoffs)
 
     def _book(self, id: str) -> Book:
-        found = self._books.get(id)
-        if found is None:
-            found = self._books[id] = self._new_book(id)
-        return found
+        if id not in self._books:
+            self._books[id] = self._new_book(id)
+        return self._books[id]
 
     def _new_book(self, id: str) -> Book:
         before = self._before
         return Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING), self._looked.get(id, 0))
-
-    def _own(self, among: QuerySet) -> dict[int, Usage]:
-        own, known, queries = self._before.own, self._registry.subscriptions, among.audience.queries
-        if len(own) < len(queries):
-            queries = [known[qid] for qid, _ in own if qid in known and known[qid] in among]
-        return {query.qid: own[query.qid, query.begun] for query in queries if (query.qid, query.begun) in own}
 
     def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
         """Returns the members of forms, by id, as the batch answers them; omits forms without queries."""
@@ -292,7 +285,7 @@ class Accounts:
         found = self._readers.get(stream)
         if found is None:
             alike: dict[tuple[str, bool], ReaderGroup] = {}
-            for query in (query for query in stream.readers(self._registry.readers) if query.active):
+            for query in (query for query in self._registry.readers(stream.stream) if query.active):
                 key = f"{stream.stream} {query.since} {query.gaps}"
                 is_new = 0 < self._first_new <= query.qid
                 readers = alike.get((key, is_new))
@@ -311,12 +304,6 @@ class Accounts:
     def serve_all(self) -> None:
         self._all = True
 
-    def payers(self, part: TargetGroup, inputs: Inputs, width: int, first_qid: int) -> Payers:
-        if isinstance(stream := part.first.owner, HiddenStream):
-            return [(readers, _ALL_READERS) for readers in self.readers(stream) if readers.want(inputs)]
-        share = (account := self.of_part(part)).share(width, inputs, max(first_qid, self.first_qid))
-        return [] if share is None else [(account, share)]
-
     def cutoff(self, part: RowPart) -> int:
         """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
         if isinstance(stream := part.first.owner, HiddenStream):
@@ -328,16 +315,15 @@ class Accounts:
         return None if isinstance(part.first.owner, HiddenStream) else self.of_part(part).looking
 
     def is_limited(self) -> bool:
-        return bool(self._cutoffs) or any(account.is_limited for account in self._accounts())
+        return bool(self._cutoffs) or any(account.is_limited for _, account in self._accounts())
 
     def exceeded(self) -> dict[Subscription, Cutoff]:
         """Returns the queries over their quota in the step, with cutoffs. Omits a query that reads one whose cutoff
         comes first: without those outputs it may stay within its quota."""
         found: dict[Subscription, Cutoff] = {}
-
         for form in self._in_doubt():
             self.of(form)
-        for account in self._accounts():
+        for _, account in self._accounts():
             for query, excess in account.exceeded().items():
                 known = found.get(query, self._cutoffs.get(query.qid))
                 if known is None or excess.at < known.at:
@@ -345,14 +331,13 @@ class Accounts:
         return {
             query: own
             for query, own in found.items()
-            if not any(p in found and found[p].at <= own.at for p in publishers_behind(self._registry, query))
+            if not any(p in found and found[p].at <= own.at for p in behind(self._registry, query)[0])
         }
 
-    def _accounts(self) -> Iterator[Account]:
-        yield from self._forms.values()
-        yield from self._literals.values()
-        for found in self._readers.values():
-            yield from found
+    def _accounts(self) -> Iterator[tuple[str, Account]]:
+        yield from self._forms.items()
+        yield from ((group.queries.id, account) for group, account in self._literals.items())
+        yield from ((readers.key, readers) for found in self._readers.values() for readers in found)
 
     def _in_doubt(self) -> list[Form]:
         """Returns forms without an account whose members may exceed their quota by charges to literal groups alone."""
@@ -384,7 +369,9 @@ class Accounts:
     def spent(self, block: int) -> dict[UsageKey, Usage]:
         """Returns a block's usage by key; in a backfill, only the new queries'."""
         found: defaultdict[UsageKey, Usage] = defaultdict(Usage)
-        for id, account in self._by_id():
+        for id, account in self._accounts():
+            if isinstance(account, ReaderGroup) and self._first_new and not account.is_new:
+                continue
             for key, usage in account.spent(block).items():
                 if self._first_new and key.width >= 0:
                     key = key._replace(first_qid=max(key.first_qid, self._first_new))
@@ -396,15 +383,6 @@ class Accounts:
                     key_of_query: UsageKey = str(qid), *NO_FORM[:-1], query.begun
                     if key_of_query not in found and block == self._block:
                         found[key_of_query].add(self._before.own.get((qid, query.begun), _NOTHING))
-                    found[key_of_query].add(used, -self._times(query, id))
+                    form = self._registry.form(query.form_id)
+                    found[key_of_query].add(used, -1 if form is None or form.id == id else -form.shared[id])
         return {key: one for key, one in found.items() if one != _NOTHING}
-
-    def _by_id(self) -> Iterator[tuple[str, Account]]:
-        yield from self._forms.items()
-        yield from ((group.queries.id, account) for group, account in self._literals.items())
-        for found in self._readers.values():
-            yield from ((readers.key, readers) for readers in found if not self._first_new or readers.is_new)
-
-    def _times(self, query: Subscription, id: str) -> int:
-        form = self._registry.form(query.form_id)
-        return 1 if form is None or form.id == id else form.shared[id]

@@ -192,7 +192,7 @@ def registered_statements(
 ) -> list[NamedStatement]:
     queries = (query for query in registry.subscriptions.values() if query.is_events)
     chosen = dict.fromkeys(chain(first, islice(queries, most)))
-    return [NamedStatement(query.name, query.text, registry.events.stream_of(query.form_id)) for query in chosen]
+    return [NamedStatement(query.name, query.text, registry.events.form(query.form_id).stream) for query in chosen]
 
 
 def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:

@@ -110,7 +110,7 @@ class _EventPlan:
     def __init__(self, registry: Registry, rules: Sequence[RuleName]) -> None:
         queries = [query for query in registry.subscriptions.values() if query.is_events]
         program = EventProgram(
-            [NamedStatement(one.name, one.text, registry.events.stream_of(one.form_id)) for one in queries], rules
+            [NamedStatement(one.name, one.text, registry.events.form(one.form_id).stream) for one in queries], rules
         )
         last = [program.last(number) for number in range(len(queries))]
         self.ends = [
@@ -290,7 +290,7 @@ def _subscriber_names(engine: Session, row: int) -> tuple[str, ...]:
         for target in islice(engine.registry.of_row(row), 10 * MOST_NAMES):
             owner = target.owner
             if isinstance(owner, HiddenStream) and owner.reader_count <= FEW_READERS:
-                yield from (query.name for query in owner.readers(engine.registry.readers))
+                yield from (query.name for query in engine.registry.readers_of(owner))
             else:
                 yield owner.label
 

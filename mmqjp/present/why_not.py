@@ -16,7 +16,7 @@ from common.bounds import EARLIEST
 from common.dates import iso_utc
 from common.tools import JsonRecord
 from mmqjp.answers.absence import ABSENCES, Decided
-from mmqjp.answers.absence_partners import LeftMatch, decided_at
+from mmqjp.answers.absence_partners import AbsenceGroup, LeftMatch
 from mmqjp.answers.matches import text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
 from mmqjp.answers.output import BoundValue, Output, read_nodes
@@ -328,15 +328,15 @@ class _Absence:
 
     def __init__(self, query: Subscription) -> None:
         assert query.normal.op is not None, "an absence is a join"
-        self._qid, self._op, self._window = query.qid, query.normal.op, query.normal.window or 0
         self.stream = query.normal.conjuncts[1].left.stream
+        self._qid, self._group = query.qid, AbsenceGroup(-1, query.normal.op, query.normal.window or 0, self.stream)
 
     def is_decided(self, decided: Decided, documents: Sequence[Record]) -> bool:
         entry = LeftMatch(min(one.t0 for one in documents), max(one.docid for one in documents), ())
-        return decided.told_before(self.stream, self._op, self._window, entry) > self._qid
+        return decided.told_before(self._group, entry) > self._qid
 
     def waiting(self, decided: Decided, documents: Sequence[Record]) -> str:
-        least = decided_at(self._op, self._window, min(one.t0 for one in documents))
+        least = self._group.decided_at(min(one.t0 for one in documents))
         now = decided.least(self.stream)
         with suppress(OverflowError):
             at = f"; it is at {iso_utc(now)}" if now > EARLIEST else ""

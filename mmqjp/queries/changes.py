@@ -550,4 +550,4 @@ def _add(forms: dict[str, EventForm], id: str, query: Subscription, registry: Re
     publishers = known.publishers if known else ()
     if query.publishes:
         publishers += (Publisher(query.name, query.new_identity().text, since, until),)
-    forms[id] = EventForm(id, registry.events.source_of(query.form_id), since, publishers)
+    forms[id] = EventForm(id, registry.events.form(query.form_id).source, since, publishers)

@@ -7,7 +7,7 @@ in."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring as json_text
@@ -18,7 +18,20 @@ from xml.sax.saxutils import escape
 
 import ahocorasick
 
-from mmqjp.queries.model import MANY, CompactSet, HiddenStream, Owner, QuerySet, Subscription, Target, text_digest
+from mmqjp.queries.model import (
+    MANY,
+    CompactSet,
+    Few,
+    HiddenStream,
+    Owner,
+    QuerySet,
+    Subscription,
+    Target,
+    each,
+    text_digest,
+    with_item,
+    without_item,
+)
 from templates.witness import plain_node
 from xpath_stage.binder import Node, PatternPath
 from xpath_stage.documents import ParsedDocument
@@ -174,9 +187,8 @@ class Substrings:
 class Affixes:
     """Finds literals at the start or end of a text, with one lookup per distinct length."""
 
-    def __init__(self, part: Callable[[str, int], str]) -> None:
-        """`part` returns a prefix or suffix of a text at least that long."""
-        self._part = part
+    def __init__(self, *, at_start: bool) -> None:
+        self._at_start = at_start
         self._literals: set[str] = set()
         self._lengths: Counter[int] = Counter()
 
@@ -190,21 +202,14 @@ class Affixes:
         self._lengths += Counter()  # drops those that are 0
 
     def found_in(self, text: str) -> set[str]:
-        return {self._part(text, length) for length in self._lengths if length <= len(text)} & self._literals
-
-
-def _first(text: str, length: int) -> str:
-    return text[:length]
-
-
-def _last(text: str, length: int) -> str:
-    return text[len(text) - length :]
+        parts = (text[:length] if self._at_start else text[len(text) - length :] for length in self._lengths)
+        return self._literals.intersection(parts)
 
 
 INDEXES: Mapping[str, Callable[[], LiteralIndex]] = {
     "contains": Substrings,
-    "starts-with": lambda: Affixes(_first),
-    "ends-with": lambda: Affixes(_last),
+    "starts-with": lambda: Affixes(at_start=True),
+    "ends-with": lambda: Affixes(at_start=False),
 }
 
 
@@ -234,7 +239,10 @@ class Selection:
         self.nodes = f"{{{', '.join(f'{_literally(json_text(key))}: %s' for key, _ in chosen)}}}"
         self.node_list = f"[{', '.join(['%s'] * len(chosen))}]"
         self.items = tuple(_item(entry, star=normal.star) for entry in normal.entries)
-        self.children = "".join(map(_format_of, self.items))
+        self.children = "".join(
+            f"{_literally(one.before)}%s{_literally(one.after)}" if one.constant is None else _literally(one.constant)
+            for one in self.items
+        )
 
 
 RETURN = {"\r": "&#13;"}
@@ -251,12 +259,6 @@ def _item(entry: SelectEntry, *, star: bool) -> OutputChild:
     return OutputChild(name, before, after, element(name, entry.value) if isinstance(entry.value, str) else None)
 
 
-def _format_of(item: OutputChild) -> str:
-    if item.constant is not None:
-        return _literally(item.constant)
-    return f"{_literally(item.before)}%s{_literally(item.after)}"
-
-
 def _literally(text: str) -> str:
     return text.replace("%", "%%")
 
@@ -266,21 +268,18 @@ class Form(QuerySet):
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
-        self._beside: dict[str, QuerySet] | None = None  # most have none
+        self._beside: Few[QuerySet] = None
 
     @property
-    def beside(self) -> Iterable[QuerySet]:
+    def beside(self) -> Collection[QuerySet]:
         """Larger sets that also contain its queries."""
-        return () if self._beside is None else self._beside.values()
+        return each(self._beside)
 
     def join(self, queries: QuerySet) -> None:
-        if self._beside is None:
-            self._beside = {}
-        self._beside[queries.id] = queries
+        self._beside = with_item(self._beside, queries)
 
     def leave(self, queries: QuerySet) -> None:
-        if self._beside is not None:
-            self._beside.pop(queries.id, None)
+        self._beside = without_item(self._beside, queries)
 
     @cached_property
     def normal(self) -> NormalQuery:
@@ -374,10 +373,9 @@ class Forms:
         self._unsettled.clear()
 
     def _form(self, id: str) -> Form:
-        form = self._known.get(id)
-        if form is None:
-            form = self._known[id] = Form(id)
-        return form
+        if id not in self._known:
+            self._known[id] = Form(id)
+        return self._known[id]
 
     def sides(self, target: Target) -> tuple[FixedSide, ...]:
         """Returns a target's sides, interned across forms."""

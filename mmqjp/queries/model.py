@@ -11,16 +11,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from json.encoder import encode_basestring
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.bounds import INFINITE
-from common.tools import lazy, reachable
+from common.tools import lazy
 from join_stage.store.protocol import StoreError
 from templates.catalog import Catalog, Placement
 from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of
@@ -221,10 +221,6 @@ def is_event_form(form_id: str) -> bool:
     return form_id.startswith(EVENT_FORM)
 
 
-def is_pattern(text: str) -> bool:
-    return text.startswith("PATTERN ")
-
-
 _BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
 
 
@@ -267,30 +263,6 @@ class HasNormalForm(Protocol):
 
     @property
     def form_id(self) -> str: ...
-
-
-ReadersOf = Callable[[str], list["Subscription"]]
-
-
-class Owner(Protocol):
-    """A plan node that subscribes to rows of R_T; see `mmqjp.answers.operators` for each kind."""
-
-    targets: list[Target]
-
-    @property
-    def conjuncts(self) -> tuple[Conjunct, ...]: ...
-
-    @property
-    def active(self) -> bool: ...
-
-    @property
-    def label(self) -> str: ...
-
-    def sees(self, docids: Iterable[int]) -> bool:
-        """Whether it gets everything that appeared with these documents."""
-
-    def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """Returns the queries that get its results: itself, or its stream's readers."""
 
 
 @dataclass(eq=False, slots=True)
@@ -345,9 +317,6 @@ class Subscription:
     def label(self) -> str:
         return self.name
 
-    def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        return [self]
-
     @property
     def publishes(self) -> bool:
         """Whether it has a PUBLISH name; its text then ends with it and ONCE PER."""
@@ -365,6 +334,7 @@ class Subscription:
         return self.paused is None and not self.removed
 
     def sees(self, docids: Iterable[int]) -> bool:
+        """Whether it gets everything that appeared with these documents."""
         if not self.gaps:
             return min(docids) > self.since
         return all(
@@ -443,10 +413,6 @@ class HiddenStream:
                 return find()
         return self.finds[-1]()
 
-    def also_found_by(self, find: Callable[[], Hidden]) -> None:
-        if "hidden" not in self.__dict__:
-            self.finds.append(find)
-
     @lazy
     def mirror(self) -> Mirror | None:
         return mirror_of(self.hidden.alone) if self.hidden.alone else None
@@ -459,15 +425,13 @@ class HiddenStream:
     def label(self) -> str:
         return f"inner join {short_name(self.stream)}"
 
-    def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        return readers_of(self.stream)
-
     @property
     def active(self) -> bool:
         return self.active_reader_count > 0
 
-    def sees(self, docids: Iterable[int]) -> bool:
-        return min(docids) > self.since
+
+Owner: TypeAlias = Subscription | HiddenStream
+"""A plan node that subscribes to rows of R_T; see `mmqjp.answers.query_operators` and `mmqjp.answers.absence`."""
 
 
 class StoredTarget(NamedTuple):
@@ -558,18 +522,18 @@ class Audience:
         """Returns an updated audience, much faster than a rebuild."""
         members, ordered = self.members, sorted(new, key=_order)
         without = sorted(self.place_of(query) for query in gone)
-        columns = [np.delete(getattr(members, column), without) for column in _MEMBER_COLUMNS]
-        lists: list[list[Any]] = [list(self.queries), list(members.names), list(members.identities)]
+        queries, names, identities = list(self.queries), list(members.names), list(members.identities)
         for place in reversed(without):
-            for one in lists:
-                del one[place]
-        places = [bisect_left(lists[0], _order(query), key=_order) for query in ordered]
-        for attribute, i in zip(_COLUMNS, range(len(columns)), strict=True):
-            columns[i] = np.insert(columns[i], places, [getattr(query, attribute) for query in ordered])
+            del queries[place], names[place], identities[place]
+        places = [bisect_left(queries, _order(query), key=_order) for query in ordered]
         for shift, (place, query) in enumerate(zip(places, ordered, strict=True)):
-            for one, value in zip(lists, (query, query.name, query.identity), strict=True):
-                one.insert(place + shift, value)
-        queries, names, identities = lists
+            queries.insert(place + shift, query)
+            names.insert(place + shift, query.name)
+            identities.insert(place + shift, query.identity)
+        columns = [
+            np.insert(np.delete(getattr(members, column), without), places, [getattr(one, name) for one in ordered])
+            for name, column in zip(_COLUMNS, _MEMBER_COLUMNS, strict=True)
+        ]
         latest_gap = max(self.latest_gap, _latest_gap(ordered))
         return Audience(queries, Members.active(names, identities, columns), latest_gap)
 
@@ -684,24 +648,3 @@ class ByKey:
         left = without_item(self._found.pop(key), query)
         if left is not None:
             self._found[key] = left
-
-
-class Sources:
-    """Finds the external streams behind streams. `made_of` returns a stream's inputs, none if external."""
-
-    def __init__(self, made_of: Callable[[str], Collection[str]]) -> None:
-        self._made_of = made_of
-        self._known: dict[frozenset[str], frozenset[str]] = {}
-
-    def of(self, streams: frozenset[str]) -> frozenset[str]:
-        if (found := self._known.get(streams)) is None:
-            made_of = cache(self._made_of)
-            external = (stream for stream in reachable(streams, made_of) if not made_of(stream))
-            found = self._known[streams] = frozenset(external)
-        return found
-
-    def knows(self, stream: str) -> bool:
-        return frozenset((stream,)) in self._known
-
-    def forget(self) -> None:
-        self._known.clear()

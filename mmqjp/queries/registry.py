@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -24,7 +24,6 @@ from mmqjp.queries.model import (
     CompactSet,
     HiddenStream,
     Owner,
-    Sources,
     StoredTarget,
     Subscription,
     Target,
@@ -47,7 +46,7 @@ from xscl.algebra.events import (
     read_by,
     sources_of,
 )
-from xscl.algebra.joins import NEGATED, Conjunct, Hidden, JoinOp, NormalQuery
+from xscl.algebra.joins import NEGATED, Conjunct, Hidden, NormalQuery
 from xscl.algebra.trees import is_hidden
 from xscl.syntax import EventStreams
 
@@ -91,7 +90,7 @@ class RegisteredDefinition:
 
 
 @dataclass(slots=True)
-class _Form:
+class StatementForm:
     """`queries` are all of the form's event queries, including paused ones; `resumed` are members with past pauses.
     The kernel runs `source`: the statement, with names of its own for what it reads apart."""
 
@@ -116,7 +115,7 @@ class EventStatements:
         self.running: dict[str, EventForm] = {}
         self.changed: dict[str, None] = {}
         self._running_readers: Counter[str] = Counter()
-        self._forms: dict[str, _Form] = {}
+        self._forms: dict[str, StatementForm] = {}
         self._members: dict[str, CompactSet[Subscription]] = {}
         self._changed: dict[str, None] = {}
         self._readers: Counter[str] = Counter()
@@ -139,13 +138,6 @@ class EventStatements:
         placement = self.placements[name]
         return self._catalog.held(placement.variables, placement.edges, placement.values)
 
-    def _use(self, name: str) -> None:
-        """Adds a running reader of a definition. Raises TooManyChains."""
-        if name not in self.placements:
-            self.placements[name], change = place_events(self._catalog, self.definitions[name].pattern)
-            self._stage1.add(change)
-        self._running_readers[name] += 1
-
     def _release(self, names: Iterable[str]) -> None:
         for name in names:
             decrease(self._running_readers, name)
@@ -164,8 +156,7 @@ class EventStatements:
         )
 
     def published(self, name: str) -> Schema | None:
-        found = self._published.get(name)
-        return None if found is None else found[0]
+        return self._published[name][0] if name in self._published else None
 
     def is_read(self, name: str) -> bool:
         return name in self._readers
@@ -196,7 +187,7 @@ class EventStatements:
             reads = tuple(read_by(stream))
             streams = dict.fromkeys(self.definitions[name].pattern.stream for name in reads if name in self.definitions)
             source = self._source(stream, query.form_id)
-            form = _Form(stream, source, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
+            form = StatementForm(stream, source, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
             self._forms[query.form_id] = form
         form.queries.add(query)
         for name in form.reads:
@@ -216,9 +207,7 @@ class EventStatements:
         if not form.queries:
             del self._forms[query.form_id]
         for name in form.reads:
-            self._readers[name] -= 1
-            if not self._readers[name]:
-                del self._readers[name]
+            decrease(self._readers, name)
         if query.publishes:
             schema, count = self._published.pop(query.name)
             if count > 1:
@@ -231,10 +220,8 @@ class EventStatements:
     def apart(self, form_id: str, names: Iterable[str], qid: int) -> str:
         """Returns the form id of a new query with a backfill. What it reads of the present publishers is not what
         others have read of those before, so it shares partial matches only with backfills since they last changed."""
-        published = [name for name in names if name not in self.definitions]
-        if not published:
-            return form_id
-        return f"{form_id}{_APART}{max(self._read_apart.setdefault(name, qid) for name in published)}"
+        since = [self._read_apart.setdefault(name, qid) for name in names if name not in self.definitions]
+        return f"{form_id}{_APART}{max(since)}" if since else form_id
 
     def _changed_publishers(self, name: str) -> None:
         if self._read_apart:  # mostly empty; readers take a walk over all forms
@@ -290,11 +277,8 @@ class EventStatements:
             else:
                 form = self._forms[running_form_id(id)]
                 since = min(map(since_of, members))
-                publishers = sorted(
-                    Publisher(query.name, query.new_identity().text, since_of(query))
-                    for query in members
-                    if query.publishes
-                )
+                publishing = (query for query in members if query.publishes)
+                publishers = sorted(Publisher(q.name, q.new_identity().text, since_of(q)) for q in publishing)
                 qids = [query.qid for query in members]
                 new = EventForm(id, form.source, since, tuple(publishers), min(qids), max(qids))
                 if new != known:
@@ -307,7 +291,10 @@ class EventStatements:
             used: list[str] = []
             try:
                 for name in self._defined(form):
-                    self._use(name)
+                    if name not in self.placements:
+                        self.placements[name], change = place_events(self._catalog, self.definitions[name].pattern)
+                        self._stage1.add(change)
+                    self._running_readers[name] += 1
                     used.append(name)
             except BaseException:
                 self._release(used)
@@ -330,15 +317,8 @@ class EventStatements:
         """Returns the document streams behind a query's events."""
         return () if cannot_be_read(query) else self._forms[query.form_id].documents
 
-    def stream_of(self, form_id: str) -> Statement:
+    def form(self, form_id: str) -> StatementForm:
         """Raises StoreError if this version cannot read the statement."""
-        return self._form(form_id).stream
-
-    def source_of(self, form_id: str) -> Statement:
-        """Returns the statement as kernels run it. Raises StoreError if this version cannot read it."""
-        return self._form(form_id).source
-
-    def _form(self, form_id: str) -> _Form:
         if form_id not in self._forms:
             raise StoreError(f"{CANNOT_READ} the event query")
         return self._forms[form_id]
@@ -360,18 +340,6 @@ class EventStatements:
             for query in form.queries
             if query.active
         ]
-
-
-def place(
-    owner: Owner, catalog: Catalog, conjuncts: Sequence[Conjunct], op: JoinOp | None, window: int | None
-) -> Iterator[tuple[Target, Change]]:
-    """Places a plan node's conjunctive queries in the catalog, in order. Yields each target, and the change for the
-    stages. Raises TooManyChains."""
-    width = width_of(op, window)
-    for disjunct, conjunct in enumerate(conjuncts):
-        placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")
-        streams = tuple(side.stream for side in conjunct.sides())
-        yield Target(owner, catalog, disjunct, placement.row, placement.template, op, width, streams), change
 
 
 def inner_join(normal: NormalQuery, stream: str) -> Hidden:
@@ -455,7 +423,7 @@ class Registry:
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
-        self._sources = Sources(self.made_of)
+        self._sources: dict[frozenset[str], frozenset[str]] = {}
         self._joined_streams: frozenset[str] | None = None
         self._read: dict[str, list[Subscription]] | None = None
         self._aside: set[int] = set()
@@ -477,22 +445,26 @@ class Registry:
         return self._joined_streams
 
     def outside(self) -> frozenset[str]:
-        return self._sources.of(frozenset(self._readers))
+        return self.sources_of(frozenset(self._readers))
 
     def sources(self, stream: str) -> frozenset[str]:
         """Returns the external streams behind a stream: itself unless PUBLISHed or hidden."""
         one = frozenset((stream,))
-        if not self._sources.knows(stream) and stream not in self._readers and not self.made_of(stream):
+        if one not in self._sources and stream not in self._readers and not self.made_of(stream):
             return one  # not cached: there may be any number of unknown streams
-        return self._sources.of(one)
+        return self.sources_of(one)
 
     def sources_of(self, streams: frozenset[str]) -> frozenset[str]:
         """Cached until queries change."""
-        return self._sources.of(streams)
+        if (found := self._sources.get(streams)) is None:
+            made_of = cache(self.made_of)
+            external = (stream for stream in reachable(streams, made_of) if not made_of(stream))
+            found = self._sources[streams] = frozenset(external)
+        return found
 
     def _forget_sources(self) -> None:
         self.version += 1
-        self._sources.forget()
+        self._sources.clear()
         self._joined_streams = self._read = None
 
     def named(self, name: str) -> list[Subscription]:
@@ -502,9 +474,6 @@ class Registry:
         """Returns the queries known to be unreadable, with the reason."""
         known = self.subscriptions.values()
         return {query: error for query in known if (error := reading_error(query)) is not None}
-
-    def has_work(self, query: Subscription) -> bool:
-        return query.active or bool(query.targets)
 
     def read_absences(self) -> None:
         """Reads the texts behind the rows that absences share. Those that cannot be read are known then."""
@@ -578,8 +547,12 @@ class Registry:
         """Returns the queries that read a hidden stream, transitively, each once."""
         found: dict[Subscription, None] = {}
         for owner in self._hidden_readers.get(stream, ()):
-            found |= dict.fromkeys(owner.readers(self.readers))
+            found |= dict.fromkeys(self.readers_of(owner))
         return list(found)
+
+    def readers_of(self, owner: Owner) -> list[Subscription]:
+        """Returns the queries that get a plan node's results: itself, or its stream's readers."""
+        return [owner] if isinstance(owner, Subscription) else self.readers(owner.stream)
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
         def of(one: Owner) -> Iterator[HiddenStream]:
@@ -667,11 +640,15 @@ class Registry:
         self._pending.clear()
 
     def _add_targets(self, owner: Owner, normal: NormalQuery | Hidden, since: int) -> None:
-        for target, change in place(owner, self.catalog, normal.conjuncts, normal.op, normal.window):
+        """Places a plan node's conjunctive queries in the catalog, in order. Raises TooManyChains."""
+        op, width = normal.op, width_of(normal.op, normal.window)
+        for disjunct, conjunct in enumerate(normal.conjuncts):
+            place, change = self.catalog.add(conjunct, width, op == "FOLLOWED BY")
+            streams = tuple(side.stream for side in conjunct.sides())
             self.stage1.add(change)
-            self._add_target(target)
+            self._add_target(Target(owner, self.catalog, disjunct, place.row, place.template, op, width, streams))
             self._queue_rows(change.rows)
-            for side in target.conjunct.sides():
+            for side in conjunct.sides():
                 if (inner := side.hidden) is not None:
                     add = partial(self._add_targets, normal=inner, since=since)
                     self._attach(side.stream, lambda inner=inner: inner, since, add)  # type: ignore[misc]  # no inference with a default
@@ -681,10 +658,9 @@ class Registry:
         row = target.row
         self._active_targets[row] = self._active_targets.get(row, 0) + 1  # `+=` is slow for the first
         target.owner.targets.append(target)
-        of_row = self.rows.get(row)
-        if of_row is None:
-            of_row = self.rows[row] = RowTargets()
-        of_row.add(target, self._forms)
+        if row not in self.rows:
+            self.rows[row] = RowTargets()
+        self.rows[row].add(target, self._forms)
         self._windows[target.reach] += 1
         if target.op in NEGATED:
             self.absent[row] += 1
@@ -693,8 +669,7 @@ class Registry:
             if is_hidden(stream):
                 self._hidden_readers.setdefault(stream, Counter())[target.owner] += 1
         if len(target.streams) > 1:
-            left, right = target.streams
-            self._joined[left, right] += 1
+            self._joined[target.streams[0], target.streams[1]] += 1
 
     def inner(self, target: Target) -> Iterator[HiddenStream]:
         return (self._hidden[stream] for stream in target.streams if is_hidden(stream))
@@ -709,7 +684,11 @@ class Registry:
             self._active_targets[target.row] -= 1
             if not self._active_targets[target.row]:
                 del self._active_targets[target.row]
-                self._drop_row(self.catalog.row(target.row))
+                row = self.catalog.row(target.row)
+                self._pending.get(row.template, {}).pop(row.id, None)
+                if row.id in self._live:
+                    self._live.discard(row.id)
+                    self._stage2.drop_rows(self._table(row.template), [row])
             for stream in self.inner(target):
                 stream.active_reader_count -= 1
                 if not stream.active:
@@ -729,12 +708,6 @@ class Registry:
         stream.active_reader_count += 1
         if stream.active_reader_count == 1:
             self.activate(stream)
-
-    def _drop_row(self, row: TemplateRow) -> None:
-        self._pending.get(row.template, {}).pop(row.id, None)
-        if row.id in self._live:
-            self._live.discard(row.id)
-            self._stage2.drop_rows(self._table(row.template), [row])
 
     def _remove_targets(self, owner: Owner) -> None:
         self._forget_sources()
@@ -771,7 +744,8 @@ class Registry:
             stream = self._hidden[name] = HiddenStream(name, [find], since, active_reader_count=1)
             add(stream)
         else:
-            stream.also_found_by(find)
+            if "hidden" not in stream.__dict__:
+                stream.finds.append(find)
             stream.since = min(stream.since, since)
             self._activate_stream(stream)
         stream.reader_count += 1
@@ -820,10 +794,6 @@ def cycle_of(registry: Registry, name: str, without: Container[Subscription] = f
                 met.add(stream)
                 ways.append([stream, *way])
     return []
-
-
-def publishers_behind(registry: KnownQueries, query: Subscription) -> set[Subscription]:
-    return behind(registry, query)[0]
 
 
 def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set[HiddenStream]]:

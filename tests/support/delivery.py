@@ -1,7 +1,7 @@
 """A reader of outputs in place of the sink of `--output`. Its position is kept with the state."""
 
 from mmqjp.answers.outbox import SINK_PREFIX, Position
-from mmqjp.answers.output import Output, sorted_outputs
+from mmqjp.answers.output import Output, output_order
 from mmqjp.engine import Session
 from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.tables.schema import CommitMetadata
@@ -9,7 +9,7 @@ from mmqjp.tables.schema import CommitMetadata
 
 def undelivered(engine: Session) -> list[Output]:
     """The outputs that the reader does not have yet, in the order of output lines."""
-    return sorted_outputs(engine.outputs(engine.position(OUTPUT_SINK).acked))
+    return sorted(engine.outputs(engine.position(OUTPUT_SINK).acked), key=output_order)
 
 
 def mark_delivered(engine: Session) -> None:
