@@ -87,12 +87,6 @@ def visible_events(
     return event_time({streams[name] for name in read if name in streams}), schemas
 
 
-def streams_behind(queries: Iterable[Subscription], registry: Registry) -> set[str]:
-    definitions = registry.events.definitions
-    read = {name for query in queries if query.is_events for name in registry.events.reads(query)}
-    return {definitions[name].pattern.stream for name in read if name in definitions}
-
-
 def definition_changes(script: Script, registry: Registry, first_id: int) -> DefinitionChanges:
     """Returns a script's changes to definitions; new ones are numbered from `first_id`."""
     changes, known = DefinitionChanges(), registry.events.definitions
@@ -298,7 +292,9 @@ class QueryChanges:
         names, fresh, kept = self._diff(script, mode, since, definitions.concerns(script))
         gone = list(self._removed_by(script, mode, kept))
         without = frozenset(gone)
-        self._refuse_taken_names(fresh, without)
+        for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
+            if any(not s.publishes for s in self._registry.named(name) if s not in gone):
+                raise NameTaken(name)
         refuse_misfits(definitions, fresh, without, self._registry)
         if mode == "exact":
             definitions.removed += unused(script, self._registry, without)
@@ -309,26 +305,20 @@ class QueryChanges:
     def unsubscribe(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Removes all queries of a name, or an unread event definition. Raises UnknownQuery, and InvalidEvents if the
         definition is read."""
-        if name in self._registry.events.definitions:
-            self._undefine(name, metadata_for)
-            return
-        gone = self._named(name)
+        events = self._registry.events
+        undefined = [events.definitions[name]] if name in events.definitions else []
+        if undefined and (readers := [query.name for query in events.readers(name)]):
+            raise InvalidEvents(f"the event {name} is read by {_few(readers)}; remove them first")
+        gone = [] if undefined else self._named(name)
         self._before_stop(gone)
         with whole_batch(self._store):
+            self._stored.definitions.save((), undefined, self._now())
             self._stored.save_removals(gone, self._now(), self._ledger.batch)
             self._ledger.save_metadata(metadata_for([name]))
+        if undefined:
+            events.redefine(undefined, ())
         for subscription in gone:
             self._registry.remove(subscription.qid)
-
-    def _undefine(self, name: str, metadata_for: MetadataFor) -> None:
-        events = self._registry.events
-        if readers := [query.name for query in events.readers(name)]:
-            raise InvalidEvents(f"the event {name} is read by {_few(readers)}; remove them first")
-        gone = [events.definitions[name]]
-        with whole_batch(self._store):
-            self._stored.definitions.save((), gone, self._now())
-            self._ledger.save_metadata(metadata_for([name]))
-        events.redefine(gone, ())
 
     def pause(self, name: str, reason: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Raises UnknownQuery."""
@@ -372,7 +362,8 @@ class QueryChanges:
         self, reasons: Mapping[Subscription, str | None], names: list[str], metadata_for: MetadataFor
     ) -> None:
         """Pauses queries for reasons, or resumes those without one."""
-        behind = streams_behind(reasons, self._registry)
+        events = self._registry.events
+        behind = {stream for query in reasons if query.is_events for stream in events.documents(query)}
         last = {False: self._ledger.next_docid - 1, True: self._event_time(behind)}  # of documents, and of events
         pauses = [Pause(query, last[query.is_events], NO_ARRIVAL, reason) for query, reason in reasons.items()]
         with whole_batch(self._store):
@@ -429,27 +420,10 @@ class QueryChanges:
             if isinstance(query, EventQuery) and since is not None:
                 read = {one.name for one in names_read(query.stream)} - {one.name for one in script.definitions}
                 form_id = self._registry.events.apart(form_id, read, qid)
-            fresh.append(
-                Subscription(
-                    qid,
-                    name,
-                    text,
-                    occurrence,
-                    sees_after,
-                    compiled.normal.window,
-                    form_id or compiled.form_id,
-                    self._ledger.batch,
-                    compiled,
-                )
-            )
+            form_id, window, begun = form_id or compiled.form_id, compiled.normal.window, self._ledger.batch
+            fresh.append(Subscription(qid, name, text, occurrence, sees_after, window, form_id, begun, compiled))
             names.append(name)
         return names, fresh, kept
-
-    def _refuse_taken_names(self, fresh: Iterable[Subscription], gone: frozenset[Subscription]) -> None:
-        """Raises NameTaken if a new query PUBLISHes the name of a remaining one without PUBLISH."""
-        for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
-            if any(not s.publishes for s in self._registry.named(name) if s not in gone):
-                raise NameTaken(name)
 
     def _removed_by(self, script: Script, mode: SubscribeMode, kept: set[Subscription]) -> Iterator[Subscription]:
         if mode == "exact":
@@ -481,8 +455,10 @@ class QueryChanges:
                 added.append(subscription)
             events.settle()
             without = frozenset(gone)
-            for subscription in added:
-                self._refuse_cycle(subscription, without)
+            for name in dict.fromkeys(subscription.name for subscription in added if subscription.publishes):
+                if cycle := cycle_of(self._registry, name, without):
+                    path = " -> ".join(cycle)
+                    raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
             if within is not no_action:
                 self._registry.flush()  # a rollback would take rows of R_T with it
             with whole_batch(self._store):
@@ -518,12 +494,6 @@ class QueryChanges:
                 subscription.removed = False
                 if subscription.active:
                     self._registry.activate(subscription)
-
-    def _refuse_cycle(self, subscription: Subscription, gone: frozenset[Subscription]) -> None:
-        """Raises PublishCycle if a stream would depend on itself."""
-        if subscription.publishes and (cycle := cycle_of(self._registry, subscription.name, gone)):
-            path = " -> ".join(cycle)
-            raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
 
 
 def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[dict[str, EventForm], frozenset[str]]:

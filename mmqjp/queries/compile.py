@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 
 from mmqjp.queries.model import EVENT_FORM, UnreadableQuery, text_digest
 from mmqjp.queries.registry import minds_since
@@ -75,22 +76,12 @@ def _described(normal: NormalQuery) -> str:
     return repr(normal) + "".join(repr(part) for part in (normal.once, normal.absent) if part)
 
 
+_BEHIND_WINDOW = attrgetter("conjuncts", "entries", "star", "constructor", "holes", "namespaces", "once", "absent")
+
+
 def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
-    if normal.window == window:
-        return normal
-    # Written out, because `replace` takes several times as long.
-    return NormalQuery(
-        normal.op,
-        window,
-        normal.conjuncts,
-        normal.entries,
-        normal.star,
-        normal.constructor,
-        normal.holes,
-        normal.namespaces,
-        normal.once,
-        normal.absent,
-    )
+    # `replace` takes several times as long.
+    return normal if normal.window == window else NormalQuery(normal.op, window, *_BEHIND_WINDOW(normal))
 
 
 class CompiledQuery:
@@ -115,7 +106,8 @@ class CompiledQuery:
 
 
 class StoredQuery:
-    """A stored query, parsed when its normal form is first used. `error` is set if it cannot be."""
+    """A stored query, parsed when its normal form is first used, which raises StoreError if this version cannot parse
+    the text. Then `error` is set."""
 
     def __init__(self, text: str, compiler: Compiler) -> None:
         self._text, self._compiler = text, compiler
@@ -123,12 +115,10 @@ class StoredQuery:
 
     @cached_property
     def normal(self) -> NormalQuery:
-        """Raises StoreError if this version cannot parse the text."""
         return self._compiled.normal
 
     @property
     def form_id(self) -> str:
-        """Raises StoreError if this version cannot parse the text."""
         return self._compiled.form_id
 
     @cached_property
@@ -158,11 +148,15 @@ class Compiler:
 
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query. Raises UnreadableQuery if it cannot be parsed."""
-        try:
-            script = parse_script(text, stored=True)
-        except XsclErrors as error:
-            raise UnreadableQuery(error.errors[0].message) from error
+        script = _stored_script(text, "query")
         return self.compile(script.queries[0], script.namespaces)
+
+
+def _stored_script(text: str, what: str) -> Script:
+    try:
+        return parse_script(text, stored=True)
+    except XsclErrors as error:
+        raise UnreadableQuery(error.errors[0].message, what) from error
 
 
 NO_JOIN = NormalQuery(None, None, (), (), star=False)
@@ -215,22 +209,18 @@ def definition_text(definition: EventDefinition, script: Script) -> str:
 
 def stored_definition(text: str) -> tuple[EventDefinition, Script]:
     """Parses a stored definition; returns it and its script. Raises UnreadableQuery."""
-    try:
-        script = parse_script(text, stored=True)
-    except XsclErrors as error:
-        raise UnreadableQuery(error.errors[0].message, "definition") from error
+    script = _stored_script(text, "definition")
     (definition,) = script.definitions
     return definition, script
 
 
 def compile_stored(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents]:
     """Compiles stored event queries, which may read each other in any order. Raises UnreadableQuery."""
-    found: list[CompiledEvents] = []
-    for one in compile_readable(texts, defined):
-        if isinstance(one, UnreadableQuery):
-            raise one
-        found.append(one)
-    return found
+    found = compile_readable(texts, defined)
+    for error in found:
+        if isinstance(error, UnreadableQuery):
+            raise error
+    return [one for one in found if isinstance(one, CompiledEvents)]
 
 
 def compile_readable(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents | UnreadableQuery]:

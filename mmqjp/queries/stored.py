@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
-from common.tools import reachable, track_progress
+from common.tools import in_batches, reachable, track_progress
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import (
@@ -82,12 +82,8 @@ def made(
     )
 
 
-_PLACEMENT_COLUMNS = "place template variables op window_us streams"
-
 _AT_ONCE = 20_000
 """Queries or variables per write, since their texts take much memory."""
-
-T = TypeVar("T")
 
 _Rows = list[tuple[object, ...]]
 
@@ -116,11 +112,10 @@ class StoredQueries:
 
     def catalog(self) -> Catalog:
         """Returns a catalog that continues earlier ids."""
+        templates = self._rows.tuples("templates", "template left_nodes parents joins", "template")
         shapes = [
             Shape(left, tuple(parents), tuple(zip(joins[::2], joins[1::2], strict=True)))
-            for _, left, parents, joins in self._rows.tuples(
-                "templates", "template left_nodes parents joins", "template"
-            )
+            for _, left, parents, joins in templates
         ]
         self._saved_templates = len(shapes)
         steps = {(stream, parent, definition): var for var, parent, stream, definition, _ in self._variables}
@@ -131,31 +126,27 @@ class StoredQueries:
     def restore(self, registry: Registry, compiler: Compiler) -> None:
         """Registers the queries not removed. Raises StoreError if the tables disagree."""
         try:
-            self._restore(registry, compiler)
+            own, inner = self._placements("placements", "qid"), self._placements("inner_placements", "qid stream")
+            keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
+            steps = self._steps((variables for _, variables in keys), registry.catalog)
+            numbers, change = registry.catalog.restore(steps, keys)
+            registry.stage1.add(change)
+            of_query: dict[int, list[StoredTarget]] = {}
+            for qid, *rest in own:
+                of_query.setdefault(qid, []).append(_read(numbers, rest))
+            of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
+            for qid, stream, *rest in inner:
+                of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, rest))
+            registry.events.redefine((), self.definitions.definitions())
+            subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
+            for subscription in track_progress("opening", subscriptions):
+                registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
+                if (subscription.paused or "").startswith(CANNOT_READ):
+                    with suppress(UnreadableQuery):
+                        _ = subscription.normal
+            registry.events.settle()
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
-
-    def _restore(self, registry: Registry, compiler: Compiler) -> None:
-        own, inner = self._placements("placements", "qid"), self._placements("inner_placements", "qid stream")
-        keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
-        numbers, change = registry.catalog.restore(
-            self._steps((variables for _, variables in keys), registry.catalog), keys
-        )
-        registry.stage1.add(change)
-        of_query: dict[int, list[StoredTarget]] = {}
-        for qid, *rest in own:
-            of_query.setdefault(qid, []).append(_read(numbers, *rest))
-        of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
-        for qid, stream, *rest in inner:
-            of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
-        registry.events.redefine((), self.definitions.definitions())
-        subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
-        for subscription in track_progress("opening", subscriptions):
-            registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
-            if (subscription.paused or "").startswith(CANNOT_READ):
-                with suppress(UnreadableQuery):
-                    _ = subscription.normal
-        registry.events.settle()
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
         """Registers the queries not removed from their texts, and writes their placements, for formats without valid
@@ -167,7 +158,7 @@ class StoredQueries:
         self._without_node |= {var for var, *_ in self._variables}
 
     def _placements(self, table: str, owner: str) -> list[tuple[Any, ...]]:
-        rows = self._rows.tuples(table, f"{owner} {_PLACEMENT_COLUMNS}", "qid place")
+        rows = self._rows.tuples(table, f"{owner} place template variables op window_us streams", "qid place")
         return [row for row in rows if row[0] not in self._removed]
 
     def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, SharedStep]]:
@@ -186,7 +177,9 @@ class StoredQueries:
         return found
 
     def _subscriptions(self, compiled: Callable[[str], HasNormalForm], registry: Registry) -> Iterator[Subscription]:
-        pauses = self._pauses()
+        pauses: dict[int, list[tuple[int, str | None]]] = {}
+        for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
+            pauses.setdefault(qid, []).append((docid, reason))
         columns = "qid name text occurrence since window_us form"
         every = list(self._rows.tuples("added_queries", columns, "qid"))
         rows = [row for row in every if row[0] not in self._removed]
@@ -214,13 +207,6 @@ class StoredQueries:
             found = [made if isinstance(one, UnreadableQuery) else one for one, made in zip(found, again, strict=False)]
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
-    def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
-        """Returns pauses and resumptions in order, by qid: the document before, and the reason (None: resumption)."""
-        pauses: dict[int, list[tuple[int, str | None]]] = {}
-        for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
-            pauses.setdefault(qid, []).append((docid, reason))
-        return pauses
-
     def take_names(self) -> list[str]:
         """Returns all names ever added. Frees what opening the store has read."""
         names = list(self._all_names.values())
@@ -242,14 +228,12 @@ class StoredQueries:
     # ------------------------------------------------------------ writing
 
     def save(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
-        for part in _in_parts(subscriptions):
+        for part in in_batches(subscriptions, _AT_ONCE, _AT_ONCE, lambda _: 1):
             queries: _Rows = []
             for s in part:
-                templates = sorted({target.template for target in s.targets})
-                identity = s.new_identity().text
-                queries.append(
-                    (s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity)
-                )
+                templates, identity = sorted({target.template for target in s.targets}), s.new_identity().text
+                row = s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity
+                queries.append(row)
             self._rows.append("added_queries", queries)
         self._rows.append("memberships", [(s.qid, s.begun, 1, NO_ARRIVAL) for s in subscriptions])
         self._save_placements(subscriptions, registry)
@@ -294,19 +278,16 @@ class StoredQueries:
             return [(t.template, variables_of(t.row), window, t.disjunct, t.op, t.streams) for t in owner.targets]
 
         own = [(s.qid, *row) for s in subscriptions for row in rows(s, s.normal.window)]
-        inner = [
-            (s.qid, h.stream, *row)
-            for s in subscriptions
-            for h in registry.inner_joins(s)
-            for row in rows(h, h.hidden.window)
-        ]
+        inner = [(s, h) for s in subscriptions for h in registry.inner_joins(s)]
         self._rows.append("placements", own)
-        self._rows.append("inner_placements", inner)
+        self._rows.append(
+            "inner_placements", [(s.qid, h.stream, *row) for s, h in inner for row in rows(h, h.hidden.window)]
+        )
 
     def save_catalog(self, catalog: Catalog) -> None:
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
-        for part in _in_parts(steps):
+        for part in in_batches(steps, _AT_ONCE, _AT_ONCE, lambda _: 1):
             rows = [(step.id, step.parent, step.stream, str(step.node), pattern_to_json(step.node)) for step in part]
             self._rows.append("variables", rows)
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
@@ -316,19 +297,7 @@ class StoredQueries:
         self._rows.append("chains", chains)
 
 
-def _in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))
-
-
-def _read(
-    numbers: dict[RowKey, int],
-    disjunct: int,
-    template: int,
-    variables: list[int],
-    op: Any,
-    window: Any,
-    streams: list[str],
-) -> StoredTarget:
-    return StoredTarget(
-        disjunct, numbers[template, tuple(variables)], template, op, width_of(op, window), tuple(streams)
-    )
+def _read(numbers: dict[RowKey, int], placement: Sequence[Any]) -> StoredTarget:
+    disjunct, template, variables, op, window, streams = placement
+    row = numbers[template, tuple(variables)]
+    return StoredTarget(disjunct, row, template, op, width_of(op, window), tuple(streams))
