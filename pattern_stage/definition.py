@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -26,7 +26,9 @@ from xscl.algebra.events import (
     Next,
     OfItem,
     Parameter,
+    Part,
     Pattern,
+    Referent,
     Schema,
     Select,
     Statement,
@@ -478,10 +480,15 @@ def is_alone(one: WhereConjunct, pattern: Pattern) -> bool:
 
 
 def of_event(one: WhereConjunct) -> EventCondition:
-    names = dict(one.names)
+    found: EventCondition = of_items(one.condition, dict(one.names))
+    return found
+
+
+def of_items(node: Any, names: Mapping[str, Referent], part: Part = "left") -> Any:
+    """Returns an expression with an event's attributes in place of the names that refer to them."""
 
     def leaf(value: Any) -> Any:
         of = names.get(value.name) if isinstance(value, Attribute) else None
-        return Attribute("left", of.name, value.kind) if isinstance(of, OfItem) else value
+        return Attribute(part, of.name, value.kind) if isinstance(of, OfItem) else value
 
-    return map_leaves(one.condition, leaf)
+    return map_leaves(node, leaf)

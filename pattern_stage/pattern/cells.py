@@ -339,10 +339,11 @@ class Cell:
             is_same = top == one.top and reach == one.reach
             self.entries.append(one if is_same else one._replace(top=top, reach=reach))
 
-    def segments(self, ranges: list[tuple[int, int]], stop: int, rows: int, *, shared: bool) -> list[Segment]:
-        """Returns the first entries as segments that lead to an event: `ranges`, each without its excluded rows.
-        `shared`: entries stay, and the list only grows."""
+    def segments(self, stop: int, rows: int, t0: int | None = None, *, shared: bool) -> list[Segment]:
+        """Returns the first entries as segments that lead to an event; with its `t0`, without the rows that events
+        killed before. `shared`: entries stay, and the list only grows."""
         found: list[Segment] = []
+        ranges = [(0, 0)] if t0 is None or not self.kills else self.killed(t0, stop)
         for at, (begin, lacking) in enumerate(ranges):
             end = ranges[at + 1][0] if at + 1 < len(ranges) else stop
             left = rows & ~lacking

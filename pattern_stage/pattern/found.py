@@ -16,11 +16,12 @@ import numpy as np
 from common.arrays import Ints, distinct
 from common.bounds import INFINITE
 from pattern_stage.columns import Column, Columns, Mask, bare_columns, column_of, spread
+from pattern_stage.definition import of_items
 from pattern_stage.lineage import Lineage
 from pattern_stage.measures import aggregate_ranges
 from pattern_stage.pattern.cells import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
 from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns, Tally
-from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated, slots_of
+from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, json_arrays, plain_values
 from xscl.algebra.events import (
@@ -37,8 +38,6 @@ from xscl.algebra.events import (
     Referent,
     Returned,
     Schema,
-    Value,
-    map_leaves,
     value_kind,
 )
 
@@ -403,7 +402,7 @@ class Conditions:
             used = {of.name for of in own.values() if isinstance(of, OfItem)}
             right = tuple((name, kind) for name, kind in source.schema if name in used)
             slots = [self._slots.slot(int(source.stream), Attribute("left", name, kind)) for name, kind in right]
-            condition = _of_right(condition, own)
+            condition = of_items(condition, own, "right")
         holds = compile_condition(condition, self._schema(positive), right or None, self._texts)
         ranges = _ranges(positive)
 
@@ -450,7 +449,7 @@ class Conditions:
 
     def events(self) -> Callable[[MatchList], Column]:
         variables = [self._pattern.variables[at].source for at in self._positive]
-        slots = [slots_of(self._slots, int(one.stream), one.schema) for one in variables]
+        slots = [self._slots.of_schema(int(one.stream), one.schema) for one in variables]
 
         def found(table: MatchList) -> Column:
             sizes = [table.sizes(variable) for variable in range(len(variables))]
@@ -578,16 +577,6 @@ def _as_columns(events: Sequence[tuple[Any, ...]], slots: Sequence[int], schema:
         for slot, (_, kind) in zip(slots, schema, strict=True)
     ]
     return bare_columns(columns, len(events))
-
-
-def _of_right(condition: EventCondition, own: Mapping[str, Referent]) -> EventCondition:
-    def leaf(value: Value) -> Value:
-        of = own.get(value.name) if isinstance(value, Attribute) else None
-        if isinstance(value, Attribute) and isinstance(of, OfItem):
-            return Attribute("right", of.name, value.kind)
-        return value
-
-    return map_leaves(condition, leaf)
 
 
 class RowWindows:

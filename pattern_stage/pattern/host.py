@@ -23,7 +23,7 @@ from pattern_stage.pattern.program import FIRST_SLOT, EventSlots
 from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
 from pattern_stage.pattern.trails import KeptTrails
-from xscl.algebra.events import Kind, value_kind
+from xscl.algebra.events import EventCondition, Kind, value_kind
 
 S = TypeVar("S", bound=KeptRows)
 T = TypeVar("T", bound=KeptTrails)
@@ -38,7 +38,7 @@ class PatternHost(PatternOp, Generic[S, F]):
         """`streams` has the input of each variable whose events are in trails, `absent_streams` of each negated one."""
         super().__init__(context)
         pattern: AnyPattern = context.definitions[0]
-        self._streams, self._absent_streams = streams, absent_streams
+        self._streams, self._absent_streams, self._index = streams, absent_streams, context.index
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         self._keys = pattern.keys
         self._key_kinds = [dict(self._schemas[0])[name] for name in pattern.keys]
@@ -49,6 +49,9 @@ class PatternHost(PatternOp, Generic[S, F]):
         """Whether all keys count as one for NON OVERLAPPING."""
         self._numbers: set[int] = set()
         self._since: list[tuple[int, int]] = []
+
+    def _role(self, stream: int, conditions: Sequence[EventCondition]) -> EventRole:
+        return EventRole(stream, self._schemas[stream], conditions, self._texts, self._index)
 
     def _take_roles(self, roles: Sequence[EventRole], slots: EventSlots, *, all_events: bool = False) -> None:
         """Takes the roles of events, and the values of events that are needed."""
@@ -221,9 +224,9 @@ class BundleHost(PatternHost[T, BundleMatches]):
     def _flow(self, found: BundleMatches) -> Flow:
         """Returns matches as results."""
 
-    @abstractmethod
     def _checked(self, store: T, found: BundleMatches) -> BundleMatches:
         """Returns the matches to choose among, of those of an epoch."""
+        return found
 
     def _tell(self, store: T, matches: Sequence[MatchCandidate], chosen: Sequence[int]) -> None:
         """Called with the rows for which each match is reported."""

@@ -280,14 +280,6 @@ class KeyState:
         return not (any(self.cells) or self.pending or any(self.absent))
 
 
-class Roles(NamedTuple):
-    """Indices of an arrival's masks: begins, takes (-1 for none) and negations."""
-
-    begins: tuple[int, ...]
-    takes: tuple[int, ...]
-    negations: tuple[int, ...]
-
-
 def event_order(lineage: Lineage, numbers: Iterable[int]) -> dict[int, Any]:
     """Returns sort keys of events, equal in every store: t1, stream, document, nodes, or a composed event's digest."""
     found = lineage.origins(np.array(list(numbers), np.int64))

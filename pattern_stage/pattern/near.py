@@ -18,8 +18,8 @@ from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Endi
 from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, Predecessors
 from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.match import KeyState
-from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector, slots_of
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues
+from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector
+from pattern_stage.pattern.rows import Arrival, KeyValues
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.values import as_json, compile_value, every_event, joined_arrays
@@ -33,10 +33,7 @@ class NearStore(KeptTrails):
     """Learnt for a BUDGET."""
 
     def cells(self, key: KeyValues) -> CellTable:
-        part = self.parts.get(key)
-        if part is None:
-            part = self.parts[key] = KeyState([()], 0)
-        return part.cells[0]
+        return self.parts[key].cells[0]
 
     def pass_until(self, time: int) -> list[Bundle]:
         """Drops chains that began too long before a time. Nothing becomes known by time alone."""
@@ -155,10 +152,8 @@ class NearMatching(BundleHost[NearStore]):
         slots = EventSlots()
         if self._has_events:
             for stream, schema in enumerate(self._schemas):
-                slots_of(slots, stream, schema)
-        self._take_roles(
-            [EventRole(stream, one, (), texts, context.index) for stream, one in enumerate(self._schemas)], slots
-        )
+                slots.of_schema(stream, schema)
+        self._take_roles([self._role(stream, ()) for stream, _ in enumerate(self._schemas)], slots)
         self._read, self._kinds = self._kinds, {0: ["string"]} if self._has_events else {}
         self._settles, self._by_window = pattern.apart, self._sees_before
         self._nothing = no_flow(pattern.schema, 1)
@@ -171,7 +166,7 @@ class NearMatching(BundleHost[NearStore]):
         return list(zip(self._rows.within[rows].tolist(), since.tolist(), strict=True))
 
     def _new_store(self, window: int) -> NearStore:
-        store = NearStore(0, self._meter, self._rows)
+        store = NearStore(self._meter, self._rows, lambda: KeyState([()], 0))
         if self._pattern.budget is not None:
             store.history = NearHistory(window, self._key_texts)
         return store
@@ -201,7 +196,7 @@ class NearMatching(BundleHost[NearStore]):
         for key, vector, draft in made:
             if rows := draft.rows & store.rows:
                 trail = store.trail_of(key, draft, rows)
-                store.keep(key, store.cells(key), vector, vector, draft, trail, rows, 0)
+                store.keep(key, 0, vector, vector, draft, trail, rows)
                 errors = self._automaton.lacking(vector)
                 if errors is not None:
                     ending = Ending(time, time - store.window, time, time, key, errors=errors)
@@ -228,7 +223,7 @@ class NearMatching(BundleHost[NearStore]):
             if then:
                 draft = drafts.get(then) or drafts.setdefault(then, Draft(event, 0))
                 draft.before, draft.oldest = max(draft.before, cell.entries[stop - 1].top), BEGINNING
-                draft.segments += cell.segments([(0, 0)], stop, rows, shared=True)
+                draft.segments += cell.segments(stop, rows, shared=True)
                 store.made += 1
                 if store.history is not None:
                     low = event[1] - store.window
@@ -263,9 +258,6 @@ class NearMatching(BundleHost[NearStore]):
         places, _ = spread(items.starts, sizes)
         texts = self._texts.texts(items.column(FIRST_SLOT, places, "string").astype(np.int64))
         return self._texts.codes(joined_arrays(texts, np.cumsum(sizes).tolist()))
-
-    def _checked(self, store: NearStore, found: BundleMatches) -> BundleMatches:
-        return found
 
     # ------------------------------------------------------------ state
 

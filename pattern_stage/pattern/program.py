@@ -9,12 +9,14 @@ groups, once events that no variable accepts are filtered and the others partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import pairwise, product
+from typing import Any, Literal, NamedTuple, cast
 
 from pattern_stage.clauses import has_parameters
-from pattern_stage.definition import of_event
+from pattern_stage.definition import of_event, of_items
 from pattern_stage.pattern import rows
 from pattern_stage.pattern.cells import RegisterTest
 from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleField
@@ -33,14 +35,12 @@ from xscl.algebra.events import (
     OfItems,
     OneOf,
     Pattern,
-    Referent,
     Repeated,
     Schema,
     Value,
     WhereConjunct,
     Word,
     leaves,
-    map_leaves,
     map_parts,
     value_kind,
 )
@@ -51,8 +51,7 @@ Vector = tuple[tuple[int, int], ...]
 _NEVER = 1 << 30
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of an expression: its first and last positions, and whether it accepts the empty word."""
 
     first: frozenset[int]
@@ -71,16 +70,17 @@ class LetterAutomaton:
         """By position, those that follow without leaving letters out."""
         whole = self._piece(letters)
         self.first, self.last = whole.first, whole.last
-        begins = self._costs(whole.first)
-        after = [self._costs(frozenset(follow)) for follow in self.follow]
-        ends = [self._end(at, whole.last) for at in range(len(self.letters))]
-        self._ends = ends
+        after = [self._costs(follow) for follow in self.follow]
+        self._ends = [
+            0 if at in whole.last else min((costs[one] + self._cost(one) for one in whole.last), default=_NEVER)
+            for at, costs in enumerate(after)
+        ]
         self._steps: dict[int, list[list[tuple[int, int]]]] = {}
         """By input, from each position, and the begin (last): targets with costs."""
         for stream in {int(one.source.stream) for one in self.letters}:
             mine = [at for at, one in enumerate(self.letters) if int(one.source.stream) == stream]
             self._steps[stream] = [
-                [(to, costs[to]) for to in mine if costs[to] <= errors] for costs in [*after, begins]
+                [(to, costs[to]) for to in mine if costs[to] <= errors] for costs in [*after, self._costs(whole.first)]
             ]
 
     def begin(self, stream: int) -> Vector:
@@ -112,23 +112,15 @@ class LetterAutomaton:
                 self.follow.append(set())
                 return _Piece(frozenset([at]), frozenset([at]), False)
             case OneOf(parts=parts):
-                pieces = [self._piece(part) for part in parts]
-                first = frozenset[int]().union(*(one.first for one in pieces))
-                last = frozenset[int]().union(*(one.last for one in pieces))
-                return _Piece(first, last, any(one.empty for one in pieces))
+                first, last, empty = zip(*map(self._piece, parts), strict=True)
+                return _Piece(frozenset().union(*first), frozenset().union(*last), any(empty))
             case Word(parts=parts):
-                whole = _Piece(frozenset(), frozenset(), True)
-                for part in parts:
-                    whole = self._then(whole, self._piece(part))
-                return whole
+                return reduce(self._then, map(self._piece, parts))
             case Repeated(part=part, least=least):
-                whole = _Piece(frozenset(), frozenset(), True)
-                for _ in range(max(least, 1)):
-                    one = self._piece(part)
-                    whole = self._then(whole, one)
-                for at in one.last:
-                    self.follow[at] |= one.first
-                return _Piece(whole.first, whole.last, whole.empty or least == 0)
+                copies = [self._piece(part) for _ in range(max(least, 1))]
+                whole = reduce(self._then, copies)
+                self._then(copies[-1], copies[-1])
+                return whole._replace(empty=whole.empty or least == 0)
 
     def _then(self, one: _Piece, other: _Piece) -> _Piece:
         for at in one.last:
@@ -142,7 +134,7 @@ class LetterAutomaton:
     def _cost(self, at: int) -> int:
         return _NEVER if self.letters[at].needed else 1
 
-    def _costs(self, begins: frozenset[int]) -> list[int]:
+    def _costs(self, begins: Collection[int]) -> list[int]:
         costs = [_NEVER] * len(self.letters)
         waiting = list(begins)
         for at in begins:
@@ -156,12 +148,6 @@ class LetterAutomaton:
                     waiting.append(to)
         return costs
 
-    def _end(self, at: int, last: frozenset[int]) -> int:
-        if at in last:
-            return 0
-        costs = self._costs(frozenset(self.follow[at]))
-        return min((costs[one] + self._cost(one) for one in last), default=_NEVER)
-
 
 _Unit = Literal["first", "further", "absent"]
 """The event of a variable: the first or only one, a further one, or a forbidden one."""
@@ -169,8 +155,13 @@ _Unit = Literal["first", "further", "absent"]
 _Place = tuple[int, _Unit]
 """A variable, and which event of it."""
 
-_OWN = {"first": {"only", "first", "every"}, "further": {"each", "every"}, "absent": {"only", "every"}}
-_PHASE = {"first": "first", "further": "each", "absent": "complete"}
+_ALONE = {
+    "first": ("first", {"only", "first", "every"}),
+    "further": ("each", {"each", "every"}),
+    "absent": ("complete", {"only", "every"}),
+}
+"""The phase of the conditions on an event alone, and the places that these are about."""
+
 _UNITS: dict[str, tuple[_Unit, ...]] = {
     "only": ("first",),
     "first": ("first",),
@@ -233,16 +224,13 @@ def match_windows(pattern: Pattern) -> MatchWindows | None:
 
 
 def _conditions(pattern: Pattern, variable: int, unit: _Unit) -> tuple[EventCondition, ...]:
-    tests = pattern.kills if unit == "absent" else pattern.conjuncts
+    phase, own = _ALONE[unit]
     return tuple(
         of_event(one)
-        for one in tests
-        if one.variable == variable and one.phase == _PHASE[unit] and _is_about(one, variable, _OWN[unit])
+        for one in (pattern.kills if unit == "absent" else pattern.conjuncts)
+        if (one.variable, one.phase) == (variable, phase)
+        and all(isinstance(of, OfItem) and of.variable == variable and of.place in own for _, of in one.names)
     )
-
-
-def _is_about(one: WhereConjunct, variable: int, own: set[str]) -> bool:
-    return all(isinstance(of, OfItem) and of.variable == variable and of.place in own for _, of in one.names)
 
 
 # ---------------------------------------------------------------- keys out of conditions
@@ -268,30 +256,24 @@ def _equated(pattern: Pattern, places: Sequence[_Place]) -> list[dict[_Place, At
 
 
 def _equal(one: WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
-    condition, names = one.condition, dict(one.names)
-    if not isinstance(condition, Comparison) or condition.op != "=":
-        return
-    left, right = condition.left, condition.right
-    if not (isinstance(left, Attribute) and isinstance(right, Attribute)) or left.kind != right.kind:
-        return
-    of, other = names[left.name], names[right.name]
+    names = dict(one.names)
+    match one.condition:
+        case Comparison("=", Attribute(name=left, kind=kind), Attribute(name=right, kind=also)) if kind == also:
+            of, other = names[left], names[right]
+        case _:
+            return
     if not (isinstance(of, OfItem) and isinstance(other, OfItem)):
         return
+
+    def nodes(of: OfItem) -> list[_Node]:
+        units = ("absent",) if of.variable in absent else _UNITS.get(of.place, ())
+        return [((of.variable, unit), Attribute("left", of.name, kind)) for unit in units]
+
     if {of.place, other.place} == {"each", "previous"} and (of.variable, of.name) == (other.variable, other.name):
         # Each event is equal to the one before: so all are equal to the first one.
-        attribute = Attribute("left", of.name, left.kind)
-        yield ((of.variable, "first"), attribute), ((of.variable, "further"), attribute)
-        return
-    for unit in _units(of, absent):
-        for another in _units(other, absent):
-            yield (
-                ((of.variable, unit), Attribute("left", of.name, left.kind)),
-                ((other.variable, another), Attribute("left", other.name, right.kind)),
-            )
-
-
-def _units(of: OfItem, absent: frozenset[int]) -> tuple[_Unit, ...]:
-    return ("absent",) if of.variable in absent else _UNITS.get(of.place, ())
+        yield from pairwise(nodes(replace(of, place="every")))
+    else:
+        yield from product(nodes(of), nodes(other))
 
 
 FIRST_SLOT = 3
@@ -311,9 +293,8 @@ class EventSlots:
             known.append(value)
         return FIRST_SLOT + known.index(value)
 
-
-def slots_of(slots: EventSlots, stream: int, schema: Schema) -> list[int]:
-    return [slots.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
+    def of_schema(self, stream: int, schema: Schema) -> list[int]:
+        return [self.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
 
 
 def as_aggregated(aggregated: Aggregated, place: int) -> Value:
@@ -342,6 +323,8 @@ class CompiledEdge:
     """An equality among the tests of run and event."""
     equal_test: WhereConjunct | None = None
     """The condition behind `equal`."""
+    role: int = -1
+    """Index of an arrival's mask of the rows whose tests of the event alone hold."""
 
 
 @dataclass(slots=True)
@@ -364,10 +347,6 @@ class _Placed:
     at: dict[str, int | RegisterRead | tuple[int, int]]
     sets: tuple[Register, ...]
 
-    @property
-    def by_row(self) -> bool:
-        return has_parameters(self.condition)
-
 
 class PatternProgram:
     """A compiled pattern. `streams` has the input of each variable."""
@@ -377,7 +356,8 @@ class PatternProgram:
         self._writer = Writer(rows.register_functions(texts))
         self.positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
         self.kleene = [pattern.variables[at].kleene for at in self.positive]
-        self.streams = [int(pattern.variables[at].source.stream) for at in self.positive]
+        self._inputs = [int(one.source.stream) for one in pattern.variables]
+        self.streams = [self._inputs[at] for at in self.positive]
         self.last = len(self.positive) - 1
         self._live: list[dict[Register, int]] = [{} for _ in self.positive]
         self.begins = [CompiledEdge() for _ in self.positive]
@@ -386,7 +366,20 @@ class PatternProgram:
         for test in pattern.conjuncts:
             self._place(test)
         self.negations = [self._negation(at) for at, one in enumerate(pattern.variables) if one.negated]
-        self._compile()
+        for live in self._live:
+            live |= {register: place for place, register in enumerate(live)}
+        self.layouts: list[tuple[Register, ...]] = [tuple(live) for live in self._live]
+        for state, edge in enumerate(self.begins):
+            self._finish(edge, state - 1)
+        for state, edge in [*enumerate(self.takes), *enumerate(self.completes)]:
+            self._finish(edge, state)
+        for negation in self.negations:
+            self._finish(negation.edge, negation.group - 1)
+        self.begin = [self._moved(state - 1, state) for state in range(self.last + 1)]
+        """By state, the registers of a run that enters it, from previous registers and the event."""
+        self.take = [self._moved(state, state) for state in range(self.last + 1)]
+        self.hashed = [self._hashed(state) for state in range(self.last + 1)]
+        """By state, the registers whose hash finds all runs that an event may concern."""
 
     # ------------------------------------------------------------ where tests go
 
@@ -403,26 +396,19 @@ class PatternProgram:
         self._add(edge, test, stream, state)
 
     def _negation(self, variable: int) -> Negation:
-        one = self.pattern.variables[variable]
+        group, stream = self.pattern.variables[variable].group, self._inputs[variable]
         tests = [test for test in self.pattern.kills if test.variable == variable]
-        stream = int(one.source.stream)
         others = [self.positive.index(of.variable) for test in tests for _, of in test.names if of.variable != variable]
-        early = all(at < one.group for at in others)
-        found = Negation(variable, stream, one.group, CompiledEdge(), early)
+        found = Negation(variable, stream, group, CompiledEdge(), early=all(at < group for at in others))
         for test in tests:
-            if early:
-                self._add(found.edge, test, stream, one.group - 1)
-            elif all(of.variable == variable for _, of in test.names):
-                self._add(found.edge, test, stream, -1)
+            if found.early or all(of.variable == variable for _, of in test.names):
+                self._add(found.edge, test, stream, group - 1 if found.early else -1)
         return found
 
     def _add(self, edge: CompiledEdge, test: WhereConjunct, stream: int | None, state: int) -> None:
         placed = self._placed(test, stream)
         if placed is None:
-            names = dict(test.names)
-            edge.static.append(
-                map_leaves(test.condition, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf)
-            )
+            edge.static.append(of_event(test))
             return
         edge.dynamic.append(placed)
         for read in placed.at.values():
@@ -441,7 +427,6 @@ class PatternProgram:
 
     def _placed(self, test: WhereConjunct, stream: int | None) -> _Placed | None:
         names, own = dict(test.names), test.variable
-        phase = test.phase
         at: dict[str, int | RegisterRead | tuple[int, int]] = {}
         gathered: dict[int, list[tuple[str, TupleField]]] = {}
 
@@ -451,7 +436,9 @@ class PatternProgram:
             is_new = stream is not None and of.variable == own
             match of:
                 case OfItem(place=place):
-                    if is_new and (phase == "first" or place in ("each", "every") or self._is_negated(own)):
+                    if is_new and (
+                        test.phase == "first" or place in ("each", "every") or self.pattern.variables[own].negated
+                    ):
                         return "new", own
                     if is_new:
                         return {"previous": "last", "only": "first"}.get(place, place), own
@@ -478,15 +465,14 @@ class PatternProgram:
             key = f"x{len(at) + sum(map(len, gathered.values()))}"
             of = names[value.name] if isinstance(value, Attribute) else None
             if isinstance(of, Length | OfItems):
-                read = self._read(of, stream_of=self._stream(of.variable))
+                read = self._read(of)
                 if kind == "set earlier":
                     gathered.setdefault(variable, []).append((key, TupleField(value_kind(value), read=read)))
                 else:
                     at[key] = read
                 return Attribute("left", key, value_kind(value))
-            own_value = map_leaves(value, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf)
-            slot, vkind = self.slots.slot(self._stream(variable), own_value), value_kind(value)
-            position = -1 if self._is_negated(variable) else self.positive.index(variable)
+            slot, vkind = self.slots.slot(self._inputs[variable], of_items(value, names)), value_kind(value)
+            position = self.positive.index(variable) if variable in self.positive else -1
             if kind == "new":
                 at[key] = slot
             elif kind in ("first", "last"):
@@ -511,41 +497,18 @@ class PatternProgram:
             sets.append(register)
         return _Placed(test, condition, at, tuple(sets))
 
-    def _is_negated(self, variable: int) -> bool:
-        return self.pattern.variables[variable].negated
-
-    def _stream(self, variable: int) -> int:
-        return int(self.pattern.variables[variable].source.stream)
-
-    def _read(self, of: Length | OfItems, stream_of: int) -> RegisterRead:
+    def _read(self, of: Length | OfItems) -> RegisterRead:
         at = self.positive.index(of.variable)
         if isinstance(of, Length) or not of.aggregated.args:
             return RegisterRead(Register("count", at))
         name = of.aggregated.name
         args = [as_aggregated(of.aggregated, place) for place in range(len(of.aggregated.args))]
-        slots = tuple(self.slots.slot(stream_of, arg) for arg in args)
+        slots = tuple(self.slots.slot(self._inputs[of.variable], arg) for arg in args)
         kinds: tuple[Kind, ...] = tuple(map(value_kind, args))
         kind = {"count": "known", "avg": "sum"}.get(name, name)
         return RegisterRead(Register(cast(Any, kind), at, slots, kinds), average=name == "avg")
 
     # ------------------------------------------------------------ code
-
-    def _compile(self) -> None:
-        for live in self._live:
-            for place, register in enumerate(live):
-                live[register] = place
-        self.layouts: list[tuple[Register, ...]] = [tuple(live) for live in self._live]
-        for state, edge in enumerate(self.begins):
-            self._finish(edge, state - 1)
-        for state, edge in [*enumerate(self.takes), *enumerate(self.completes)]:
-            self._finish(edge, state)
-        for negation in self.negations:
-            self._finish(negation.edge, negation.group - 1)
-        self.begin = [self._moved(state - 1, state) for state in range(self.last + 1)]
-        """By state, the registers of a run that enters it, from previous registers and the event."""
-        self.take = [self._moved(state, state) for state in range(self.last + 1)]
-        self.hashed = [self._hashed(state) for state in range(self.last + 1)]
-        """By state, the registers whose hash finds all runs that an event may concern."""
 
     def _hashed(self, state: int) -> frozenset[int]:
         edges = [edge for _, edge in self._leaving(state)]
@@ -561,14 +524,16 @@ class PatternProgram:
         return all(edge.equal is not None for of, edge in self._leaving(state) if of == stream)
 
     def _finish(self, edge: CompiledEdge, state: int) -> None:
-        plain = [self._code(one, state) for one in edge.dynamic if not one.by_row]
+        plain = []
+        for one in edge.dynamic:
+            if has_parameters(one.condition):
+                edge.by_row.append(self._row_test(one, state))
+            else:
+                plain.append(self._code(one, state))
+            if edge.equal is None and (equal := self._equal(one, state)) is not None:
+                edge.equal, edge.equal_test = equal, one.test
         if plain:
             edge.holds = self._writer.compiled("V, E", " and ".join(plain))
-        edge.by_row = [self._row_test(one, state) for one in edge.dynamic if one.by_row]
-        for one in edge.dynamic:
-            if (equal := self._equal(one, state)) is not None:
-                edge.equal, edge.equal_test = equal, one.test
-                break
 
     def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
         match placed.condition:
@@ -630,9 +595,3 @@ class PatternProgram:
             else:
                 codes.append(self._at(before)(register))
         return self._writer.compiled("V, E", f"({', '.join(codes)}{',' * bool(codes)})")
-
-
-def _own(leaf: Attribute, names: dict[str, Referent]) -> Attribute:
-    of = names[leaf.name]
-    assert isinstance(of, OfItem)
-    return Attribute("left", of.name, leaf.kind)

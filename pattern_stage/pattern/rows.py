@@ -100,6 +100,15 @@ class Arrival(NamedTuple):
     stream: int
 
 
+def arrivals_by_key(arrivals: Iterable[Arrival]) -> dict[KeyValues, list[Arrival]]:
+    """Groups arrivals by key, without those whose key is NULL."""
+    found: dict[KeyValues, list[Arrival]] = {}
+    for one in arrivals:
+        if one.key is not None:
+            found.setdefault(one.key, []).append(one)
+    return found
+
+
 class EventRole:
     """A role of a stream's events in a pattern, with the conditions on the event alone."""
 

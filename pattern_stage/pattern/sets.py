@@ -20,7 +20,7 @@ from pattern_stage.pattern.found import Conditions, Kills, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.match import MatchTable, SetMatch
 from pattern_stage.pattern.program import EventSlots
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, scalar_functions
+from pattern_stage.pattern.rows import KeyValues, arrivals_by_key, scalar_functions
 from pattern_stage.pattern.set_search import (
     BufferedEvent,
     EarliestSearch,
@@ -59,13 +59,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         self._tests = [conditions.condition(one.condition, one.names) for one in rest]
         self._kills = [Kills(pattern, conditions, at) for at in self._negated]
         roles = [
-            EventRole(
-                self._inputs[at],
-                self._schemas[self._inputs[at]],
-                [of_event(one) for one in alone if one.variable == at],
-                texts,
-                context.index,
-            )
+            self._role(self._inputs[at], [of_event(one) for one in alone if one.variable == at])
             for at in (*self._positive, *self._negated)
         ]
         asked = {of.variable for one in rest for _, of in one.names} | {of.variable for _, of in pattern.having_names}
@@ -247,12 +241,8 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
     def _steps(self, store: KeptSets, epochs: Epochs, until: int) -> Iterator[list[SetMatch]]:
         for time, arrivals in epochs:
             yield from self._pass(store, time)
-            by_key: dict[KeyValues, list[Arrival]] = {}
-            for one in arrivals:
-                if one.key is not None:
-                    by_key.setdefault(one.key, []).append(one)
             found: list[SetMatch] = []
-            for key, some in by_key.items():
+            for key, some in arrivals_by_key(arrivals).items():
                 for one in some:
                     masks = tuple([of & store.rows for of in one.masks])
                     if not any(masks) or one.event[1] - one.event[0] > store.window:

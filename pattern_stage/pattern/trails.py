@@ -69,15 +69,18 @@ ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
 class KeptTrails(KeptRows):
     """The runs of some rows, by key."""
 
-    def __init__(self, window: int, meter: Meter, rows: Rows) -> None:
-        super().__init__(window, meter)
-        self.parts: dict[KeyValues, KeyState] = {}
+    trailing = False
+    """Whether complete matches wait for negated events."""
+
+    def __init__(self, meter: Meter, rows: Rows, new_part: Callable[[], KeyState]) -> None:
+        super().__init__(0, meter)
+        self.parts = defaultdict[KeyValues, KeyState](new_part)
         self.windows = RowWindows(rows)
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
         """Items by the begin of their latest run."""
         self._starts: list[int] = []
         self._watched, self._sweep_at = 0, _SWEEP
-        self._room = meter.limits.partial
+        self.room = meter.limits.partial
         """Weight that may be added before a row may exceed the limit."""
         self._long: dict[int, Trail] = {}
         """Trails to trim."""
@@ -86,10 +89,7 @@ class KeptTrails(KeptRows):
         self.found = AtOnce(meter.limits.matches, self.windows)
 
     def kept_cells(self) -> Iterator[Cell]:
-        """Yields all cells."""
-        for part in self.parts.values():
-            for cells in part.tables:
-                yield from cells.values()
+        return (cell for part in self.parts.values() for cells in part.tables for cell in cells.values())
 
     @abstractmethod
     def pass_until(self, time: int) -> list[Bundle]:
@@ -105,10 +105,7 @@ class KeptTrails(KeptRows):
 
     def waiting(self) -> Iterator[tuple[int, int]]:
         """Yields the rows of waiting ends of runs; those with equal memory at one event count once."""
-        for cell in self.kept_cells():
-            for one in cell.entries:
-                if one.start >= self.low:
-                    yield one.rows, 1
+        return ((one.rows, 1) for cell in self.kept_cells() for one in cell.entries if one.start >= self.low)
 
     def change(self, key: KeyValues, tables: Iterable[CellTable], change: Callable[[Cell], object]) -> None:
         """Changes cells of a key, and drops what is empty then."""
@@ -120,7 +117,7 @@ class KeptTrails(KeptRows):
         self.drop_empty(key)
 
     def drop_empty(self, key: KeyValues) -> None:
-        if self.parts[key].is_empty():
+        if key in self.parts and self.parts[key].is_empty():
             del self.parts[key]
 
     def remove_rows(self, gone: int) -> None:
@@ -134,8 +131,8 @@ class KeptTrails(KeptRows):
 
     @property
     def longer(self) -> int:
-        """How much longer than runs negated events are kept."""
-        return 0
+        """How much longer than runs negated events are kept: as long as matches wait that they may kill."""
+        return self.window if self.trailing else 0
 
     @property
     def low(self) -> int:
@@ -193,21 +190,16 @@ class KeptTrails(KeptRows):
             self._long[id(trail)] = trail
         if trail.segments and len(trail.events) == 1:
             self.watch(draft.before, key, trail)
-        self.add_weight(2 + len(draft.segments))
+        self.room -= 2 + len(draft.segments)
         return trail
 
     def keep(
-        self,
-        key: KeyValues,
-        cells: dict[Any, Cell],
-        name: Any,
-        registers: Any,
-        draft: Draft,
-        trail: Trail,
-        rows: int,
-        place: Any,
+        self, key: KeyValues, place: int, name: Any, registers: Any, draft: Draft, trail: Trail, rows: int
     ) -> None:
-        """Stores the runs of a draft, which end a trail, in a cell, created if missing."""
+        """Stores the runs of a draft, which end a trail, in a cell of the key's table at `place`, created if
+        missing."""
+        part = self.parts[key]
+        cells = part.pending if place < 0 else part.cells[place]
         cell = cells.get(name)
         if cell is None:
             cell = cells[name] = Cell(name, registers)
@@ -224,10 +216,10 @@ class KeptTrails(KeptRows):
             before = max((top_of(segment) for segment in trail.segments), default=BEGINNING)
             if before >= self.low:
                 self.watch(before, key, trail)
-            self._room -= 2 * len(trail.events) + len(trail.segments)
+            self.room -= 2 * len(trail.events) + len(trail.segments)
 
     def adopt_cell(self, key: KeyValues, cell: Cell, place: Any) -> None:
-        self._room -= len(cell.kills)
+        self.room -= len(cell.kills)
         for one in cell.entries:
             if one.top >= self.low:
                 self.watch(one.top, key, cell, place)
@@ -259,9 +251,6 @@ class KeptTrails(KeptRows):
 
     # ------------------------------------------------------------ counting
 
-    def add_weight(self, amount: int) -> None:
-        self._room -= amount
-
     def over(self) -> int:
         ages = Ages()
         for trail in self.trails(low=self.low):
@@ -280,7 +269,7 @@ class KeptTrails(KeptRows):
                     ages.add(rows & self.rows, event[0] + self.longer, 1)
         counts = ages.counts(self.passed, self.windows)
         most = self._meter.limits.partial
-        self._room = most - int(counts[counts <= most].max(initial=0))
+        self.room = most - int(counts[counts <= most].max(initial=0))
         return rows_to_mask(np.flatnonzero(counts > most))
 
     def find(self, ending: Ending, trail: Trail, place: int, rows: int) -> None:
@@ -289,7 +278,7 @@ class KeptTrails(KeptRows):
 
     def end_epoch(self, time: int) -> list[Bundle]:
         """Ends an epoch with events. Returns its results."""
-        if self._room < 0:
+        if self.room < 0:
             self.exceed(self.over(), time, "partial")
         self.made, self.most_made = 0, self._meter.limits.partial
         if self._watched >= self._sweep_at:
