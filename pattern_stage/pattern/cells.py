@@ -8,7 +8,7 @@ without scanning the others."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,6 +126,11 @@ class TrailEntry(NamedTuple):
     """Upper bound of the starts up to this entry in its list."""
     reach: int
     """Superset of the rows up to this entry in its list."""
+
+    @property
+    def number(self) -> int:
+        """The number of its event."""
+        return self.trail.event(self.place)[2]  # type: ignore[no-any-return]  # an int
 
 
 Segment = tuple[list[TrailEntry], int, int, int]
@@ -300,9 +305,7 @@ class Cell:
 
     def drop_before(self, low: int) -> None:
         """Drops entries that begin before a time. Trails keep the old list."""
-        kept = [one for one in self.entries if one.start >= low]
-        if len(kept) < len(self.entries):
-            self._put(kept)
+        self.only(lambda one: one.start >= low)
         self._trim = max(_TRIM, 2 * len(self.entries))
 
     def take(self, stop: int, rows: int) -> None:
@@ -325,10 +328,11 @@ class Cell:
         self._put(sorted([*self.entries, *other.entries], key=lambda one: one.t1))
         self.kills += other.kills
 
-    def only(self, places: set[int]) -> None:
-        """Keeps only entries at these places. Trails keep the old list."""
-        if len(places) < len(self.entries):
-            self._put([one for at, one in enumerate(self.entries) if at in places])
+    def only(self, is_kept: Callable[[TrailEntry], bool]) -> None:
+        """Keeps only some entries. Trails keep the old list."""
+        kept = list(filter(is_kept, self.entries))
+        if len(kept) < len(self.entries):
+            self._put(kept)
 
     def _put(self, entries: list[TrailEntry]) -> None:
         self.entries = []
@@ -353,16 +357,6 @@ class Cell:
                 else:
                     found.append((self.entries[begin:end], 0, end - begin, left))
         return found
-
-
-def merge_cell(cells: dict[Any, Cell], cell: Cell) -> Cell:
-    """Adds a cell of other rows to a table. Returns the one that has its runs now."""
-    known = cells.get(cell.name)
-    if known is None:
-        cells[cell.name] = cell
-        return cell
-    known.absorb(cell)
-    return known
 
 
 _Name = tuple[Any, ...]

@@ -7,9 +7,11 @@ Updates of one time are ordered by the texts of keys, then by vector, so results
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -27,7 +29,7 @@ Level = tuple[Any, ...]
 class LevelOutcomes:
     """The value and bundles of a level. `used` is when it last learnt; None if never, or forgotten."""
 
-    __slots__ = ("_begun", "_map", "level", "used", "value")
+    __slots__ = ("begun", "bits", "level", "used", "value")
 
     def __init__(self, level: Level) -> None:
         self.level = level
@@ -35,36 +37,32 @@ class LevelOutcomes:
         self.forget()
 
     def forget(self) -> None:
-        self.value, self._map, self._begun = 0.0, 0, 0
+        self.value, self.bits, self.begun = 0.0, 0, 0
         self.used = None
 
     def map(self, begun: int) -> int:
         """Returns the latest bundles that it led to, given the number of bundles begun."""
-        if self._begun < begun:
-            new = begun - self._begun
+        if self.begun < begun:
+            new = begun - self.begun
             if new >= BUNDLES:
-                self._map = 0
-            elif self._map:  # those whose bits the new ones have
-                bits = ((1 << new) - 1) << self._begun % BUNDLES
-                self._map &= ~(bits | bits >> BUNDLES)
-            self._begun = begun
-        return self._map
+                self.bits = 0
+            elif self.bits:  # those whose bits the new ones have
+                bits = ((1 << new) - 1) << self.begun % BUNDLES
+                self.bits &= ~(bits | bits >> BUNDLES)
+            self.begun = begun
+        return self.bits
 
     def lead(self, bundle: int, begun: int) -> None:
         """Records that it led to a bundle."""
-        self._map = self.map(begun) | 1 << bundle % BUNDLES
-
-    def take_over(self, value: float, map: int, begun: int, used: int) -> None:
-        self.value, self._map, self._begun, self.used = value, map, begun, used
+        self.bits = self.map(begun) | 1 << bundle % BUNDLES
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class InternedVector:
     """An interned vector, compared by identity."""
 
-    __slots__ = ("levels", "name")
-
-    def __init__(self, name: SeenName, levels: tuple[LevelOutcomes, LevelOutcomes, LevelOutcomes]) -> None:
-        self.name, self.levels = name, levels
+    name: SeenName
+    levels: tuple[LevelOutcomes, LevelOutcomes, LevelOutcomes]
 
     def known(self) -> LevelOutcomes:
         """Returns its outcomes, or those of its most specific known part."""
@@ -101,9 +99,9 @@ class Vectors:
             places = self._seen[vector] = [None] * (EIGHTHS * EIGHTHS)
         found = places[EIGHTHS * left + since]
         if found is None:
-            levels = (vector, left, since), (vector,), ("at", *(at for at, _ in vector))
-            whole, lacking, place = map(self._level, levels)
-            found = places[EIGHTHS * left + since] = InternedVector((vector, left, since), (whole, lacking, place))
+            name = vector, left, since
+            whole, lacking, place = map(self._level, (name, (vector,), ("at", *(at for at, _ in vector))))
+            found = places[EIGHTHS * left + since] = InternedVector(name, (whole, lacking, place))
         return found
 
     def _level(self, level: Level) -> LevelOutcomes:
@@ -116,20 +114,19 @@ class Vectors:
 
     def learn(self, seen: InternedVector, target: float, time: int) -> None:
         """Moves the value of a vector towards a target."""
-        for one in seen.levels:
+        for one in self._used(seen, time):
             one.value += RATE * (target - one.value)
-            if one.used is None:
-                self._count += 1
-            one.used = time
 
     def lead(self, trace: Iterable[InternedVector], bundle: int, time: int) -> None:
         """Records that partial matches with these vectors led to a bundle."""
-        for seen in trace:
-            for one in seen.levels:
-                one.lead(bundle, self.bundles)
-                if one.used is None:
-                    self._count += 1
-                one.used = time
+        for one in chain.from_iterable(self._used(seen, time) for seen in trace):
+            one.lead(bundle, self.bundles)
+
+    def _used(self, seen: InternedVector, time: int) -> Iterator[LevelOutcomes]:
+        for one in seen.levels:
+            self._count += one.used is None
+            one.used = time
+            yield one
 
     def tidy(self, living: Iterable[InternedVector]) -> None:
         """Evicts the least recently updated outcomes, if there are too many. `living` are the vectors in use."""
@@ -139,16 +136,16 @@ class Vectors:
                 one.forget()
                 self._count -= 1
         if len(self._levels) > self._sweep_at:
-            self._sweep(list(living))
-
-    def _sweep(self, living: Sequence[InternedVector]) -> None:
-        levels = {id(one) for seen in living for one in seen.levels}
-        self._levels = {level: one for level, one in self._levels.items() if one.used is not None or id(one) in levels}
-        self._seen = {seen.name[0]: [None] * (EIGHTHS * EIGHTHS) for seen in living}
-        for seen in living:
-            vector, left, since = seen.name
-            self._seen[vector][EIGHTHS * left + since] = seen
-        self._sweep_at = 2 * len(self._levels) + 4 * MOST_SEEN
+            self._seen = {}
+            for seen in living:
+                vector, left, since = seen.name
+                self._seen.setdefault(vector, [None] * (EIGHTHS * EIGHTHS))[EIGHTHS * left + since] = seen
+            interned = filter(None, chain.from_iterable(self._seen.values()))
+            levels = {id(one) for seen in interned for one in seen.levels}
+            self._levels = {
+                name: one for name, one in self._levels.items() if one.used is not None or id(one) in levels
+            }
+            self._sweep_at = 2 * len(self._levels) + 4 * MOST_SEEN
 
     # ------------------------------------------------------------ state
 
@@ -159,7 +156,7 @@ class Vectors:
         self.bundles = bundles
         for place, (level, value, bits) in enumerate(saved):
             one = self._level(lists_to_tuples(level))
-            one.take_over(value, int(bits, 16), bundles, place - _BEFORE)
+            one.value, one.bits, one.begun, one.used = value, int(bits, 16), bundles, place - _BEFORE
         self._count = len(saved)
 
 
@@ -277,12 +274,6 @@ KeyTuple = tuple[Any, ...]
 EXPLORING = 16
 """Every EXPLORING-th place is given by hash."""
 
-Nodes = dict[Vector, dict[int, "PartialNode"]]
-"""The nodes of a key, by place in the expression and number of the last event."""
-
-Predecessors = Sequence[tuple[Vector, Sequence[int]]]
-"""Nodes of a key: places with the last events there."""
-
 
 @dataclass(slots=True, eq=False)
 class PartialNode:
@@ -298,13 +289,16 @@ class PartialNode:
     """Its vector is constant until then."""
     hashed: int = -1
 
+    def rank(self) -> Any:
+        return self.seen.name, self.start, self.t1
+
 
 class Extension(NamedTuple):
     """A partial match that an event builds from previous ones."""
 
     name: PartialName
     start: int
-    before: Predecessors
+    before: Sequence[PartialName]
     is_match: bool
 
 
@@ -318,7 +312,7 @@ class NearHistory:
     """Number of nodes chosen among more."""
     told: dict[KeyTuple, tuple[int, int]] = field(default_factory=dict)
     """By key, the time of the last match and the number of its bundle."""
-    nodes: dict[KeyTuple, Nodes] = field(default_factory=dict)
+    nodes: dict[KeyTuple, dict[PartialName, PartialNode]] = field(default_factory=dict)
     vectors: Vectors = field(default_factory=Vectors)
     _queue: list[tuple[int, Any, Vector, int, KeyTuple, int]] = field(default_factory=list)
     """Heap of nodes by latest begin."""
@@ -331,33 +325,25 @@ class NearHistory:
         while self._queue and self._queue[0][0] + self.window < time:
             _, _, vector, _, key, number = heappop(self._queue)
             nodes = self.nodes.get(key, {})
-            node = nodes.get(vector, {}).get(number)
+            node = nodes.get((vector, number))
             if node is None or node.start + self.window >= time:
                 continue
             if not node.went_on:
                 self.vectors.learn(node.seen, 0.0, time)
-            del nodes[vector][number]
-            if not nodes[vector]:
-                del nodes[vector]
+            del nodes[vector, number]
             if not nodes:
                 del self.nodes[key]
 
     def tidy(self, time: int) -> None:
         """Drops outdated matches of keys, ends of removed nodes, and vectors not seen for long."""
         if len(self._queue) > self._most_queued:
-            self._queue = [one for one in self._queue if one[5] in self.nodes.get(one[4], {}).get(one[2], {})]
+            self._queue = [one for one in self._queue if (one[2], one[5]) in self.nodes.get(one[4], {})]
             heapify(self._queue)
             self._most_queued = 2 * len(self._queue) + EIGHTHS
         if len(self.told) > 2 * len(self.nodes) + EIGHTHS:
             self.told = {key: one for key, one in self.told.items() if time - one[0] <= self.window}
-        self.vectors.tidy(self._in_use())
-
-    def _in_use(self) -> Iterator[InternedVector]:
-        for of_key in self.nodes.values():
-            for some in of_key.values():
-                for node in some.values():
-                    yield node.seen
-                    yield from node.trace
+        living = (node for nodes in self.nodes.values() for node in nodes.values())
+        self.vectors.tidy(seen for node in living for seen in (node.seen, *node.trace))
 
     # ------------------------------------------------------------ learning
 
@@ -371,14 +357,16 @@ class NearHistory:
 
     def _learn_key(self, time: int, key: KeyTuple, made: Sequence[Extension]) -> None:
         nodes, vectors, text = self.nodes.setdefault(key, {}), self.vectors, self.text(key)
-        bundle = self._bundle(time, key) if any(one.is_match for one in made) else None
+        bundle = self._bundle(time, key) if any(one.is_match for one in made) else -1
         new: list[tuple[PartialName, PartialNode]] = []
-        for one, before in sorted(self._with_nodes(nodes, made), key=_place):
+        with_nodes = (
+            (one, sorted((nodes[name] for name in one.before if name in nodes), key=PartialNode.rank)) for one in made
+        )
+        for one, before in sorted(with_nodes, key=_place):
             seen = self._seen(one.name[0], one.start, time, time)
             trace = frozenset([seen]).union(*{node.trace for node in before})
-            gained = 0.0
-            if one.is_match and bundle is not None:
-                gained = 1.0
+            gained = float(one.is_match)
+            if one.is_match:
                 vectors.lead(trace, bundle, time)
                 vectors.learn(seen, gained, time)
             for node in before:
@@ -386,26 +374,15 @@ class NearHistory:
                 node.went_on = True
             new.append((one.name, PartialNode(one.start, time, seen, trace, one.is_match)))
             heappush(self._queue, (one.start, text, one.name[0], time, key, one.name[1]))
-        for (vector, number), node in new:
-            nodes.setdefault(vector, {})[number] = node
-
-    def _with_nodes(self, nodes: Nodes, made: Sequence[Extension]) -> Iterator[tuple[Extension, list[PartialNode]]]:
-        for one in made:
-            before = []
-            for vector, numbers in one.before:
-                some = nodes.get(vector, {})
-                before += [some[number] for number in numbers if number in some]
-            yield one, sorted(before, key=_like)
+        nodes.update(new)
 
     def _bundle(self, time: int, key: KeyTuple) -> int:
         last = self.told.get(key)
-        if last is not None and time - last[0] <= self.window:
-            number = last[1]
-        else:
-            number = self.vectors.bundles
+        if last is None or time - last[0] > self.window:
+            last = time, self.vectors.bundles
             self.vectors.bundles += 1
-        self.told[key] = time, number
-        return number
+        self.told[key] = time, last[1]
+        return last[1]
 
     def _seen(self, vector: Vector, start: int, t1: int, now: int) -> InternedVector:
         window = max(self.window, 1)
@@ -416,20 +393,17 @@ class NearHistory:
 
     def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
         """Returns `most` nodes of a key: those with the greatest gain, and some by hash."""
-        ranked = sorted(candidates, key=_rank)
+        ranked = sorted(candidates, key=attrgetter("rank"))
         nodes = self.nodes.get(key, {})
 
-        def node_of(one: PartialCandidate) -> PartialNode | None:
-            return nodes.get(one.name[0], {}).get(one.name[1])
-
         def seen_of(one: PartialCandidate) -> InternedVector:
-            node = node_of(one)
+            node = nodes.get(one.name)
             if node is not None and time < node.same_until:
                 return node.seen
             return self._seen(one.name[0], one.start, one.t1, time)
 
         def hash_of(one: PartialCandidate) -> int:
-            node = node_of(one)
+            node = nodes.get(one.name)
             if node is None:
                 return hashed(one)
             if node.hashed < 0:
@@ -443,31 +417,24 @@ class NearHistory:
             taken.add(ranked[cover.best() if self.places % EXPLORING else cover.by_hash()].name)
         return taken
 
-    def keep(self, key: KeyTuple, kept: Mapping[Vector, set[int]]) -> None:
+    def keep(self, key: KeyTuple, kept: Collection[PartialName]) -> None:
         """Drops the nodes of a key that were not chosen."""
-        nodes = self.nodes.get(key, {})
-        for vector, some in list(nodes.items()):
-            numbers = kept.get(vector, ())
-            left = {number: node for number, node in some.items() if number in numbers}
-            if left:
-                nodes[vector] = left
-            else:
-                del nodes[vector]
+        if key in self.nodes:
+            self.nodes[key] = {name: node for name, node in self.nodes[key].items() if name in kept}
 
     def age(self, time: int, key: KeyTuple) -> None:
         """Learns how the nodes of a key age."""
         window, older = max(self.window, 1), []
-        for vector, some in self.nodes.get(key, {}).items():
-            for node in some.values():
-                if time < node.same_until:
-                    continue
-                seen = self._seen(vector, node.start, node.t1, time)
-                _, left, since = seen.name
-                node.same_until = min(
-                    node.start + window - -(-left * window // EIGHTHS), node.t1 + (since + 1) * window // EIGHTHS
-                )
-                if seen is not node.seen:
-                    older.append((seen, node))
+        for (vector, _), node in self.nodes.get(key, {}).items():
+            if time < node.same_until:
+                continue
+            seen = self._seen(vector, node.start, node.t1, time)
+            _, left, since = seen.name
+            node.same_until = min(
+                node.start + window - -(-left * window // EIGHTHS), node.t1 + (since + 1) * window // EIGHTHS
+            )
+            if seen is not node.seen:
+                older.append((seen, node))
         for seen, node in sorted(older, key=lambda one: (one[0].name, one[1].start, one[1].t1)):
             self.vectors.learn(node.seen, seen.known().value, time)
             node.seen = seen
@@ -484,26 +451,16 @@ class NearHistory:
         self.vectors.remember(saved["bundles"], saved["known"])
 
     def adopt(self, key: KeyTuple, name: PartialName, start: int, t1: int, saved: Sequence[Any]) -> None:
-        vector, number = name
         own, *trace = [self.vectors.seen(*lists_to_tuples(one)) for one in (saved[0], *saved[1])]
-        self.nodes.setdefault(key, {}).setdefault(vector, {})[number] = PartialNode(
-            start, t1, own, frozenset(trace), went_on=saved[2]
-        )
-        heappush(self._queue, (start, self.text(key), vector, t1, key, number))
+        node = PartialNode(start, t1, own, frozenset(trace), went_on=saved[2])
+        self.nodes.setdefault(key, {})[name] = node
+        heappush(self._queue, (start, self.text(key), name[0], t1, key, name[1]))
 
     def saved_node(self, key: KeyTuple, name: PartialName) -> list[Any] | None:
-        node = self.nodes.get(key, {}).get(name[0], {}).get(name[1])
+        node = self.nodes.get(key, {}).get(name)
         return None if node is None else [node.seen.name, sorted(one.name for one in node.trace), node.went_on]
-
-
-def _rank(one: PartialCandidate) -> Any:
-    return one.rank
-
-
-def _like(node: PartialNode) -> Any:
-    return node.seen.name, node.start, node.t1
 
 
 def _place(one: tuple[Extension, list[PartialNode]]) -> Any:
     made, before = one
-    return made.name[0], made.start, made.is_match, list(map(_like, before))
+    return made.name[0], made.start, made.is_match, list(map(PartialNode.rank, before))

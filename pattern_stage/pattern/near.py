@@ -4,6 +4,7 @@ learnt, which is saved with them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -13,9 +14,9 @@ from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.columns import Column, Columns, Flow, bare_columns, no_flow, spread
 from pattern_stage.operators import MOpContext
-from pattern_stage.pattern.cells import Cell, CellTable, Draft, EventTuple, merge_cell
+from pattern_stage.pattern.cells import Cell, CellTable, Draft
 from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Ending
-from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, Predecessors
+from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, lists_to_tuples
 from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.match import KeyState
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector
@@ -57,13 +58,8 @@ def thin(
     cells = store.cells(key)
     store.change(key, [cells], lambda cell: cell.drop_before(store.low))
     if sum(len(cell.entries) for cell in cells.values()) > most:
-        kept = _of_vectors(history.chosen(time, key, _candidates(cells, order_of), most))
-
-        def choose(cell: Cell) -> None:
-            numbers = kept.get(cell.name, ())
-            cell.only({at for at, one in enumerate(cell.entries) if one.trail.event(one.place)[2] in numbers})
-
-        store.change(key, [cells], choose)
+        kept = history.chosen(time, key, _candidates(cells, order_of), most)
+        store.change(key, [cells], lambda cell: cell.only(lambda one: (cell.name, one.number) in kept))
         history.keep(key, kept)
     history.age(time, key)
 
@@ -72,7 +68,7 @@ def _candidates(
     cells: Mapping[Vector, Cell], order_of: Callable[[Iterable[int]], dict[int, Any]]
 ) -> list[PartialCandidate]:
     ends = [
-        (cost, vector, one.trail.event(one.place)[2], one)
+        (cost, vector, one.number, one)
         for vector, cell in cells.items()
         for cost in [min(cost for _, cost in vector)]
         for one in cell.entries
@@ -88,13 +84,6 @@ def _candidates(
     ]
 
 
-def _of_vectors(names: Iterable[PartialName]) -> dict[Vector, set[int]]:
-    found: dict[Vector, set[int]] = {}
-    for vector, number in names:
-        found.setdefault(vector, set()).add(number)
-    return found
-
-
 def saved_history(
     store: NearStore, history: NearHistory, writer_of: Callable[[], PartWriter]
 ) -> Iterator[tuple[KeyValues, SavedPart]]:
@@ -105,15 +94,13 @@ def saved_history(
             [
                 vector,
                 writer.entries(cell.entries),
-                [history.saved_node(key, (vector, one.trail.event(one.place)[2])) for one in cell.entries],
+                [history.saved_node(key, (vector, one.number)) for one in cell.entries],
             ]
             for vector, cell in (store.cells(key).items() if key in store.parts else ())
         ]
-        rows = writer.mask(store.rows)
-        yield key, writer.done(learnt=nodes, told=history.told.get(key), of=rows)
+        yield key, writer.done(learnt=nodes, told=history.told.get(key), of=writer.mask(store.rows))
     writer = writer_of()
-    rows = writer.mask(store.rows)
-    yield (), writer.done(history=history.remembered(), of=rows)
+    yield (), writer.done(history=history.remembered(), of=writer.mask(store.rows))
 
 
 def restore_history(history: NearHistory, key: KeyValues, reader: PartReader) -> None:
@@ -122,14 +109,11 @@ def restore_history(history: NearHistory, key: KeyValues, reader: PartReader) ->
         history.remember(reader.data["history"])
         return
     if reader.data["told"] is not None:
-        time, bundle = reader.data["told"]
-        history.told[key] = time, bundle
-    for written, entries, nodes in reader.data["learnt"]:
-        vector: Vector = tuple((at, cost) for at, cost in written)
+        history.told[key] = lists_to_tuples(reader.data["told"])
+    for vector, entries, nodes in reader.data["learnt"]:
         for one, node in zip(reader.lists[entries], nodes, strict=True):
             if node is not None:
-                event = one.trail.event(one.place)
-                history.adopt(key, (vector, event[2]), one.start, one.t1, node)
+                history.adopt(key, (lists_to_tuples(vector), one.number), one.start, one.t1, node)
 
 
 class NearMatching(BundleHost[NearStore]):
@@ -190,7 +174,7 @@ class NearMatching(BundleHost[NearStore]):
                 for vector, draft in drafts.items():
                     is_match = self._automaton.lacking(vector) is not None
                     name = vector, draft.event[2]
-                    learnt.append((one.key, Extension(name, draft.start, before.get(vector, ()), is_match)))
+                    learnt.append((one.key, Extension(name, draft.start, before[vector], is_match)))
             if store.made > store.most_made:
                 store.exceed(store.made_too_much(time, (draft for _, _, draft in made)), time, "partial")
         for key, vector, draft in made:
@@ -208,13 +192,17 @@ class NearMatching(BundleHost[NearStore]):
             store.history.tidy(time)
         return store.end_epoch(time)
 
-    def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, Predecessors]]:
-        before: dict[Vector, Predecessors] = {}
+    def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, list[PartialName]]]:
+        """Returns the chains that an event ends, and, for a BUDGET, those that they extend."""
+        before = defaultdict[Vector, list[PartialName]](list)
         rows = one.masks[one.stream] & store.rows
         drafts: dict[Vector, Draft] = {}
         if not rows:
             return drafts, before
-        event = self._kept(one)
+        event = one.event
+        if self._has_events:
+            values = as_json(event[FIRST_SLOT:], self._read[one.stream], self._texts)
+            event = *event[:FIRST_SLOT], self._texts.code(values)
         for vector, cell in store.cells(one.key).items() if one.key in store.parts else ():
             stop = cell.before(event[0])
             if not stop or cell.entries[stop - 1].top < event[1] - store.window:
@@ -227,19 +215,12 @@ class NearMatching(BundleHost[NearStore]):
                 store.made += 1
                 if store.history is not None:
                     low = event[1] - store.window
-                    ends = [one.trail.event(one.place)[2] for one in cell.entries[:stop] if one.start >= low]
-                    before[then] = [*before.get(then, ()), (vector, ends)]
+                    before[then] += [(vector, one.number) for one in cell.entries[:stop] if one.start >= low]
         begun = self._automaton.begin(one.stream)
         if begun and event[1] - event[0] <= store.window:
             draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))
             draft.roots, draft.oldest = [(BEGINNING, rows)], min(draft.oldest, event[0])
         return drafts, before
-
-    def _kept(self, one: Arrival) -> EventTuple:
-        if not self._has_events:
-            return one.event
-        values = as_json(one.event[FIRST_SLOT:], self._read[one.stream], self._texts)
-        return *one.event[:FIRST_SLOT], self._texts.code(values)
 
     def _flow(self, found: BundleMatches) -> Flow:
         table = found.table
@@ -250,8 +231,8 @@ class NearMatching(BundleHost[NearStore]):
                 for name, _ in self._pattern.schema
             ]
         )
-        parts = table.parts(0, self._lineage)
-        return Flow(Columns(table.t0, table.t1, values, parts.reshape(-1, 1)), found.at, found.rows)
+        parts = table.parts(0, self._lineage).reshape(-1, 1)
+        return Flow(Columns(table.t0, table.t1, values, parts), found.at, found.rows)
 
     def _event_texts(self, table: BundleTable) -> Column:
         items, sizes = table.events(0), table.sizes(0)
@@ -279,9 +260,9 @@ class NearMatching(BundleHost[NearStore]):
             return
         store.adopt_trails(key, reader.trails, reader.data["passed"])
         for written, entries in reader.data["vectors"]:
-            vector: Vector = tuple((at, cost) for at, cost in written)
+            vector: Vector = lists_to_tuples(written)
             cell = Cell(vector, vector)
             cell.entries = reader.lists[entries]
             cell.without(0)
             if cell.entries and cell.entries[-1].top >= store.low:
-                store.adopt_cell(key, merge_cell(store.cells(key), cell), 0)
+                store.adopt_cell(key, cell, 0)

@@ -15,13 +15,13 @@ from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE, deadline
 from pattern_stage.columns import Flow, no_flow
 from pattern_stage.operators import Meter, MOpContext
-from pattern_stage.pattern.cells import EVERY, Cell, CellTable, Draft, EventTuple, Segment, Trail, merge_cell, top_of
+from pattern_stage.pattern.cells import EVERY, Cell, CellTable, Draft, EventTuple, Segment, Trail, top_of
 from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, LateKills, ResultBuilder
 from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.match import KeyState, MatchCandidate
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, KeyValues, arrivals_by_key
-from pattern_stage.pattern.state import PartReader, SavedPart, register_codes
+from pattern_stage.pattern.state import PartReader, SavedPart, map_register_texts
 from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.plan import Rows
 from xscl.algebra.events import Pattern
@@ -106,10 +106,9 @@ class RunStore(KeptTrails):
         if self.trailing:
             for root in (root for trail in trails for root in trail.roots if root.start >= self.low):
                 self.watch(root.start, key, "pending")
-        places = [*range(len(part.cells)), -1]
-        for place, cells, more in zip(places, own.tables, part.tables, strict=True):
-            for cell in more.values():
-                self.adopt_cell(key, merge_cell(cells, cell), place)
+        for place, cells in zip([*range(len(part.cells)), -1], part.tables, strict=True):
+            for cell in cells.values():
+                self.adopt_cell(key, cell, place)
         for at, some in enumerate(part.absent):
             self.room -= len(some)
             own.absent[at] = sorted([*own.absent[at], *some], key=lambda one: one[0][1])
@@ -431,13 +430,13 @@ class RunMatching(BundleHost[RunStore]):
 
     # ------------------------------------------------------------ state
 
-    def _codes(self, store: RunStore) -> Iterator[Any]:
-        for key, part in store.parts.items():
-            yield from key
+    def _codes(self, store: RunStore) -> list[Any]:
+        found = [value for key in store.parts for value in key]
+        for part in store.parts.values():
             for layout, cells in self._cells(part):
                 for cell in cells.values():
-                    for register, value in zip(layout, cell.registers, strict=True):
-                        yield from register_codes(register, value)
+                    map_register_texts(layout, cell.registers, found.append)
+        return found
 
     def _cells(self, part: KeyState) -> Iterator[tuple[Any, Any]]:
         yield from zip(self._program.layouts, part.cells, strict=True)

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heappush
 from itertools import pairwise
+from operator import or_
 from typing import Any
 
 from common.bounds import BEGINNING, END, deadline
@@ -441,7 +443,7 @@ class KeptSets(KeptRows):
             self.keep(key, one)
 
     def waiting(self) -> Iterator[tuple[int, int]]:
-        return ((together(masks), 1) for some in self.kept.values() for _, masks, _ in some)
+        return ((reduce(or_, masks, 0), 1) for some in self.kept.values() for _, masks, _ in some)
 
     def due(self) -> int | None:
         return deadline(self.starts[0], self.window) if self.starts else None
@@ -478,7 +480,7 @@ class KeptSets(KeptRows):
         for some in self.kept.values():
             for event, masks, _ in some:
                 if event[0] >= low:
-                    tally.add(together(masks) & self.rows)
+                    tally.add(reduce(or_, masks, 0) & self.rows)
         over = tally.over()
         self._room = tally.room
         return over
@@ -494,10 +496,3 @@ class KeptSets(KeptRows):
             self.kept[key] = [one for one in cleared if any(one[1])]
             if not self.kept[key]:
                 del self.kept[key]
-
-
-def together(masks: Iterable[int]) -> int:
-    found = 0
-    for mask in masks:
-        found |= mask
-    return found

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,26 +39,20 @@ class PartWriter:
     def __init__(self, texts: Texts, kinds: _KindsOf, streams: Sequence[int]) -> None:
         """`streams` has the input of each variable."""
         self._texts, self._kinds, self._streams = texts, kinds, streams
-        self._numbers: list[int] = []
-        self._events: dict[int, int] = {}
-        self._written: list[list[Any]] = []
-        self._trails: dict[int, int] = {}
-        self._trail_list: list[Trail] = []
-        self._lists: dict[int, int] = {}
-        self._list_list: list[list[TrailEntry]] = []
+        self._events: dict[int, tuple[int, list[Any]]] = {}
+        """By the number of an event, its number in the text, and its times and values."""
+        self._trails: dict[int, tuple[int, Trail]] = {}
+        self._lists: dict[int, tuple[int, list[TrailEntry]]] = {}
         self._rows: set[int] = set()
 
     def event(self, stream: int, event: EventTuple) -> int:
-        found = self._events.get(event[2])
-        if found is None:
-            found = self._events[event[2]] = len(self._written)
+        if event[2] not in self._events:
             values = [
                 self._texts.text(value) if kind == "string" else value
                 for value, kind in zip(event[FIRST_SLOT:], self._kinds.get(stream, ()), strict=True)
             ]
-            self._written.append([event[0], event[1], *values])
-            self._numbers.append(event[2])
-        return found
+            self._events[event[2]] = len(self._events), [event[0], event[1], *values]
+        return self._events[event[2]][0]
 
     def mask(self, rows: int) -> list[int] | None:
         if rows == EVERY:
@@ -67,30 +63,16 @@ class PartWriter:
 
     def trail(self, trail: Trail) -> int:
         """Returns the number of a trail, written once."""
-        found = self._trails.get(id(trail))
-        if found is None:
-            found = self._trails[id(trail)] = len(self._trail_list)
-            self._trail_list.append(trail)
-        return found
+        return self._trails.setdefault(id(trail), (len(self._trails), trail))[0]
 
     def entries(self, entries: list[TrailEntry]) -> int:
         """Returns the number of a list of entries, written once."""
-        found = self._lists.get(id(entries))
-        if found is None:
-            found = self._lists[id(entries)] = len(self._list_list)
-            self._list_list.append(entries)
-        return found
-
-    def registers(self, layout: Sequence[Register], values: Sequence[Any]) -> list[Any]:
-        return [
-            map_register_texts(register, value, self._texts.text)
-            for register, value in zip(layout, values, strict=True)
-        ]
+        return self._lists.setdefault(id(entries), (len(self._lists), entries))[0]
 
     def cells(self, cells: Mapping[Any, Cell], layout: Sequence[Register]) -> list[Any]:
         return [
             [
-                self.registers(layout, cell.registers),
+                map_register_texts(layout, cell.registers, self._texts.text),
                 self.entries(cell.entries),
                 [[t1, t0, self.mask(rows)] for t1, t0, rows in cell.kills],
             ]
@@ -101,20 +83,18 @@ class PartWriter:
         """Returns the part, with `more` fields."""
         trails: list[Any] = []
         lists: list[Any] = []
-        while len(trails) < len(self._trail_list) or len(lists) < len(self._list_list):
-            trails += [self._written_trail(trail) for trail in self._trail_list[len(trails) :]]
-            for entries in self._list_list[len(lists) :]:
-                lists.append(
-                    [
-                        [
-                            *(one.t1, self.trail(one.trail), one.place, self.mask(one.rows)),
-                            *(one.start, one.oldest, one.top, self.mask(one.reach)),
-                        ]
-                        for one in entries
-                    ]
-                )
-        data = json.dumps({"events": self._written, "trails": trails, "lists": lists, **more}, separators=(",", ":"))
-        return SavedPart(data, sorted(self._rows), self._numbers)
+        while len(trails) < len(self._trails) or len(lists) < len(self._lists):
+            trails += [self._written_trail(trail) for _, trail in list(self._trails.values())[len(trails) :]]
+            lists += [
+                [
+                    [t1, self.trail(trail), place, self.mask(rows), start, oldest, top, self.mask(reach)]
+                    for t1, trail, place, rows, start, oldest, top, reach in entries
+                ]
+                for _, entries in list(self._lists.values())[len(lists) :]
+            ]
+        events = [written for _, written in self._events.values()]
+        data = json.dumps({"events": events, "trails": trails, "lists": lists, **more}, separators=(",", ":"))
+        return SavedPart(data, sorted(self._rows), list(self._events))
 
     def _written_trail(self, trail: Trail) -> list[Any]:
         stream = self._streams[trail.component]
@@ -123,7 +103,7 @@ class PartWriter:
             [self.event(stream, event) for event in trail.events],
             self.mask(trail.rows),
             trail.forgotten,
-            [[root.place, root.start, root.bound, self.mask(root.rows)] for root in trail.roots],
+            [[place, start, bound, self.mask(rows)] for place, start, bound, rows in trail.roots],
             [[self.entries(entries), begin, end, self.mask(rows)] for entries, begin, end, rows in trail.segments],
         ]
 
@@ -147,22 +127,22 @@ class PartReader:
         for at, some in enumerate(self.data.get("absent", ())):
             of.update({event: absent_streams[at] for event, _ in some})
         self._stream_of = of
-        self.trails = [self._trail(*one[:5]) for one in self.data["trails"]]
-        self.lists = [[self._entry(*one) for one in entries] for entries in self.data["lists"]]
-        for trail, (*_, segments) in zip(self.trails, self.data["trails"], strict=True):
+        self.trails = [
+            Trail(component, list(map(self.event, events)), self.mask(rows), forgotten)
+            for component, events, rows, forgotten, _, _ in self.data["trails"]
+        ]
+        self.lists = [
+            [
+                TrailEntry(t1, self.trails[trail], place, self.mask(rows), start, oldest, top, self.mask(reach))
+                for t1, trail, place, rows, start, oldest, top, reach in entries
+            ]
+            for entries in self.data["lists"]
+        ]
+        for trail, (*_, roots, segments) in zip(self.trails, self.data["trails"], strict=True):
+            trail.roots = [Root(place, start, bound, self.mask(rows)) for place, start, bound, rows in roots]
             trail.segments = [
                 (self.lists[entries], begin, end, self.mask(rows)) for entries, begin, end, rows in segments
             ]
-
-    def _trail(self, component: int, events: list[int], rows: Any, forgotten: int, roots: list[Any]) -> Trail:
-        trail = Trail(component, [self.event(one) for one in events], self.mask(rows), forgotten)
-        trail.roots = [Root(place, start, bound, self.mask(of)) for place, start, bound, of in roots]
-        return trail
-
-    def _entry(
-        self, t1: int, trail: int, place: int, rows: Any, start: int, oldest: int, top: int, reach: Any
-    ) -> TrailEntry:
-        return TrailEntry(t1, self.trails[trail], place, self.mask(rows), start, oldest, top, self.mask(reach))
 
     def event(self, number: int) -> EventTuple:
         found = self._events.get(number)
@@ -183,26 +163,14 @@ class PartReader:
         """Returns the current set of saved rows."""
         if rows is None:
             return EVERY
-        found = 0
-        for row in rows:
-            if row in self._rows:
-                found |= 1 << self._rows[row]
-        return found
-
-    def registers(self, layout: Sequence[Register], values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(
-            [
-                map_register_texts(register, value, self._texts.code)
-                for register, value in zip(layout, values, strict=True)
-            ]
-        )
+        return reduce(or_, (1 << self._rows[row] for row in rows if row in self._rows), 0)
 
     def cells(
         self, saved: Sequence[Any], layout: Sequence[Register], name: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     ) -> Iterator[Cell]:
         """Yields the cells of a state that have rows left."""
         for values, entries, kills in saved:
-            registers = self.registers(layout, values)
+            registers = tuple(map_register_texts(layout, values, self._texts.code))
             cell = Cell(name(registers), registers)
             cell.entries = self.lists[entries]
             cell.without(0)
@@ -211,29 +179,28 @@ class PartReader:
                 yield cell
 
 
-def map_register_texts(register: Register, value: Any, text: Callable[[Any], Any]) -> Any:
-    """Returns a register's value with its texts mapped; tuples may have become lists."""
-    is_text = [kind == "string" for kind in register.kinds]
-    match register.kind:
-        case "first" | "last" | "min" | "max":
-            return text(value) if is_text[0] else value
-        case "sum":
-            return tuple(value)
-        case "argmax":
-            return value[0], text(value[1]) if is_text[0] else value[1]
-        case "every" | "each":
-            kinds = [part.kind == "string" for part in register.parts]
-            tuples = [
-                tuple(text(one) if is_one else one for one, is_one in zip(some, kinds, strict=True)) for some in value
-            ]
-            return tuples if isinstance(value, frozenset) else frozenset(tuples)
-    return value
+def map_register_texts(layout: Sequence[Register], values: Sequence[Any], text: Callable[[Any], Any]) -> list[Any]:
+    """Returns the values of registers with their texts mapped; tuples may have become lists."""
 
+    def mapped(register: Register, value: Any) -> Any:
+        is_text = register.kinds[:1] == ("string",)
+        match register.kind:
+            case "first" | "last" | "min" | "max":
+                return text(value) if is_text else value
+            case "sum":
+                return tuple(value)
+            case "argmax":
+                return value[0], text(value[1]) if is_text else value[1]
+            case "every" | "each":
+                kinds = [part.kind == "string" for part in register.parts]
+                tuples = [
+                    tuple(text(one) if is_one else one for one, is_one in zip(some, kinds, strict=True))
+                    for some in value
+                ]
+                return tuples if isinstance(value, frozenset) else frozenset(tuples)
+        return value
 
-def register_codes(register: Register, value: Any) -> list[int]:
-    found: list[int] = []
-    map_register_texts(register, value, found.append)
-    return found
+    return [mapped(register, value) for register, value in zip(layout, values, strict=True)]
 
 
 class Loaded(NamedTuple):

@@ -218,7 +218,14 @@ class KeptTrails(KeptRows):
                 self.watch(before, key, trail)
             self.room -= 2 * len(trail.events) + len(trail.segments)
 
-    def adopt_cell(self, key: KeyValues, cell: Cell, place: Any) -> None:
+    def adopt_cell(self, key: KeyValues, cell: Cell, place: int) -> None:
+        """Adopts a saved cell, with runs of rows other than those that the key's cell of its name has."""
+        cells = self.parts[key].tables[place]
+        if (known := cells.get(cell.name)) is None:
+            cells[cell.name] = cell
+        else:
+            known.absorb(cell)
+            cell = known
         self.room -= len(cell.kills)
         for one in cell.entries:
             if one.top >= self.low:

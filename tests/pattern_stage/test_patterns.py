@@ -170,7 +170,7 @@ def test_what_is_remembered_is_bounded() -> None:
         history.learn(time, [(key, Extension((place, turn), time, (), True))])
         history.age(time, key)
         history.tidy(time)
-        living = sum(len(some) for of_key in history.nodes.values() for some in of_key.values())
+        living = sum(map(len, history.nodes.values()))
         assert living == 1 and len(history.told) <= 20 and len(history.vectors) <= MOST_SEEN
     known = history.vectors.known()
     assert len(known) == len(history.vectors)
