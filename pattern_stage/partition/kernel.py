@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -18,19 +19,17 @@ from common.arrays import Ints, distinct
 from common.executors import Shipped, run_tasks, with_shipped
 from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, bare_columns, joined, padded, sorted_flow
-from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms, needs_order
+from pattern_stage.definition import StatementForm, StatementForms, needs_order
 from pattern_stage.kernel import Kernel, Results, prefix_state
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.keys import (
     FIRST,
-    PartitionKey,
     PartitionKeys,
     assign_partitions,
     find_partition_keys,
     new_sets,
     set_numbers,
 )
-from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts, flatten_lists, loaded, loaded_values, saved
 from xscl.algebra.events import Aggregate, Fold, NearPattern, Next, Pattern, Schema
 from xscl.algebra.events import Statement as AnyStatement
@@ -52,12 +51,10 @@ class NumberedStatement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """The statements of all groups, and the kernel's options. Equal versions have equal content."""
+    """The statements of all groups. Equal versions have equal content."""
 
     version: str
     groups: Mapping[str, Sequence[NumberedStatement]]
-    rules: tuple[RuleName, ...] = RULE_NAMES
-    hashed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +106,15 @@ class Worker:
 
     def work(self, told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
         if self._version != told.version:
-            self._version = told.version
-            self._kernels.clear()
+            self._version, self._kernels = told.version, {}
         return [self._group(told, one) for one in works]
 
     def _group(self, told: WorkerPlan, work: GroupWork) -> GroupDone:
         # While it works, a kernel is not kept: an error would leave something in it.
-        kept = self._kernels.pop(work.group) if work.group in self._kernels else _made(told, work.group)
+        kept = self._kernels.pop(work.group, None)
+        if kept is None:
+            texts, lineage = Texts(), Lineage(FIRST)
+            kept = _kernel_of(texts, lineage, told.groups[work.group]), texts, lineage
         kernel, texts, lineage = kept
         kernel.forget()
         lineage.keep([])
@@ -135,12 +134,11 @@ class Worker:
         return GroupDone(work.group, work.part, found, kernel.state(), waiting, kernel.due(), sets)
 
 
-def _made(told: WorkerPlan, group: str) -> tuple[Kernel, Texts, Lineage]:
-    texts, lineage = Texts(), Lineage(FIRST)
-    kernel = Kernel(texts, lineage, rules=told.rules, hashed=told.hashed)
-    for statement in told.groups[group]:
+def _kernel_of(texts: Texts, lineage: Lineage, statements: Iterable[NumberedStatement]) -> Kernel:
+    kernel = Kernel(texts, lineage)
+    for statement in statements:
         kernel.add(*statement)
-    return kernel, texts, lineage
+    return kernel
 
 
 class Runner(Protocol):
@@ -161,48 +159,35 @@ def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[KernelState]:
     """Splits the state by parts. All statements of the kernel must be partitionable in one way."""
     state = kernel.state()
     tables = {name: [table] * parts for name, table in state.items()}
-    for name, operator, key in _keeping(kernel):
-        if name in state:
-            of = assign_partitions(key, *_kept(operator, state[name], texts), texts, parts)
-            tables[name] = [state[name].filter(pa.array(of == part)) for part in range(parts)]
-    return [{name: some[part] for name, some in tables.items() if len(some[part])} for part in range(parts)]
-
-
-def _keeping(kernel: Kernel) -> list[tuple[str, AlgebraOp, PartitionKey]]:
-    found: dict[str, tuple[str, AlgebraOp, PartitionKey]] = {}
     names = kernel.names()
     for bound in kernel.statements.bound_forms():
         keys = find_partition_keys(bound.form)
         assert keys is not None, "only what can be parted is in such a kernel"
         for node, mop in zip(bound.form.nodes, bound.mops, strict=True):
-            if node.definition is not None and isinstance(node.definition.operator, _Keeping):
-                name = names[mop.number]
-                found[name] = name, node.definition.operator, keys.of[node.inputs[0]]
-    return list(found.values())
+            name, operator = names[mop.number], node.definition and node.definition.operator
+            if name in state and isinstance(operator, _Keeping):
+                of = assign_partitions(keys.of[node.inputs[0]], *_kept(operator, state[name], texts), texts, parts)
+                tables[name] = [state[name].filter(pa.array(of == part)) for part in range(parts)]
+    return [{name: some[part] for name, some in tables.items() if len(some[part])} for part in range(parts)]
 
 
-def _kept(operator: AlgebraOp, table: pa.Table, texts: Texts) -> tuple[Columns, Schema]:
-    if isinstance(operator, Pattern | NearPattern):
-        kinds = dict(next(iter(operator.streams.values())))
-        schema = tuple((name, kinds[name]) for name in operator.keys)
-        values = tuple(
-            loaded_values(table, f"key_{at}", kind == "string", texts) for at, (_, kind) in enumerate(schema)
-        )
-        return bare_columns(values, len(table)), schema
-    if isinstance(operator, Next | Fold):
-        schema = operator.left.schema
-        return loaded(table, schema, texts, "0_"), schema
-    assert isinstance(operator, Aggregate)
-    kinds = dict(operator.source.schema)
-    schema = tuple((name, kinds[name]) for name in operator.by)
-    values = tuple(loaded_values(table, str(place), kind == "string", texts) for place, (_, kind) in enumerate(schema))
+def _kept(operator: _Keeping, table: pa.Table, texts: Texts) -> tuple[Columns, Schema]:
+    """Returns the values of a state that its operator's key is computed of, and their schema."""
+    match operator:
+        case Next() | Fold():
+            schema = operator.left.schema
+            return loaded(table, schema, texts, "0_"), schema
+        case Pattern() | NearPattern():
+            of, names, prefix = next(iter(operator.streams.values())), operator.keys, "key_"
+        case Aggregate():
+            of, names, prefix = operator.source.schema, operator.by, ""
+    schema = tuple((name, dict(of)[name]) for name in names)
+    values = [loaded_values(table, f"{prefix}{at}", kind == "string", texts) for at, (_, kind) in enumerate(schema)]
     return bare_columns(values, len(table)), schema
 
 
 MOST_REST = 20
 """Intervals without an event after which a part with state runs to drop what is too old."""
-
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -225,7 +210,8 @@ class _Group:
         found = [
             part
             for part, count in rested.items()
-            if _is_before(self.due[part], until) or (count >= MOST_REST and self.waiting[part][1].any())
+            if ((due := self.due[part]) is not None and due < until)
+            or (count >= MOST_REST and self.waiting[part][1].any())
         ]
         self.rested = {part: count for part, count in rested.items() if part not in found}
         return found
@@ -239,18 +225,9 @@ class PartitionedKernel(Kernel):
     """A kernel with the same results. Between intervals, it holds the state of all parts as process-independent tables.
     What is not partitionable runs here."""
 
-    def __init__(
-        self,
-        texts: Texts,
-        lineage: Lineage,
-        runner: Runner,
-        *,
-        rules: Iterable[RuleName] = RULE_NAMES,
-        hashed: bool = True,
-        limits: Quota = UNLIMITED,
-    ) -> None:
+    def __init__(self, texts: Texts, lineage: Lineage, runner: Runner, limits: Quota = UNLIMITED) -> None:
         """`runner` does the work of parts; `limits` are for statements that are not partitionable."""
-        super().__init__(texts, lineage, rules=rules, hashed=hashed, limits=limits)
+        super().__init__(texts, lineage, limits=limits)
         self._runner = runner
         self._forms = StatementForms()
         self._keys: dict[int, tuple[StatementForm, PartitionKeys | None]] = {}
@@ -320,12 +297,12 @@ class PartitionedKernel(Kernel):
     def _run(self, names: Sequence[str]) -> list[Results]:
         """Runs groups. Without events, a part runs only when due or idle for long."""
         self._open.difference_update(names)
-        work: dict[int, list[GroupWork]] = {}
+        work = defaultdict[int, list[GroupWork]](list)
         for name in names:
             group = self._groups[name]
             parted = self._parted(group)
-            for part, events in (parted | {part: {} for part in group.also(parted, self._until)}).items():
-                work.setdefault(part, []).append(self._group_work(name, part, events))
+            for part in [*parted, *group.also(parted, self._until)]:
+                work[part].append(self._group_work(name, part, parted.get(part, {})))
         if not work:
             return []
         done = self._runner.run(self._tell(), [some for _, some in sorted(work.items())])
@@ -357,7 +334,7 @@ class PartitionedKernel(Kernel):
     def _tell(self) -> WorkerPlan:
         if self._told is None:
             groups = {name: list(group.statements.values()) for name, group in self._groups.items()}
-            self._told = WorkerPlan(uuid.uuid4().hex, groups, tuple(self.plan.rules), self._hashed)
+            self._told = WorkerPlan(uuid.uuid4().hex, groups)
         return self._told
 
     def _taken(self, all_done: Sequence[GroupDone]) -> list[Results]:
@@ -387,9 +364,7 @@ class PartitionedKernel(Kernel):
         if not state:
             return
         for group in self._groups.values():
-            kernel = Kernel(self.texts, self._lineage, rules=self.plan.rules, hashed=self._hashed)
-            for statement in group.statements.values():
-                kernel.add(*statement)
+            kernel = _kernel_of(self.texts, self._lineage, group.statements.values())
             kernel.restore(state)
             group.states = dict(enumerate(split_state(kernel, self.texts, self._runner.parts)))
             for part, its in group.states.items():
@@ -417,10 +392,6 @@ class PartitionedKernel(Kernel):
         return min((time for time in times if time is not None), default=None)
 
 
-def _is_before(time: int | None, until: int) -> bool:
-    return time is not None and time < until
-
-
 def _parts_in(state: KernelState) -> Iterator[Ints]:
     for table in state.values():
         for name in table.column_names:
@@ -429,12 +400,11 @@ def _parts_in(state: KernelState) -> Iterator[Ints]:
 
 
 def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Results:
-    places = max(events.parts.shape[1] for events, _, _ in found)
-    starts = np.cumsum([0, *(len(events) for events, _, _ in found)])
-    events = joined([padded(events, places) for events, _, _ in found])
-    at = np.concatenate([_NONE, *(at + start for (_, at, _), start in zip(found, starts, strict=False))])
-    numbers = np.concatenate([_NONE, *(statements for _, _, statements in found)])
-    return Results(schema, sorted_flow(events, at, numbers))
+    parts, places, numbers = zip(*found, strict=True)
+    width = max(events.parts.shape[1] for events in parts)
+    starts = np.cumsum([0, *map(len, parts[:-1])])
+    events = joined([padded(events, width) for events in parts])
+    return Results(schema, sorted_flow(events, np.concatenate([*map(np.add, places, starts)]), np.concatenate(numbers)))
 
 
 LEAST = 10_000

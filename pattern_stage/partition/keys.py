@@ -75,14 +75,13 @@ class _Search:
         self._tries = 0
 
     def found(self) -> list[PartitionKey] | None:
-        keys: list[PartitionKey] = [None] * len(self._nodes)
-        found = self._from(len(keys) - 1, keys)
+        found = self._from(len(self._nodes) - 1, [None] * len(self._nodes))
         if found is None or all(key is None for key in found):
             return None
-        return [None if key is None else self._typed(key) for key in found]
-
-    def _typed(self, key: Value) -> Value:
-        return key if value_kind(key) == self._kind else Function("number", (key,), "number")
+        return [
+            key if key is None or value_kind(key) == self._kind else Function("number", (key,), "number")
+            for key in found
+        ]
 
     def _from(self, place: int, keys: list[PartitionKey]) -> list[PartitionKey] | None:
         if place < 0:
@@ -94,12 +93,10 @@ class _Search:
         for asked in self._ways(place, keys[place]):
             mine = list(keys)
             for at, key in zip(node.inputs, asked, strict=True):
-                if key is not None and mine[at] is not None and mine[at] != key:
-                    break
-                mine[at] = key if mine[at] is None else mine[at]
-            else:
-                if (found := self._from(place - 1, mine)) is not None:
-                    return found
+                mine[at] = mine[at] or key
+            fits = all(key in (None, mine[at]) for at, key in zip(node.inputs, asked, strict=True))
+            if fits and (found := self._from(place - 1, mine)) is not None:
+                return found
         return None
 
     def _ways(self, place: int, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
@@ -118,25 +115,23 @@ class _Search:
                 if under is None or _is_key(under):
                     yield (under,)
             case Aggregate(by=by, source=source):
-                kinds = dict(source.schema)
-                one_of = [Attribute("left", name, kinds[name]) for name in by] if key is None else [key]
-                for one in one_of:
-                    if self._fits(one) and all(_name(leaf) in by for leaf in leaves(one)):
-                        yield (one,)
+                attributes = self._attributes(by, source.schema)
+                yield from ((one,) for one in attributes if key is None)
+                if key is not None and self._fits(key) and all(_name(leaf) in by for leaf in leaves(key)):
+                    yield (key,)
             case Next(condition=condition, names=names, schema=schema):
                 of = {name: source for source, (name, _) in zip(names, schema, strict=True)}
                 for left, right in self._equalities(condition):
-                    if key is None or _meant(key, of) in (("left", on_left(left)), ("right", on_left(right))):
-                        yield (on_left(left), on_left(right))
+                    one, other = on_left(left), on_left(right)
+                    if key is None or _meant(key, of) in (({"left"}, one), ({"right"}, other)):
+                        yield (one, other)
             case Fold() as fold:
                 yield from self._of_fold(fold, key)
             case Pattern() | NearPattern() as pattern:
                 # What a BUDGET keeps is learnt of all keys.
                 whole = pattern.strategy == "strict" if isinstance(pattern, Pattern) else pattern.budget is not None
-                kinds = dict(next(iter(pattern.streams.values())))
-                for name in () if whole or key is not None else pattern.keys:
-                    one = Attribute("left", name, kinds[name])
-                    if self._fits(one):
+                if not whole and key is None:
+                    for one in self._attributes(pattern.keys, next(iter(pattern.streams.values()))):
                         yield [one] * len(node.inputs)
 
     def _of_fold(self, fold: Fold, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
@@ -144,17 +139,16 @@ class _Search:
         computed = {name for name, _ in fold.sets}
         of = {name: source for source, (name, _) in zip(fold.names, fold.schema, strict=True)}
         for one, right in self._equalities(fold.chooses):
-            parts = {leaf.part for leaf in leaves(one) if isinstance(leaf, Attribute)}
-            names = {leaf.name for leaf in leaves(one) if isinstance(leaf, Attribute)}
+            attributes = [leaf for leaf in leaves(one) if isinstance(leaf, Attribute)]
+            parts, names = {leaf.part for leaf in attributes}, {leaf.name for leaf in attributes}
             left, other = on_left(one), on_left(right)
-            changes = "latest" in parts and not names.isdisjoint(changing | computed)
+            stays = names.isdisjoint(changing | computed)
+            changes = "latest" in parts and not stays
             if changes and not (parts == {"latest"} and names <= changing - computed and left == other):
                 continue  # its next value may be another
             if key is not None:
-                sides = {of[_name(leaf)][0] for leaf in leaves(key)}
-                meant = on_left(map_leaves(key, lambda leaf: _renamed(leaf, of)))
-                stays = changes or names.isdisjoint(changing | computed)
-                if meant != left or not (sides == {"left"} or stays):
+                sides, meant = _meant(key, of)
+                if meant != left or not (sides == {"left"} or changes or stays):
                     continue
             yield (left, other)
 
@@ -165,6 +159,9 @@ class _Search:
         except TooManyClauses:
             return []
         return [pair for pair in found if all(_is_key(one) and self._fits(one) for one in pair)]
+
+    def _attributes(self, names: Sequence[str], schema: Schema) -> Iterator[Value]:
+        return filter(self._fits, (Attribute("left", name, dict(schema)[name]) for name in names))
 
     def _fits(self, value: Value) -> bool:
         return self._kind == "number" or value_kind(value) == "string"
@@ -179,14 +176,13 @@ def _name(leaf: Value) -> str:
     return leaf.name if isinstance(leaf, Attribute) else ""
 
 
-def _renamed(leaf: Value, of: Mapping[str, tuple[Part, str]]) -> Value:
-    return Attribute("left", of[leaf.name][1], leaf.kind) if isinstance(leaf, Attribute) else leaf
+def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[set[Part], Value]:
+    """Returns the inputs of a key of results, and the key there."""
 
+    def renamed(leaf: Value) -> Value:
+        return Attribute("left", of[leaf.name][1], leaf.kind) if isinstance(leaf, Attribute) else leaf
 
-def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[Part | None, Value]:
-    """Returns the input of a key of results, None for both, and the key there."""
-    sides = {of[_name(leaf)][0] for leaf in leaves(key)}
-    return sides.pop() if len(sides) == 1 else None, map_leaves(key, lambda leaf: _renamed(leaf, of))
+    return {of[_name(leaf)][0] for leaf in leaves(key)}, map_leaves(key, renamed)
 
 
 # ---------------------------------------------------------------- parts

@@ -22,6 +22,7 @@ from pattern_stage.measures import aggregate_ranges
 from pattern_stage.pattern.cells import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
 from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns, Tally
 from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated
+from pattern_stage.pattern.rows import columns_at
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, json_arrays, plain_values
 from xscl.algebra.events import (
@@ -322,7 +323,7 @@ def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatche
     places: list[int] = []
     starts: list[int] = []
     masks: list[int] = []
-    many: list[tuple[int, _Picked]] = []
+    many: list[tuple[int, Ints, Ints, Ints, Ints]] = []
     columns: dict[int, RootColumns] = {}
     for number, bundle in enumerate(bundles):
         if bundle.stop - bundle.first <= _FEW:
@@ -334,31 +335,21 @@ def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatche
             continue
         roots = columns.setdefault(id(bundle.trail), RootColumns())
         roots.follow(bundle.trail.roots)
-        many.append((number, _picked(bundle, roots)))
+        many.append((number, *_picked(bundle, roots)))
     at, rows = expanded(masks)
     found: list[Ints] = [np.array(column, np.int64) for column in (of, places, starts)]
     if many:
-        sizes = np.array([len(one.places) for _, one in many], np.int64)
-        firsts = len(of) + np.cumsum(sizes) - sizes
-        more = [
-            np.repeat([number for number, _ in many], sizes),
-            np.concatenate([one.places for _, one in many]),
-            np.concatenate([one.starts for _, one in many]),
-        ]
+        numbers, more_places, more_starts, more_at, more_rows = zip(*many, strict=True)
+        sizes = np.array(list(map(len, more_places)), np.int64)
+        more = np.repeat(numbers, sizes), np.concatenate(more_places), np.concatenate(more_starts)
+        at = np.concatenate([at, *map(np.add, more_at, len(of) + np.cumsum(sizes) - sizes)])
+        rows = np.concatenate([rows, *more_rows])
         found = [np.append(one, other) for one, other in zip(found, more, strict=True)]
-        at = np.concatenate([at, *(one.at + first for (_, one), first in zip(many, firsts.tolist(), strict=True))])
-        rows = np.concatenate([rows, *(one.rows for _, one in many)])
     return BundleMatches(BundleTable(bundles, *found, distinct=distinct), at, rows)
 
 
-class _Picked(NamedTuple):
-    places: Ints
-    starts: Ints
-    at: Ints
-    rows: Ints
-
-
-def _picked(bundle: Bundle, roots: RootColumns) -> _Picked:
+def _picked(bundle: Bundle, roots: RootColumns) -> tuple[Ints, Ints, Ints, Ints]:
+    """Returns places and starts of the matches of a bundle, and pairs of match and row."""
     ending, first, stop = bundle.ending, bundle.first, bundle.stop
     starts = roots.starts[first:stop]
     held = (starts >= ending.low) & (starts <= ending.high) & (roots.bounds[first:stop] < ending.t1)
@@ -371,11 +362,14 @@ def _picked(bundle: Bundle, roots: RootColumns) -> _Picked:
     numbers[of] = 1
     chosen = np.flatnonzero(numbers)
     numbers[chosen] = np.arange(len(chosen))
-    return _Picked(roots.places[first:stop][chosen], starts[chosen], numbers[of], rows)
+    return roots.places[first:stop][chosen], starts[chosen], numbers[of], rows
 
 
 _Rows = tuple[Ints, tuple[Column, ...]]
 """By pair its row, and the parameter columns."""
+
+MatchTest = Callable[[MatchList, Ints, _Rows, Sequence[EventTuple], Ints | None], Mask]
+"""Whether a condition holds for pairs of match and row, perhaps each with the place of a negated event."""
 
 _Computed = Callable[[MatchList, Ints, Mapping[int, Ints]], Column]
 """A column for places of matches. A name for each event of a variable is resolved by the given event numbers."""
@@ -388,12 +382,10 @@ class Conditions:
         self._pattern, self._texts, self._slots = pattern, texts, slots
         self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
 
-    def condition(
-        self, condition: EventCondition, names: Names, negated: int | None = None
-    ) -> Callable[[MatchList, Ints, _Rows, Sequence[tuple[Any, ...]], Ints | None], Mask]:
+    def condition(self, condition: EventCondition, names: Names, negated: int | None = None) -> MatchTest:
         """Compiles a condition on pairs of match and row; with `negated`, of match and an event of that variable."""
         positive: Names = tuple((name, of) for name, of in names if of.variable != negated)
-        columns = self._columns(positive)
+        columns = [self._referent(of) for _, of in positive]
         right: Schema = ()
         slots: list[int] = []
         if negated is not None:
@@ -401,14 +393,18 @@ class Conditions:
             own = {name: of for name, of in names if of.variable == negated}
             used = {of.name for of in own.values() if isinstance(of, OfItem)}
             right = tuple((name, kind) for name, kind in source.schema if name in used)
-            slots = [self._slots.slot(int(source.stream), Attribute("left", name, kind)) for name, kind in right]
+            slots = self._slots.of_schema(int(source.stream), right)
             condition = of_items(condition, own, "right")
         holds = compile_condition(condition, self._schema(positive), right or None, self._texts)
-        ranges = _ranges(positive)
+        ranges: dict[int, int] = {}
+        """The variables over all of whose events it quantifies, each with the first of them."""
+        for _, of in positive:
+            if isinstance(of, OfItem) and of.place == "every":
+                ranges[of.variable] = 0
+            elif of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in ("each", "previous"):
+                ranges[of.variable] = 1
 
-        def held(
-            table: MatchList, at: Ints, rows: _Rows, others: Sequence[tuple[Any, ...]], other_at: Ints | None
-        ) -> Mask:
+        def held(table: MatchList, at: Ints, rows: _Rows, others: Sequence[EventTuple], other_at: Ints | None) -> Mask:
             pair, items = np.arange(len(at)), dict[int, Ints]()
             for variable, first in ranges.items():
                 place = self._positive.index(variable)
@@ -419,7 +415,7 @@ class Conditions:
             values = [compute(table, at[pair], items) for compute in columns]
             left, every = bare_columns(values, len(pair)), np.arange(len(pair))
             there = None if other_at is None else other_at[pair]
-            events = _as_columns(others, slots, right)
+            events = columns_at(others, slots, right)
             outcome = holds(Pairs(left, every, events, there, None, rows[0][pair], rows[1]))
             if not ranges:
                 return outcome
@@ -431,7 +427,7 @@ class Conditions:
 
     def item(self, item: Returned) -> Callable[[MatchList], Column]:
         """Compiles a value of matches, or a JSON array of its values for each event of a variable."""
-        columns = self._columns(item.names)
+        columns = [self._referent(of) for _, of in item.names]
         variable = None if item.each is None else self._positive.index(item.each)
         computed = compile_value(item.value, self._schema(item.names), None, self._texts)
 
@@ -452,20 +448,20 @@ class Conditions:
         slots = [self._slots.of_schema(int(one.stream), one.schema) for one in variables]
 
         def found(table: MatchList) -> Column:
-            sizes = [table.sizes(variable) for variable in range(len(variables))]
-            starts, ends = _in_turn(sizes)
-            rows: list[tuple[Any, ...]] = [()] * int(ends[-1]) if table.count else []
+            sizes = np.stack([table.sizes(variable) for variable in range(len(variables))], axis=1)
+            ends = np.cumsum(sizes).reshape(sizes.shape)
+            rows: list[tuple[Any, ...]] = [()] * int(sizes.sum())
             for variable, (one, places) in enumerate(zip(variables, slots, strict=True)):
                 items = table.events(variable)
-                at, _ = spread(items.starts, sizes[variable])
+                at, _ = spread(items.starts, sizes[:, variable])
                 columns = [
                     plain_values(items.column(slot, at, kind), self._texts)
                     for slot, (_, kind) in zip(places, one.schema, strict=True)
                 ]
-                to, _ = spread(starts[variable], sizes[variable])
+                to, _ = spread((ends - sizes)[:, variable], sizes[:, variable])
                 for place, values in zip(to.tolist(), zip(*columns, strict=True), strict=False):  # none has no values
                     rows[place] = values
-            return self._texts.codes(json_arrays(rows, ends.tolist()))
+            return self._texts.codes(json_arrays(rows, ends[:, -1].tolist()))
 
         return found
 
@@ -478,9 +474,6 @@ class Conditions:
         if isinstance(of, OfItems) and of.aggregated.name == "argmax":
             return value_kind(of.aggregated.args[0])
         return "number"
-
-    def _columns(self, names: Names) -> list[_Computed]:
-        return [self._referent(of) for _, of in names]
 
     def _referent(self, of: Referent) -> _Computed:
         variable = self._positive.index(of.variable)
@@ -524,59 +517,21 @@ class ResultBuilder:
 
     def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots, lineage: Lineage) -> None:
         self._lineage = lineage
-        self._kleene = [one.kleene for one in pattern.variables if not one.negated]
+        self._variables = sum(not one.negated for one in pattern.variables)
         conditions = Conditions(pattern, texts, slots)
-        self._having = None
+        self.having: MatchTest | None = None
+        """The condition of HAVING."""
         if pattern.having != AllOf():
-            self._having = conditions.condition(pattern.having, pattern.having_names)
+            self.having = conditions.condition(pattern.having, pattern.having_names)
         returned = {item.name: item for item in pattern.returned or ()}
         self._items = [
             conditions.events() if name == EVENTS else conditions.item(returned[name]) for name, _ in pattern.schema
         ]
 
-    @property
-    def has_having(self) -> bool:
-        return self._having is not None
-
-    def having(self, table: MatchList, at: Ints, rows: Ints, parameters: tuple[Column, ...]) -> Mask:
-        """Returns the mask of pairs of match and row that satisfy HAVING."""
-        if self._having is None:
-            return np.ones(len(at), np.bool_)
-        return self._having(table, at, (rows, parameters), (), None)
-
     def events(self, table: MatchList, t0: Ints, t1: Ints) -> Columns:
         """Returns matches as events with this t0 and t1."""
-        return Columns(t0, t1, tuple([item(table) for item in self._items]), self._parts(table))
-
-    def _parts(self, table: MatchList) -> Ints:
-        parts = [table.parts(variable, self._lineage) for variable in range(len(self._kleene))]
-        return np.stack(parts, axis=1)
-
-
-def _in_turn(sizes: Sequence[Ints]) -> tuple[list[Ints], Ints]:
-    """Returns by variable the offset of each match's events, match by match, and the ends of matches."""
-    table = np.stack(sizes, axis=1)
-    ends = np.cumsum(table.ravel()).reshape(table.shape)
-    return list((ends - table).T), ends[:, -1]
-
-
-def _ranges(names: Names) -> dict[int, int]:
-    """Returns the variables over all of whose events a condition quantifies, each with the first of them."""
-    found: dict[int, int] = {}
-    for _, of in names:
-        if (isinstance(of, OfItem) and of.place in ("each", "previous")) or (isinstance(of, OfItems) and of.earlier):
-            found[of.variable] = 1
-        elif isinstance(of, OfItem) and of.place == "every":
-            found[of.variable] = 0
-    return found
-
-
-def _as_columns(events: Sequence[tuple[Any, ...]], slots: Sequence[int], schema: Schema) -> Columns:
-    columns = [
-        column_of([event[slot] for event in events], are_texts=kind == "string")
-        for slot, (_, kind) in zip(slots, schema, strict=True)
-    ]
-    return bare_columns(columns, len(events))
+        parts = [table.parts(variable, self._lineage) for variable in range(self._variables)]
+        return Columns(t0, t1, tuple([item(table) for item in self._items]), np.stack(parts, axis=1))
 
 
 class RowWindows:

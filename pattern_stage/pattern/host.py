@@ -55,7 +55,7 @@ class PatternHost(PatternOp, Generic[S, F]):
 
     def _take_roles(self, roles: Sequence[EventRole], slots: EventSlots, *, all_events: bool = False) -> None:
         """Takes the roles of events, and the values of events that are needed."""
-        self._roles = roles
+        self._static_tests = [test for role in roles for test in role.tests]
         self._arrivals = RoleEvents(self._schemas, self._keys, roles, self._texts, all_events=all_events)
         self._arrivals.compute(slots.values)
         self._kinds: dict[int, list[Kind]] = {
@@ -74,8 +74,8 @@ class PatternHost(PatternOp, Generic[S, F]):
 
     def add_rows(self, new: Ints) -> None:
         self._numbers.update(new.tolist())
-        for role in self._roles:
-            role.add_rows(new, self._rows)
+        for test in self._static_tests:
+            test.add_rows(new, self._rows)
         grouped: dict[Any, list[int]] = {}
         for row, group in zip(new.tolist(), self._groups(new), strict=True):
             grouped.setdefault(group, []).append(row)
@@ -93,8 +93,8 @@ class PatternHost(PatternOp, Generic[S, F]):
     def remove_rows(self, gone: Ints) -> None:
         self._numbers.difference_update(gone.tolist())
         mask = rows_to_mask(gone)
-        for role in self._roles:
-            role.remove_rows(gone)
+        for test in self._static_tests:
+            test.remove_rows(gone)
         for group, store in list(self._stores.items()):
             store.leave(mask)
             if not store.rows:
@@ -147,21 +147,19 @@ class PatternHost(PatternOp, Generic[S, F]):
         """Returns the key values of a store, and the codes that it keeps beside events."""
 
     def codes(self) -> Iterable[Ints]:
-        for role in self._roles:
-            yield from role.codes()
+        for test in self._static_tests:
+            yield from test.codes()
         texts = {
             stream: [FIRST_SLOT + place for place, kind in enumerate(kinds) if kind == "string"]
             for stream, kinds in self._kinds.items()
         }
         known = [value for apart in self._apart.values() for key in apart.ends for value in key]
-        found: set[int] = set()
         for store in self._stores.values():
             known += self._codes(store)
             for stream, event in self._events(store):
-                found.update(event[slot] for slot in texts.get(stream, ()))
-        found.update(code for code in known if isinstance(code, int))  # numbers are floats
-        found.discard(NULL_TEXT)
-        yield np.array(sorted(found), np.int64)
+                known += [event[slot] for slot in texts.get(stream, ())]
+        found = {code for code in known if isinstance(code, int)}  # numbers are floats
+        yield np.array(sorted(found - {NULL_TEXT}), np.int64)
 
     def parts(self) -> Iterable[Ints]:
         yield np.array([event[2] for store in self._stores.values() for _, event in self._events(store)], np.int64)

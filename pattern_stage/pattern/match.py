@@ -21,7 +21,7 @@ from pattern_stage.columns import Column, column_of, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import EVERY, CellTable, EventTuple, Root, expanded, mask_to_rows, rows_to_mask
+from pattern_stage.pattern.cells import CellTable, EventTuple, Root, expanded, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.rows import KeyValues
 from templates.witness import plain_node
 from xscl.algebra.events import Kind
@@ -61,28 +61,23 @@ class Apart:
 
         for _, equal in groupby(sorted(range(len(matches)), key=rank), key=rank):
             left = [place for place in equal if self._left(matches[place])]
-            by_ids = self._by_ids(matches, left) if len(left) > 1 else None
-            while left:
-                first = min(left, key=by_ids)
-                found[first] = self._told(matches[first])
-                left = [place for place in left if place != first and self._left(matches[place])]
+            if len(left) > 1:
+                order = self._order({number for place in left for number in matches[place].ids()})
+                left.sort(key=lambda place: [order[number] for number in matches[place].ids()])
+            for place in left:
+                one = matches[place]
+                found[place] = rows = self._left(one)
+                if rows:
+                    key = () if self._whole else one.key
+                    others = [(end, of & ~rows) for end, of in self.ends.get(key, ()) if of & ~rows]
+                    self.ends[key] = [*others, (one.t1, rows)]
         return found
-
-    def _by_ids(self, matches: Sequence[MatchCandidate], places: Sequence[int]) -> Callable[[int], list[Any]]:
-        order = self._order({number for place in places for number in matches[place].ids()})
-        return lambda place: [order[number] for number in matches[place].ids()]
 
     def _left(self, one: MatchCandidate) -> int:
         rows = one.rows
         for end, of in self.ends.get(() if self._whole else one.key, ()):
             if one.t0 <= end:
                 rows &= ~of
-        return rows
-
-    def _told(self, one: MatchCandidate) -> int:
-        key, rows = () if self._whole else one.key, self._left(one)
-        others = [(end, of & ~rows) for end, of in self.ends.get(key, ()) if of & ~rows]
-        self.ends[key] = [*others, (one.t1, rows)]
         return rows
 
     def adopt(self, key: Any, ends: Iterable[tuple[int, int]]) -> None:
@@ -99,9 +94,8 @@ class Apart:
             self._swept = len(self.ends)
 
     def without(self, rows: int) -> None:
-        if rows != EVERY:
-            kept = {key: [(end, of & ~rows) for end, of in some if of & ~rows] for key, some in self.ends.items()}
-            self.ends = {key: some for key, some in kept.items() if some}
+        kept = {key: [(end, of & ~rows) for end, of in some if of & ~rows] for key, some in self.ends.items()}
+        self.ends = {key: some for key, some in kept.items() if some}
 
 
 class Tally:
@@ -110,35 +104,30 @@ class Tally:
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts: dict[int, int] = {}
-        self._room = most
+        self.room = most
+        """Lower bound of what may be counted before a row has too much; may be negative."""
 
     def add(self, rows: int, amount: int = 1) -> None:
         """Counts `amount` for each of these rows."""
         self._counts[rows] = self._counts.get(rows, 0) + amount
-        self._room -= amount
+        self.room -= amount
 
     def clear(self) -> None:
-        if self._counts:
-            self._counts, self._room = {}, self._most
+        self._counts, self.room = {}, self._most
 
     def over(self) -> int:
         """Returns, and forgets, the rows with more than `most`."""
-        if self._room >= 0:
+        if self.room >= 0:
             return 0
         counts = self.by_row()
         found = rows_to_mask(np.flatnonzero(counts > self._most))
         if found:
             before, self._counts = self._counts, {}
             for mask, amount in before.items():
-                if left := mask & ~found:
-                    self._counts[left] = self._counts.get(left, 0) + amount
-        self._room = self._most - int(counts[counts <= self._most].max(initial=0))
+                self.add(mask & ~found, amount)
+            self._counts.pop(0, None)
+        self.room = self._most - int(counts[counts <= self._most].max(initial=0))
         return found
-
-    @property
-    def room(self) -> int:
-        """Lower bound of what may be counted before a row has too much; may be negative."""
-        return self._room
 
     def by_row(self) -> Ints:
         size = max((mask.bit_length() for mask in self._counts), default=0)
@@ -159,14 +148,16 @@ class BlockSteps:
         """Counts the steps of one time by row, and returns the rows that have taken too many."""
         rows = np.flatnonzero(counts)
         self._grow(len(counts))
-        self._clear(rows[self._times[rows] == limits.BLOCK])
+        ended = rows[self._times[rows] == limits.BLOCK]
+        self._times[ended] = self._steps[ended] = 0
         self._times[rows] += 1
         self._steps[rows] += counts[rows]
         return rows_to_mask(rows[self._steps[rows] > self._most])
 
     def remove_rows(self, gone: int) -> None:
         rows = mask_to_rows(gone)
-        self._clear(rows[rows < len(self._times)])
+        rows = rows[rows < len(self._times)]
+        self._times[rows] = self._steps[rows] = 0
 
     def saved(self) -> Iterator[tuple[int, int, int]]:
         """Yields times, steps, and the rows that have taken these."""
@@ -181,9 +172,6 @@ class BlockSteps:
 
     def _grow(self, size: int) -> None:
         self._times, self._steps = grow_array(self._times, size), grow_array(self._steps, size)
-
-    def _clear(self, rows: Ints) -> None:
-        self._times[rows] = self._steps[rows] = 0
 
 
 class KeptRows(ABC):
@@ -254,10 +242,10 @@ class SetMatch(NamedTuple):
     key: KeyValues
 
     def candidate(self) -> MatchCandidate:
-        return MatchCandidate(self.known, self.t0, self.t1, self.rows, 0, len(self.events), self.key, self._ids)
+        def ids() -> list[int]:
+            return [event[2] for event in self.events]
 
-    def _ids(self) -> list[int]:
-        return [event[2] for event in self.events]
+        return MatchCandidate(self.known, self.t0, self.t1, self.rows, 0, len(self.events), self.key, ids)
 
 
 class KeyState:

@@ -10,19 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple, cast
+from functools import reduce
+from itertools import groupby, pairwise
+from operator import or_
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from common.arrays import Ints
 from pattern_stage.clauses import Clauses, TooManyClauses, dnf_clauses, has_parameters
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, bare_columns, column_of, number_distinct, same
+from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, bare_columns, column_of, number_distinct, same
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.index import StaticIndex, each_shape
 from pattern_stage.pattern.cells import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, finite_or_nan
+from pattern_stage.values import (
+    Pairs,
+    Texts,
+    compile_condition,
+    compile_value,
+    every_event,
+    finite_or_nan,
+    single_events,
+)
 from xscl.algebra.events import AllOf, EventCondition, Kind, Parameter, Schema, Value, leaves
 from xscl.algebra.values import number_text
 
@@ -63,8 +73,8 @@ class StaticTest:
         self._classes.free(emptied)
         self._index.remove(emptied)
 
-    def codes(self) -> Iterator[Ints]:
-        yield from self._index.used()
+    def codes(self) -> Iterable[Ints]:
+        return self._index.used()
 
     def masks(self, events: Columns) -> list[int]:
         """Returns for each event the rows that it satisfies."""
@@ -74,10 +84,7 @@ class StaticTest:
 
     def _united(self, classes: Ints) -> int:
         if len(classes) <= _SCALAR_CLASSES:
-            found = 0
-            for number in classes.tolist():
-                found |= self._members[number]
-            return found
+            return reduce(or_, map(self._members.__getitem__, classes.tolist()), 0)
         flags = np.zeros(len(self._members) + 1, np.bool_)
         flags[classes] = True
         return mask_of_flags(flags[self._class_of])  # the last flag is that of rows without a class
@@ -118,31 +125,17 @@ class EventRole:
         self.stream = stream
         plain = [one for one in conditions if not has_parameters(one)]
         self._plain = compile_condition(AllOf(tuple(plain)), schema, None, texts) if plain else None
-        self._tests = [
+        self.tests = [
             StaticTest(some, clauses, index(schema, texts))
             for some, clauses in _clauses([one for one in conditions if has_parameters(one)])
         ]
 
-    def add_rows(self, new: Ints, rows: Rows) -> None:
-        for test in self._tests:
-            test.add_rows(new, rows)
-
-    def remove_rows(self, gone: Ints) -> None:
-        for test in self._tests:
-            test.remove_rows(gone)
-
-    def codes(self) -> Iterator[Ints]:
-        for test in self._tests:
-            yield from test.codes()
-
     def masks(self, events: Columns, every: int) -> list[int]:
         """Returns for each event the rows of `every` that accept it."""
-        count = len(events)
-        found = [every] * count
+        found = [every] * len(events)
         if self._plain is not None:
-            held = self._plain(every_event(events))
-            found = [every if one else 0 for one in held.tolist()]
-        for test in self._tests:
+            found = [every if held else 0 for held in self._plain(every_event(events)).tolist()]
+        for test in self.tests:
             found = [one & other for one, other in zip(found, test.masks(events), strict=True)]
         return found
 
@@ -179,33 +172,18 @@ class RoleEvents:
             if len(flow.events):
                 arrivals += self._arrivals(stream, flow.events, every, since)
         if len([flow for flow in inputs if len(flow.events)]) > 1:
-            arrivals.sort(key=lambda one: cast(int, one.event[1]))
-        epoch: list[Arrival] = []
-        time = None
-        for one in arrivals:
-            if one.event[1] != time:
-                if epoch:
-                    yield cast(int, time), epoch
-                time, epoch = one.event[1], []
-            epoch.append(one)
-        if epoch:
-            yield cast(int, time), epoch
+            arrivals.sort(key=_t1)
+        for time, epoch in groupby(arrivals, key=_t1):
+            yield time, list(epoch)
 
     def _arrivals(self, stream: int, events: Columns, every: int, since: Sequence[tuple[int, int]]) -> list[Arrival]:
-        count = len(events)
-        nothing = [0] * count
+        nothing = [0] * len(events)
         masks = [role.masks(events, every) if role.stream == stream else nothing for role in self._roles]
-        chosen: Ints | None = None
         if not self._all:
-            some: Mask = np.zeros(count, np.bool_)
-            for column in masks:
-                if column is not nothing:
-                    some |= np.fromiter(map(bool, column), np.bool_, count)
-            if not some.all():
-                chosen = np.flatnonzero(some)
-                events = events.take(chosen)
-                masks = [[column[at] for at in chosen.tolist()] for column in masks]
-                count = len(events)
+            chosen = [at for at, held in enumerate(map(any, zip(*masks, strict=True))) if held]
+            if len(chosen) < len(events):
+                events = events.take(np.array(chosen, np.int64))
+                masks = [[column[at] for at in chosen] for column in masks]
         pairs = every_event(events)
         columns = [value(pairs).tolist() for value in self._values[stream]]
         tuples = zip(events.t0.tolist(), events.t1.tolist(), events.parts[:, 0].tolist(), *columns, strict=True)
@@ -218,26 +196,24 @@ class RoleEvents:
         return found
 
     def _key_of(self, stream: int, events: Columns) -> list[KeyValues]:
-        places = self._keys[stream]
-        if not places:
-            return [()] * len(events)
         columns = []
-        for place in places:
+        for place in self._keys[stream]:
             column = events.values[place]
             if column.dtype == np.int64:
                 columns.append([code if code >= 0 else None for code in column.tolist()])
             else:
                 columns.append([number + 0.0 if number == number else None for number in column.tolist()])
-        if len(columns) == 1:
-            return [None if value is None else (value,) for value in columns[0]]
+        if not columns:
+            return [()] * len(events)
         return [None if None in values else values for values in zip(*columns, strict=True)]
 
 
+def _t1(one: Arrival) -> int:
+    return one.event[1]  # type: ignore[no-any-return]  # an int
+
+
 def _seen(one: Arrival, since: Sequence[tuple[int, int]]) -> Arrival:
-    hidden = 0
-    for time, rows in since:
-        if one.event[1] <= time:
-            hidden |= rows
+    hidden = reduce(or_, (rows for time, rows in since if one.event[1] <= time), 0)
     return one._replace(masks=tuple([mask & ~hidden for mask in one.masks]))
 
 
@@ -265,7 +241,7 @@ def scalar_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
         "null_number": lambda number: number != number,
         "finite": finite_or_nan,
         "divided": lambda left, right: finite_or_nan(left / right) if right else math.nan,
-        "rest": _rest,
+        "rest": lambda left, right: math.fmod(left, right) if right and left == left else math.nan,
         "first_text": lambda *codes: next((code for code in codes if code != NULL_TEXT), NULL_TEXT),
         "first_number": lambda *numbers: next((number for number in numbers if number == number), math.nan),
         "code": texts.code,
@@ -275,13 +251,6 @@ def scalar_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
         "concatenated": lambda *codes: int(texts.concatenated(list(map(one, codes)))[0]),
         "tested": lambda name, wanted, *codes: texts.outcome(name, codes) == wanted,
     }
-
-
-def _rest(left: float, right: float) -> float:
-    """XPath's mod, with the sign of the left number."""
-    if not right or left != left or right != right:
-        return math.nan
-    return math.fmod(left, right)
 
 
 RegisterKind = Literal["first", "last", "count", "known", "sum", "min", "max", "argmax", "every", "each"]
@@ -480,11 +449,16 @@ class RowTest:
         return held
 
     def _many(self, vector: tuple[Any, ...]) -> int:
-        columns = [
-            column_of([value], are_texts=kind == "string")
-            for value, (_, kind) in zip(vector, self._values, strict=True)
-        ]
-        one = bare_columns(columns, 1)
+        one = columns_at([vector], range(len(vector)), self._values)
         at = np.zeros(len(self._heads), np.int64)
-        held = self._holds(Pairs(one, at, None, None, None, self._heads, self._parameters))
+        held = self._holds(single_events(one, at, self._heads, self._parameters))
         return mask_of_flags(np.append(held, False)[self._class_of])
+
+
+def columns_at(events: Sequence[tuple[Any, ...]], slots: Sequence[int], schema: Schema) -> Columns:
+    """Returns the values at some places of tuples as columns."""
+    columns = [
+        column_of([event[slot] for event in events], are_texts=kind == "string")
+        for slot, (_, kind) in zip(slots, schema, strict=True)
+    ]
+    return bare_columns(columns, len(events))

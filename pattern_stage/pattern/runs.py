@@ -414,9 +414,10 @@ class RunMatching(BundleHost[RunStore]):
         return self._with_having(found) if self._is_apart else found
 
     def _with_having(self, found: BundleMatches) -> BundleMatches:
-        if not self._found.has_having or not len(found.at):
+        if self._found.having is None or not len(found.at):
             return found
-        return found.only(self._found.having(found.table, found.at, found.rows, self._rows.parameters))
+        rows = found.rows, self._rows.parameters
+        return found.only(self._found.having(found.table, found.at, rows, (), None))
 
     def _tell(self, store: RunStore, matches: Sequence[MatchCandidate], chosen: Sequence[int]) -> None:
         for one, rows in zip(matches, chosen, strict=True):

@@ -50,17 +50,13 @@ class SetForm:
             for place, at in enumerate(order, 1)
         ]
 
-    def may_match(self, candidates: CandidateEvents, low: int, high: int) -> bool:
-        """A cheap necessary condition for a match between two times: each variable has a candidate, and the first one
-        of each is before the last one of each variable of the next group."""
-        first: list[int] = []
-        last: list[int] = []
-        for some in candidates:
-            ends = [event[1] for event, _ in some if event[0] >= low and event[1] <= high]
-            if not ends:
-                return False
-            first.append(min(ends))
-            last.append(max(event[0] for event, _ in some if event[0] >= low and event[1] <= high))
+    def may_match(self, candidates: CandidateEvents) -> bool:
+        """A cheap necessary condition for a match: each variable has a candidate, and the first one of each is before
+        the last one of each variable of the next group."""
+        if not all(candidates):
+            return False
+        first = [min(event[1] for event, _ in some) for some in candidates]
+        last = [max(event[0] for event, _ in some) for some in candidates]
         return all(
             first[one] < last[other]
             for one, group in enumerate(self.groups)
@@ -69,26 +65,15 @@ class SetForm:
         )
 
 
-@dataclass(slots=True)
-class _Group:
-    after: int
-    """Bound on begins of the group's events, if groups are tried from the first."""
-    until: int
-    """Bound on their ends, if groups are tried from the last."""
+_Found = tuple[list[list[EventTuple]], int]
+"""Bindings of all variables, and the rows that may have them."""
 
 
 class _Search(ABC):
     """A search for matches whose last event ends at `end`, or, with `start`, whose first begins then."""
 
     def __init__(
-        self,
-        form: SetForm,
-        candidates: CandidateEvents,
-        window: int,
-        spend: Spend,
-        *,
-        end: int | None = None,
-        start: int | None = None,
+        self, form: SetForm, candidates: CandidateEvents, window: int, spend: Spend, end: int | None, start: int | None
     ) -> None:
         self._form, self._candidates, self._window, self._spend = form, candidates, window, spend
         self._end, self._start = end, start
@@ -101,8 +86,7 @@ class _Search(ABC):
         """Called once all that was given is known."""
 
     @abstractmethod
-    def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
-        """Yields bindings of all variables, and the rows that may have them."""
+    def matches(self, rows: int) -> Iterator[_Found]: ...
 
     def leave(self, rows: int) -> None:
         self._left |= rows
@@ -134,85 +118,65 @@ class SetSearch(_Search):
         elif not form.kleene[at]:
             self._deciding = [one for one in candidates[at] if one[0][1] == self._end]
 
-    def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
-        yield from self._from(0, rows, END, BEGINNING, _Group(BEGINNING, END))
+    def matches(self, rows: int) -> Iterator[_Found]:
+        return self._from(0, rows, END, BEGINNING, BEGINNING, END)
 
-    def _from(
-        self, depth: int, rows: int, first: int, last: int, group: _Group
-    ) -> Iterator[tuple[list[list[EventTuple]], int]]:
-        """Binds the next variable. `first` is the least t0 so far, `last` the greatest t1."""
+    def _from(self, depth: int, rows: int, first: int, last: int, after: int, until: int) -> Iterator[_Found]:
+        """Binds the next variable. `first` is the least t0 so far, `last` the greatest t1. The group's events begin
+        behind `after`, if groups are tried from the first, or end before `until`."""
         order, groups = self._order, self._form.groups
         rows &= ~self._left
         if not rows:
             return
+        has_bound = first == self._start if self._end is None else last == self._end
         if depth and (depth == len(order) or groups[order[depth]] != groups[order[depth - 1]]):
             # A group is complete: what is to be at the end is known.
-            bounds = self._next_group(groups[order[depth - 1]])
             if depth == len(order):
-                if self._is_whole(first, last):
+                if has_bound:
                     yield [list(one or ()) for one in self._bound], rows
                 return
-            if bounds is None:
+            if not has_bound:
                 return
-            group = bounds
+            group = groups[order[depth - 1]]
+            bound = [event for one, of in zip(self._bound, groups, strict=True) if of == group for event in one or ()]
+            if self._end is None:
+                after = max(event[1] for event in bound)
+            else:
+                until = min(event[0] for event in bound)
         at = order[depth]
-        missing = depth == self._decides and not (first == self._start if self._end is None else last == self._end)
+        missing = depth == self._decides and not has_bound
         for event, of in self._tried(at, rows, self._deciding if missing else None):
             held = rows & of & ~self._left
-            if held and self._fits(event, first, last, group) and event[2] not in self._used:
-                yield from self._with(depth, [event], held, min(first, event[0]), max(last, event[1]), group)
+            if held and self._fits(event, first, last, after, until):
+                yield from self._with(depth, [event], held, min(first, event[0]), max(last, event[1]), after, until)
 
     def _with(
-        self, depth: int, chain: list[EventTuple], rows: int, first: int, last: int, group: _Group
-    ) -> Iterator[tuple[list[list[EventTuple]], int]]:
+        self, depth: int, chain: list[EventTuple], rows: int, first: int, last: int, after: int, until: int
+    ) -> Iterator[_Found]:
         at = self._order[depth]
         self._bound[at] = chain
         self._used.add(chain[-1][2])
         if self._form.kleene[at] or all(test(self._bound) for test in self._tests[depth]):
-            yield from self._from(depth + 1, rows, first, last, group)
+            yield from self._from(depth + 1, rows, first, last, after, until)
         if self._form.kleene[at]:
             for event, of in self._tried(at, rows):
                 held = rows & of & ~self._left
-                if (
-                    held
-                    and event[0] > chain[-1][1]
-                    and event[2] not in self._used
-                    and self._fits(event, first, last, group)
-                ):
+                if held and event[0] > chain[-1][1] and self._fits(event, first, last, after, until):
                     more = min(first, event[0]), max(last, event[1])
-                    yield from self._with(depth, [*chain, event], held, *more, group)
+                    yield from self._with(depth, [*chain, event], held, *more, after, until)
         self._used.discard(chain[-1][2])
         self._bound[at] = chain[:-1] or None
 
-    def _fits(self, event: EventTuple, first: int, last: int, group: _Group) -> bool:
-        t0, t1 = event[0], event[1]
-        if not (t0 > group.after and t1 < group.until):
-            return False
-        if self._start is not None and t0 < self._start:
-            return False
-        if self._end is not None and t1 > self._end:
-            return False
-        return bool(max(last, t1) - min(first, t0) <= self._window)
-
-    def _next_group(self, group: int) -> _Group | None:
-        events = [
-            event for one, of in zip(self._bound, self._form.groups, strict=True) if of == group for event in one or ()
-        ]
-        if self._end is None:
-            after = max(event[1] for event in events)
-            if group == 0 and min(event[0] for event in events) != self._start:
-                return None
-            return _Group(after, END)
-        if group == max(self._form.groups) and max(event[1] for event in events) != self._end:
-            return None
-        return _Group(BEGINNING, min(event[0] for event in events))
-
-    def _is_whole(self, first: int, last: int) -> bool:
-        return first == self._start if self._end is None else last == self._end
-
-
-_Found = tuple[list[list[EventTuple]], int]
-"""Bindings of all variables, and the rows that may have them."""
+    def _fits(self, event: EventTuple, first: int, last: int, after: int, until: int) -> bool:
+        t0, t1, number = event[:3]
+        return bool(
+            after < t0
+            and t1 < until
+            and (self._start is None or t0 >= self._start)
+            and (self._end is None or t1 <= self._end)
+            and max(last, t1) - min(first, t0) <= self._window
+            and number not in self._used
+        )
 
 
 class EarliestSearch(_Search):

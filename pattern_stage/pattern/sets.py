@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heappop
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints
 from common.bounds import deadline
 from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import is_alone, of_event
 from pattern_stage.operators import MOpContext
-from pattern_stage.pattern.cells import EventTuple, expanded, rows_to_mask
+from pattern_stage.pattern.cells import EventTuple, expanded, masks_by_place
 from pattern_stage.pattern.found import Conditions, Kills, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.match import MatchTable, SetMatch
@@ -57,6 +58,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         alone = [one for one in (*pattern.conjuncts, *pattern.kills) if is_alone(one, pattern)]
         rest = [one for one in pattern.conjuncts if not is_alone(one, pattern)]
         self._tests = [conditions.condition(one.condition, one.names) for one in rest]
+        self._tests += filter(None, [self._found.having])
         self._kills = [Kills(pattern, conditions, at) for at in self._negated]
         roles = [
             self._role(self._inputs[at], [of_event(one) for one in alone if one.variable == at])
@@ -92,59 +94,38 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         return tuple(found)
 
     def _matches(
-        self,
-        store: KeptSets,
-        key: KeyValues,
-        kept: Sequence[BufferedEvent],
-        *,
-        end: int | None = None,
-        start: int | None = None,
+        self, store: KeptSets, key: KeyValues, kept: Sequence[BufferedEvent], *, end: int | None = None, start: int = 0
     ) -> list[SetMatch]:
-        low, high = (
-            (end - store.window, end)
-            if end is not None
-            else (cast(int, start), deadline(cast(int, start), store.window))
-        )
+        """Returns the matches whose last event ends at `end`, or, without it, whose first begins at `start`."""
+        low, known = (start, deadline(start, store.window)) if end is None else (end - store.window, end)
         candidates = [
-            [(event, masks[at]) for event, masks, _ in kept if masks[at] and event[0] >= low and event[1] <= high]
+            [(event, masks[at]) for event, masks, _ in kept if masks[at] and event[0] >= low and event[1] <= known]
             for at in range(len(self._positive))
         ]
-        if not self._form.may_match(candidates, low, high):
+        if not self._form.may_match(candidates):
             return []
         searching = EarliestSearch if self._pattern.maximal else SetSearch
-        known = high if start is not None else cast(int, end)
-        search = searching(
-            self._form,
-            candidates,
-            store.window,
-            lambda rows, steps: store.spend(rows, steps, known),
-            end=end,
-            start=start,
-        )
+        spend = partial(store.spend, time=known)
+        search = searching(self._form, candidates, store.window, spend, end, start if end is None else None)
         found: list[SetMatch] = []
         bound = (self._match(bindings, rows, known, key) for bindings, rows in search.matches(store.rows))
         while some := list(islice(bound, _AT_ONCE)):
             for match in some:
                 store.spend(match.rows & store.rows, len(match.events), known)
-            left = [match._replace(rows=match.rows & store.rows) for match in some if match.rows & store.rows]
-            for match in self._true(store, left, kept):
+            for match in self._true(store, _of_rows(some, store.rows), kept):
                 found.append(match)
                 store.found.add(match.rows)
             store.exceed(store.found.over(), known, "matches")
             search.leave(~store.rows)
-        found = [match._replace(rows=match.rows & store.rows) for match in found if match.rows & store.rows]
+        found = _of_rows(found, store.rows)
         if self._pattern.maximal and found:
             # Another match may begin earlier, as long as its first event does not end earlier.
             others = [
                 [(event, masks[at]) for event, masks, _ in kept if masks[at]] for at in range(len(self._positive))
             ]
-            found = [
-                one
-                for begin in range(0, len(found), _AT_ONCE)
-                for one in self._maximal(store, found[begin : begin + _AT_ONCE], kept, others)
-            ]
-            found = [match._replace(rows=match.rows & store.rows) for match in found if match.rows & store.rows]
-        return found
+            parts = (found[begin : begin + _AT_ONCE] for begin in range(0, len(found), _AT_ONCE))
+            found = [one for part in parts for one in self._maximal(store, part, kept, others)]
+        return _of_rows(found, store.rows)
 
     def _match(self, bindings: Sequence[Sequence[EventTuple]], rows: int, known: int, key: KeyValues) -> SetMatch:
         events = [event for some in bindings for event in some]
@@ -161,21 +142,14 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         for test in self._tests:
             held = test(table, at, (rows, parameters), (), None)
             at, rows = at[held], rows[held]
-        held = self._found.having(table, at, rows, parameters)
-        at, rows = at[held], rows[held]
         for role, kills in enumerate(self._kills, len(self._positive)):
             absent = [(event, masks[role]) for event, masks, _ in kept if masks[role]]
             steps = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
             every = np.arange(len(at))
             killed = kills.killed(table, (at, rows), [(absent, every)], store.window, parameters, steps)
             at, rows = at[~killed], rows[~killed]
-        if not len(at):
-            return []
-        heads = distinct(at)
-        of = np.split(rows, np.searchsorted(at, heads)[1:])
-        return [
-            matches[place]._replace(rows=rows_to_mask(some)) for place, some in zip(heads.tolist(), of, strict=True)
-        ]
+        masks = masks_by_place(at, rows, len(matches))
+        return [match._replace(rows=mask) for match, mask in zip(matches, masks, strict=True) if mask]
 
     # ------------------------------------------------------------ EARLIEST MAXIMAL
 
@@ -187,9 +161,12 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         candidates: Sequence[Sequence[tuple[EventTuple, int]]],
     ) -> list[SetMatch]:
         """Removes the rows of matches with a better one: an earlier first event of a variable, or one event more."""
-        order = self._ordered({event[2]: event[1] for some in candidates for event, _ in some})
+        order: dict[int, Any] = {event[2]: event[1] for some in candidates for event, _ in some}
+        if len(set(order.values())) < len(order):  # names matter only for simultaneous events
+            order = self._order(order)
         changed: list[SetMatch] = []
-        of: list[int] = []
+        numbers: dict[int, int] = {}
+        """By the identity of changed events, the place of the match that they are better than."""
         worse = [0] * len(found)
         for place, match in enumerate(found):
             for bindings, rows in changed_bindings(self._form, match, candidates, order):
@@ -200,19 +177,10 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
                         worse[place] |= rows
                         continue
                     changed.append(self._match(bindings, rows, match.known, match.key))
-                    of.append(place)
-        numbers = {id(one.events): place for one, place in zip(changed, of, strict=True)}
+                    numbers[id(changed[-1].events)] = place
         for one in self._true(store, changed, kept):
             worse[numbers[id(one.events)]] |= one.rows
-        return [
-            match._replace(rows=match.rows & ~rows)
-            for match, rows in zip(found, worse, strict=True)
-            if match.rows & ~rows
-        ]
-
-    def _ordered(self, ends: dict[int, int]) -> dict[int, Any]:
-        """Returns sort keys of events with these t1. Names matter only for simultaneous events."""
-        return self._order(ends) if len(set(ends.values())) < len(ends) else ends
+        return [one for match, rows in zip(found, worse, strict=True) for one in _of_rows([match], ~rows)]
 
     # ------------------------------------------------------------ rows and intervals
 
@@ -239,6 +207,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         return each_once(sorted_flow(events, table.at, table.rows).compact())
 
     def _steps(self, store: KeptSets, epochs: Epochs, until: int) -> Iterator[list[SetMatch]]:
+        """Yields the matches that become known at a time."""
         for time, arrivals in epochs:
             yield from self._pass(store, time)
             found: list[SetMatch] = []
@@ -300,3 +269,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
                 if self._is_late and self._begins(here) and made[0] + store.window >= passed:
                     store.await_window(made[0], key)
         store.adopt(key, some)
+
+
+def _of_rows(matches: Sequence[SetMatch], rows: int) -> list[SetMatch]:
+    return [match._replace(rows=match.rows & rows) for match in matches if match.rows & rows]

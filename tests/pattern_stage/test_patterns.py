@@ -107,7 +107,7 @@ def not_merged(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
 
 
 def in_parts(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-    return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)
+    return PartitionedKernel(texts, lineage, HereRunner(3, 2))
 
 
 @pytest.mark.parametrize(

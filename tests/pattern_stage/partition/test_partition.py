@@ -45,7 +45,7 @@ STREAMS: dict[str, Schema] = {
 
 def in_parts(runner: Runner) -> MakeKernel:
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return PartitionedKernel(texts, lineage, runner, rules=run.rules, hashed=run.hashed)
+        return PartitionedKernel(texts, lineage, runner)
 
     return make
 
