@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, distinct, expand_ranges, group_starts
 from xscl.algebra.events import Schema
 
 Floats = NDArray[np.float64]
@@ -73,11 +73,13 @@ class Columns(ColumnRecord):
         return len(self.t1)
 
 
+_NONE = np.zeros(0, np.int64)
+
+
 def no_events(schema: Schema, parts: int = 1) -> Columns:
     """Returns no events, with this number of places of parts."""
-    none = np.zeros(0, np.int64)
-    values: tuple[Column, ...] = tuple([none if kind == "string" else np.zeros(0) for _, kind in schema])
-    return Columns(none, none, values, np.zeros((0, parts), np.int64))
+    values: tuple[Column, ...] = tuple([_NONE if kind == "string" else np.zeros(0) for _, kind in schema])
+    return Columns(_NONE, _NONE, values, np.zeros((0, parts), np.int64))
 
 
 def bare_columns(values: Sequence[Column], count: int) -> Columns:
@@ -107,10 +109,6 @@ class Stretches:
     def only(self, kept: Mask) -> Stretches:
         return Stretches(self.at[kept], self.starts[kept], self.sizes[kept], self.rows)
 
-    def moved(self, at: Ints) -> Stretches:
-        """Returns the same for other events, which ascend too."""
-        return Stretches(at, self.starts, self.sizes, self.rows)
-
     def through(self, places: Ints, rows: Ints) -> Stretches:
         """Returns stretches of a list in which each row is replaced by any number of others: pairs of a row's place,
         ascending, and a replacement."""
@@ -124,9 +122,7 @@ class Stretches:
 
 def spread(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Returns the numbers of all ranges, concatenated, and the index of the range of each."""
-    place = np.repeat(np.arange(len(counts)), counts)
-    ends = np.cumsum(counts)
-    return np.arange(len(place)) + np.repeat(starts - ends + counts, counts), place
+    return expand_ranges(starts, starts + counts)
 
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -174,16 +170,13 @@ class Flow:
     def compact(self) -> Flow:
         """Drops events without rows."""
         at = self.at if self.stretches is None else self.stretches.at
-        if len(at) == 0:
-            return Flow(self.events.take(at), at, at)
-        first = np.empty(len(at), np.bool_)
-        first[0] = True
-        np.not_equal(at[1:], at[:-1], out=first[1:])
-        used = at[first]
-        if len(used) == len(self.events):
+        starts = group_starts(at)
+        if len(starts) == len(self.events):
             return self
-        events, at = self.events.take(used), np.cumsum(first) - 1
-        return Flow(events, at, self.rows) if self.stretches is None else Flow.of(events, self.stretches.moved(at))
+        events, at = self.events.take(at[starts]), np.repeat(np.arange(len(starts)), np.diff(starts, append=len(at)))
+        if self.stretches is None:
+            return Flow(events, at, self.rows)
+        return Flow.of(events, replace(self.stretches, at=at))
 
     def _spread(self) -> tuple[Ints, Ints]:
         if self._pairs is None:
@@ -198,12 +191,11 @@ def whole(events: Columns) -> Flow:
 
 
 def no_flow(schema: Schema, parts: int) -> Flow:
-    none = np.zeros(0, np.int64)
-    return Flow(no_events(schema, parts), none, none)
+    return Flow(no_events(schema, parts), _NONE, _NONE)
 
 
 def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
-    """Returns distinct events, in any order, as a flow."""
+    """Returns events in any order as a flow."""
     order = np.argsort(events.t1, kind="stable")
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
@@ -258,12 +250,14 @@ def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
-    """Merges parts with distinct events, in any order, into a flow; `none` if there are no parts."""
+    """Concatenates parts, whose events are in any order, as a flow; `none` if there are no parts. Missing places of
+    `Columns.parts` are -1."""
     if not flows:
         return none
     starts = np.cumsum([0, *(len(flow.events) for flow in flows)])
     at = np.concatenate([flow.at + start for flow, start in zip(flows, starts, strict=False)])
-    events = joined([flow.events for flow in flows])
+    places = max(flow.events.parts.shape[1] for flow in flows)
+    events = joined([padded(flow.events, places) for flow in flows])
     return sorted_flow(events, at, np.concatenate([flow.rows for flow in flows])).compact()
 
 
@@ -283,7 +277,9 @@ def each_once(flow: Flow) -> Flow:
     heads, numbers = number_distinct([*keys, *(np.ascontiguousarray(place) for place in _in_front(events.parts).T)])
     if len(heads) == len(events):
         return flow
-    return Flow(events.take(heads), *pairs_once(numbers[flow.at], flow.rows))
+    width = int(flow.rows.max(initial=0)) + 1
+    pairs = distinct(numbers[flow.at] * width + flow.rows)
+    return Flow(events.take(heads), pairs // width, pairs % width)
 
 
 def _in_front(parts: Ints) -> Ints:
@@ -292,13 +288,6 @@ def _in_front(parts: Ints) -> Ints:
     if not (lacking[:, :-1] & ~lacking[:, 1:]).any():
         return parts
     return np.take_along_axis(parts, np.argsort(lacking, axis=1, kind="stable"), 1)
-
-
-def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Returns distinct pairs, sorted."""
-    width = int(rows.max(initial=0)) + 1
-    pairs = distinct(at * width + rows)
-    return pairs // width, pairs % width
 
 
 def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
@@ -310,8 +299,7 @@ def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
         firsts, numbers = number_distinct([stretches.starts, stretches.sizes])
         taken, of = spread(stretches.starts[firsts], stretches.sizes[firsts])
         return stretches.at, numbers, of, stretches.rows[taken]
-    heads = np.append(True, flow.at[1:] != flow.at[:-1])
-    starts = np.flatnonzero(heads)
+    starts = group_starts(flow.at)
     if len(starts) == len(flow):
         rows, numbers = np.unique(flow.rows, return_inverse=True)
         return flow.at, numbers, np.arange(len(rows)), rows
@@ -322,14 +310,6 @@ def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
         firsts = numbers = np.arange(len(starts))  # two sets have one hash
     taken, of = spread(starts[firsts], sizes[firsts])
     return flow.at[starts], numbers, of, flow.rows[taken]
-
-
-def merge_flows(first: Flow, second: Flow) -> Flow:
-    """Merges flows of one schema; missing places of parts are -1."""
-    places = max(first.events.parts.shape[1], second.events.parts.shape[1])
-    events = joined([padded(first.events, places), padded(second.events, places)])
-    at = np.concatenate([first.at, second.at + len(first.events)])
-    return each_once(sorted_flow(events, at, np.concatenate([first.rows, second.rows])))
 
 
 def padded(events: Columns, places: int) -> Columns:

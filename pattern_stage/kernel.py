@@ -29,17 +29,7 @@ from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
 from pattern_stage.pattern.state import is_keyed
-from pattern_stage.plan import (
-    RULE_NAMES,
-    Changes,
-    EventPlan,
-    MOp,
-    MOpKey,
-    NodePlacement,
-    RuleName,
-    extra_columns,
-    is_aggregate,
-)
+from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, NodePlacement, RuleName, extra_columns, is_aggregate
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements
@@ -364,28 +354,24 @@ class Kernel:
         self._settle()
         for statement in statements:
             self._exceeded.pop(statement, None)
-        removed = self.statements.remove(statements)
-        for number, slots in removed.slots.items():
+        slots_of, rows, mops = self.statements.remove(statements)
+        for number, slots in slots_of:
             self._readers[number].remove(slots)
-        self._follow_removed(removed.rows)
-        for mop in removed.mops:
-            if mop.number in self._operators:
-                self._stop_sharing(mop)
-            self._operators.pop(mop.number, None)
-            self._meters.pop(mop.number, None)
-            self._readers.pop(mop.number, None)
-
-    def _follow_removed(self, rows: Changes) -> None:
         for number, gone in rows.items():
             self._operators[number].remove_rows(gone)
             self.plan.mops[number].rows.free(gone)
+        for mop in mops:
+            if mop.number in self._operators:
+                self._stop_sharing(mop)
+            for of_mops in (self._operators, self._meters, self._readers):
+                of_mops.pop(mop.number, None)
 
     def _settle(self) -> None:
-        added = self.statements.settle()
-        for number, (slots, rows) in added.slots.items():
-            self._readers.setdefault(number, RowReaders()).add(slots, rows)
+        slots_of, rows = self.statements.settle()
+        for number, (slots, of) in slots_of.items():
+            self._readers.setdefault(number, RowReaders()).add(slots, of)
         self._make_operators()
-        for number, new in added.rows.items():
+        for number, new in rows.items():
             self._operators[number].add_rows(new)
 
     def _make_operators(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from common.arrays import Ints, distinct
 from pattern_stage.clauses import split_condition, static_clauses
-from pattern_stage.columns import Column, Columns, Flow, Mask, Stretches, each_once, merge_flows, number_distinct
+from pattern_stage.columns import Column, Columns, Flow, Mask, Stretches, each_once, joined_flow, number_distinct
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, StaticIndex, each_shape
 from pattern_stage.operators import MOpContext, PatternOp
@@ -186,9 +186,8 @@ class Uniting(PatternOp):
         self._right.remove(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        left, right = (self._read(flow, by) for flow, by in zip(inputs, (self._left, self._right), strict=True))
-        return merge_flows(left, right)
-
-    def _read(self, flow: Flow, by: RowReaders) -> Flow:
-        places, rows = by.of(flow.rows)
-        return Flow(flow.events, flow.at[places], rows).compact()
+        found = []
+        for flow, readers in zip(inputs, (self._left, self._right), strict=True):
+            places, rows = readers.of(flow.rows)
+            found.append(Flow(flow.events, flow.at[places], rows).compact())
+        return each_once(joined_flow(found, found[0]))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from types import CodeType
 from typing import Any, Generic, TypeVar, assert_never
 
@@ -18,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask
+from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask, number_distinct
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
@@ -29,7 +31,6 @@ from xscl.algebra.events import (
     Duration,
     EventCondition,
     Function,
-    Kind,
     NullTest,
     Parameter,
     Schema,
@@ -41,7 +42,6 @@ from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
 
 C = TypeVar("C", bound=Column)
-T = TypeVar("T")
 
 CHARACTERS = 100
 """What waits counts once more towards limits for this many characters of the texts that functions made."""
@@ -85,21 +85,20 @@ class Texts:
 
     def derived_numbers(self, name: str, codes: Ints) -> Floats:
         """Returns `name(text)` of each text, `name` in NUMERIC."""
-        cache = self._numbers.get(name)
-        if cache is None:
-            cache = self._numbers[name] = _Cache(np.float64, unknown=math.inf, null=math.nan)
-        function = NUMERIC[name]
-        return cache.of(
-            codes, len(self._code_of.texts), lambda new: list(map(finite_or_nan, map(function, self._of(new))))
-        )
+
+        def compute(new: Ints) -> list[float]:
+            return [finite_or_nan(NUMERIC[name](self._code_of.texts[code])) for code in new.tolist()]
+
+        return self._numbers[name].of(codes, len(self._code_of.texts), compute)
 
     def derived(self, name: str, codes: Ints) -> Ints:
         """Returns the codes of `name(text)` of each text, for functions of chains."""
-        cache = self._derived.get(name)
-        if cache is None:
-            cache = self._derived[name] = _Cache(np.int64, unknown=NULL_TEXT - 1, null=NULL_TEXT)
         function = chained(name)
-        return cache.of(codes, len(self._code_of.texts), lambda new: self.codes(map(function, self._of(new))))
+
+        def compute(new: Ints) -> Ints:
+            return self.codes(function(self._code_of.texts[code]) for code in new.tolist())
+
+        return self._derived[name].of(codes, len(self._code_of.texts), compute)
 
     def sizes(self, codes: Column) -> Ints:
         """Returns what texts count for beside their event: 1 for each CHARACTERS."""
@@ -113,15 +112,15 @@ class Texts:
 
     def concatenated(self, parts: Sequence[Ints]) -> Ints:
         """Returns the codes of row-wise concatenations; NULL if a part is NULL or the result exceeds MOST_TEXT."""
-        rows, at = _distinct_rows(parts, len(self._code_of.texts))
-        texts = zip(*map(self.texts, rows), strict=True)
+        first, at = number_distinct(parts)
+        texts = zip(*(self.texts(part[first]) for part in parts), strict=True)
         return self.codes(map(_concatenated, texts))[at]
 
     def tested(self, name: str, args: Sequence[Ints]) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
         """Returns whether `name(*args)` holds, by row: TRUE, FALSE or UNDECIDED. `name` is in TESTS."""
-        rows, at = _distinct_rows(args, len(self._code_of.texts))
-        outcomes = [self.outcome(name, row) for row in zip(*(column.tolist() for column in rows), strict=True)]
-        return np.array(outcomes, np.int8)[at]
+        first, at = number_distinct(args)
+        rows = zip(*(arg[first].tolist() for arg in args), strict=True)
+        return np.array([self.outcome(name, row) for row in rows], np.int8)[at]
 
     def outcome(self, name: str, args: Iterable[int]) -> int:
         """Returns the outcome of a test of the texts of codes."""
@@ -153,11 +152,8 @@ class Texts:
         self._kept, self._kept_size = len(self), self._code_of.size
 
     def _forget_derived(self) -> None:
-        self._numbers: dict[str, _Cache[Floats]] = {}
-        self._derived: dict[str, _Cache[Ints]] = {}
-
-    def _of(self, codes: Ints) -> Iterable[str]:
-        return map(self._code_of.texts.__getitem__, codes.tolist())
+        self._numbers = defaultdict[str, _Cache[Floats]](lambda: _Cache(np.float64, unknown=math.inf, null=math.nan))
+        self._derived = defaultdict[str, _Cache[Ints]](lambda: _Cache(np.int64, NULL_TEXT - 1, NULL_TEXT))
 
 
 class _Codes(dict[str | None, int]):
@@ -220,14 +216,6 @@ def finite_or_nan(number: float) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _distinct_rows(columns: Sequence[Ints], size: int) -> tuple[list[Ints], Ints]:
-    key, first, at = columns[0], *np.unique(columns[0], return_index=True, return_inverse=True)[1:]
-    for column in columns[1:]:
-        key = at * (size + 1) + column
-        first, at = np.unique(key, return_index=True, return_inverse=True)[1:]
-    return [column[first] for column in columns], at
-
-
 def _concatenated(texts: tuple[str | None, ...]) -> str | None:
     known = [text for text in texts if text is not None]
     return "".join(known) if len(known) == len(texts) and sum(map(len, known)) <= MOST_TEXT else None
@@ -240,45 +228,19 @@ def plain_values(column: Column, texts: Texts) -> list[Any]:
     return texts.texts(column.astype(np.int64, copy=False))
 
 
-def json_arrays(values: Sequence[Any], ends: Sequence[int]) -> Iterator[str]:
+to_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def json_arrays(
+    values: Sequence[Any], ends: Sequence[int], to_text: Callable[[Sequence[Any]], str] = to_json
+) -> Iterator[str]:
     """Yields JSON arrays of consecutive values, up to each of `ends`.
 
     >>> list(json_arrays(["a", 2.5, None], [1, 1, 3]))
     ['["a"]', '[]', '[2.5, null]']
     """
-    begin = 0
-    for end in ends:
-        yield json.dumps(values[begin:end], ensure_ascii=False)
-        begin = end
-
-
-def joined_arrays(texts: Sequence[str | None], ends: Sequence[int]) -> Iterator[str]:
-    """Yields JSON arrays of consecutive JSON values, up to each of `ends`.
-
-    >>> list(joined_arrays(["[1]", "[2]", "[3]"], [1, 3]))
-    ['[[1]]', '[[2], [3]]']
-    """
-    begin = 0
-    for end in ends:
-        yield f"[{', '.join(map(str, texts[begin:end]))}]"
-        begin = end
-
-
-def as_json(values: Sequence[Any], kinds: Sequence[Kind], texts: Texts) -> str:
-    """Returns an event's values, of these kinds, as a JSON array."""
-    found = [
-        texts.text(value) if kind == "string" else None if value != value else value
-        for value, kind in zip(values, kinds, strict=True)
-    ]
-    return json.dumps(found, ensure_ascii=False)
-
-
-def known_text(codes: Any) -> Any:
-    return np.not_equal(codes, NULL_TEXT)
-
-
-def null_infinities(numbers: Any) -> Any:
-    return np.where(np.isfinite(numbers), numbers, np.nan)
+    for begin, end in pairwise([0, *ends]):
+        yield to_text(values[begin:end])
 
 
 MICROSECONDS = 1e6
@@ -323,13 +285,7 @@ def compile_condition(
     condition: EventCondition, left: Schema, right: Schema | None, texts: Texts
 ) -> Callable[[Pairs], Mask]:
     """Compiles a condition to a mask of pairs."""
-    evaluate = _ColumnWriter(left, right, texts).test(condition)
-
-    def holds(pairs: Pairs) -> Mask:
-        with np.errstate(all="ignore"):
-            return evaluate(pairs)
-
-    return holds
+    return np.errstate(all="ignore")(_ColumnWriter(left, right, texts).test(condition))
 
 
 def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts) -> Callable[[Pairs], Column]:
@@ -338,9 +294,9 @@ def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts
     evaluate = writer.compiled("pairs", writer.value(value, writer.place))
     dtype = np.int64 if value_kind(value) == "string" else np.float64
 
+    @np.errstate(all="ignore")
     def computed(pairs: Pairs) -> Column:
-        with np.errstate(all="ignore"):
-            found = evaluate(pairs)
+        found = evaluate(pairs)
         return _whole(found, len(pairs)).astype(dtype, copy=np.shape(found) != (len(pairs),))  # type: ignore[no-any-return]  # NumPy has no type here
 
     return computed
@@ -484,16 +440,22 @@ def _column_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
     def rows(*columns: Any) -> list[Any]:
         return list(map(np.atleast_1d, np.broadcast_arrays(*columns)))
 
+    def known(codes: Any) -> Any:
+        return np.not_equal(codes, NULL_TEXT)
+
+    def finite(numbers: Any) -> Any:
+        return np.where(np.isfinite(numbers), numbers, np.nan)
+
     return {
-        "same_text": lambda one, other: np.equal(one, other) & known_text(one),
-        "other_text": lambda one, other: np.not_equal(one, other) & known_text(one) & known_text(other),
+        "same_text": lambda one, other: np.equal(one, other) & known(one),
+        "other_text": lambda one, other: np.not_equal(one, other) & known(one) & known(other),
         "other_number": lambda one, other: np.less(one, other) | np.greater(one, other),  # which NaN is not
         "null_text": lambda codes: np.equal(codes, NULL_TEXT),
         "null_number": np.isnan,
-        "finite": null_infinities,
-        "divided": lambda left, right: null_infinities(np.divide(left, right)),
-        "rest": lambda left, right: null_infinities(np.fmod(left, right)),  # XPath's mod, with the sign of the left
-        "first_text": lambda *codes: _first(codes, known_text),
+        "finite": finite,
+        "divided": lambda left, right: finite(np.divide(left, right)),
+        "rest": lambda left, right: finite(np.fmod(left, right)),  # XPath's mod, with the sign of the left
+        "first_text": lambda *codes: _first(codes, known),
         "first_number": lambda *numbers: _first(numbers, np.isfinite),
         "code": texts.code,  # asked for anew each time: the code may have been forgotten
         "written": lambda numbers: texts.written(*rows(numbers)),

@@ -135,14 +135,14 @@ class EventProgram:
     def __init__(self, statements: Sequence[NamedStatement], rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.statements = statements
         self.plan = EventPlan(Texts(), rules)
-        self._added = Statements(self.plan)
+        self.added = Statements(self.plan)
         for number, one in enumerate(statements):
-            self._added.add(number, one.stream, 0)
-        self._added.settle()
+            self.added.add(number, one.stream, 0)
+        self.added.settle()
 
     @cached_property
     def users(self) -> RowUsers:
-        return RowUsers(self.plan, self._added, range(len(self.statements)))
+        return RowUsers(self.added)
 
     def sharing(self, number: int) -> list[str]:
         return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
@@ -151,18 +151,18 @@ class EventProgram:
         """Returns how long a row of a statement keeps events, `ever` without an end, where it is, and who shares it, as
         a DiagramState has them."""
         within = int(mop.rows.within[row])
-        users = self.users.of(mop.number, row).tolist()
+        users = self.users.of(mop.number, row)
         shared = dict.fromkeys(self.statements[other].name for other in users if other != number)
         keeps = ever if within >= LONGEST_WINDOW else format_window(within)
         return keeps, mop.number, row, len(mop.rows), tuple(shared)
 
     def last(self, number: int) -> int:
-        return self._added.bound(number)[0].mops[-1].number
+        return self.added.bound(number).mops[-1].number
 
     def users_of_mops(self) -> Mapping[int, Sequence[str]]:
         found: dict[int, dict[str, None]] = {}
         for number, one in enumerate(self.statements):
-            for mop in self._added.bound(number)[0].mops:
+            for mop in self.added.bound(number).mops:
                 found.setdefault(mop.number, {})[one.name] = None
         for partial, mops in self.plan.partials().items():
             found[partial] = {name: None for mop in mops for name in found[mop.number]}
@@ -224,7 +224,7 @@ def operators_automaton(program: EventProgram, number: int) -> StateDiagram:
 class _AutomatonBuilder:
     def __init__(self, program: EventProgram, number: int) -> None:
         self._program, self._number = program, number
-        self._bound: BoundForm = program.users.bound(number)
+        self._bound: BoundForm = program.added.bound(number)
         self._nodes = self._bound.form.nodes
         self._rows = program.users.rows(number)
         places = range(len(self._nodes))
@@ -404,7 +404,7 @@ def pattern_automaton(program: EventProgram, number: int, pattern: Pattern | Nea
 
 class _PatternAutomatonBuilder:
     def __init__(self, program: EventProgram, number: int, pattern: Pattern | NearPattern) -> None:
-        bound = program.users.bound(number)
+        bound = program.added.bound(number)
         (row,) = program.users.rows(number).values()
         self._stored = program.stored(number, bound.mops[-1], row, "ever")
         definition = bound.form.nodes[-1].definition

@@ -23,7 +23,7 @@ from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomato
 from pattern_stage.pattern.rows import Arrival, KeyValues
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
-from pattern_stage.values import as_json, compile_value, every_event, joined_arrays
+from pattern_stage.values import compile_value, every_event, json_arrays, to_json
 from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
 
 
@@ -201,8 +201,11 @@ class NearMatching(BundleHost[NearStore]):
             return drafts, before
         event = one.event
         if self._has_events:
-            values = as_json(event[FIRST_SLOT:], self._read[one.stream], self._texts)
-            event = *event[:FIRST_SLOT], self._texts.code(values)
+            values = [
+                self._texts.text(value) if kind == "string" else None if value != value else value
+                for value, kind in zip(event[FIRST_SLOT:], self._read[one.stream], strict=True)
+            ]
+            event = *event[:FIRST_SLOT], self._texts.code(to_json(values))
         for vector, cell in store.cells(one.key).items() if one.key in store.parts else ():
             stop = cell.before(event[0])
             if not stop or cell.entries[stop - 1].top < event[1] - store.window:
@@ -238,7 +241,7 @@ class NearMatching(BundleHost[NearStore]):
         items, sizes = table.events(0), table.sizes(0)
         places, _ = spread(items.starts, sizes)
         texts = self._texts.texts(items.column(FIRST_SLOT, places, "string").astype(np.int64))
-        return self._texts.codes(joined_arrays(texts, np.cumsum(sizes).tolist()))
+        return self._texts.codes(json_arrays(texts, np.cumsum(sizes).tolist(), lambda some: f"[{', '.join(some)}]"))
 
     # ------------------------------------------------------------ state
 

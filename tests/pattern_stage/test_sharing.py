@@ -136,7 +136,7 @@ def test_rows_and_texts_of_removed_statements_are_reused():
         trial.add(begin, *map(statement, range(begin, begin + 100)))
         trial.kernel.remove(list(range(begin, begin + 100)))
         trial.texts.keep(trial.kernel.codes())
-    assert len(trial.kernel.statements) == len(trial.texts) == 1
+    assert len(trial.kernel.statements._slot_of) == len(trial.texts) == 1
     assert len(trial.kernel.statements.ids) <= 256
     assert [len(mop.rows) for mop in trial.kernel.plan if mop.placement] == [1, 1]
     assert max(mop.rows.end for mop in trial.kernel.plan) <= 101
