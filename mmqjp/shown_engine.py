@@ -57,9 +57,8 @@ class Engine(engine.CoreEngine):
     def explain(self, name: str) -> Explanation:
         """Explains how the queries of a name run and what they share; a notebook adds a picture of their join graphs.
         Raises UnknownQuery, StoreError."""
-        from mmqjp.explain.explanation import CostInfo, explanation
+        from mmqjp.explain.explanation import explanation
         from mmqjp.explain.pictures import join_graphs
-        from mmqjp.explain.plan import estimates
         from mmqjp.present.terminal import explanation_html
         from mmqjp.queries.changes import unknown_query
 
@@ -67,7 +66,7 @@ class Engine(engine.CoreEngine):
         queries = session.registry.named(name)
         if not queries:
             raise unknown_query(name, session.registry)
-        lines = list(explanation(session.registry, [name], self._plan, CostInfo(estimates(session), session.costs())))
+        lines = list(explanation(session, [name]))
         joins = [(name, query.text) for query in queries if not query.is_events]
         picture = join_graphs(joins) if joins else ""
         return Explanation("\n".join(lines).rstrip(), explanation_html(lines, picture))

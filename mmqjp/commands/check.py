@@ -33,7 +33,6 @@ from mmqjp.explain.automaton import EventProgram, compile_statements, registered
 from mmqjp.explain.explanation import (
     DEFINITION_COLUMNS,
     QUERY_COLUMNS,
-    CostInfo,
     definition_row,
     explanation,
     explanation_json,
@@ -41,7 +40,7 @@ from mmqjp.explain.explanation import (
     summary_row,
 )
 from mmqjp.explain.pictures import join_graphs, plan_picture
-from mmqjp.explain.plan import JOIN_RULE, absences_in, answers_after, estimates, whole_plan
+from mmqjp.explain.plan import JOIN_RULE, absences_in, answers_after, whole_plan
 from mmqjp.explain.svg import as_file
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.explain.trial import MOST_TRIED_QUERIES, Sample, in_turns, sample_of, table_rows, trial_notes, try_queries
@@ -293,8 +292,7 @@ def explain(
         if svg is not None:
             _draw(engine, chosen, svg)
             return
-        known_costs = CostInfo(estimates(engine), engine.costs())
-        click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
+        click.echo("\n".join(explanation(engine, chosen)))
 
 
 def _unknown(file: Path, query: str, names: Sequence[str]) -> Failure:

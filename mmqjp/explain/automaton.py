@@ -17,6 +17,7 @@ from lxml import etree
 from common.bounds import LONGEST_WINDOW
 from mmqjp.explain.retrace.values import all_written, pattern_condition_text
 from mmqjp.explain.shown import format_window
+from mmqjp.explain.terms import list_with_and
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from pattern_stage.clauses import (
@@ -33,7 +34,7 @@ from pattern_stage.clauses import (
 from pattern_stage.definition import inputs, is_alone, of_event
 from pattern_stage.index import clause_form
 from pattern_stage.pattern.program import CompiledEdge as Compiled
-from pattern_stage.pattern.program import EventSlots, MatchRole, MatchWindows, PatternProgram, match_windows
+from pattern_stage.pattern.program import EventSlots, MatchRole, PatternProgram, match_windows
 from pattern_stage.pattern.program import LetterAutomaton as Letters
 from pattern_stage.plan import RULE_NAMES, BoundForm, EventPlan, MOp, RuleName
 from pattern_stage.statements import RowUsers, Statements, operator_text
@@ -214,11 +215,23 @@ def event_retention(stream: algebra.Statement) -> int | None:
     return longest
 
 
+def automaton(program: EventProgram, number: int) -> StateDiagram:
+    pattern = program.statements[number].stream
+    if not isinstance(pattern, Pattern | NearPattern):
+        return _AutomatonBuilder(program, number).made()
+    building = _PatternAutomatonBuilder(program, number, pattern)
+    if isinstance(pattern, NearPattern):
+        building.add_letters(pattern)
+        return building.made()
+    building.add_absent(pattern)
+    if building.is_of_sets:
+        building.add_sets(pattern)
+    else:
+        building.add_runs(pattern)
+    return building.made(_window_lines(pattern))
+
+
 _TITLES = {Next: "waits for its first partner", Fold: "a run that may go on", Aggregate: "groups of events"}
-
-
-def operators_automaton(program: EventProgram, number: int) -> StateDiagram:
-    return _AutomatonBuilder(program, number).made()
 
 
 class _AutomatonBuilder:
@@ -236,13 +249,13 @@ class _AutomatonBuilder:
         states = [DiagramState(0, "start"), *map(self._state, self._state_of), DiagramState(self._final, "final")]
         edges: list[DiagramEdge] = []
         for place, state in self._state_of.items():
-            edges += self._into(self._nodes[place].inputs[0], state, ())
+            edges += self._into(self._nodes[place].inputs[0], state)
             if not isinstance(self._operator(place), Aggregate):
-                right = self._into(self._nodes[place].inputs[1], state, ())
+                right = self._into(self._nodes[place].inputs[1], state)
                 edges += [replace(edge, kind="feeds") for edge in right if edge.source]
             if isinstance(self._operator(place), Fold):
-                edges.append(self._out(place, state, "rebind", ()))
-        edges += self._into(len(self._nodes) - 1, self._final, ())
+                edges.append(self._out(place, state, "rebind"))
+        edges += self._into(len(self._nodes) - 1, self._final)
         return StateDiagram(tuple(states), tuple(sorted(edges, key=lambda edge: (edge.source, edge.target, edge.kind))))
 
     def _operator(self, place: int) -> object:
@@ -258,7 +271,7 @@ class _AutomatonBuilder:
 
     # ------------------------------------------------------------ edges
 
-    def _into(self, place: int, target: int, behind: tuple[int, ...]) -> Iterator[DiagramEdge]:
+    def _into(self, place: int, target: int, behind: tuple[int, ...] = ()) -> Iterator[DiagramEdge]:
         """Yields the edges by which a node's output reaches a state. `behind` are the selections on the way."""
         operator = self._operator(place)
         inputs = self._nodes[place].inputs
@@ -268,36 +281,30 @@ class _AutomatonBuilder:
             for at in inputs:
                 yield from self._into(at, target, behind)
         elif operator is None:
-            does, found = self._chain(behind)
-            yield DiagramEdge("start", 0, target, self._nodes[place].stream, does, found)
+            yield self._edge("start", 0, target, self._nodes[place].stream, behind)
         else:
             yield self._out(place, target, "forward", behind)
 
-    def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...]) -> DiagramEdge:
-        does, found = self._chain(behind)
-        state = self._state_of[place]
-        if isinstance(self._operator(place), Aggregate):
-            return DiagramEdge(kind, state, target, "", (self._text(place), *does), found)
-        stream, before, found_before = self._read(self._nodes[place].inputs[1])
-        does = (*before, self._text(place), *does)
-        return DiagramEdge(kind, state, target, stream, does, (*found_before, *self._indexes(place), *found))
+    def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...] = ()) -> DiagramEdge:
+        is_alone = isinstance(self._operator(place), Aggregate)
+        stream, before = ("", []) if is_alone else self._read(self._nodes[place].inputs[1])
+        return self._edge(kind, self._state_of[place], target, stream, (*before, place, *behind))
 
-    def _read(self, place: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        chain: list[int] = []
+    def _read(self, place: int) -> tuple[str, list[int]]:
+        """Returns the stream that a node's events come from, and the selections on the way."""
+        before: list[int] = []
         while isinstance(self._operator(place), Filter | Select):
-            chain.insert(0, place)
+            before.insert(0, place)
             (place,) = self._nodes[place].inputs
-        does, found = self._chain(tuple(chain))
         if place in self._state_of:
-            return f"results of state {self._state_of[place]}", does, found
+            return f"results of state {self._state_of[place]}", before
         if self._operator(place) is None:
-            return self._nodes[place].stream, does, found
-        streams = [self._read(at)[0] for at in self._nodes[place].inputs]
-        return " or ".join(streams), does, found
+            return self._nodes[place].stream, before
+        return " or ".join(self._read(at)[0] for at in self._nodes[place].inputs), before
 
-    def _chain(self, places: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        does = tuple(map(self._text, places))
-        return does, tuple(text for place in places for text in self._indexes(place))
+    def _edge(self, kind: str, source: int, target: int, stream: str, places: Sequence[int]) -> DiagramEdge:
+        found_by = chain.from_iterable(map(self._indexes, places))
+        return DiagramEdge(kind, source, target, stream, tuple(map(self._text, places)), tuple(found_by))
 
     # ------------------------------------------------------------ texts
 
@@ -315,9 +322,7 @@ class _AutomatonBuilder:
         return constant_text(float(value))
 
     def _indexes(self, place: int) -> tuple[str, ...]:
-        operator, mop = self._operator(place), self._bound.mops[place]
-        indexed = mop.placement is not None and mop.placement.hashed
-        match operator:
+        match self._operator(place):
             case Filter(condition=condition):
                 clauses, bare = split_condition(condition, "left"), True
             case Next(condition=condition) | Fold(chooses=condition):
@@ -328,21 +333,18 @@ class _AutomatonBuilder:
         def text(value: Value) -> str:
             return value_text(value, lambda parameter: self._constant(place, parameter), bare)
 
-        found: list[str] = []
-        if indexed:
-            found += static_index(static_clauses(clauses))
+        placement = self._bound.mops[place].placement
+        found = static_index(static_clauses(clauses)) if placement is not None and placement.hashed else []
         if common := common_equalities(clauses):
             found.append(f"hash: {' = '.join(map(text, common[0]))}")
         return tuple(found)
 
 
-def window_lines(pattern: Pattern) -> tuple[str, ...]:
+def _window_lines(pattern: Pattern) -> Iterator[str]:
     """Describes how match windows prefilter events: a filter, keys, and what each window must contain."""
     windows = match_windows(pattern)
-    return () if windows is None else tuple(_lines(pattern, windows))
-
-
-def _lines(pattern: Pattern, windows: MatchWindows) -> Iterator[str]:
+    if windows is None:
+        return
     tests = [
         f"{_role_name(pattern, role)}: {condition_text(AllOf(role.conditions), str, bare=True)}"
         for role in windows.roles
@@ -350,11 +352,16 @@ def _lines(pattern: Pattern, windows: MatchWindows) -> Iterator[str]:
     ]
     if tests:
         yield f"filter  {'; '.join(tests)}"
-    keys = [_key_text(pattern, windows.roles, place) for place in range(len(windows.roles[0].keys))]
+    keys: dict[str, None] = {}
+    for place in range(len(windows.roles[0].keys)):
+        names = list(dict.fromkeys(role.keys[place].name for role in windows.roles))
+        if len(names) > 1:
+            names = [f"{_role_name(pattern, role)}.{role.keys[place].name}" for role in windows.roles]
+        keys[" = ".join(names)] = None
     if keys:
-        yield f"partition  equal in {', '.join(dict.fromkeys(keys))}"
+        yield f"partition  equal in {', '.join(keys)}"
     names = [_role_name(pattern, windows.roles[at]) for at in windows.firsts]
-    needs = [f"candidates for {_list_with_and(names)}"]
+    needs = [f"candidates for {list_with_and(names)}"]
     needs += [
         f"{_role_name(pattern, windows.roles[one])} before {_role_name(pattern, windows.roles[other])}"
         for one, other in windows.in_order()
@@ -364,13 +371,6 @@ def _lines(pattern: Pattern, windows: MatchWindows) -> Iterator[str]:
     yield f"necessary  {'; '.join(needs)}"
 
 
-def _key_text(pattern: Pattern, roles: Sequence[MatchRole], place: int) -> str:
-    names = {role.keys[place].name for role in roles}
-    if len(names) == 1:
-        return names.pop()
-    return " = ".join(f"{_role_name(pattern, role)}.{role.keys[place].name}" for role in roles)
-
-
 def _role_name(pattern: Pattern, role: MatchRole) -> str:
     variable = pattern.variables[role.variable]
     if not variable.kleene:
@@ -378,28 +378,11 @@ def _role_name(pattern: Pattern, role: MatchRole) -> str:
     return f"{variable.name}[1]" if role.unit == "first" else f"{variable.name}[i]"
 
 
-def _list_with_and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 _IGNORED = {
     "any": "any event",
     "next": "any event that the run cannot go on with",
     "partition": "any event that differs in {}",
 }
-
-
-def pattern_automaton(program: EventProgram, number: int, pattern: Pattern | NearPattern) -> StateDiagram:
-    building = _PatternAutomatonBuilder(program, number, pattern)
-    if isinstance(pattern, NearPattern):
-        building.add_letters(pattern)
-        return building.made()
-    building.add_absent(pattern)
-    if building.is_of_sets:
-        building.add_sets(pattern)
-    else:
-        building.add_runs(pattern)
-    return building.made(window_lines(pattern))
 
 
 class _PatternAutomatonBuilder:
@@ -418,9 +401,10 @@ class _PatternAutomatonBuilder:
         self._states = [DiagramState(0, "start")]
         self._edges: list[DiagramEdge] = []
 
-    def made(self, windows: tuple[str, ...] = ()) -> StateDiagram:
+    def made(self, windows: Iterable[str] = ()) -> StateDiagram:
         ordered = sorted(self._edges, key=lambda edge: (edge.source, edge.target))
-        return StateDiagram((*self._states, DiagramState(len(self._states), "final")), tuple(ordered), windows)
+        states = (*self._states, DiagramState(len(self._states), "final"))
+        return StateDiagram(states, tuple(ordered), tuple(windows))
 
     def _add(self, title: str) -> int:
         number = len(self._states)
@@ -552,8 +536,6 @@ def _title(variable: Variable) -> str:
 MOST_SHAPES = 10_000
 """Maximum number of distinct shapes. Documents of further shapes count as one."""
 
-_REST = b""
-
 
 def document_shape(root: etree._Element) -> bytes:
     """A digest of the set of element and attribute paths in a document."""
@@ -588,7 +570,7 @@ class Shapes:
         """Counts the document; returns its shape's number."""
         shape = document_shape(root)
         if shape not in self._numbers and len(self._numbers) >= MOST_SHAPES:
-            shape = _REST
+            shape = b""
         number = self._numbers.setdefault(shape, len(self._numbers) + 1)
         self.met[number] += 1
         return number

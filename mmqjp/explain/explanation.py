@@ -4,45 +4,41 @@ optimiser's rules; also tables of definitions and queries."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import cached_property
-from itertools import chain
-from typing import Any
+from itertools import chain, starmap
+from typing import TYPE_CHECKING, Any
 
 from common.bounds import INFINITE
-from join_stage.protocol import NEW_LEFT, NEW_RIGHT, Cost, TemplateTable, template_statement, value_pairs_statement
+from join_stage.protocol import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from mmqjp.explain.automaton import (
-    DiagramEdge,
-    DiagramState,
     EventProgram,
     NamedStatement,
-    StateDiagram,
+    automaton,
     event_retention,
-    operators_automaton,
     operators_of,
-    pattern_automaton,
     registered_statements,
 )
 from mmqjp.explain.plan import (
     JOIN_MEANING,
     JOIN_RULE,
-    Estimates,
     Operation,
     decided_when,
+    estimates,
     plan_lines,
     retention_text,
     whole_plan,
 )
 from mmqjp.explain.shown import format_window
-from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_sql
+from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_lines, wrapped_sql
 from mmqjp.explain.terms import definition_path, few, names_of_others, structure_text, term_text, wrap_in_functions
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
 from templates.graph import Minor, Shape, conjunctive_query
-from xscl.algebra.events import Events, NearPattern, Pattern, read_by
+from xscl.algebra.events import Events, read_by
 from xscl.algebra.joins import NEGATED, UNORDERED, NormalQuery, Side, Term, mirror_of, variables_of
 from xscl.algebra.trees import is_system_variable, short_name
 from xscl.algebra.values import ElementConstructor, many_valued
@@ -51,18 +47,8 @@ from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import EventDefinition
 
-
-def automaton(program: EventProgram, number: int) -> StateDiagram:
-    stream = program.statements[number].stream
-    if isinstance(stream, Pattern | NearPattern):
-        return pattern_automaton(program, number, stream)
-    return operators_automaton(program, number)
-
-
-def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
-    yield "  automaton"
-    yield from _automaton_lines(automaton(program, number))
-    yield from wrapped(f"shares operators with {few(program.sharing(number), 'no other query')}", 2)
+if TYPE_CHECKING:
+    from mmqjp.engine import Session
 
 
 def explanation_json(program: EventProgram, number: int) -> dict[str, Any]:
@@ -71,29 +57,24 @@ def explanation_json(program: EventProgram, number: int) -> dict[str, Any]:
             "shares_with": program.sharing(number)}  # fmt: skip
 
 
-def _automaton_lines(found: StateDiagram) -> Iterator[str]:
+def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
+    found = automaton(program, number)
+    yield "  automaton"
     for state in found.states:
-        yield from wrapped(f"{state.number}  {state.title}{_state_suffix(state)}", 4)
-        for edge in found.edges:
-            if edge.source == state.number:
-                yield from _edge(edge)
+        line = f"{state.number}  {state.title}"
+        if state.operator >= 0:
+            line += f", kept for {state.keeps}" if state.keeps else ""
+            line += f"; row {state.row} of {state.rows:,} of m-op {state.operator}"
+            line += f", shared with {few(state.shared, 'no other query')}"
+        yield from wrapped(line, 4)
+        for edge in (edge for edge in found.edges if edge.source == state.number):
+            reads = f"{edge.stream}: " if edge.stream and edge.does else edge.stream
+            yield from wrapped(f"{edge.kind} to {edge.target}  {reads}{', then '.join(edge.does)}", 8)
+            yield from wrapped_lines(edge.found_by, 12)
     if found.windows:
         yield "    match windows"
-        yield from chain.from_iterable(wrapped(text, 8) for text in found.windows)
-
-
-def _state_suffix(state: DiagramState) -> str:
-    if state.operator < 0:
-        return ""
-    shared = few(state.shared, "no other query")
-    row = f"row {state.row} of {state.rows:,} of m-op {state.operator}, shared with {shared}"
-    return f", kept for {state.keeps}; {row}" if state.keeps else f"; {row}"
-
-
-def _edge(edge: DiagramEdge) -> Iterator[str]:
-    reads = f"{edge.stream}: " if edge.stream and edge.does else edge.stream
-    yield from wrapped(f"{edge.kind} to {edge.target}  {reads}{', then '.join(edge.does)}", 8)
-    yield from chain.from_iterable(wrapped(text, 12) for text in edge.found_by)
+        yield from wrapped_lines(found.windows, 8)
+    yield from wrapped(f"shares operators with {few(program.sharing(number), 'no other query')}", 2)
 
 
 # ---------------------------------------------------------------- the plan
@@ -109,46 +90,37 @@ def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: b
     statements = registered_statements(registry)
     before, after = whole_plan(registry, (), joined=False), whole_plan(registry, rules, joined=joined)
     yield from _titled("plan before the rules", plan_lines(before))
-    names: dict[str, str] = {name: _meaning(name) for name in RULE_NAMES} if statements else {}
-    if any(key.partition(" ")[0] in ("join", "filter") for key in (one.key for one in before)):
+    names: dict[str, str] = {}
+    steps: list[tuple[str, ...]] = [HEADINGS]
+    if statements:
+        names |= {name: " ".join((RULES[name].__doc__ or "").split()) for name in RULE_NAMES}
+        steps.append(("none", *_sizes(statements, ())))
+        for place, name in enumerate(RULE_NAMES, 1):
+            on = [one for one in RULE_NAMES[:place] if one in rules]
+            steps.append((name, *(_sizes(statements, on) if name in rules else _OFF)))
+    if any(map(_is_of_documents, before)):
         names[JOIN_RULE] = JOIN_MEANING
-    said = chain.from_iterable(wrapped(f"{name}  {meaning}", 0) for name, meaning in names.items())
-    steps: list[tuple[str, ...]] = list(_steps(statements, rules)) if statements else [HEADINGS]
-    if JOIN_RULE in names:
-        steps += _join_steps(before, after, joined=joined)
-    yield from _titled("rules", [*aligned(steps), "", *said])
+        for title, plan in (("documents", before), (JOIN_RULE, after)):
+            own = list(filter(_is_of_documents, plan))
+            sizes = f"{len(own):,}", f"{sum(one.rows for one in own):,}", "", ""
+            steps.append((title, *(sizes if joined or title != JOIN_RULE else _OFF)))
+    meanings = wrapped_lines((f"{name}  {meaning}" for name, meaning in names.items()), 0)
+    yield from _titled("rules", [*aligned(steps), "", *meanings])
     yield from _titled("plan after the rules", plan_lines(after))
 
 
-def _join_steps(before: Sequence[Operation], after: Sequence[Operation], *, joined: bool) -> Iterator[tuple[str, ...]]:
-    for title, plan in (("documents", before), (JOIN_RULE, after)):
-        if title == JOIN_RULE and not joined:
-            yield title, "is off", "", "", ""
-            continue
-        own = [one for one in plan if one.key.startswith(("join ", "filter "))]
-        yield title, f"{len(own):,}", f"{sum(one.rows for one in own):,}", "", ""
+_OFF = "is off", "", "", ""
 
 
-def _steps(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> Iterator[tuple[str, ...]]:
-    yield HEADINGS
-    yield "none", *_sizes(statements, ())
-    for place, name in enumerate(RULE_NAMES):
-        if name not in rules:
-            yield name, "is off", "", "", ""
-            continue
-        on = [one for one in RULE_NAMES[: place + 1] if one in rules]
-        yield name, *_sizes(statements, on)
+def _is_of_documents(operation: Operation) -> bool:
+    return operation.key.startswith(("join ", "filter "))
 
 
-def _meaning(name: RuleName) -> str:
-    return " ".join((RULES[name].__doc__ or "").split())
-
-
-def _sizes(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> tuple[str, str, str, str]:
+def _sizes(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> Iterable[str]:
     plan = EventProgram(statements, rules).plan
     mops = [mop for mop in plan if mop.placement is not None]
     sizes = len(mops), sum(len(mop.rows) for mop in mops), sum(map(_stores, mops)), _aggregations(plan)
-    return f"{sizes[0]:,}", f"{sizes[1]:,}", f"{sizes[2]:,}", f"{sizes[3]:,}"
+    return (f"{size:,}" for size in sizes)
 
 
 def _aggregations(plan: EventPlan) -> int:
@@ -167,7 +139,7 @@ def _stores(mop: MOp) -> int:
 
 
 def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
-    yield from (title, "=" * len(title))
+    yield from _heading(title)
     yield from indented(lines, 2)
     yield ""
 
@@ -184,23 +156,11 @@ def definition_row(definition: EventDefinition, program: EventProgram) -> tuple[
 
 def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
     one = program.statements[number]
-    return (
-        one.name,
-        ", ".join(read_by(one.stream)),
-        _operators(one),
-        _retention(one),
-        few(program.sharing(number), "-"),
-    )
-
-
-def _operators(statement: NamedStatement) -> str:
-    names = [type(one).__name__.upper() for one in operators_of(statement.stream) if not isinstance(one, Events)]
-    return ", ".join(names) or "-"
-
-
-def _retention(statement: NamedStatement) -> str:
-    kept = event_retention(statement.stream)
-    return "ever" if kept is None else format_window(kept) if kept else "-"
+    names = [type(part).__name__.upper() for part in operators_of(one.stream) if not isinstance(part, Events)]
+    kept = event_retention(one.stream)
+    retention = "-" if kept == 0 else "ever" if kept is None else format_window(kept)
+    sharing = few(program.sharing(number), "-")
+    return one.name, ", ".join(read_by(one.stream)), ", ".join(names) or "-", retention, sharing
 
 
 ARRAY = "[{}]"
@@ -211,16 +171,8 @@ MOST_COMPARED = 5_000
 """Maximum number of registered event queries that one is compared with."""
 
 
-@dataclass(frozen=True)
-class CostInfo:
-    """Estimated costs, the plan last measured, and its costs by template."""
-
-    estimates: Estimates | None
-    measured: tuple[str, Mapping[int, Cost]] | None
-
-
-def explanation(registry: Registry, names: Container[str], plan: str, known: CostInfo) -> Iterator[str]:
-    writer = _Explanation(registry, plan, known)
+def explanation(engine: Session, names: Container[str]) -> Iterator[str]:
+    writer, registry = _Explanation(engine), engine.registry
     for subscription in (one for one in registry.subscriptions.values() if one.name in names):
         yield from writer.query(subscription)
         yield ""
@@ -231,8 +183,7 @@ def explanation(registry: Registry, names: Container[str], plan: str, known: Cos
         if by_words:
             text = "Texts that near() finds have a value for each key: the numbers of some of their words."
             yield from wrapped(text, 2)
-        statement = value_pairs_statement(NEW_RIGHT, registry.window, many=by_words)
-        yield from chain.from_iterable(wrapped_sql(line, 4) for line in statement.splitlines())
+        yield from wrapped_sql(value_pairs_statement(NEW_RIGHT, registry.window, many=by_words), 4)
         text = f"Where documents came before, also {NEW_LEFT.pairs}: {NEW_LEFT.left} on the left, {NEW_LEFT.right} on "
         yield from wrapped(text + "the right; the templates' statements run over it in the same way.", 2)
 
@@ -240,8 +191,9 @@ def explanation(registry: Registry, names: Container[str], plan: str, known: Cos
 class _Explanation:
     """Explains queries one by one; spells out a template only the first time."""
 
-    def __init__(self, registry: Registry, plan: str, known: CostInfo) -> None:
-        self._registry, self._plan, self._costs_known = registry, plan, known
+    def __init__(self, engine: Session) -> None:
+        self._registry, self._plan = engine.registry, engine.plan
+        self._estimates, self._measured = estimates(engine), engine.costs() or (engine.plan, {})
         self._spelt: dict[int, str] = {}
         self.explained: list[Target] = []
 
@@ -308,13 +260,12 @@ class _Explanation:
             what = "inner join" if side.hidden else "stream"
             yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {short_name(side.stream)}"
             yield from indented(tree(side.pattern), 4)
-        for title, lines in (
-            ("value joins", [_join_text(a, b) for a, b in conjunct.joins]),
-            ("residual predicates, on each match of the joins", list(map(to_xscl, conjunct.residual))),
-        ):
-            if lines:
-                yield f"  {title}"
-                yield from chain.from_iterable(wrapped(line, 4) for line in lines)
+        if conjunct.joins:
+            yield "  value joins"
+            yield from wrapped_lines(starmap(_join_text, conjunct.joins), 4)
+        if conjunct.residual:
+            yield "  residual predicates, on each match of the joins"
+            yield from wrapped_lines(map(to_xscl, conjunct.residual), 4)
         yield ""
         yield f"minor, as template {placement.template} numbers its nodes"
         nodes = _minor_nodes(target)
@@ -327,8 +278,8 @@ class _Explanation:
         sharers = list(self._registry.of_row(placement.row))
         widest = max(other.window for other in sharers)
         values = [f"var{i} = {variable}" for i, variable in enumerate(target.catalog.variables_of(target.row), 1)]
-        values = [f"qid = {placement.row}", *values, f"wl = {_microseconds(widest)}"]
-        yield from wrapped(", ".join(values), 2)
+        window = "INF" if widest == INFINITE else f"{widest} ({format_window(widest)})"
+        yield from wrapped(", ".join([f"qid = {placement.row}", *values, f"wl = {window}"]), 2)
         yield from wrapped(f"shared with {names_of_others(sharers, [target.owner], 'no other query')}", 2)
         yield from self._template(target, shape)
 
@@ -336,8 +287,9 @@ class _Explanation:
         number = target.template
         yield ""
         yield f"template {number}"
-        others = names_of_others(self._users(number), [target.owner], "no other query")
-        yield from wrapped(f"shared with {others}", 2)
+        targets = chain.from_iterable(owner.targets for owner in self._registry.owners())
+        users = (other for other in targets if other.template == number)
+        yield from wrapped(f"shared with {names_of_others(users, [target.owner], 'no other query')}", 2)
         yield from self._costs(target, shape)
         if number in self._spelt:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
@@ -346,35 +298,26 @@ class _Explanation:
         datalog = conjunctive_query(shape, f"T{number}").datalog()
         sql = template_statement(TemplateTable(number, shape), NEW_RIGHT, ARRAY)
         yield "  Datalog"
-        yield from chain.from_iterable(wrapped(line, 4) for line in datalog.splitlines())
+        yield from wrapped_lines(datalog.splitlines(), 4)
         yield "  SQL, as DuckDB gets it"
-        yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
-
-    def _rows(self, template: int) -> list[int]:
-        return [row for row, targets in self._registry.rows.items() if targets.template == template]
-
-    def _users(self, template: int) -> Iterator[Target]:
-        targets = chain.from_iterable(owner.targets for owner in self._registry.owners())
-        return (target for target in targets if target.template == template)
+        yield from wrapped_sql(sql, 4)
 
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
         number, variables_of = target.template, self._registry.catalog.variables_of
         yield f"  plan {self._plan}"
-        guess = self._costs_known.estimates
+        guess = self._estimates
         if not shape.joins:
             text = "one look at each match of the pattern"
         elif guess is None:
             text = "no documents are kept (--state DIR names a store with some)"
         else:
             row = guess.of_row(shape, variables_of(target.row))
-            rows = self._rows(number)
+            rows = [row for row, targets in self._registry.rows.items() if targets.template == number]
             total = guess.of_rows(shape, map(variables_of, rows))
-            text = (
-                f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal nodes "
-            )
-            text += f"for this row's rarest join, {total:,.1f} for the {len(rows):,} rows of the template"
+            text = f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal "
+            text += f"nodes for this row's rarest join, {total:,.1f} for the {len(rows):,} rows of the template"
         yield from wrapped(f"estimated cost: {text}", 2)
-        plan, costs = self._costs_known.measured or (self._plan, {})
+        plan, costs = self._measured
         if number in costs:
             cost = costs[number]
             others = [str(other) for other in cost.templates if other != number]
@@ -394,17 +337,23 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     kind = f"{normal.op} within {format_window(normal.window)}" if normal.op else "a filter: each match is an output"
     if normal.absent:
         yield f"    {kind}: each match of the left input without a partner"
-        yield from chain.from_iterable(wrapped(line, 4) for line in _partners(normal))
+        for number, absent in enumerate(normal.absent):
+            equal = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
+            conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in equal]
+            conditions += map(to_xscl, absent.residual)
+            yield from wrapped(f"{'or' if number else 'a partner has'} {' and '.join(conditions)}", 4)
         yield from wrapped(f"{decided_when(normal)}; {retention_text(normal)}", 4)
-        kind = (
-            "the inputs are found apart, as filters; the right ones are kept by what they must have in common with one"
-        )
+        kind = "the inputs are found apart, as filters; "
+        kind += "the right ones are kept by what they must have in common with one"
     elif len(normal.conjuncts) > 1:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
     yield f"    {kind}"
     if normal.op == UNORDERED:
         yield f"    {_MIRRORED[bool(mirror_of(normal.conjuncts))]}"
-    entries = [_entry(entry.key, entry.value) for entry in normal.entries]
+    entries = []
+    for entry in normal.entries:
+        text = f'"{entry.value}"' if isinstance(entry.value, str) else term_text(entry.value)
+        entries.append(entry.key if text == entry.key else f"{text} AS {entry.key}")
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
     shown = [e.value.var for e in normal.entries if isinstance(e.value, Term)]
@@ -418,41 +367,23 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
         yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)
 
 
-def _partners(normal: NormalQuery) -> Iterator[str]:
-    for number, absent in enumerate(normal.absent):
-        equal = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
-        conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in equal]
-        conditions += map(to_xscl, absent.residual)
-        yield f"{'or' if number else 'a partner has'} {' and '.join(conditions)}"
-
-
 _MIRRORED = {
     True: "of two matches that mirror each other, the one whose first document is less by (t1, stream, id)",
     False: "its inputs have no document in common, so that no match mirrors another: it means JOIN",
 }
 
 
-def _entry(key: str, value: Term | str) -> str:
-    if isinstance(value, str):
-        return f'"{value}" AS {key}'
-    text = term_text(value)
-    return key if text == key else f"{text} AS {key}"
-
-
 def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
     """Returns node, side, shared variable, name and definition of each node of the minor, in template order."""
-    rows = {}
-    ids = target.catalog.variables_of(target.row)
+    rows: dict[int, tuple[str, ...]] = {}
+    ids, placement = target.catalog.variables_of(target.row), target.placement
     for label, side, minor, slots in zip(
-        ("left", "right"), target.conjunct.sides(), target.placement.minors, target.placement.slots, strict=False
+        ("left", "right"), target.conjunct.sides(), placement.minors, placement.slots, strict=False
     ):
         for index, slot in enumerate(slots):
-            rows[slot] = (f"var{slot + 1}", label, _node_name(side, minor, index), minor.nodes[index].definition)
-    table: list[tuple[str, ...]] = []
-    for slot, number in enumerate(ids):
-        name, label, here, definition = rows[slot]
-        table.append((name, label, f"variable {number}", here, definition_path(definition)))
-    return table
+            name, path = _node_name(side, minor, index), definition_path(minor.nodes[index].definition)
+            rows[slot] = (f"var{slot + 1}", label, f"variable {ids[slot]}", name, path)
+    return [rows[slot] for slot in range(len(ids))]
 
 
 def _node_name(side: Side, minor: Minor, index: int) -> str:
@@ -464,10 +395,6 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
     for child in minor.nodes[index].path:
         pattern = pattern.children[child]
     return pattern.var or f"({pattern.test})"
-
-
-def _microseconds(window: int) -> str:
-    return "INF" if window == INFINITE else f"{window} ({format_window(window)})"
 
 
 def _join_text(one: Term, other: Term) -> str:

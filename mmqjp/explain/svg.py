@@ -311,11 +311,17 @@ def wrapped(text: str, indent: int) -> list[str]:
     )
 
 
-def wrapped_sql(line: str, indent: int) -> list[str]:
-    """Wraps SQL after commas and before AND only."""
-    tied = _TIED.sub(_TIE, line.lstrip())
-    own = len(line) - len(line.lstrip())
-    return [part.replace(_TIE, " ") for part in wrapped(" " * own + tied, indent)]
+def wrapped_lines(lines: Iterable[str], indent: int) -> Iterator[str]:
+    for line in lines:
+        yield from wrapped(line, indent)
+
+
+def wrapped_sql(sql: str, indent: int) -> Iterator[str]:
+    """Wraps the lines of SQL after commas and before AND only."""
+    for line in sql.splitlines():
+        own = len(line) - len(line.lstrip())
+        tied = " " * own + _TIED.sub(_TIE, line.lstrip())
+        yield from (part.replace(_TIE, " ") for part in wrapped(tied, indent))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

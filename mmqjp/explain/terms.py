@@ -94,6 +94,10 @@ def wrap_in_functions(functions: tuple[str, ...], text: str) -> str:
     return text
 
 
+def list_with_and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def few(names: Iterable[str], none: str = "") -> str:
     """Returns different names, cut short; `none` if there are none."""
     found: dict[str, None] = {}
