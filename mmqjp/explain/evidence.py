@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby, islice, product
 
-from mmqjp.answers.matches import Mirrors, residual_holds, text_of_operand
+from mmqjp.answers.matches import Mirrors, residual_holds
 from mmqjp.answers.output import node_order
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
@@ -27,7 +27,7 @@ from mmqjp.explain.hints import (
     note,
     shared,
 )
-from mmqjp.explain.shown import FunnelStage, StageKind, StageUnit, apply_functions, duration_text, format_window
+from mmqjp.explain.shown import FunnelStage, StageKind, apply_functions, duration_text, format_window
 from mmqjp.explain.terms import (
     CHARACTERS_PER_STEP,
     BlockStage,
@@ -118,24 +118,16 @@ _Rows = Sequence[EvidenceRow]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage and what passes it, as FunnelStage has it. `part` and, if nothing passes, `told` say it in words. `span`
-    is that of its part in the query's text."""
+    """A stage and what passes it; if nothing does, `told` says why. `span` is that of its part in the query's text."""
 
-    kind: StageKind
-    found: int
-    part: Callable[[], str]
-    told: Callable[[], _Told]
+    counted: FunnelStage
+    told: _Told | Callable[[], _Told]
     span: Span = NOWHERE
-    block: int = 0
-    unit: StageUnit = "documents"
-    left: int = 0
-    right: int = 0
-    at_least: bool = False
 
     def shown(self) -> FunnelStage:
-        message, hint = ("", "") if self.found else self.told()
-        counts = self.found, self.unit, self.block, self.left, self.right, self.at_least
-        return FunnelStage(self.kind, self.part(), *counts, message, hint)
+        if self.counted.found:
+            return self.counted
+        return self.counted.told(*(self.told() if callable(self.told) else self.told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +149,7 @@ class Passing:
 
     @property
     def failed(self) -> Stage | None:
-        return next((stage for stage in self.stages if not stage.found), None)
+        return next((stage for stage in self.stages if not stage.counted.found), None)
 
     @property
     def found(self) -> int:
@@ -201,7 +193,7 @@ class BlockEvidence:
 
     @cached_property
     def _asked(self) -> list[_Asked]:
-        return list(_asked(self.query, self.side.pattern, self._own))
+        return list(_asked_of(self.query, self.side.pattern, self._own))
 
     @cached_property
     def _parts(self) -> list[PreparedNode]:
@@ -275,17 +267,18 @@ class BlockEvidence:
         stream, documents = self.side.stream, self._streams[self.side.stream]
         block, span = self.number + 1, self.query.blocks[self.number].span
         named = Span(span.start, max(self.stages[0].span.end, span.start + len(stream)))
-        yield Stage("stream", documents, lambda: stream, self._no_document, named, block)
+        yield Stage(FunnelStage("stream", stream, documents, block=block), self._no_document, named)
         if not documents:
             return
         for number, found in enumerate(self.counts()):
             if number < len(self.stages):
-                stage = self.stages[number]
-                part, told = partial(self.query.part, stage.span), partial(self._none_matches, number)
-                yield Stage("pattern", found, part, told, stage.span, block)
+                at = self.stages[number].span
+                counted = FunnelStage("pattern", self.query.part(at), found, block=block)
+                yield Stage(counted, partial(self._none_matches, number), at)
             else:
                 asked = self._asked[number - len(self.stages)]
-                yield Stage("asked", found, partial(str, asked.text), partial(self._missing, asked), span, block)
+                counted = FunnelStage("asked", asked.text, found, block=block)
+                yield Stage(counted, (f"{asked.missing} in {self._where()}", asked.hint), span)
             if not found:
                 return
 
@@ -303,9 +296,6 @@ class BlockEvidence:
             before = f"; {self.query.part(self.stages[number - 1].span)}, before it, {does}"
         hint = PathHints(self.query.builder, self._sample).of(stage.above, stage.condition) if self._sample else ""
         return f"{self.query.part(stage.span)} does not match {self._where()}{before}", hint
-
-    def _missing(self, asked: _Asked) -> _Told:
-        return f"{asked.missing} in {self._where()}", asked.hint
 
     def _where(self) -> str:
         stream, documents = self.side.stream, self._streams[self.side.stream]
@@ -350,28 +340,26 @@ class _Asked:
         return attach_branch(pattern, self.above, branch)
 
 
-def _asked(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
+def _asked_of(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
     known = {(node.var, condition) for node in own.walk() for condition in node.conditions}
-    for node, above in _named(pattern):
-        if node.var is None:
-            continue
-        text = query.variable(node.var)
-        if node.var in query.paths:
+    for var, conditions, above in _named(pattern):
+        text = query.variable(var)
+        if var in query.paths:
             hint = f"{text} is in the predicate or SELECT, so each match must have it"
-            yield _Asked(text, f"there is no {text}", above, node.var, hint=hint)
-        for condition in node.conditions:
-            if (node.var, condition) not in known:
-                if condition.literal is not None:
-                    value = to_xscl(String(condition.literal))
-                    yield _Asked(f"{text} = {value}", f"{text} is not {value}", above, node.var, condition)
-                else:
-                    kind = "time" if "time" in str(condition.xpath) else "number"
-                    yield _Asked(text, f"{text} is no {kind}, and equals nothing", above, node.var, condition)
+            yield _Asked(text, f"there is no {text}", above, var, hint=hint)
+        for condition in (condition for condition in conditions if (var, condition) not in known):
+            if condition.literal is not None:
+                value = to_xscl(String(condition.literal))
+                yield _Asked(f"{text} = {value}", f"{text} is not {value}", above, var, condition)
+            else:
+                kind = "time" if "time" in str(condition.xpath) else "number"
+                yield _Asked(text, f"{text} is no {kind}, and equals nothing", above, var, condition)
 
 
-def _named(node: PatternNode, above: str = "") -> Iterator[tuple[PatternNode, str]]:
-    """Yields the nodes of a pattern, each with the nearest variable above it."""
-    yield node, above
+def _named(node: PatternNode, above: str = "") -> Iterator[tuple[str, Sequence[Condition], str]]:
+    """Yields the variables of a pattern, each with its conditions and the nearest variable above it."""
+    if node.var is not None:
+        yield node.var, node.conditions, above
     for child in node.children:
         yield from _named(child, node.var or above)
 
@@ -392,7 +380,7 @@ class _Test:
 
     kind: StageKind
     rank: tuple[int, int]
-    part: Callable[[], str]
+    part: str
     passes: Callable[[RowPair], bool]
     told: Callable[[Sequence[RowPair]], _Told]
 
@@ -442,17 +430,19 @@ class JoinEvidence:
         if not self._is_single and self._are_blocks:
             every = filter(_are_different, every)
         pairs = list(islice(every, MOST_PAIRS))
-        counted = partial(
-            Stage, span=self.span, unit="pairs", at_least=len(pairs) == MOST_PAIRS and any(True for _ in every)
-        )
+        is_cut = len(pairs) == MOST_PAIRS and any(True for _ in every)
         if len(self.conjunct.equalities()) > 1 or not pairs:
-            stages.append(counted("together", _choices(pairs), self._all_equalities, _not_together))
+            text = " and ".join(map(self.equality, self.conjunct.equalities())) or "two documents"
+            counted = FunnelStage("together", text, _choices(pairs), "pairs", at_least=is_cut)
+            apart = "each equality holds for some nodes, but not all of them for the same nodes", ""
+            stages.append(Stage(counted, apart, self.span))
             if not pairs:
                 return Passing(tuple(stages), rank=(1, 0))
         ties = 0
         for test in self._tests(take):
             passed = [pair for pair in pairs if test.passes(pair)]
-            stages.append(counted(test.kind, _choices(passed), test.part, partial(test.told, pairs)))
+            counted = FunnelStage(test.kind, test.part, _choices(passed), "pairs", at_least=is_cut)
+            stages.append(Stage(counted, partial(test.told, pairs), self.span))
             if test.kind == "order":
                 ties = self._ties(pairs, take)
             if not passed:
@@ -465,9 +455,6 @@ class JoinEvidence:
         nodes = (node for side in leaf_sides(self.conjunct) for node in side.pattern.walk())
         return {node.var: node.test.local for node in nodes if node.var is not None}
 
-    def _all_equalities(self) -> str:
-        return " and ".join(map(self.equality, self.conjunct.equalities())) or "two documents"
-
     def equality(self, terms: tuple[Term, Term]) -> str:
         return " = ".join(map(self.query.term, terms))
 
@@ -476,14 +463,15 @@ class JoinEvidence:
     def _tests(self, take: Take) -> Iterator[_Test]:
         op, window = str(self.op), self.window
         if op == "FOLLOWED BY":
-            yield _Test("order", (2, 0), lambda: op, _in_order, self._out_of_order)
+            yield _Test("order", (2, 0), op, lambda pair: pair[0].t1 < pair[1].t0, self._out_of_order)
         elif self._are_blocks and self._is_single:
-            yield _Test("different", (2, 0), lambda: op, _are_different, _same_document)
+            same = "both sides are the same document, and a join is of two different ones", ""
+            yield _Test("different", (2, 0), op, _are_different, lambda _: same)
         if window is not None:
-            yield _Test("window", (3, 0), partial(format_window, window), self._within, self._too_far)
+            yield _Test("window", (3, 0), format_window(window), self._within, self._too_far)
         for number, expr in enumerate(self.conjunct.residual):
-            part, holds = partial(self.query.expression, expr), partial(_holds, expr, take)
-            yield _Test("residual", (4, number), part, holds, partial(self._is_false, expr))
+            holds, is_false = partial(_holds, expr, take), partial(self._is_false, expr)
+            yield _Test("residual", (4, number), self.query.expression(expr), holds, is_false)
         # Those that may have the mirror of a match: an inner join's without outer restrictions.
         alternatives = self.whole.alone if isinstance(self.whole, Hidden) else self.whole.conjuncts
         if op == UNORDERED and (mirror := mirror_of(alternatives)) is not None:
@@ -496,13 +484,14 @@ class JoinEvidence:
                 except OutOfSteps:
                     return True
 
-            yield _Test("mirror", (5, 0), lambda: op, is_told_so, _is_mirrored)
+            mirrored = "it holds in both orders and gives one output, in the other order", ""
+            yield _Test("mirror", (5, 0), op, is_told_so, lambda _: mirrored)
 
     def _within(self, pair: RowPair) -> bool:
-        return self.window is None or _distance(pair) <= self.window
+        return self.window is None or distance(pair) <= self.window
 
     def _too_far(self, pairs: Sequence[RowPair]) -> _Told:
-        nearest = min(map(_distance, pairs))
+        nearest = min(map(distance, pairs))
         whose = "they are" if len(pairs) == 1 else "the nearest are"
         return f"{whose} {duration_text(nearest)} apart, and the window is {format_window(self.window)}", ""
 
@@ -517,25 +506,18 @@ class JoinEvidence:
 
     def _is_false(self, expr: Expr, pairs: Sequence[RowPair]) -> _Told:
         texts = [{var: one.text for row in pair for var, one in row.bound.items()} for pair in pairs]
-        if told := nearness(expr, [partial(_operand_text, some) for some in texts]):
+        if told := nearness(expr, texts):
             return told, ""
-        found = (
-            f'{self.query.variable(var)} is "{truncate_value(texts[0][var])}"'
-            for var in dict.fromkeys(variables_of(expr))
-        )
+        variables = dict.fromkeys(variables_of(expr))
+        found = (f'{self.query.variable(var)} is "{truncate_value(texts[0][var])}"' for var in variables)
         hint = "" if len(self.conjunct.residual) == 1 else "for other nodes, another condition is false"
         return f"{self.query.expression(expr)} is false: {', '.join(found)}", hint if len(pairs) > 1 else ""
 
     def _ties(self, pairs: Iterable[RowPair], take: Take) -> int:
         """Counts pairs of documents, in either order, that fail only because of equal times."""
-        passed = (
-            tuple(sorted((pair[0].docids, pair[1].docids)))
-            for pair in pairs
-            if _is_tie(*pair)
-            and self._within(pair)
-            and all(_holds(expr, take, pair) for expr in self.conjunct.residual)
-        )
-        return len(set(passed))
+        near = (pair for pair in pairs if _is_tie(*pair) and self._within(pair))
+        ties = (pair for pair in near if all(_holds(expr, take, pair) for expr in self.conjunct.residual))
+        return len({tuple(sorted((left.docids, right.docids))) for left, right in ties})
 
 
 class _Equality:
@@ -546,10 +528,9 @@ class _Equality:
         self._left, self._right = map(self._values, (lefts, rights), terms)
         are_single = join._is_single
         self.common = len(self._left.keys() & self._right.keys()) if are_single else shared(self._left, self._right)
-        self.stage = Stage(
-            "equality", self.common, partial(join.equality, terms), self._unequal, join.span, unit="values",
-            left=len(self._left), right=len(self._right),
-        )  # fmt: skip
+        counts = len(self._left), len(self._right)
+        counted = FunnelStage("equality", join.equality(terms), self.common, "values", 0, *counts)
+        self.stage = Stage(counted, self._unequal, join.span)
 
     def _values(self, rows: _Rows, term: Term) -> DocumentsByText:
         values: DocumentsByText = {}
@@ -626,37 +607,17 @@ def _holds(expr: Expr, take: Take, pair: RowPair) -> bool:
     return residual_holds(expr, text_of)
 
 
-def _operand_text(texts: Mapping[str, str], operand: Expr) -> str:
-    return text_of_operand(operand, texts.__getitem__)
-
-
 def _choices(pairs: Iterable[RowPair]) -> int:
     return len({(left.docids, right.docids) for left, right in pairs})
 
 
-def _distance(pair: RowPair) -> int:
+def distance(pair: RowPair) -> int:
     left, right = pair
     return max(left.t1, right.t1) - min(left.t0, right.t0)
 
 
-def _in_order(pair: RowPair) -> bool:
-    return pair[0].t1 < pair[1].t0
-
-
 def _are_different(pair: RowPair) -> bool:
     return pair[0].docids != pair[1].docids
-
-
-def _not_together() -> _Told:
-    return "each equality holds for some nodes, but not all of them for the same nodes", ""
-
-
-def _same_document(pairs: Sequence[RowPair]) -> _Told:
-    return "both sides are the same document, and a join is of two different ones", ""
-
-
-def _is_mirrored(pairs: Sequence[RowPair]) -> _Told:
-    return "it holds in both orders and gives one output, in the other order", ""
 
 
 def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
@@ -671,7 +632,7 @@ def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
 @dataclass(eq=False)
 class _Branched:
     """The rows of an absence's left input, as `found`, with the nodes on paths of a predicate: each is a part of those
-    made of it."""
+    that it gives."""
 
     query: ReadableQuery
     absent: Absent
@@ -684,10 +645,15 @@ class _Branched:
             part, before, rows = PreparedNode(branch.path), rows, []
             for _, some in groupby(before, partial(_docid_at, branch.var)):
                 for row in some:
-                    rows += _on_branch(row, row.bound[branch.var], part, take)
-                row.bound[branch.var].record.__dict__.pop("tree", None)
-            found = len({row.docids for row in rows})
-            stages.append(Stage("asked", found, partial(str, text), partial(_no_path, text), block=1))
+                    at = row.bound[branch.var]
+                    tree = at.record.tree
+                    for binding in each_below(part, tree, at.node, take):
+                        take(STEPS_FOR_A_ROW)
+                        more = {name: BoundNode(at.record, node, tree.string_value(*node)) for name, node in binding}
+                        rows.append(replace(row, bound={**row.bound, **more}))
+                at.record.__dict__.pop("tree", None)
+            counted = FunnelStage("asked", text, len({row.docids for row in rows}), block=1)
+            stages.append(Stage(counted, (f"there is no {text}", "")))
             if not rows:
                 break
         return replace(self.found, stages=tuple(stages), rows=tuple(rows), rank=(len(stages),))
@@ -695,18 +661,6 @@ class _Branched:
 
 def _docid_at(var: str, row: EvidenceRow) -> int:
     return row.bound[var].record.docid
-
-
-def _on_branch(row: EvidenceRow, at: BoundNode, part: PreparedNode, take: Take) -> Iterator[EvidenceRow]:
-    tree = at.record.tree
-    for binding in each_below(part, tree, at.node, take):
-        take(STEPS_FOR_A_ROW)
-        more = {name: BoundNode(at.record, node, tree.string_value(*node)) for name, node in binding}
-        yield replace(row, bound={**row.bound, **more})
-
-
-def _no_path(text: str) -> _Told:
-    return f"there is no {text}", ""
 
 
 @dataclass(eq=False)
@@ -727,18 +681,16 @@ class AbsenceEvidence:
         partners = self.partners.result(take) if self.partners else Passing()
         place = self.whole.op == "NOT PRECEDED BY"  # the partner is on the left of the join
         having = {id(row.parts[place].parts[0]) for row in partners.rows}
-        rows = tuple(self._over(row) for row in left.rows if id(row) not in having)
-        alone = Stage("alone", len({row.docids for row in rows}), partial(str, self.whole.op), _has_partner)
+        op, window = self.whole.op, self.whole.window or 0
+        assert op is not None, "an absence is a join"
+        rows = tuple(
+            replace(row, t1=over_at(op, window, row.t0, row.t1), of=self, parts=(row,))
+            for row in left.rows
+            if id(row) not in having
+        )
+        counted = FunnelStage("alone", op, len({row.docids for row in rows}))
+        alone = Stage(counted, ("each of them has a partner among kept documents", ""))
         return replace(left, stages=(*left.stages, alone), rows=rows, rank=(1, bool(rows)), partners=partners)
-
-    def _over(self, row: EvidenceRow) -> EvidenceRow:
-        """A row of the left input as what is there when the absence is over."""
-        assert self.whole.op is not None, "an absence is a join"
-        return replace(row, t1=over_at(self.whole.op, self.whole.window or 0, row.t0, row.t1), of=self, parts=(row,))
-
-
-def _has_partner() -> _Told:
-    return "each of them has a partner among kept documents", ""
 
 
 class Disjuncts(list["_Input"]):

@@ -5,12 +5,13 @@ of a block, and values of both sides of an equality that are nearly equal: but f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
 from itertools import chain, islice
 from sys import maxsize
 
+from mmqjp.answers.matches import text_of_operand
 from mmqjp.explain.shown import apply_functions
 from mmqjp.explain.terms import StepBudget, TooLong, truncate_value
 from mmqjp.process import printable_line, printable_text
@@ -218,24 +219,24 @@ MOST_TEXT_PAIRS, MOST_TEXTS = 2_000, 1_000
 """Maximum number of text pairs compared, and of texts read per side."""
 
 
-def _nearest(texts: Iterable[tuple[str, str]]) -> tuple[Fraction, tuple[str, str]]:
+def _nearest(texts: Iterable[Sequence[str]]) -> tuple[Fraction, Sequence[str]]:
     """The largest share of common words of two texts, and these texts. `texts` may not be empty."""
     found = ((Fraction(*overlap(*pair)) if any(overlap(*pair)) else Fraction(0), pair) for pair in texts)
     return max(islice(found, MOST_TEXT_PAIRS), key=lambda one: one[0])
 
 
-def _in_common(pair: tuple[str, str]) -> str:
+def _in_common(pair: Sequence[str]) -> str:
     common, union = overlap(*pair)
     one, other = map(truncate_value, pair)
     return f'"{one}" and "{other}" have {common} of {union} words in common'
 
 
-def nearness(expr: Expr, texts: Sequence[Callable[[Expr], str]]) -> str | None:
-    """Describes a near() that holds for no binding; None for another condition. Each of `texts` maps an operand to its
-    text in one binding."""
+def nearness(expr: Expr, bindings: Sequence[Mapping[str, str]]) -> str | None:
+    """Describes a near() that holds for no binding (variables to texts); None for another condition."""
     match expr:
         case Call(name="near", args=(one, other, _)):
-            part, pair = _nearest((text_of(one), text_of(other)) for text_of in texts)
+            texts = (tuple(text_of_operand(arg, some.__getitem__) for arg in (one, other)) for some in bindings)
+            part, pair = _nearest(texts)
             return f"{_in_common(pair)}, which is {float(part):.2f}"
     return None
 

@@ -137,7 +137,7 @@ def _told(trial: QueryTrial, query: ReadableQuery, evidence: Evidence) -> QueryT
     found = evidence.result()
     stages = list((found.partners or found).stages)
     for block in evidence.blocks:
-        if all(stage.block != block.number + 1 for stage in stages):
+        if all(stage.counted.block != block.number + 1 for stage in stages):
             stages += block.told()
     return replace(trial, query=query, stages=tuple(stages), left_out=found.left_out)
 
@@ -169,13 +169,12 @@ def table_rows(trials: Sequence[QueryTrial]) -> Iterator[tuple[str, str, str]]:
 
 
 def _rows(trial: QueryTrial) -> Iterator[tuple[str, str, str]]:
+    stages = [stage.counted for stage in trial.stages]
     for number, block in enumerate(trial.query.blocks if trial.query else (), 1):
-        counts = [stage.found for stage in trial.stages if stage.block == number and stage.kind != "asked"]
+        counts = [stage.found for stage in stages if stage.block == number and stage.kind != "asked"]
         if counts and trial.query:
-            matched = f"{counts[-1]:,} of {counts[0]:,} documents"
-            yield "", trial.query.part(block.span), matched
-    for shown in (stage.shown() for stage in trial.stages if not stage.block):
-        yield "", shown.part, shown.count_text
+            yield "", trial.query.part(block.span), f"{counts[-1]:,} of {counts[0]:,} documents"
+    yield from (("", stage.part, stage.count_text) for stage in stages if not stage.block)
 
 
 def trial_notes(trials: Sequence[QueryTrial], text: str) -> list[XsclError]:
@@ -187,8 +186,8 @@ def trial_notes(trials: Sequence[QueryTrial], text: str) -> list[XsclError]:
 
 def _problems(trial: QueryTrial) -> Iterator[Problem]:
     for stage in trial.stages:
-        if not stage.found:
+        if not stage.counted.found:
             shown = stage.shown()
-            is_named = stage.block or shown.message.startswith(shown.part)
+            is_named = shown.block or shown.message.startswith(shown.part)
             message = shown.message if is_named else f"{shown.part}: {shown.message}"
             yield Problem(message, stage.span, shown.hint)

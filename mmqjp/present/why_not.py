@@ -21,7 +21,7 @@ from mmqjp.answers.matches import text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
 from mmqjp.answers.output import BoundValue, Output, read_nodes
 from mmqjp.documents.record import Record
-from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, steps_for
+from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, distance, steps_for
 from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
@@ -159,7 +159,7 @@ def verdicts_of(
         if not partners.rows:
             return [_of_failed(query, placed, partners)]
         return [_of_partners(query, readable, placed, partners, "these documents are partners")]
-    if partners is not None and found.failed is not None and found.failed.kind == "alone":
+    if partners is not None and found.failed is not None and found.failed.counted.kind == "alone":
         count = len({row.docids for row in partners.rows})
         many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
         return [_of_partners(query, readable, placed, partners, many)]
@@ -582,11 +582,8 @@ MOST_NEAREST = 3
 
 
 def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
-    pairs = sorted(
-        best.found.before(), key=lambda pair: max(pair[0].t1, pair[1].t1) - min(pair[0].t0, pair[1].t0)
-    )  # stable: those whose values are nearest stay first
     chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
-    for left, right in pairs:
+    for left, right in sorted(best.found.before(), key=distance):  # stable: the nearest values stay first
         chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
     found = []
     for documents in islice(chosen.values(), MOST_NEAREST):

@@ -166,7 +166,7 @@ def test_only_the_tried_queries_and_those_behind_them_run(tmp_path, documents, m
     trials = try_queries(script, queries.read_text(), sample_of(read_documents([documents]), 500))
     assert sizes == [MOST_TRIED_QUERIES + 1]  # the PUBLISHed stream's, too
     assert (len(trials), trials[0].name, trials[0].found, trials[2].found) == (100, "q1", 0, 0)
-    failed = [next(stage.kind for stage in trial.stages if not stage.found) for trial in trials]
+    failed = [next(stage.counted.kind for stage in trial.stages if not stage.counted.found) for trial in trials]
     assert failed == ["window"] * 2 + ["pattern"] * 98
 
 

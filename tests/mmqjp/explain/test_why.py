@@ -356,15 +356,15 @@ def checked_blocks(seed: int) -> Iterator[tuple[int, int]]:
             for _, one in trees:
                 evidence.look(record(one), uncounted)
             stages = list(evidence.told())
-            assert [stage.found for stage in stages[1:]] == [
+            assert [stage.counted.found for stage in stages[1:]] == [
                 sum(bool(Matcher(tree, namespaces).embeddings(None, stage.steps)) for tree in here)
                 for stage in alone.stages[0][: len(stages) - 1]
             ]
-            counts = [stage.found for stage in stages]
+            counts = [stage.counted.found for stage in stages]
             assert counts == sorted(counts, reverse=True) and all(counts[:-1])
             whole = sum(bool(Matcher(tree, namespaces).embeddings(None, block.steps)) for tree in here)
             assert (counts[0], evidence.left_out, len(evidence.rows)) == (len(here), 0, whole)
-            assert all(stage.shown().message for stage in stages if not stage.found)
+            assert all(stage.shown().message for stage in stages if not stage.counted.found)
             yield whole, len(here)
 
 
