@@ -293,6 +293,11 @@ def _published(name: str, schema: Schema, row: Row) -> Event:
     return Event(values, row["t0"], row["t1"], SourceEvent(name, (row["id"], name), behind, roots, output=True))
 
 
+def output_of_row(row: Row) -> Output:
+    documents, streams, nodes = tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"])
+    return Output(row["query"], row["t0"], row["t1"], documents, streams, nodes, row["xml"], row["id"], row["seq"])
+
+
 @dataclass(frozen=True, slots=True)
 class EventWhy:
     """The events behind an output, the conditions that held, and the query's text."""
@@ -476,10 +481,7 @@ def why_output(
     if group is not None and _ID.fullmatch(asked):
         row = (recent and recent.output(asked, group)) or output_by_id(select, asked, group)
     row = row or _found(select, asked)
-    output = Output(
-        row["query"], row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]),
-        row["xml"], row["id"], row["seq"],
-    )  # fmt: skip
+    output = output_of_row(row)
     docids = (matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
     texts = row.get("texts") or query_texts(select, output.query, row["form"], MOST_QUERIES)
     told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])

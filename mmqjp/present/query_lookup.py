@@ -42,7 +42,7 @@ from mmqjp.tables.lookup import (
     pauses_of,
     queries_named,
 )
-from xscl.algebra.events import NearPattern, Pattern, Statement, read_by
+from xscl.algebra.events import Statement, read_by
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
@@ -175,10 +175,6 @@ class KnownEvents:
     query: Subscription
     stream: Statement
     definitions: Mapping[str, RegisteredDefinition]
-
-    @property
-    def is_pattern(self) -> bool:
-        return isinstance(self.stream, Pattern | NearPattern)
 
 
 def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents]:

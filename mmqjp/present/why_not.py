@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import combinations, islice, permutations
-from typing import Literal
+from typing import Any
 
 from common.bounds import EARLIEST
 from common.dates import iso_utc
@@ -19,15 +19,15 @@ from mmqjp.answers.absence import ABSENCES, Decided
 from mmqjp.answers.absence_partners import AbsenceGroup, LeftMatch
 from mmqjp.answers.matches import text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
-from mmqjp.answers.output import BoundValue, Output, read_nodes
-from mmqjp.documents.record import Record
+from mmqjp.answers.output import BoundValue
+from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, distance, steps_for
 from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
-from mmqjp.explain.shown import FunnelStage, StageKind
+from mmqjp.explain.shown import FunnelStage
 from mmqjp.explain.terms import Exhausted, ReadableQuery, StepBudget
-from mmqjp.present.item import Near, ShownItem, WhyNot, item_of, record_items
+from mmqjp.present.item import Near, ShownItem, WhyNot, record_items
 from mmqjp.present.newest import stored_parts
 from mmqjp.present.output_why import (
     FOR_EVER,
@@ -39,6 +39,7 @@ from mmqjp.present.output_why import (
     interval_of,
     is_output,
     output_attributes,
+    output_of_row,
 )
 from mmqjp.present.query_lookup import (
     MOST_NAMES,
@@ -51,22 +52,8 @@ from mmqjp.present.query_lookup import (
 )
 from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import Subscription, choice_of, is_event_form
-from mmqjp.tables.lookup import (
-    SelectFn,
-    count_outputs,
-    document_rows_by_id,
-    ids_among,
-    ids_with,
-    joinable,
-    matches_of,
-    names_of_queries,
-    outputs_at,
-    outputs_between_times,
-    queries_named,
-    settings_sql,
-    span_of_outputs_with,
-    times_told,
-)
+from mmqjp.tables import lookup
+from mmqjp.tables.lookup import SelectFn
 from xscl.algebra.events import NearPattern, Pattern, read_by
 from xscl.algebra.joins import Term
 from xscl.syntax import Join
@@ -74,7 +61,6 @@ from xscl.syntax import Join
 MOST_ORDERS = 3
 """Queries with at most this number of blocks try documents in every order, others only in the given one."""
 
-VerdictKind = StageKind | Literal["output", "partner", "paused", "newer", "too large"]
 
 MOST_LISTED = MOST_CHOICES = 20
 """Maximum number of outputs listed, and of choices of documents that match examined one by one."""
@@ -92,24 +78,18 @@ class GivenOutput:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a query for documents, each in the block of its place in `documents` (None: no document).
-
-    `kind` is that of the first stage that nothing passes, with its `part` of the query, `message` and `hint`; or
-    "newer" (the query was registered after a document came), "paused" (it was paused then), "partner" (of an absence;
-    one is among the documents), "too large" (undecided), or "output" with the outputs `given`. `stages` are those
-    evaluated, up to that one.
-    """
+    """What a query says of documents, each in the block of its place (None: no document). `why` has no items yet; its
+    kind is "output" if there are outputs `given`. The greater the `rank`, the further they got. `found` passed."""
 
     query: Subscription
     documents: tuple[Record | None, ...]
-    kind: VerdictKind
-    part: str = ""
-    message: str = ""
-    hint: str = ""
-    stages: tuple[FunnelStage, ...] = ()
-    given: tuple[GivenOutput, ...] = ()
-    rank: tuple[int, ...] = ()
+    why: WhyNot
+    rank: tuple[int, ...]
     found: Passing = field(default_factory=Passing)
+    given: tuple[GivenOutput, ...] = ()
+
+    def shown(self, **changes: Any) -> WhyNot:
+        return replace(self.why, items=record_items(self.documents), **changes)
 
 
 def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | None, ...]]:
@@ -166,8 +146,9 @@ def verdicts_of(
     by_documents: dict[tuple[int, ...], list[EvidenceRow]] = {}
     for row in found.rows:
         by_documents.setdefault(row.docids, []).append(row)
+    why = WhyNot(query.name, "output", "", text=query.text)
     return [
-        Verdict(query, rows[0].documents, "output", given=tuple(_given(query, readable, rows)), rank=(9,), found=found)
+        Verdict(query, rows[0].documents, why, (9,), found, tuple(_given(query, readable, rows)))
         for rows in islice(by_documents.values(), MOST_CHOICES)
     ] or [_of_failed(query, placed, found)]
 
@@ -180,8 +161,8 @@ def _of_partners(
     assert isinstance(source, Join), "partners are joined"
     given = {record.docid: record for record in placed if record is not None}
     documents = given | {record.docid: record for record in nearest.documents}
-    part = readable.part(source.pred.span)
-    return Verdict(query, tuple(documents.values()), "partner", part, message, rank=(9,), found=partners)
+    why = WhyNot(query.name, "partner", message, "", readable.part(source.pred.span), query.text)
+    return Verdict(query, tuple(documents.values()), why, (9,), partners)
 
 
 def _of_failed(query: Subscription, documents: tuple[Record | None, ...], found: Passing) -> Verdict:
@@ -190,14 +171,11 @@ def _of_failed(query: Subscription, documents: tuple[Record | None, ...], found:
         what = "a document is too large to search, or has too many bindings"
         if not is_alone:
             what = "there is too much to look at in the kept documents: name the other one, too"
-        return Verdict(query, documents, "too large", "", what, "", found.shown(), (), found.rank, found)
-    stages = found.shown(failed)
-    last = stages[-1]
-    return Verdict(query, documents, last.kind, last.part, last.message, last.hint, stages, (), found.rank, found)
-
-
-def furthest_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    return max(verdicts, key=lambda one: one.rank)
+        why = WhyNot(query.name, "too large", what, text=query.text, stages=found.shown())
+        return Verdict(query, documents, why, found.rank, found)
+    *_, last = stages = found.shown(failed)
+    why = WhyNot(query.name, last.kind, last.message, last.hint, last.part, query.text, stages=stages)
+    return Verdict(query, documents, why, found.rank, found)
 
 
 def unseen_verdict(query: Subscription, documents: Sequence[Record]) -> Verdict | None:
@@ -205,10 +183,10 @@ def unseen_verdict(query: Subscription, documents: Sequence[Record]) -> Verdict 
     appeared = [at for record in documents for at in record.appeared]
     if query.sees(appeared):
         return None
+    kind, message = "paused", "the query was paused when the document came"
     if min(appeared) <= query.since:
-        message = "the query was registered after the document came"
-        return Verdict(query, tuple(documents), "newer", "", message, rank=(-1,))
-    return Verdict(query, tuple(documents), "paused", "", "the query was paused when the document came", rank=(-1,))
+        kind, message = "newer", "the query was registered after the document came"
+    return Verdict(query, tuple(documents), WhyNot(query.name, kind, message, text=query.text), (-1,))
 
 
 def _given(query: Subscription, readable: ReadableQuery, rows: Iterable[EvidenceRow]) -> Iterator[GivenOutput]:
@@ -296,11 +274,8 @@ class _Scan:
         query, found = self.known.query, self._evidence.result()
         stages, count = found.shown(), found.found
         if found.partners is not None and found.rows:
-            absence, decided = _Absence(query), _decided(select)
-            count = sum(
-                absence.is_decided(decided, documents)
-                for documents in {row.docids: row.documents for row in found.rows}.values()
-            )
+            absence = _Absence(select, query)
+            count = sum(map(absence.is_decided, {row.docids: row.documents for row in found.rows}.values()))
             still = "" if count else "nothing came so far, and what is not late still may"
             stages += (FunnelStage("decided", f"the watermark of {absence.stream}", count, message=still),)
         return QueryFunnel(
@@ -318,26 +293,22 @@ def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> DocumentSca
     return kept
 
 
-def _decided(select: SelectFn) -> Decided:
-    rows = select(settings_sql(ABSENCES)).to_pylist()
-    return Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
-
-
 class _Absence:
     """When an absence is decided: by the watermark of `stream`."""
 
-    def __init__(self, query: Subscription) -> None:
+    def __init__(self, select: SelectFn, query: Subscription) -> None:
         assert query.normal.op is not None, "an absence is a join"
         self.stream = query.normal.conjuncts[1].left.stream
         self._qid, self._group = query.qid, AbsenceGroup(-1, query.normal.op, query.normal.window or 0, self.stream)
+        self._decided = Decided.from_setting(lookup.latest_setting(select, ABSENCES))
 
-    def is_decided(self, decided: Decided, documents: Sequence[Record]) -> bool:
+    def is_decided(self, documents: Sequence[Record]) -> bool:
         entry = LeftMatch(min(one.t0 for one in documents), max(one.docid for one in documents), ())
-        return decided.told_before(self._group, entry) > self._qid
+        return self._decided.told_before(self._group, entry) > self._qid
 
-    def waiting(self, decided: Decided, documents: Sequence[Record]) -> str:
+    def waiting(self, documents: Sequence[Record]) -> str:
         least = self._group.decided_at(min(one.t0 for one in documents))
-        now = decided.least(self.stream)
+        now = self._decided.least(self.stream)
         with suppress(OverflowError):
             at = f"; it is at {iso_utc(now)}" if now > EARLIEST else ""
             return f"nothing came so far: decided when the watermark has come to {iso_utc(least)}{at}"
@@ -353,17 +324,16 @@ def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents], mos
     read, left_out, funnels = 0, 0, list[QueryFunnel]()
     for one in known:
         work, paused = StepBudget(MAX_EVENT_STEPS // len(known)), one.query.paused or ""
-        funnel = QueryFunnel(
-            one.query.text, (), incomplete=True, paused=paused, of_events=True, of_pattern=one.is_pattern
-        )
+        is_pattern = isinstance(one.stream, Pattern | NearPattern)
+        funnel = QueryFunnel(one.query.text, (), incomplete=True, paused=paused, of_events=True, of_pattern=is_pattern)
         with suppress(Exhausted):
             sources = EventSources(select, one, (), ALWAYS, work, most)
             read, left_out = max(read, sources.read), max(left_out, sources.left_out)
             trace = _trace(one, sources, (), work)
-            count = trace.starts if one.is_pattern else len(trace.events)
+            count = trace.starts if is_pattern else len(trace.events)
             funnel = replace(funnel, stages=trace.stages, found=count, unseen=sources.unseen, incomplete=False)
         funnels.append(funnel)
-    return QueryFunnels(name, read, left_out, count_outputs(select, name), tuple(funnels))
+    return QueryFunnels(name, read, left_out, lookup.count_outputs(select, name), tuple(funnels))
 
 
 def _trace(known: KnownEvents, sources: EventSources, records: Sequence[Record], work: StepBudget) -> Trace:
@@ -423,9 +393,8 @@ def dropped(shown: WhyNot) -> WhyNot:
 
 def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> tuple[Near, ...]:
     ids = dict.fromkeys(source for event in events for part in given_parts(event) for source in part.behind)
-    rows = {(row["id"], row["stream"]): row for row in document_rows_by_id(select, {id for id, _ in ids})}
-    kept = [rows[source] for source in ids if source in rows]
-    items = tuple(item_of(row["id"], row["stream"], row["t0"], row["xml"]) for row in kept)
+    rows = {(row["id"], row["stream"]): row for row in lookup.document_rows_by_id(select, {id for id, _ in ids})}
+    items = record_items([record_of(rows[source]) for source in ids if source in rows])
     message = "it was first" if last.kind == "consumed" else last.message
     return (Near(items, last.kind, last.part, message, last.hint),) if items else ()
 
@@ -437,7 +406,7 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
     if (said := untold(select, at, known, shown)) is not None:
         return said
     t0 = min(one.t0 for events in match.values() for one in events)
-    if pattern.apart and (told := outputs_between_times(select, shown.query, t0, known, known, 1)):
+    if pattern.apart and (told := lookup.outputs_between_times(select, shown.query, t0, known, known, 1)):
         what = f"a match from {iso_utc(told[0]['t0'])} to {iso_utc(told[0]['t1'])} was told, and is not over before"
         hint = f"NON OVERLAPPING tells the first of several; this is output {told[0]['id']}"
         return replace(shown, kind="overlapping", part="NON OVERLAPPING", message=what, hint=hint)
@@ -454,7 +423,7 @@ def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], rec
     """Returns why documents give no output of at least one event query."""
     items, text = record_items(records), known[0].query.text
     ids = {id for record in records for id, _ in record.sources}
-    if stored := ids_with(select, name, ids, MOST_LISTED + 1):
+    if stored := lookup.ids_with(select, name, ids, MOST_LISTED + 1):
         return outputs_found(name, stored, text, items)
     best = max((_looked_at(select, one, records) for one in known), key=lambda one: one.rank)
     text, trace = best.known.query.text, best.trace
@@ -464,8 +433,7 @@ def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], rec
     if trace.events:
         return _made(select, best, trace.events[:MOST_LISTED], shown)
     if best.is_incomplete:
-        what = "there is too much to look at around them"
-        return WhyNot(name, "too large", what, text=text, items=items, tried=best.read)
+        return replace(shown, kind="too large", message="there is too much to look at around them", stages=())
     *passed, last = trace.stages
     others = known_event_queries(select, last.part) if last.part not in best.known.definitions else ()
     if trace.without and others:
@@ -481,7 +449,7 @@ def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) 
     ids = {id for record in records for id, _ in record.sources}
     published = (name for name in read_by(known.stream) if name not in known.definitions)
     times = [(one.t0, one.t1) for one in records]
-    times += filter(None, (span_of_outputs_with(select, name, ids) for name in published))
+    times += filter(None, (lookup.span_of_outputs_with(select, name, ids) for name in published))
     t0, t1 = min(time for time, _ in times), max(time for _, time in times)
     interval = interval_of(known.stream, t0, t1, around=True)
     work, trace, sources = StepBudget(MAX_EVENT_STEPS), _NO_TRACE, None
@@ -493,22 +461,15 @@ def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) 
 
 
 def _made(select: SelectFn, at: LookedAt, events: Sequence[Event], shown: WhyNot) -> WhyNot:
-    stored = [id for event in events if (id := _stored(select, shown.query, event)) is not None]
+    stored = list[str]()
+    for event in events:
+        rows = lookup.outputs_between_times(select, shown.query, event.t1, event.t1, event.t1, MOST_OUTPUTS)
+        outputs = (output_of_row({"query": shown.query, "seq": -1, **row}) for row in rows)
+        same = (one.id for one in outputs if is_output(event, one, output_attributes(one.xml)))
+        stored += islice(same, 1)
     if stored:
         return outputs_found(shown.query, stored, shown.text, shown.items)
     return untold(select, at, events[0].t1, shown) or dropped(shown)
-
-
-def _stored(select: SelectFn, name: str, event: Event) -> str | None:
-    """Returns the id of the output that an event is; None if it is not stored."""
-    for row in outputs_between_times(select, name, event.t1, event.t1, event.t1, MOST_OUTPUTS):
-        output = Output(
-            name, row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]), "",
-            row["id"], -1,
-        )  # fmt: skip
-        if is_output(event, output, output_attributes(row["xml"])):
-            return output.id
-    return None
 
 
 MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
@@ -517,41 +478,32 @@ MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
 
 def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
     """Returns the verdict that got furthest, after checking whether its outputs are stored."""
-    withheld = list[WhyNot]()
-    for one in sorted((one for one in verdicts if one.kind == "output"), key=lambda one: one.rank, reverse=True):
-        if stored := stored_ids(select, name, one.given):
+    made = sorted((one for one in verdicts if one.why.kind == "output"), key=lambda one: one.rank, reverse=True)
+    for one in made:
+        ids = {given.id for given in one.given}
+        times = {(given.t0, given.t1) for given in one.given}
+        found = {id for t0, t1 in times for id in lookup.ids_among(select, name, t0, t1, ids)}
+        if stored := [given.id for given in one.given if given.id in found]:
             return outputs_found(name, stored, one.query.text, record_items(one.documents), exact=True)
-        withheld.append(_missing(select, name, one))
-    if withheld:
-        return withheld[0]
-    one = furthest_verdict(verdicts)
-    items = record_items(one.documents)
-    return WhyNot(name, one.kind, one.message, one.hint, one.part, one.query.text, items, (), one.stages)
-
-
-def stored_ids(select: SelectFn, name: str, given: Sequence[GivenOutput]) -> tuple[str, ...]:
-    ids = {one.id for one in given}
-    found = {id for t0, t1 in {(one.t0, one.t1) for one in given} for id in ids_among(select, name, t0, t1, ids)}
-    return tuple(one.id for one in given if one.id in found)
+    return _missing(select, name, made[0]) if made else max(verdicts, key=lambda one: one.rank).shown()
 
 
 def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
     """Why documents lack the outputs they would give: reported before (ONCE), or deleted."""
-    items, normal = record_items(one.documents), one.query.normal
-    records, once = [record for record in one.documents if record is not None], normal.once
-    if normal.absent and not _Absence(one.query).is_decided(decided := _decided(select), records):
-        what = _Absence(one.query).waiting(decided, records)
-        return WhyNot(name, "waiting", what, text=one.query.text, items=items)
-    if once is not None:
-        for given in one.given:
-            times = {time for key in given.keys for time in times_told(select, one.query.qid, key)}
-            near = [time for time in times if once.window is None or abs(time - given.t1) <= once.window]
-            for time in sorted(near, key=lambda time: abs(time - given.t1))[:1]:
-                ids = _told_by(select, name, one, given, time)
-                which = f"the output {ids[0]}" if ids else "an output"
-                what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
-                return WhyNot(name, "told", what, "", "ONCE PER", one.query.text, items, ids, one.stages)
-    gone = {record.docid for record in records} - joinable(select, [record.docid for record in records])
+    normal, once = one.query.normal, one.query.normal.once
+    records = [record for record in one.documents if record is not None]
+    if normal.absent and not (absence := _Absence(select, one.query)).is_decided(records):
+        return one.shown(kind="waiting", message=absence.waiting(records))
+    window = None if once is None else once.window
+    for given in one.given if once is not None else ():
+        times = {time for key in given.keys for time in lookup.times_told(select, one.query.qid, key)}
+        near = [time for time in times if window is None or abs(time - given.t1) <= window]
+        for time in sorted(near, key=lambda time: abs(time - given.t1))[:1]:
+            ids = _told_by(select, name, one, given, time)
+            which = f"the output {ids[0]}" if ids else "an output"
+            what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
+            return one.shown(kind="told", message=what, part="ONCE PER", outputs=ids)
+    gone = {record.docid for record in records} - lookup.joinable(select, [record.docid for record in records])
     if gone and len(records) > 1:
         what = "a document was no longer joinable when the other one came"
     else:
@@ -559,18 +511,18 @@ def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
     if normal.absent:
         what = "no kept document is a partner: one was dropped, or the query was paused, or the output was dropped"
     hint = "" if normal.absent else "its documents are kept: mmqjp subscribe --backfill answers them"
-    return WhyNot(name, "dropped", what, hint, "", one.query.text, items, (), one.stages)
+    return one.shown(kind="dropped", message=what, hint=hint)
 
 
 def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time: int) -> tuple[str, ...]:
     """The id of the output that ends at a time and has the same ONCE value; () if there are too many of that time, or
     its documents are no longer stored."""
-    outputs = outputs_at(select, name, time, MOST_LISTED)
+    outputs = lookup.outputs_at(select, name, time, MOST_LISTED)
     if len(outputs) == 1:
         return (outputs[0]["id"],)
     readable = ReadableQuery.of(one.query.text)
     for output in outputs:
-        for parts in stored_parts(RememberedDocuments(select), matches_of(select, output)):
+        for parts in stored_parts(RememberedDocuments(select), lookup.matches_of(select, output)):
             said = verdict(one.query, readable, parts, steps_for(MOST_LISTED)).given if parts else ()
             if any(other.id == output["id"] and other.keys & given.keys for other in said):
                 return (output["id"],)
@@ -587,10 +539,10 @@ def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
         chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
     found = []
     for documents in islice(chosen.values(), MOST_NEAREST):
-        said = best
+        why = best.why
         if len(documents) == len(one.readable.blocks):
-            said = verdict(one.query, one.readable, documents, steps_for(MOST_NEAREST))
-        found.append(Near(record_items(documents), said.kind, said.part, said.message, said.hint))
+            why = verdict(one.query, one.readable, documents, steps_for(MOST_NEAREST)).why
+        found.append(Near(record_items(documents), why.kind, why.part, why.message, why.hint))
     return tuple(found)
 
 
@@ -603,7 +555,11 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     only one stored document has. Raises what `select` does."""
     known = known_queries(select, name)
     if not known and (events := known_event_queries(select, name)):
-        return _of_events(select, name, events, asked)
+        streams = {definition.pattern.stream for one in events for definition in one.definitions.values()}
+        records = named_records(select, name, asked, streams, events[0].query.text)
+        if isinstance(records, WhyNot):
+            return records
+        return event_why_not(select, name, events, list({record.docid: record for record in records}.values()))
     if not known:
         return WhyNot(name, "query", *no_query(select, name))
     read = {block.stream for one in known for block in one.readable.blocks}
@@ -622,8 +578,8 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
         (one, places) for one in (whole or fitting)[:MOST_QUERIES_TRIED] for places in placements(one.readable, records)
     ]
     if any(None in places for _, places in tries):
-        ids = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
-        if ids:
+        sources = {id for record in records for id, _ in record.sources}
+        if ids := lookup.ids_with(select, name, sources, MOST_LISTED + 1):
             return outputs_found(name, ids, text, items, others=not whole)
     found: list[tuple[Verdict, RegisteredQuery]] = []
     scans = list[_Scan]()
@@ -636,28 +592,19 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     found += ((said, scan.known) for scan in scans for said in scan.verdicts())
     shown = replace(shown_verdict(select, name, [said for said, _ in found]), tried=kept.read)
     best, of = max(found, key=lambda pair: pair[0].rank)
-    return replace(shown, nearest=_nearest(best, of)) if kept.read and best.kind != "output" else shown
-
-
-def _of_events(select: SelectFn, name: str, known: Sequence[KnownEvents], asked: Sequence[str]) -> WhyNot:
-    streams = {definition.pattern.stream for one in known for definition in one.definitions.values()}
-    records = named_records(select, name, asked, streams, known[0].query.text)
-    if isinstance(records, WhyNot):
-        return records
-    return event_why_not(select, name, known, list({record.docid: record for record in records}.values()))
+    return replace(shown, nearest=_nearest(best, of)) if kept.read and best.why.kind != "output" else shown
 
 
 def no_query(select: SelectFn, name: str) -> tuple[str, str]:
     """Returns why there is no query of a name, and a hint."""
-    removed = [row for row in queries_named(select, name, 1) if row["removed_at"] is not None]
-    if removed:
-        return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
-    if any(not is_event_form(row["form"] or "") for row in queries_named(select, name, 1)):
-        what = f"{name} tells what did not come inside of a longer query, which why-not does not look into"
-        return what, "try it with the operator without NOT: what that matches are the partners"
-    if queries_named(select, name, 1):
+    for row in lookup.queries_named(select, name, 1):
+        if row["removed_at"] is not None:
+            return f"the query {name} was removed at {iso_utc(row['removed_at'])}", "subscribe it again"
+        if not is_event_form(row["form"] or ""):
+            what = f"{name} tells what did not come inside of a longer query, which why-not does not look into"
+            return what, "try it with the operator without NOT: what that matches are the partners"
         return f"this version cannot read {name}", "subscribe it again"
-    names = names_of_queries(select, MOST_NAMES)
+    names = lookup.names_of_queries(select, MOST_NAMES)
     near = get_close_matches(name, names, 1)
     listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")
     hint = f"did you mean {near[0]}?" if near else f"there are {listed}" if names else "subscribe one"
@@ -680,4 +627,4 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
         return QueryFunnels(name, message=message, hint=hint)
     kept = _scanned(select, scans, most)
     funnels = tuple(one.funnel(select) for one in scans)
-    return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)
+    return QueryFunnels(name, kept.read, kept.left_out, lookup.count_outputs(select, name), funnels)

@@ -531,14 +531,15 @@ def check_stages(seed: int, seen: Counter[str]) -> None:
                 key = tuple((part.stream, part.id) for part in answer.inputs)
                 answers.setdefault(key, set()).add(answer.stored.id)
             for chosen in choices(rng, query, stored, set(answers)):
-                found = verdict(one.query, one.readable, chosen)
+                made = verdict(one.query, one.readable, chosen)
+                found = made.why
                 key = tuple((record.stream, record.id) for record in chosen)
                 if found.kind == "too large":
                     continue
                 assert (found.kind == "output") == (key in answers), (text, key, found.kind, found.message)
                 seen[found.kind] += 1
                 if found.kind == "output":
-                    assert {given.id for given in found.given} == answers[key]
+                    assert {given.id for given in made.given} == answers[key]
                     assert query.once is not None or answers[key] <= all_outputs
                     continue
                 assert found.message and found.stages[-1].kind == found.kind and not found.stages[-1].found
