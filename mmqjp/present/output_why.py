@@ -5,7 +5,7 @@ caused it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from common.bounds import END
 from common.dates import iso_utc
 from common.errors import InputError
-from common.tools import from_json, in_batches
+from common.tools import from_json
 from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
@@ -54,26 +54,12 @@ from mmqjp.explain.shown import (
 from mmqjp.explain.terms import MOST_QUERIES, Exhausted, Plain, StepBudget, TooLong, as_text
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
-from mmqjp.present.query_lookup import AT_ONCE, CHARACTERS_AT_ONCE, KnownEvents, affordable, known_event_queries
+from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, read_documents
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.queries.model import Subscription, is_event_form
 from mmqjp.queries.registry import life_at, since_of
-from mmqjp.tables.lookup import (
-    Row,
-    SelectFn,
-    document_rows_by_id,
-    documents_by_docid,
-    find_nearest_documents,
-    latest_setting,
-    matches_of,
-    output_by_id,
-    output_by_seq,
-    outputs_between_times,
-    outputs_by_id,
-    query_texts,
-    reason_refused,
-    span_of_outputs,
-)
+from mmqjp.tables import lookup
+from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import (
     ERRORS,
@@ -143,17 +129,14 @@ class EventSources:
     def given(self, name: str) -> Sequence[Event]:
         return self._events[name]
 
-    def _take_kept(self, known: Iterable[int], interval: Interval) -> None:
+    def _take_kept(self, known: Container[int], interval: Interval) -> None:
         streams = {one.pattern.stream for one in self._known.definitions.values()}
         if not streams:
             return
-        sizes = find_nearest_documents(self._select, streams, *interval, self._most + 1, LATE)
+        sizes = lookup.find_nearest_documents(self._select, streams, *interval, self._most + 1, LATE)
         wanted = affordable(sizes[: self._most])
         self.left_out += len(sizes) - len(wanted)
-        wanted = [one for one in wanted if one[0] not in set(known)]
-        for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
-            rows = documents_by_docid(self._select, [docid for docid, _ in some])
-            self._take(list(map(record_of, rows)))
+        self._take(read_documents(self._select, [one for one in wanted if one[0] not in known]))
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -169,7 +152,7 @@ class EventSources:
             record.__dict__.pop("tree", None)
 
     def _take_outputs(self, name: str, schema: Schema, interval: Interval) -> None:
-        rows = outputs_between_times(self._select, name, *interval, self._most + 1)
+        rows = lookup.outputs_between_times(self._select, name, *interval, self._most + 1)
         self.left_out += len(rows) > self._most
         for row in rows[: self._most]:
             self.read += 1
@@ -205,29 +188,28 @@ class EventSources:
             one for one in self._unseen[name] for part in given_parts(one) if source in (part.source, *part.behind)
         ]
         if not unseen:
-            return FunnelStage("event", name, 0, "events").told(
-                f"none of the outputs of {name} is made of the document"
-            )
+            what = f"none of the outputs of {name} is made of the document"
+            return FunnelStage("event", name, 0, "events").told(what)
         time = max(one.t1 for one in unseen)
+        told = _unseen(self._known.query, time)
         if self._sees(time):
-            what = "a backfill published it, and the query, which was there before, did not get it"
-            return FunnelStage("unseen", name, 0, "events").told(what)
-        return FunnelStage("unseen", name, 0, "events").told(*_unseen(self._known.query, time))
+            told = "a backfill published it, and the query, which was there before, did not get it", ""
+        return FunnelStage("unseen", name, 0, "events").told(*told)
 
 
 def refusal(select: SelectFn, record: Record) -> str | None:
     """Returns why no event query received the events of a document; None if they did."""
-    reason = reason_refused(select, record.stream, record.id, f"{LATE}%")
+    reason = lookup.reason_refused(select, record.stream, record.id, f"{LATE}%")
     if reason is not None:
         behind = reason.partition(": ")[2].split(" ")[0]
         far = f"{duration_text(int(behind))} " if behind.isdecimal() else ""
         return f"it came too late for patterns: {far}behind what had been released"
-    return reason_refused(select, record.stream, record.id, "more than % events %, for patterns")
+    return lookup.reason_refused(select, record.stream, record.id, "more than % events %, for patterns")
 
 
 def horizon(select: SelectFn) -> int:
     """Returns the time up to which event queries have been evaluated."""
-    return PatternTime.from_setting(latest_setting(select, PATTERNS)).horizon
+    return PatternTime.from_setting(lookup.latest_setting(select, PATTERNS)).horizon
 
 
 def interval_of(stream: Statement, t0: int, t1: int, *, around: bool) -> Interval:
@@ -298,21 +280,13 @@ def output_of_row(row: Row) -> Output:
     return Output(row["query"], row["t0"], row["t1"], documents, streams, nodes, row["xml"], row["id"], row["seq"])
 
 
-@dataclass(frozen=True, slots=True)
-class EventWhy:
-    """The events behind an output, the conditions that held, and the query's text."""
-
-    filling: Filling
-    reason: Reason
-    text: str
-
-
-def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
+def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | None:
     """Explains the output of an event query or PATTERN. None if its sources are no longer stored or too many. Raises
     what `select` does."""
+    output = shown.output
     sources = list(zip(output.documents, output.streams, strict=True))
     for known in known_event_queries(select, output.query, form):
-        rows = document_rows_by_id(select, output.documents)
+        rows = lookup.document_rows_by_id(select, output.documents)
         records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
         around = interval_of(known.stream, output.t0, output.t1, around=False)
         for interval in (None, around) if _is_of_documents(known, records) else (around,):
@@ -320,7 +294,10 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
                 work = StepBudget(MAX_EVENT_STEPS)
                 events = EventSources(select, known, records, interval, work, at=output.t1)
                 if (told := _told_by(known, events, work, output, sources)) is not None:
-                    return EventWhy(*told, known.query.text)
+                    filling, reason = told
+                    seen = (one for part in filling.parts for one in part.events if one.output)
+                    fed = {one.output: Fed(one.output, one.query, one.documents) for one in seen}
+                    return OutputWhy(replace(shown, reason=reason), tuple(fed.values()), known.query.text, filling)
     return None
 
 
@@ -352,9 +329,8 @@ def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
 
 def _is_of_documents(known: KnownEvents, records: Sequence[Record]) -> bool:
     """Whether all events of a query's outputs are in their documents, so that no others are read."""
-    return _is_simple(known.stream, known) and {one.pattern.stream for one in known.definitions.values()} <= {
-        record.stream for record in records
-    }
+    streams = {one.pattern.stream for one in known.definitions.values()}
+    return _is_simple(known.stream, known) and streams <= {record.stream for record in records}
 
 
 def _is_simple(stream: Statement, known: KnownEvents) -> bool:
@@ -377,12 +353,14 @@ def _told(
     conditions: list[ShownCondition] = []
     first = next(event for events in match.values() for event in events)
     for key in pattern.keys:
-        conditions.append(_equal(key, first.values[key]))
+        name, value = f"[{key}]", first.values[key]
+        conditions.append(
+            ShownCondition((Operand(name, value) if isinstance(value, str) else f"{name} {as_text(value)}",))
+        )
     if isinstance(pattern, NearPattern):
         parts += [build_part(name, events, places) for name, events in match.items()]
-        conditions.append(
-            ShownCondition((f"{missing_letters(int(_errors(output.xml) or 0))}, of {pattern.errors} that may be",))
-        )
+        errors = parse_document(output.xml.encode(), trusted=True).root.get(ERRORS) or 0
+        conditions.append(ShownCondition((f"{missing_letters(int(errors))}, of {pattern.errors} that may be",)))
     else:
         for one in pattern.variables:
             if not one.negated:
@@ -394,30 +372,14 @@ def _told(
     return Filling(tuple(parts), (span,)), Reason((), tuple(dict.fromkeys(conditions)))
 
 
-def _equal(key: str, value: Plain) -> ShownCondition:
-    name = f"[{key}]"
-    return (
-        ShownCondition((Operand(name, value),))
-        if isinstance(value, str)
-        else ShownCondition((f"{name} {as_text(value)}",))
-    )
-
-
 def _absent(pattern: Pattern) -> Iterator[ShownCondition]:
+    window = "" if pattern.within is None else f" in {format_window(pattern.within)}"
+    where = {0: f"before{window}", pattern.groups: f"afterwards{window}"}
     for at, one in enumerate(pattern.variables):
         if one.negated:
             text = all_written([kill for kill in pattern.kills if kill.variable == at], pattern)
-            where = _where(pattern, one.group)
-            yield ShownCondition((f"no {one.source.stream} {one.name} {where}{f': {text}' if text else ''}",))
-
-
-def _where(pattern: Pattern, group: int) -> str:
-    window = "" if pattern.within is None else f" in {format_window(pattern.within)}"
-    return f"before{window}" if not group else f"afterwards{window}" if group == pattern.groups else "in between"
-
-
-def _errors(xml: str) -> str:
-    return parse_document(xml.encode(), trusted=True).root.get(ERRORS, "")
+            what = f"no {one.source.stream} {one.name} {where.get(one.group, 'in between')}"
+            yield ShownCondition((f"{what}: {text}" if text else what,))
 
 
 ID_LENGTH, LISTED = 32, 5
@@ -479,25 +441,30 @@ def why_output(
     asked = asked.strip().lower()
     row, documents = None, documents or RememberedDocuments(select)
     if group is not None and _ID.fullmatch(asked):
-        row = (recent and recent.output(asked, group)) or output_by_id(select, asked, group)
+        row = (recent and recent.output(asked, group)) or lookup.output_by_id(select, asked, group)
     row = row or _found(select, asked)
     output = output_of_row(row)
-    docids = (matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
-    texts = row.get("texts") or query_texts(select, output.query, row["form"], MOST_QUERIES)
+    docids = (lookup.matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
+    texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], MOST_QUERIES)
     told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
     ((match, text),) = explained_matches(select, [told], documents, whole=True)
     text = text or next(iter(texts), "")
     if is_event_form(row["form"] or ""):
-        return _of_events(match, text, event_why(select, output, row["form"]))
+        return event_why(select, match, row["form"]) or OutputWhy(match, (), text)
     return OutputWhy(match, _fed(next(filter(None, stored_parts(documents, docids)), ())), text)
 
 
 def _found(select: SelectFn, asked: str) -> Row:
-    if asked.isdecimal() and len(asked) < ID_LENGTH - 13 and (row := output_by_seq(select, int(asked))) is not None:
+    is_number = asked.isdecimal() and len(asked) < ID_LENGTH - 13
+    if is_number and (row := lookup.output_by_seq(select, int(asked))) is not None:
         return row
     if not _ID.fullmatch(asked):
         raise NoOutput(f"{asked!r:.80} is neither the id of an output, nor the beginning of one, nor its number (seq)")
-    found = _recent(select, asked) or outputs_by_id(select, asked, LISTED + 1)
+    found = list[tuple[str, int, str]]()
+    if len(asked) == ID_LENGTH:  # a complete id is unique
+        oldest, newest = lookup.span_of_outputs(select)
+        found = lookup.outputs_by_id(select, asked, 1, newest - RECENT) if newest - RECENT > oldest else []
+    found = found or lookup.outputs_by_id(select, asked, LISTED + 1)
     if not found:
         raise NoOutput(f"no output has the id {asked}, nor one that begins so; mmqjp matches shows what there is")
     if len(found) > 1:
@@ -505,26 +472,10 @@ def _found(select: SelectFn, asked: str) -> Row:
         more = " and others" if len(found) > LISTED else ""
         raise NoOutput(f"several outputs have ids that begin with {asked}: {listed}{more}")
     id, seq, _ = found[0]
-    row = output_by_id(select, id, seq)
+    row = lookup.output_by_id(select, id, seq)
     if row is None:
         raise NoOutput(f"the output {id} was dropped in the meantime")
     return row
-
-
-def _recent(select: SelectFn, asked: str) -> list[tuple[str, int, str]]:
-    """Searches the newest outputs for a complete id, which is unique."""
-    if len(asked) < ID_LENGTH:
-        return []
-    oldest, newest = span_of_outputs(select)
-    return outputs_by_id(select, asked, 1, newest - RECENT) if newest - RECENT > oldest else []
-
-
-def _of_events(match: ShownMatch, text: str, why: EventWhy | None) -> OutputWhy:
-    if why is None:
-        return OutputWhy(match, (), text)
-    seen = (one for part in why.filling.parts for one in part.events if one.output)
-    fed = {one.output: Fed(one.output, one.query, one.documents) for one in seen}
-    return OutputWhy(replace(match, reason=why.reason), tuple(fed.values()), why.text, why.filling)
 
 
 def _fed(parts: Sequence[Record]) -> tuple[Fed, ...]:

@@ -27,21 +27,8 @@ from mmqjp.queries.compile import (
 from mmqjp.queries.model import HasNormalForm, Subscription, UnreadableQuery, has_absence, is_event_form
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import made
-from mmqjp.tables.lookup import (
-    Row,
-    SelectFn,
-    dead_letter_of,
-    definitions_named,
-    document_rows_by_id,
-    documents_by_docid,
-    documents_with,
-    event_queries,
-    event_queries_named,
-    is_dropped,
-    newest_documents,
-    pauses_of,
-    queries_named,
-)
+from mmqjp.tables import lookup
+from mmqjp.tables.lookup import Row, SelectFn
 from xscl.algebra.events import Statement, read_by
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
@@ -116,7 +103,7 @@ NOTHING = EventsRead()
 def events_read(select: SelectFn, name: str) -> EventsRead:
     """Returns what the registered event queries of a name read. Raises what `select` does, and StoreError or XsclErrors
     if this version cannot read a text."""
-    texts = select(event_queries(name))["text"].to_pylist()
+    texts = select(lookup.event_queries(name))["text"].to_pylist()
     if not texts:
         return NOTHING
     script = parse_script(";\n".join(texts), stored=True, events=event_streams(select))
@@ -132,27 +119,12 @@ MOST_CHARACTERS, MOST_CHARACTERS_OF_ONE = 64 << 20, 4 << 20
 """Maximum characters of XML read in all, and in one document; larger ones are omitted."""
 
 
-@dataclass
-class DocumentScan:
-    """The newest `most` documents of some streams. After `records`, `read` counts those read and `left_out` those
-    omitted because of their size or the total."""
-
-    select: SelectFn
-    streams: Collection[str]
-    most: int
-    read: int = 0
-    left_out: int = 0
-
-    def records(self) -> Iterator[Record]:
-        """Yields the documents, newest first."""
-        sizes = newest_documents(self.select, self.streams, self.most)
-        wanted = affordable(sizes)
-        self.left_out = len(sizes) - len(wanted)
-        for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
-            rows = documents_by_docid(self.select, [docid for docid, _ in some])
-            for row in sorted(rows, key=lambda row: row["docid"], reverse=True):
-                self.read += 1
-                yield record_of(row)
+def read_documents(select: SelectFn, wanted: Iterable[tuple[int, int]]) -> Iterator[Record]:
+    """Yields documents in this order. `wanted` has their docids and sizes."""
+    for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
+        docids = [docid for docid, _ in some]
+        rows = {row["docid"]: row for row in lookup.documents_by_docid(select, docids)}
+        yield from (record_of(rows[docid]) for docid in docids if docid in rows)
 
 
 def affordable(sizes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -180,25 +152,19 @@ class KnownEvents:
 def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents]:
     """Returns at most 100 event queries of a name: registered ones, or, given `form`, also removed ones. Omits those
     that this version cannot read."""
-    rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
+    rows = [row for row in lookup.queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
-    pauses = pauses_of(select, [row["qid"] for row in wanted])
+    pauses = lookup.pauses_of(select, [row["qid"] for row in wanted])
     found: list[KnownEvents] = []
     for row in wanted:
         with suppress(StoreError):
-            found.append(_known(select, name, row, pauses))
+            texts, definitions = _behind(select, row["text"], row["removed_at"])
+            schemas = {one.name: one.schema for one in definitions.values()}
+            compiled = compile_stored([row["text"], *texts], schemas)[0]
+            query = _subscription(name, row, pauses, StoredEventQuery(row["form"], compiled))
+            own = {stream: definitions[stream] for stream in read_by(compiled.stream) if stream in definitions}
+            found.append(KnownEvents(query, compiled.stream, own))
     return found
-
-
-def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents:
-    texts, definitions = _behind(select, row["text"], row["removed_at"])
-    schemas = {one.name: one.schema for one in definitions.values()}
-    compiled = compile_stored([row["text"], *texts], schemas)[0]
-    stored = StoredEventQuery(row["form"], compiled)
-    query = _subscription(name, row, pauses, stored)
-    read = read_by(compiled.stream)
-    own = {name: one for name, one in definitions.items() if name in read}
-    return KnownEvents(query, compiled.stream, own)
 
 
 def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[str], dict[str, RegisteredDefinition]]:
@@ -209,23 +175,16 @@ def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[s
     while new:
         known |= new
         found: list[str] = []
-        for row in definitions_named(select, new):
-            if removed_at is None and row["removed_at"] is not None:
-                continue
-            if removed_at is None or row["added_at"] < removed_at:
+        for row in lookup.definitions_named(select, new):
+            if (row["removed_at"] is None) if removed_at is None else (row["added_at"] < removed_at):
                 definition, script = stored_definition(row["text"])
                 definitions[row["name"]] = made(row["id"], row["text"], definition, script.namespaces)
-        for row in event_queries_named(select, new - definitions.keys()):
+        for row in lookup.event_queries_named(select, new - definitions.keys()):
             publishing[row["name"]] = row["text"]
             found.append(row["text"])
-        new = set(_names(found)) - known
+        new = {name for text in found for name in _NAME.findall(text)} - known
     own = text.rpartition(" PUBLISH ")[2]
     return [text for name, text in publishing.items() if name != own], definitions
-
-
-def _names(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        yield from _NAME.findall(text)
 
 
 MOST_NAMES = 10_000
@@ -241,22 +200,17 @@ class RegisteredQuery:
 def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
     """Returns at most 100 registered queries of a name. Omits event queries, those with an absence inside, and those
     that this version cannot read."""
+    named = lookup.queries_named(select, name, MOST_QUERIES)
+    rows = [row for row in named if row["removed_at"] is None and not is_event_form(row["form"] or "")]
+    pauses, compiler = lookup.pauses_of(select, [row["qid"] for row in rows]), Compiler()
     found = []
-    for query in _registered(select, name):
+    for row in rows:
         with suppress(XsclErrors):
-            readable = ReadableQuery.of(query.text)
+            readable = ReadableQuery.of(row["text"])
             if not has_absence(replace(readable.normal, absent=())):
+                query = _subscription(name, row, pauses, StoredQuery(row["text"], compiler))
                 found.append(RegisteredQuery(query, readable))
     return found
-
-
-def _registered(select: SelectFn, name: str) -> Iterator[Subscription]:
-    found = queries_named(select, name, MOST_QUERIES)
-    rows = [row for row in found if row["removed_at"] is None and not is_event_form(row["form"] or "")]
-    pauses = pauses_of(select, [row["qid"] for row in rows])
-    compiler = Compiler()
-    for row in rows:
-        yield _subscription(name, row, pauses, StoredQuery(row["text"], compiler))
 
 
 def _subscription(name: str, row: Row, pauses: Iterable[Row], compiled: HasNormalForm) -> Subscription:
@@ -272,61 +226,41 @@ MOST_WITH, LISTED, SHORTEST = 200, 3, 4
 listed, and minimum length of the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedDocument:
-    """The document a name refers to; if `record` is None, `kind` is "document", "dead letter" or "pruned", and
-    `message` and `hint` say why."""
-
-    record: Record | None
-    kind: str = ""
-    message: str = ""
-    hint: str = ""
-
-
-def named_document(select: SelectFn, asked: str, streams: Collection[str]) -> NamedDocument:
-    """Returns the document that a text names. If several streams have its id, those in `streams` take precedence."""
-    rows = document_rows_by_id(select, [asked]) or document_rows_by_id(select, [asked := asked.strip()])
-    if len(rows) > 1:
-        rows = [row for row in rows if row["stream"] in streams] or rows
-    if not rows:
-        rows = _by_item(select, asked)
-    if len(rows) == 1:
-        return NamedDocument(record_of(rows[0]))
-    shown = f"{truncate(printable_line(asked), 80)!r}"
-    if rows:
-        listed = ", ".join(f"{row['id']} of {row['stream']}" for row in rows[:LISTED])
-        return NamedDocument(None, "document", f"{len(rows)} documents are {shown}: {listed}", "name one by its id")
-    if (letter := dead_letter_of(select, asked)) is not None:
-        return NamedDocument(None, "dead letter", f"the document {shown} was refused: {letter['reason']}")
-    if is_dropped(select, asked):
-        return NamedDocument(None, "pruned", f"the document {shown} was dropped: nothing needed it any more")
-    hint = "ids are those of output lines; mmqjp show --state DIR shows documents with theirs"
-    return NamedDocument(None, "document", f"no kept document has the id, address or title {shown}", hint)
-
-
 def named_records(
     select: SelectFn, name: str, asked: Sequence[str], streams: Collection[str], text: str
 ) -> list[Record] | WhyNot:
-    """Returns the documents that texts name, or, if one is missing, the why-not answer for the query `name`."""
+    """Returns the documents that texts name, or, if one is missing, the why-not answer for the query `name`. If several
+    streams have an id, those in `streams` take precedence."""
     found = []
     for one in asked:
-        document = named_document(select, one, streams)
-        if document.record is None:
-            return WhyNot(name, document.kind, document.message, document.hint, text=text)
-        found.append(document.record)
+        rows = lookup.document_rows_by_id(select, [one]) or lookup.document_rows_by_id(select, [one := one.strip()])
+        rows = [row for row in rows if row["stream"] in streams] or rows or _by_item(select, one)
+        if len(rows) != 1:
+            return WhyNot(name, *_missing(select, one, rows), text=text)
+        found.append(record_of(rows[0]))
     return found
 
 
+def _missing(select: SelectFn, asked: str, rows: Sequence[Row]) -> tuple[str, str, str]:
+    """Returns the kind, message and hint of why not one document is called so; `rows` are."""
+    shown = f"{truncate(printable_line(asked), 80)!r}"
+    if rows:
+        listed = ", ".join(f"{row['id']} of {row['stream']}" for row in rows[:LISTED])
+        return "document", f"{len(rows)} documents are {shown}: {listed}", "name one by its id"
+    if (letter := lookup.dead_letter_of(select, asked)) is not None:
+        return "dead letter", f"the document {shown} was refused: {letter['reason']}", ""
+    if lookup.is_dropped(select, asked):
+        return "pruned", f"the document {shown} was dropped: nothing needed it any more", ""
+    hint = "ids are those of output lines; mmqjp show --state DIR shows documents with theirs"
+    return "document", f"no kept document has the id, address or title {shown}", hint
+
+
 def _by_item(select: SelectFn, asked: str) -> list[Row]:
+    """Returns the documents with this URL or title."""
     wanted = printable_line(asked)
     if len(wanted) < SHORTEST:
         return []
     # Spaces may be others in the document: it is looked for by the longest word.
-    word = max(asked.split(), key=len)
-    found = documents_with(select, escape(word), MOST_WITH)
-    return [row for row in found if _is(row, wanted)]
-
-
-def _is(row: Row, wanted: str) -> bool:
-    item = item_of(row["id"], row["stream"], row["t0"], row["xml"])
-    return wanted in (item.link, item.title)
+    found = lookup.documents_with(select, escape(max(asked.split(), key=len)), MOST_WITH)
+    items = [item_of(row["id"], row["stream"], row["t0"], row["xml"]) for row in found]
+    return [row for row, item in zip(found, items, strict=True) if wanted in (item.link, item.title)]

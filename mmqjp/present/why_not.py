@@ -43,12 +43,13 @@ from mmqjp.present.output_why import (
 )
 from mmqjp.present.query_lookup import (
     MOST_NAMES,
-    DocumentScan,
     KnownEvents,
     RegisteredQuery,
+    affordable,
     known_event_queries,
     known_queries,
     named_records,
+    read_documents,
 )
 from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import Subscription, choice_of, is_event_form
@@ -283,14 +284,19 @@ class _Scan:
         )
 
 
-def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> DocumentScan:
-    """Reads the newest `most` stored documents of all streams that scans want."""
-    kept = DocumentScan(select, {block.stream for one in scans for block in one.known.readable.blocks}, most)
-    for record in kept.records() if any(None in one.placed for one in scans) else ():
+def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, int]:
+    """Reads the newest `most` stored documents of all streams that scans want, newest first. Returns how many were
+    read, and how many omitted because of their size or the total."""
+    if not any(None in one.placed for one in scans):
+        return 0, 0
+    streams = {block.stream for one in scans for block in one.known.readable.blocks}
+    sizes = lookup.newest_documents(select, streams, most)
+    wanted = affordable(sizes)
+    for record in read_documents(select, wanted):
         for one in scans:
             one.look(record)
         record.__dict__.pop("tree", None)
-    return kept
+    return len(wanted), len(sizes) - len(wanted)
 
 
 class _Absence:
@@ -562,8 +568,8 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
         return event_why_not(select, name, events, list({record.docid: record for record in records}.values()))
     if not known:
         return WhyNot(name, "query", *no_query(select, name))
-    read = {block.stream for one in known for block in one.readable.blocks}
-    records = named_records(select, name, asked, read, known[0].query.text)
+    streams = {block.stream for one in known for block in one.readable.blocks}
+    records = named_records(select, name, asked, streams, known[0].query.text)
     if isinstance(records, WhyNot):
         return records
     text, items, count = known[0].query.text, record_items(records), len(records)
@@ -588,11 +594,11 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
             found.append((replace(unseen, documents=places), one))
         else:
             scans.append(_Scan(one, places, steps_for(len(tries))))
-    kept = _scanned(select, scans, MOST_KEPT)
+    read, _ = _scanned(select, scans, MOST_KEPT)
     found += ((said, scan.known) for scan in scans for said in scan.verdicts())
-    shown = replace(shown_verdict(select, name, [said for said, _ in found]), tried=kept.read)
+    shown = replace(shown_verdict(select, name, [said for said, _ in found]), tried=read)
     best, of = max(found, key=lambda pair: pair[0].rank)
-    return replace(shown, nearest=_nearest(best, of)) if kept.read and best.why.kind != "output" else shown
+    return replace(shown, nearest=_nearest(best, of)) if read and best.why.kind != "output" else shown
 
 
 def no_query(select: SelectFn, name: str) -> tuple[str, str]:
@@ -625,6 +631,6 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
     if not scans:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)
-    kept = _scanned(select, scans, most)
+    read, left_out = _scanned(select, scans, most)
     funnels = tuple(one.funnel(select) for one in scans)
-    return QueryFunnels(name, kept.read, kept.left_out, lookup.count_outputs(select, name), funnels)
+    return QueryFunnels(name, read, left_out, lookup.count_outputs(select, name), funnels)
