@@ -15,14 +15,14 @@ from common.tools import LruCache, in_batches
 from mmqjp.answers.output import Body, Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
-from mmqjp.explain.reasons import reason_of
+from mmqjp.explain.reasons import reason_of, source_places
 from mmqjp.explain.shown import Reason, ShownCondition
 from mmqjp.explain.terms import MOST_QUERIES, Exhausted, ReadableQuery, TooLong
 from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownItem, ShownMatch, item_of, missing_item, selected_values
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
 from mmqjp.queries.model import is_bare, is_event_form
-from mmqjp.tables.lookup import SelectFn, document_rows_by_id, span_of_outputs, texts_by_form
+from mmqjp.tables.lookup import document_rows_by_id, span_of_outputs, texts_by_form
 from xscl.problems import XsclErrors
 
 KEPT_CHARACTERS = 32 << 20
@@ -83,14 +83,17 @@ class NewestMatches:
         return drops
 
     def _matches(self, outputs: Sequence[StoredOutput], bodies: Mapping[int, Body]) -> tuple[ShownMatch, ...]:
-        keys = [_shared(one) for one in outputs]
+        keys = [(one.answer.answer, one.key[2]) for one in outputs]  # what all outputs of an answer share
         found = self._kept.found(keys)
         new = {key: one for key, one in zip(keys, outputs, strict=True) if key not in found}
         for key, match in zip(new, shown_matches(self.recent, list(new.values())), strict=True):
             found[key] = match = replace(match, output=replace(match.output, xml=""))  # which may be long
             if all(item.is_kept for item in match.items):
                 self._kept.put(key, match)
-        return tuple(_of_output(found[key], one, bodies) for key, one in zip(keys, outputs, strict=True))
+        return tuple(
+            replace(match, output=replace(match.output, query=one.name, id=one.id, seq=one.seq, xml=_xml(one, bodies)))
+            for one, match in zip(outputs, map(found.__getitem__, keys), strict=True)
+        )
 
 
 def _later(outputs: Iterable[StoredOutput]) -> set[int]:
@@ -98,18 +101,8 @@ def _later(outputs: Iterable[StoredOutput]) -> set[int]:
     return {one.answer.answer for one in outputs if one.xml is None}
 
 
-def _shared(one: StoredOutput) -> tuple[int, int]:
-    """Identifies what all outputs of an answer share."""
-    return one.answer.answer, one.key[2]
-
-
 def _size(match: ShownMatch) -> int:
     return 2_000 + sum(len(text) for _, text in match.selected)
-
-
-def _of_output(match: ShownMatch, one: StoredOutput, bodies: Mapping[int, Body]) -> ShownMatch:
-    output = replace(match.output, query=one.name, id=one.id, seq=one.seq, xml=_xml(one, bodies))
-    return replace(match, output=output)
 
 
 def _xml(one: StoredOutput, bodies: Mapping[int, Body]) -> str:
@@ -131,7 +124,7 @@ def shown_matches(
             _xml(one, bodies), one.id, one.seq,
         )  # fmt: skip
         told.append(UnexplainedOutput(output, answer.behind[:MOST_MATCHES], one.texts, one.form))
-    return (match for match, _ in explained_matches(recent.select, told, recent.documents, reasons=reasons))
+    return (match for match, _ in explained_matches(told, recent.documents, reasons=reasons))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,34 +139,19 @@ class UnexplainedOutput:
 
 
 def explained_matches(
-    select: SelectFn,
-    told: Sequence[UnexplainedOutput],
-    documents: RememberedDocuments,
-    *,
-    reasons: bool = True,
-    whole: bool = False,
+    told: Sequence[UnexplainedOutput], documents: RememberedDocuments, *, reasons: bool = True, whole: bool = False
 ) -> Iterator[tuple[ShownMatch, str]]:
     """Yields outputs as matches, and the texts of their queries, "" where the reason does not tell which it is. Without
     `reasons`, none is sought; unless `whole`, they have only joined values and join conditions."""
     records = documents.with_parts({docid for one in told for docids in one.behind for docid in docids})
     wanted = (source for one in told for source in zip(one.output.documents, one.output.streams, strict=True))
-    items = source_items(select, wanted, records, documents)
+    items = _source_items(wanted, records, documents)
     for one in told:
-        sources = list(zip(one.output.documents, one.output.streams, strict=True))
         xml = one.output.xml
         selects = xml and any(selects_values(text, one.form) for text in one.texts)
-        reason, text = _reason(one, sources, records, whole=whole) if reasons else (None, "")
-        shown = tuple(items[source] for source in sources)
+        reason, text = _reason(one, records, whole=whole) if reasons else (None, "")
+        shown = tuple(items[source] for source in zip(one.output.documents, one.output.streams, strict=True))
         yield ShownMatch(one.output, shown, reason, selected_values(xml) if selects else ()), text
-
-
-def _reason(
-    one: UnexplainedOutput, sources: Sequence[tuple[str, str]], records: Mapping[int, Record], *, whole: bool
-) -> tuple[Reason | None, str]:
-    if any(text.startswith("PATTERN ") for text in one.texts):
-        return named_reason(one.output.nodes), ""
-    behind = [block_documents(ids, records) for ids in one.behind]
-    return output_reason(one.output, behind, sources, one.texts, whole=whole)
 
 
 MOST_MATCHES = 100
@@ -189,15 +167,15 @@ def stored_parts(documents: RememberedDocuments, behind: Sequence[tuple[int, ...
     return [block_documents(docids, records) for docids in behind]
 
 
-def source_items(
-    select: SelectFn, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
+def _source_items(
+    sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
 ) -> dict[tuple[str, str], ShownItem]:
     """Returns the items of documents by id and stream. Reads those not in `records`; `documents` caches them."""
     wanted = set(sources)
     external = (((one.id, one.stream), one) for one in records.values() if one.kind == "external")
     found = {key: documents.item(one) for key, one in external if key in wanted}
     if missing := wanted - found.keys():
-        for row in document_rows_by_id(select, {id for id, _ in missing}):
+        for row in document_rows_by_id(documents.select, {id for id, _ in missing}):
             key = row["id"], row["stream"]
             if row["kind"] == "external" and key in missing:
                 found[key] = item_of(*key, row["t0"], row["xml"])
@@ -230,27 +208,17 @@ MAX_REASON_STEPS = 200_000
 """Step limit of the search for one reason: about a second."""
 
 
-def named_reason(nodes: Mapping[str, int | str]) -> Reason:
-    """Returns the reason that a PATTERN's output alone gives: its variables, in order of time."""
-    named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
-    return Reason(
-        conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)
-    )
-
-
-def output_reason(
-    output: Output,
-    behind: Sequence[tuple[Record, ...]],
-    sources: Sequence[tuple[str, str]],
-    texts: Iterable[str],
-    *,
-    whole: bool = True,
-) -> tuple[Reason | None, str]:
-    """Returns the reason of an output (None: unknown) and the text of its query, one of `texts`. Unless `whole`, the
-    reason has only joined values and join conditions."""
-    places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
-    queries = {text: query for text in texts if (query := _readable(text)) is not None}
-    for parts in filter(None, behind):
+def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: bool) -> tuple[Reason | None, str]:
+    """Returns the reason of an output (None: unknown) and the text of its query, "" if its documents do not tell. That
+    of a PATTERN has its variables, in order of time."""
+    output = one.output
+    if any(text.startswith("PATTERN ") for text in one.texts):
+        named = ", ".join(dict.fromkeys(name.partition(".")[0] for name in output.nodes))
+        condition = ShownCondition((f"{named}: the pattern's conditions hold for these events",))
+        return Reason(conditions=(condition,)), ""
+    places = source_places(list(zip(output.documents, output.streams, strict=True)))
+    queries = {text: query for text in one.texts if (query := _readable(text)) is not None}
+    for parts in filter(None, (block_documents(docids, records) for docids in one.behind)):
         placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]
         for text, query in queries.items():
             is_whole = whole or query.normal.op is None
@@ -279,7 +247,7 @@ class OutputPresenter:
             behind = self._engine.matches_behind(page) if self._reasons else {}
             texts = texts_by_form(select, {output.query for output in page})
             told = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
-            found = explained_matches(select, told, RememberedDocuments(select), reasons=self._reasons)
+            found = explained_matches(told, RememberedDocuments(select), reasons=self._reasons)
             yield from (match for match, _ in found)
 
 

@@ -447,7 +447,7 @@ def why_output(
     docids = (lookup.matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
     texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], MOST_QUERIES)
     told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
-    ((match, text),) = explained_matches(select, [told], documents, whole=True)
+    ((match, text),) = explained_matches([told], documents, whole=True)
     text = text or next(iter(texts), "")
     if is_event_form(row["form"] or ""):
         return event_why(select, match, row["form"]) or OutputWhy(match, (), text)

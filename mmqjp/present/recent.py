@@ -360,7 +360,7 @@ class RememberedDocuments:
     """Documents by docid. Thread-safe; methods raise what `select` raises."""
 
     def __init__(self, select: SelectFn, most: int = KEPT_CHARACTERS) -> None:
-        self._select = select
+        self.select = select
         self._lock = Lock()
         self._kept = LruCache[int, Record](most, lambda record: OVERHEAD + TREE * len(record.xml))
         self._items = LruCache[int, ShownItem](KEPT_ITEMS)
@@ -379,7 +379,7 @@ class RememberedDocuments:
         self._keep(read.values())
         found |= read
         if missing := wanted - found.keys():
-            read = {record.docid: record for record in map(record_of, documents_by_docid(self._select, missing))}
+            read = {record.docid: record for record in map(record_of, documents_by_docid(self.select, missing))}
             self._keep(read.values())
             found |= read
         return found
