@@ -142,3 +142,4 @@ def print_by_query(out: Console, matches: Iterable[ShownMatch], about: dict[str,
         print_heading(name, about[name], out)
         for match in found:
             print_match(match, IN_UTC, out)
+            out.print()

@@ -11,8 +11,10 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from itertools import islice
 from typing import IO, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -28,15 +30,13 @@ from mmqjp.explain.shown import (
     Filling,
     FunnelStage,
     JoinedValue,
-    JoinTiming,
-    Operand,
     Reason,
     ShownCondition,
     ShownEvent,
     duration_text,
     format_window,
 )
-from mmqjp.process import printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.tables.schema import TIMES
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
@@ -168,16 +168,11 @@ class ShownMatch:
 
 def _why(reason: Reason) -> dict[str, Any]:
     joined = [asdict(one) | {"value": one.left.value} for one in reason.joined]
-    conditions, filters = map(_conditions, (reason.conditions, reason.filters))
+    conditions, filters = (
+        [{"text": one.text, **asdict(one)} for one in found] for found in (reason.conditions, reason.filters)
+    )
     timings = [asdict(one) | {"distance": one.distance, "gap": one.gap} for one in reason.timings]
     return {"joined": joined, "conditions": conditions, "filters": filters, "timings": timings}
-
-
-def _conditions(found: Iterable[ShownCondition]) -> list[dict[str, Any]]:
-    return [
-        {"text": one.text, "parts": [part if isinstance(part, str) else asdict(part) for part in one.parts]}
-        for one in found
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,39 +236,29 @@ Fact = tuple[FactToken, ...]
 
 def reason_facts(match: ShownMatch) -> list[Fact]:
     """Returns the facts behind a match, without duplicates."""
-    if match.reason is None:
-        return [(FactToken("plain", OF_EVENTS if _is_of_events(match) else UNKNOWN),)]
-    found = [*map(_equality, match.reason.joined), *map(_condition, match.reason.conditions)]
-    if not found:
-        found = [*map(_condition, match.reason.filters)]
-    return list(dict.fromkeys(found)) or [(FactToken("plain", OF_EVENTS if _is_of_events(match) else FILTERED),)]
-
-
-def _is_of_events(match: ShownMatch) -> bool:
-    """Whether an output without a reason names its nodes like an event query's."""
-    nodes = match.output.nodes
-    return bool(nodes) and list(nodes) == [f"e{place}" for place in range(1, len(nodes) + 1)]
+    if (reason := match.reason) is not None:
+        found = [*map(_equality, reason.joined), *map(_condition, reason.conditions)] or filters(match)
+        if found:
+            return list(dict.fromkeys(found))
+    nodes = list(match.output.nodes)
+    if nodes and nodes == [f"e{place}" for place in range(1, len(nodes) + 1)]:  # as those of an event query
+        return [(_plain(OF_EVENTS),)]
+    return [(_plain(UNKNOWN if reason is None else FILTERED),)]
 
 
 def filters(match: ShownMatch) -> list[Fact]:
     """Returns the conditions on single documents that held, without duplicates, if they were requested."""
-    return list(dict.fromkeys(map(_condition, () if match.reason is None else match.reason.filters)))
+    return list(dict.fromkeys(map(_condition, match.reason.filters if match.reason else ())))
 
 
 def timings(match: ShownMatch) -> list[Fact]:
     """Returns the distances of the joins' inputs, if they were requested."""
-    return [_timing(one) for one in (() if match.reason is None else match.reason.timings)]
-
-
-def _timing(timing: JoinTiming) -> Fact:
-    op = FactToken("name", timing.op)
-    if timing.distance:
-        far = FactToken("plain", f"{duration_text(timing.distance)} from the first to the last; ")
-    else:
-        far = FactToken("plain", "at the same time; ")
-    if timing.window is None:
-        return far, op, FactToken("plain", " allows any time")
-    return far, op, FactToken("plain", f" allows {format_window(timing.window)}")
+    found = list[Fact]()
+    for one in () if match.reason is None else match.reason.timings:
+        far = f"{duration_text(one.distance)} from the first to the last; " if one.distance else "at the same time; "
+        allowed = "any time" if one.window is None else format_window(one.window)
+        found.append((_plain(far), _name(one.op), _plain(f" allows {allowed}")))
+    return found
 
 
 def values(match: ShownMatch) -> list[tuple[str, str]]:
@@ -282,109 +267,96 @@ def values(match: ShownMatch) -> list[tuple[str, str]]:
     return [(name, text) for name, text in match.selected if text not in known]
 
 
-def fact_text(fact: Fact) -> str:
-    """Returns a fact as text: `title "A" = "a" by lower-case`."""
-    return "".join(f'"{word.text}"' if word.kind == "value" else word.text for word in fact)
+def fact_text(fact: Fact, escape: Callable[[str], str] = str) -> str:
+    """Returns a fact as text: `title "A" = "a" by lower-case`. `escape` is applied to its parts."""
+    return "".join(f'"{escape(word.text)}"' if word.kind == "value" else escape(word.text) for word in fact)
 
 
 def events(filling: Filling) -> Iterator[Fact]:
     """Yields a line for each event that filled a part of an event query, with its attributes and, if there are several,
     its end."""
     for part in filling.parts:
-        if part.count == 1:
-            yield FactToken("name", part.name), *_attributes(part.events[0])
-            continue
-        more = part.count - len(part.events)
-        yield (
-            FactToken("name", part.name),
-            FactToken("plain", f": {part.count:,} events{', these among them' if more else ''}"),
-        )
+        is_one = part.count == 1
+        if not is_one:
+            among = ", these among them" if part.count > len(part.events) else ""
+            yield _name(part.name), _plain(f": {part.count:,} events{among}")
         for seen in part.events:
-            yield FactToken("plain", iso_utc(seen.t1)), *_attributes(seen)
+            yield _name(part.name) if is_one else _plain(iso_utc(seen.t1)), *_attributes(seen)
 
 
 def _attributes(seen: ShownEvent) -> Iterator[FactToken]:
     for number, (name, value) in enumerate(seen.attributes):
-        yield FactToken("plain", ", " if number else "  ")
-        yield FactToken("name", name)
-        yield _SPACE
+        yield from (_plain(", " if number else "  "), _name(name), _SPACE)
         if isinstance(value, str):
-            yield FactToken("value", truncate(printable_line(value), MAX_FACT_CHARACTERS))
+            yield _value(value)
         else:
-            yield FactToken("plain", "NULL" if value is None else number_text(value))
+            yield _plain("NULL" if value is None else number_text(value))
 
 
 def spans(filling: Filling) -> Iterator[Fact]:
     for span in filling.spans:
         gap = "" if span.gap is None else f", GAP {duration_text(span.gap)}"
         limit = "for any time" if span.limit is None else f"at most {format_window(span.limit)}"
-        yield FactToken("name", span.part), FactToken("plain", f": DUR {duration_text(span.duration)}, {limit}{gap}")
+        yield _name(span.part), _plain(f": DUR {duration_text(span.duration)}, {limit}{gap}")
 
 
 def _equality(joined: JoinedValue) -> Fact:
     left, right = joined.left, joined.right
-    name, value = _name(left.name), FactToken("value", _short(left))
+    name, value = _name(left.name), _value(left.text)
     if left.text == right.text:
         if left.name == right.name:
-            return FactToken("plain", "same "), name, _SPACE, value
-        return name, FactToken("plain", " = "), _name(right.name), _SPACE, value
+            return _plain("same "), name, _SPACE, value
+        return name, _plain(" = "), _name(right.name), _SPACE, value
     other = () if left.name == right.name else (_name(right.name), _SPACE)
-    return name, _SPACE, value, FactToken("plain", " = "), *other, FactToken("value", _short(right)), *_how(left, right)
-
-
-def _how(left: Operand, right: Operand) -> Iterator[FactToken]:
+    found = [name, _SPACE, value, _plain(" = "), *other, _value(right.text)]
     if functions := dict.fromkeys((*left.functions, *right.functions)):
-        yield FactToken("plain", " by ")
-        yield _name(", ".join(functions))
-    if printable_line(left.value).casefold() not in (
-        printable_line(left.text).casefold(),
-        printable_line(right.text).casefold(),
-    ):
-        yield FactToken("plain", ": ")
-        yield FactToken("value", truncate(printable_line(left.value), MAX_FACT_CHARACTERS))
+        found += _plain(" by "), _name(", ".join(functions))
+    shown, *texts = (printable_line(text).casefold() for text in (left.value, left.text, right.text))
+    if shown not in texts:
+        found += _plain(": "), _value(left.value)
+    return tuple(found)
 
 
 def _condition(condition: ShownCondition) -> Fact:
     words: list[FactToken] = []
     for part in condition.parts:
         if isinstance(part, str):
-            words.append(FactToken("plain", "".join(char if char.isprintable() else "\ufffd" for char in part)))
+            words.append(_plain("".join(char if char.isprintable() else "\ufffd" for char in part)))
             continue
         words.append(_name(part.name))
-        if len(part.text) <= MAX_FACT_CHARACTERS and not _is_stated(
-            part.text, condition
-        ):  # the content of an item would hide everything else
-            words += [_SPACE, FactToken("value", _short(part))]
+        is_stated = condition.parts[1:] == (' = "{}"'.format(part.text.replace('"', '""')),)
+        if len(part.text) <= MAX_FACT_CHARACTERS and not is_stated:  # an item's content would hide everything else
+            words += [_SPACE, _value(part.text)]
     return tuple(words)
 
 
-def _is_stated(text: str, condition: ShownCondition) -> bool:
-    return condition.parts[1:] == (' = "{}"'.format(text.replace('"', '""')),)
+_name, _plain = partial(FactToken, "name"), partial(FactToken, "plain")
+
+_SPACE = _plain(" ")
 
 
-def _name(text: str) -> FactToken:
-    return FactToken("name", text)
-
-
-_SPACE = FactToken("plain", " ")
-
-
-def _short(operand: Operand) -> str:
-    return truncate(printable_line(operand.text), MAX_FACT_CHARACTERS)
+def _value(text: str) -> FactToken:
+    return FactToken("value", truncate(printable_line(text), MAX_FACT_CHARACTERS))
 
 
 @dataclass(frozen=True, slots=True)
 class MatchGroup:
+    """Matches of a name in a file: their offsets, and their t1."""
+
     name: str
-    spool: MatchSpool
+    file: IO[bytes]
+    offsets: array[int] = field(default_factory=partial(array, "q"))
+    times: array[int] = field(default_factory=partial(array, "q"))
 
     def __len__(self) -> int:
-        return len(self.spool.offsets[self.name])
+        return len(self.offsets)
 
     @property
     def matches(self) -> Iterator[ShownMatch]:
         """Yields the matches by t1, then seq, descending."""
-        return self.spool.read(self.name)
+        for _, offset in sorted(zip(self.times, self.offsets, strict=True), reverse=True):
+            self.file.seek(offset)
+            yield ShownMatch.from_dict(json.loads(self.file.readline()))
 
 
 class MatchSpool:
@@ -392,8 +364,7 @@ class MatchSpool:
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self.offsets: dict[str, array[int]] = {}
-        self._times: dict[str, array[int]] = {}
+        self._groups: dict[str, MatchGroup] = {}
         self.most_documents = 0
         """The largest number of documents of a match."""
 
@@ -401,35 +372,26 @@ class MatchSpool:
         offset = 0
         for match in matches:
             name = match.output.query
-            self.offsets.setdefault(name, array("q")).append(offset)
-            self._times.setdefault(name, array("q")).append(match.output.t1)
+            group = self._groups.setdefault(name, MatchGroup(name, self._file))
+            group.offsets.append(offset)
+            group.times.append(match.output.t1)
             offset += self._file.write(json.dumps(match.to_dict(), ensure_ascii=False).encode() + b"\n")
             self.most_documents = max(self.most_documents, len(match.items))
         self._file.flush()
         return self
 
     def groups(self) -> list[MatchGroup]:
-        return [MatchGroup(name, self) for name in sorted(self.offsets)]
-
-    def read(self, name: str) -> Iterator[ShownMatch]:
-        offsets, times = self.offsets[name], self._times[name]
-        for place in sorted(range(len(offsets)), key=lambda place: (times[place], offsets[place]), reverse=True):
-            self._file.seek(offsets[place])
-            yield _match(self._file.readline())
+        return [group for _, group in sorted(self._groups.items())]
 
     def all(self) -> Iterator[ShownMatch]:
         self._file.seek(0)
-        yield from map(_match, self._file)
+        yield from (ShownMatch.from_dict(json.loads(line)) for line in self._file)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-
-def _match(line: bytes) -> ShownMatch:
-    return ShownMatch.from_dict(json.loads(line))
 
 
 SHORTEST = 3
@@ -578,7 +540,7 @@ class Report:
 
 
 def match_count_text(matches: int) -> str:
-    return f"{matches:,} match{'' if matches == 1 else 'es'}"
+    return pluralise(matches, "match", "matches")
 
 
 def source(item: ShownItem) -> str:
@@ -599,19 +561,17 @@ _EXTREME = re.compile(r"(?:min|max)\((?:\w+\.)?(\w+)\)")
 
 def format_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], clock: TimeFormat) -> Iterator[list[object]]:
     names = [found[1] if (found := _EXTREME.fullmatch(name)) else name for name in columns]
+
+    def readable(name: str, value: object) -> object:
+        if name in TIMES and isinstance(value, int):
+            return clock.iso(value)
+        if name == NODES and isinstance(value, str):
+            with suppress(ValueError):  # in another column of that name
+                return json.loads(value)
+        return value
+
     for row in rows:
-        yield [_readable(name, value, clock) for name, value in zip(names, row, strict=True)]
-
-
-def _readable(name: str, value: object, clock: TimeFormat) -> object:
-    if name in TIMES and isinstance(value, int):
-        return clock.iso(value)
-    if name == NODES and isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError:  # another column of that name
-            return value
-    return value
+        yield list(map(readable, names, row))
 
 
 def unique_keys(names: Sequence[str]) -> list[str]:
@@ -637,11 +597,8 @@ def cell(value: object) -> object:
 
 def cell_text(value: object) -> str:
     """Returns a value as text: "" for null, JSON for lists, objects and booleans."""
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
+    if value is None or isinstance(value, str):
+        return value or ""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -28,7 +28,6 @@ from mmqjp.explain.svg import text_lines
 from mmqjp.present.item import (
     Fact,
     FactToken,
-    MatchGroup,
     MatchSpool,
     Report,
     ShownItem,
@@ -48,7 +47,7 @@ from mmqjp.present.item import (
 )
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.why_not import QueryFunnel, QueryFunnels
-from mmqjp.process import json_line, printable_line
+from mmqjp.process import json_line, pluralise, printable_line
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets read a text with such a start as a formula."""
@@ -118,9 +117,14 @@ unless an invisible character precedes them."""
 def write_markdown(report: Report, out: BinaryIO) -> None:
     out.write(f"**{report.summary}**\n".encode())
     for group in report.groups:
-        out.write(_head(group).encode())
+        title = f"\n## {escape_markdown(group.name)}: {match_count_text(len(group))}\n"
+        out.write(f"{title}\n| when | what | why |\n| --- | --- | --- |\n".encode())
         for match in group.matches:
-            out.write(f"| {_times(match, report.clock)} | {_what(match)} | {_why(match)} |\n".encode())
+            times = ["" if item.time is None else report.clock.minute(item.time) for item in match.items]
+            items = [f"{_title(item)}, {escape_markdown(source(item))}" for item in match.items]
+            why = [fact_text(fact, escape_markdown) for fact in reason_facts(match)]
+            why += [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in values(match)]
+            out.write(f"| {' | '.join(map('<br>'.join, (times, items, why)))} |\n".encode())
 
 
 def write_markdown_rows(header: Iterable[str], rows: Iterable[Iterable[str]], out: BinaryIO) -> None:
@@ -140,44 +144,15 @@ def escape_markdown(text: str) -> str:
     return _REFERENCE.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", in_line))
 
 
-def _head(group: MatchGroup) -> str:
-    title = f"\n## {escape_markdown(group.name)}: {match_count_text(len(group))}\n"
-    return f"{title}\n| when | what | why |\n| --- | --- | --- |\n"
-
-
-def _times(match: ShownMatch, clock: TimeFormat) -> str:
-    return "<br>".join("" if item.time is None else clock.minute(item.time) for item in match.items)
-
-
-def _what(match: ShownMatch) -> str:
-    return "<br>".join(f"{_title(item)}, {escape_markdown(source(item))}" for item in match.items)
-
-
 def _title(item: ShownItem) -> str:
     # The address stands in angle brackets, where only these, a backslash, a pipe and a line break would end it.
     return f"[{escape_markdown(item.title)}](<{item.link}>)" if item.link else escape_markdown(item.title)
 
 
-def _why(match: ShownMatch) -> str:
-    chosen = [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in values(match)]
-    return "<br>".join([*map(_fact_markdown, reason_facts(match)), *chosen])
-
-
-def _fact_markdown(fact: Fact) -> str:
-    return "".join(
-        f'"{escape_markdown(word.text)}"' if word.kind == "value" else escape_markdown(word.text) for word in fact
-    )
-
-
 def write_page(report: Report, out: BinaryIO) -> None:
-    newest = report.newest
-    context = {
-        "report": report,
-        "zone": "" if newest is None else report.clock.zone_at(newest),
-        "minute": report.clock.minute,
-        "iso": report.clock.iso,
-    }
-    _write("matches.html", context, out)
+    newest, clock = report.newest, report.clock
+    zone = "" if newest is None else clock.zone_at(newest)
+    _write("matches.html", {"report": report, "zone": zone, "minute": clock.minute, "iso": clock.iso}, out)
 
 
 def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title: str, out: BinaryIO) -> None:
@@ -209,11 +184,9 @@ def template_environment(loader: BaseLoader) -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    functions: dict[str, Callable[..., object]] = {
-        "why": reason_facts, "values": values, "marked_title": marked_title, "source": source,
-        "counted": match_count_text,
-    }  # fmt: skip
-    environment.globals.update(functions)
+    environment.globals.update(
+        why=reason_facts, values=values, marked_title=marked_title, source=source, counted=match_count_text
+    )
     return environment
 
 
@@ -228,6 +201,7 @@ def print_report(report: Report, out: Console) -> None:
         print_heading(group.name, match_count_text(len(group)), out)
         for match in group.matches:
             print_match(match, report.clock, out)
+            out.print()
     zone = f", times in {report.clock.zone_at(newest)}" if (newest := report.newest) is not None else ""
     out.print(Text(f"{report.summary}{zone}", style="bold"))
 
@@ -241,11 +215,6 @@ def print_heading(name: str, about: str, out: Console) -> None:
 
 
 def print_match(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
-    print_rows(match, clock, out)
-    out.print()
-
-
-def print_rows(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
     for place, item in enumerate(match.items):
         print_item(item, clock, out, marked_title(match, place))
     print_facts("because", reason_facts(match), out)
@@ -266,7 +235,10 @@ def print_item(item: ShownItem, clock: TimeFormat, out: Console, title: Sequence
 
 def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:
     for number, fact in enumerate(facts):
-        _print_row(Text(label if not number else "", style="dim", justify="right"), _styled_fact(fact), out)
+        text = Text()
+        for word in fact:
+            text.append(f'"{word.text}"' if word.kind == "value" else word.text, style=_STYLES[word.kind])
+        _print_row(Text("" if number else label, style="dim", justify="right"), text, out)
 
 
 def _print_row(first: Text, second: Text, out: Console) -> None:
@@ -277,17 +249,10 @@ def _print_row(first: Text, second: Text, out: Console) -> None:
         out.print(Text.assemble(before, "  ", part), soft_wrap=True)
 
 
-def _styled_fact(fact: Fact) -> Text:
-    text = Text()
-    for word in fact:
-        text.append(f'"{word.text}"' if word.kind == "value" else word.text, style=_STYLES[word.kind])
-    return text
-
-
 def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
     output = found.match.output
     print_heading(output.query, f"output {output.id}, number {output.seq}, at {clock.iso(output.t1)}", out)
-    print_rows(found.match, clock, out)
+    print_match(found.match, clock, out)
     for label, facts in sections(found):
         print_facts(label, facts, out)
     if found.text:
@@ -301,43 +266,32 @@ def sections(found: OutputWhy) -> Iterator[tuple[str, list[Fact]]]:
     conditions = [fact for fact in filters(found.match) if fact not in told]
     filled = [] if found.events is None else list(events(found.events))
     times = timings(found.match) if found.events is None else list(spans(found.events))
-    parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", list(_fed(found)))
-    for label, facts in parts:
-        if facts:
-            yield label, facts
-
-
-def _fed(found: OutputWhy) -> Iterator[Fact]:
-    for one in found.fed:
-        yield FactToken("plain", "output "), FactToken("name", one.id), FactToken("plain", f" of {one.query}")
+    fed: list[Fact] = [
+        (FactToken("plain", "output "), FactToken("name", one.id), FactToken("plain", f" of {one.query}"))
+        for one in found.fed
+    ]
+    parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", fed)
+    yield from ((label, facts) for label, facts in parts if facts)
 
 
 def matches_html(matches: Sequence[ShownMatch], more: str, clock: TimeFormat) -> str:
     """Returns matches in order. `more` says what is omitted, or is ""."""
-    context: dict[str, object] = {"matches": matches, "more": more, "zone": _zone(matches, clock)}
-    return _rendered("notebook_matches.html", clock, context)
+    return _rendered("notebook_matches.html", matches, clock, matches=matches, more=more)
 
 
 def why_html(found: OutputWhy, clock: TimeFormat) -> str:
-    context: dict[str, object] = {
-        "found": found,
-        "sections": list(sections(found)),
-        "zone": _zone([found.match], clock),
-    }
-    return _rendered("notebook_why.html", clock, context)
+    return _rendered("notebook_why.html", [found.match], clock, found=found, sections=list(sections(found)))
 
 
 def explanation_html(lines: Iterable[str], picture: str) -> str:
     # The picture is ours: what draws it escapes the texts of queries.
-    return _rendered("notebook_explanation.html", TimeFormat(), {"lines": "\n".join(lines), "picture": Markup(picture)})
+    text = "\n".join(lines)
+    return _rendered("notebook_explanation.html", (), TimeFormat(), lines=text, picture=Markup(picture))
 
 
-def _zone(matches: Sequence[ShownMatch], clock: TimeFormat) -> str:
-    return clock.zone_at(matches[-1].output.t1) if matches else ""
-
-
-def _rendered(name: str, clock: TimeFormat, context: dict[str, object]) -> str:
-    known = {"minute": clock.minute, "iso": clock.iso, "style": Markup(_style())}
+def _rendered(name: str, shown: Sequence[ShownMatch], clock: TimeFormat, **context: object) -> str:
+    zone = clock.zone_at(shown[-1].output.t1) if shown else ""
+    known = {"minute": clock.minute, "iso": clock.iso, "zone": zone, "style": Markup(_style())}
     return get_template(name).render(known | context)
 
 
@@ -399,13 +353,16 @@ def print_why_not(found: WhyNot, clock: TimeFormat, out: Console) -> None:
     tried = f"with {found.tried:,} kept documents of its streams" if found.tried else ""
     print_facts("tried", _plain(tried), out)
     last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
-    passed = [stage for stage in found.stages if stage.found and (not last or stage.block == last)]
-    print_facts("passed", _passed(passed), out)
+    passed: dict[int, list[str]] = {}
+    for number, stage in enumerate(found.stages):
+        if stage.found and (not last or stage.block == last):
+            passed.setdefault(stage.block or -number, []).append(printable_line(stage.part))
+    print_facts("passed", [(FactToken("plain", "  ".join(parts)),) for parts in passed.values()], out)
     for number, near in enumerate(found.nearest):
         if not number:
             out.print()
             out.print(Text("the nearest of the kept documents", style="bold"))
-        for item in _others(near.items, found.items):
+        for item in [item for item in near.items if item not in found.items] or near.items:
             print_item(item, clock, out)
         print_facts("but", _said(near.part, near.message), out)
 
@@ -416,18 +373,13 @@ def print_funnels(found: QueryFunnels, out: Console) -> None:
         print_facts("because", _plain(found.message), out)
         print_facts("hint", _plain(found.hint), out)
         return
-    print_heading(found.query, _documents(found), out)
+    more = f", {found.left_out:,} more are too large" if found.left_out else ""
+    print_heading(found.query, f"{pluralise(found.documents, 'kept document')}{more}", out)
     for funnel in found.funnels:
         if len(found.funnels) > 1:
             out.print(Text(printable_line(funnel.text), style="dim"), soft_wrap=True)
         _print_funnel(funnel, out)
-    outputs = f"{found.outputs:,} output{'' if found.outputs == 1 else 's'} in the store"
-    out.print(Text(outputs, style="bold"))
-
-
-def _documents(found: QueryFunnels) -> str:
-    read = f"{found.documents:,} kept document{'' if found.documents == 1 else 's'}"
-    return f"{read}, {found.left_out:,} more are too large" if found.left_out else read
+    out.print(Text(f"{pluralise(found.outputs, 'output')} in the store", style="bold"))
 
 
 def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
@@ -440,13 +392,12 @@ def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
         style = "bold" if stage is failed else ""
         cells = (stage_name(stage), printable_line(stage.part), f"{stage.count_text}{' ◀' if stage is failed else ''}")
         table.add_row(*(Text(cell, style=style) for cell in cells))
-    what = what_is_found(funnel)
-    table.add_row(Text("matches"), Text(what), Text(f"{funnel.found:,}"))
+    table.add_row(Text("matches"), Text(what_is_found(funnel)), Text(f"{funnel.found:,}"))
     out.print(table)
     if failed is not None:
         print_facts("because", _said(failed.part, failed.message), out)
         print_facts("hint", _plain(failed.hint), out)
-    print_facts("note", [(FactToken("plain", note),) for note in funnel_notes(funnel)], out)
+    print_facts("note", _plain(*funnel_notes(funnel)), out)
 
 
 def what_is_found(funnel: QueryFunnel) -> str:
@@ -471,31 +422,16 @@ def funnel_notes(funnel: QueryFunnel) -> Iterable[str]:
 
 
 def stage_name(stage: FunnelStage) -> str:
-    return (
-        f"block {stage.block}"
-        if stage.block
-        else {"equality": "equal", "together": "all equal"}.get(stage.kind, stage.kind)
-    )
-
-
-def _passed(stages: Sequence[FunnelStage]) -> list[Fact]:
-    lines: dict[int, list[str]] = {}
-    for number, stage in enumerate(stages):
-        lines.setdefault(stage.block or -number, []).append(printable_line(stage.part))
-    return [(FactToken("plain", "  ".join(parts)),) for parts in lines.values()]
+    if stage.block:
+        return f"block {stage.block}"
+    return {"equality": "equal", "together": "all equal"}.get(stage.kind, stage.kind)
 
 
 def _said(part: str, message: str) -> list[Fact]:
-    if not message:
-        return []
-    if not part or message.startswith(part):
-        return [(FactToken("plain", printable_line(message)),)]
+    if not message or not part or message.startswith(part):
+        return _plain(message)
     return [(FactToken("name", printable_line(part)), FactToken("plain", f": {printable_line(message)}"))]
 
 
-def _plain(text: str) -> list[Fact]:
-    return [(FactToken("plain", printable_line(text)),)] if text else []
-
-
-def _others(items: Sequence[ShownItem], given: Sequence[ShownItem]) -> list[ShownItem]:
-    return [item for item in items if item not in given] or list(items)
+def _plain(*texts: str) -> list[Fact]:
+    return [(FactToken("plain", printable_line(text)),) for text in texts if text]
