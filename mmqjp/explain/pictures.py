@@ -6,7 +6,7 @@ too long is cut, and what is too much is counted."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -50,24 +50,30 @@ class FigureSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A value join: its text, and for each side block and row, from 0, and the functions applied. `near` is the
-    threshold if near() finds the documents, else None."""
+class _Ref:
+    """A name's meaning: a path on a variable of a block (None: on its root), with functions applied."""
 
-    text: str
-    left: tuple[int, int]
-    right: tuple[int, int]
-    left_functions: tuple[str, ...]
-    right_functions: tuple[str, ...]
+    block: int
+    var: str | None
+    steps: tuple[Step, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A value join, and the `ends` that it joins. `near` is the threshold if near() finds the documents, else None."""
+
+    condition: Expr
+    left: _Ref
+    right: _Ref
     near: str | None = None
+    ends: tuple[OutlineNode, ...] = ()
 
     @property
     def label(self) -> str:
         """The functions on both sides, and the comparison unless it is "="."""
-        left, right = (
-            wrap_in_functions(names[1:], names[0]) if names else ""
-            for names in (self.left_functions, self.right_functions)
-        )
+        named = self.left.functions, self.right.functions
+        left, right = (wrap_in_functions(names[1:], names[0]) if names else "" for names in named)
         sign = "=" if self.near is None else f"near {self.near}"
         if left != right:
             return f"{left or 'as it is'} {sign} {right or 'as it is'}"
@@ -107,30 +113,12 @@ def join_figures(query: Query, namespaces: Mapping[str, str]) -> JoinFigures:
     return JoinFigures(tuple(figures[:MOST_FIGURES]), max(0, len(figures) - MOST_FIGURES), len(reader.joins), once)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ref:
-    """A name's meaning: a path on a variable of a block (None: on its root), with functions applied."""
-
-    block: int
-    var: str | None
-    steps: tuple[Step, ...] = ()
-    functions: tuple[str, ...] = ()
-
-
 def _joins(tree: JoinTree) -> Iterator[JoinNode]:
     """Yields the joins of a tree, inner ones first."""
     if isinstance(tree, JoinNode):
         yield from _joins(tree.left)
         yield from _joins(tree.right)
         yield tree
-
-
-@dataclass(frozen=True, slots=True)
-class _ValueJoin:
-    literal: Expr
-    left: _Ref
-    right: _Ref
-    near: str | None = None
 
 
 class _Reader:
@@ -151,70 +139,42 @@ class _Reader:
 
     def _figure(self, join: JoinNode, literals: tuple[Expr, ...]) -> Figure:
         outlines = {number: Outline(self._blocks[number]) for number in tree_blocks(join)}
-        equal = [pair for literal in literals if (pair := self._equality(literal, join)) is not None]
-        found = equal or self._nearest(literals, join)
-        conditions = [to_xscl(literal) for literal in literals if all(literal is not pair.literal for pair in found)]
-        ends = [tuple(outlines[ref.block].at(ref.var, ref.steps) for ref in (pair.left, pair.right)) for pair in found]
-        joined = {id(node) for pair in ends for node in pair}
-        places: dict[int, tuple[int, int]] = {}
-        sides = tuple(self._side(tree, outlines, joined, places) for tree in (join.left, join.right))
-        curves = tuple(
-            Curve(
-                to_xscl(pair.literal),
-                places[id(one)],
-                places[id(other)],
-                pair.left.functions,
-                pair.right.functions,
-                pair.near,
-            )
-            for pair, (one, other) in zip(found, ends, strict=True)
-        )
-        window = format_window(join.window)
-        return Figure(1, 1, 1, join.op, window, sides, curves, tuple(conditions))
+        joining = [curve for literal in literals if (curve := self._curve(literal, join)) is not None]
+        found = [curve for curve in joining if curve.near is None]
+        if not found:  # that near() with the greatest threshold finds the documents (`xscl.check`)
+            joining.sort(key=lambda curve: join_threshold(number_string(curve.near or "")), reverse=True)
+            found = joining[:1]
+        conditions = [to_xscl(literal) for literal in literals if all(literal is not one.condition for one in found)]
+        curves = [
+            replace(one, ends=tuple(outlines[ref.block].at(ref.var, ref.steps) for ref in (one.left, one.right)))
+            for one in found
+        ]
+        joined = {node for curve in curves for node in curve.ends}
+        sides = tuple(self._side(tree, outlines, joined) for tree in (join.left, join.right))
+        return Figure(1, 1, 1, join.op, format_window(join.window), sides, tuple(curves), tuple(conditions))
 
     def _side(
-        self,
-        tree: JoinTree,
-        outlines: Mapping[int, Outline],
-        joined: set[int] | frozenset[int] = frozenset(),
-        places: dict[int, tuple[int, int]] | None = None,
+        self, tree: JoinTree, outlines: Mapping[int, Outline], joined: Collection[OutlineNode] = ()
     ) -> FigureSide:
         join = next((number for number, one in enumerate(self.joins, 1) if one is tree), None)
-        shown = []
-        for place, number in enumerate(tree_blocks(tree)):
-            rows: list[tuple[OutlineNode, OutlineLine]] = list(
-                outlines[number].rows(joined, only_joined=join is not None)
-            )
-            shown.append(FigureBlock(outlines[number].stream, tuple(row for _, row in rows)))
-            if places is not None:
-                places.update((id(node), (place, line)) for line, (node, _) in enumerate(rows))
-        return FigureSide(tuple(shown), join)
+        only = None if join is None else joined
+        shown = (outlines[number] for number in tree_blocks(tree))
+        return FigureSide(tuple(FigureBlock(one.stream, tuple(one.rows(only))) for one in shown), join)
 
-    def _equality(self, literal: Expr, join: JoinNode) -> _ValueJoin | None:
-        if not isinstance(literal, Compare) or literal.op != "=":
-            return None
-        return self._value_join(literal, literal.left, literal.right, join)
-
-    def _nearest(self, literals: tuple[Expr, ...], join: JoinNode) -> list[_ValueJoin]:
-        """The value join of a disjunct without equalities: that near() with the greatest threshold (`xscl.check`)."""
-        found: list[_ValueJoin] = []
-        for literal in literals:
-            match literal:
-                case Call(name="near", args=(one, other, Number(text=text))):
-                    pair = self._value_join(literal, one, other, join, text)
-                    found += [] if pair is None else [pair]
-        return sorted(found, key=lambda pair: join_threshold(number_string(pair.near or "")), reverse=True)[:1]
-
-    def _value_join(
-        self, literal: Expr, one: Expr, other: Expr, join: JoinNode, near: str | None = None
-    ) -> _ValueJoin | None:
-        """The value join of two operands; None if they are not of both inputs."""
+    def _curve(self, condition: Expr, join: JoinNode) -> Curve | None:
+        """The curve of a condition; None if it does not join values of both inputs."""
+        near: str | None = None
+        match condition:
+            case Compare(op="=", left=one, right=other):
+                pass
+            case Call(name="near", args=(one, other, Number(text=near))):
+                pass
+            case _:
+                return None
         left, right, lefts = self._ref(one, join.scope), self._ref(other, join.scope), set(tree_blocks(join.left))
         if left is None or right is None or (left.block in lefts) == (right.block in lefts):
             return None
-        if right.block in lefts:
-            left, right = right, left
-        return _ValueJoin(literal, left, right, near)
+        return Curve(condition, *((right, left) if right.block in lefts else (left, right)), near)
 
     def _ref(self, operand: Expr, scope: JoinNames) -> _Ref | None:
         match operand:
@@ -316,16 +276,16 @@ class _Drawing:
             self.parts.append(svg.text_element(EDGE, top + svg.SIZE, heading, bold=True))
             top += LINE + 4
         self._head, self._top = top, top + LOWER * (len(figure.sides) - 1)
-        ends = [self._side(side, EDGE + place * (SIDE + JOIN_GAP)) for place, side in enumerate(figure.sides)]
-        self.bottom = max(bottom for _, bottom in ends)
-        if len(ends) == 2:
+        self._heights: dict[OutlineNode, float] = {}
+        self.bottom = max(self._side(side, EDGE + place * (SIDE + JOIN_GAP)) for place, side in enumerate(figure.sides))
+        if len(figure.sides) == 2:
             self._between()
-            self._curves(ends[0][0], ends[1][0])
+            self._curves()
             self._conditions()
 
-    def _side(self, side: FigureSide, x: float) -> tuple[dict[tuple[int, int], float], float]:
-        """Draws an outline. Returns the middles of its rows, by block and row, and its lower end."""
-        places: dict[tuple[int, int], float] = {}
+    def _side(self, side: FigureSide, x: float) -> float:
+        """Draws an outline. Returns its lower end."""
+        joined = {node for curve in self._figure.curves for node in curve.ends}
         y = self._top + LINE
         if side.join is not None:
             self.parts.append(svg.text_element(x + JOIN_PAD, y, f"each match of join {side.join}", "quiet"))
@@ -334,17 +294,16 @@ class _Drawing:
             if number:
                 self.parts.append(svg.line_element(f"M{x:g} {y - 10:g}h{SIDE}"))
                 y += 6
-            self.parts.append(
-                svg.text_element(x + JOIN_PAD, y, truncate_to_width(f"stream {block.stream}", _room(0)), "quiet")
-            )
+            stream = truncate_to_width(f"stream {block.stream}", _room(0))
+            self.parts.append(svg.text_element(x + JOIN_PAD, y, stream, "quiet"))
             y += LINE
-            for line in range(len(block.rows)):
-                places[number, line] = y - 4 + min(line, MOST_ROWS) * LINE
-            self.parts += _rows(block, x, y)
+            for line, row in enumerate(block.rows):
+                self._heights[row.node] = y - 4 + min(line, MOST_ROWS) * LINE
+            self.parts += _rows(block, joined, x, y)
             y += min(len(block.rows), MOST_ROWS + 1) * LINE
         bottom = y - LINE + JOIN_PAD + 2
         self.parts.append(svg.box(x, self._top, SIDE, bottom - self._top))
-        return places, bottom
+        return bottom
 
     def _between(self) -> None:
         figure, middle = self._figure, EDGE + SIDE + JOIN_GAP / 2
@@ -362,13 +321,12 @@ class _Drawing:
             svg.text_element(middle, self._head + 56, _BELOW[figure.op], "quiet", anchor="middle"),
         ]
 
-    def _curves(self, left: dict[tuple[int, int], float], right: dict[tuple[int, int], float]) -> None:
-        shown = sorted(self._figure.curves, key=lambda one: left[one.left] + right[one.right])
+    def _curves(self) -> None:
+        ends = [([self._heights[node] for node in one.ends], one.label) for one in self._figure.curves]
         middle, label = EDGE + SIDE + JOIN_GAP / 2, self._head + HEAD + 8
-        for one in shown:
-            start, end = left[one.left], right[one.right]
+        for (start, end), text in sorted(ends, key=lambda one: sum(one[0])):
             label = max(label, (start + end) / 2)
-            text = truncate_to_width(one.label, 28)
+            text = truncate_to_width(text, 28)
             half = (cell_len(text) * COLUMN) / 2 + 5
             near, far = EDGE + SIDE, EDGE + SIDE + JOIN_GAP
             self.parts += [
@@ -382,10 +340,9 @@ class _Drawing:
         self.bottom = max(self.bottom, label - LINE + JOIN_PAD)
 
     def _conditions(self) -> None:
-        conditions = [
-            truncate_to_width(condition, _WIDEST - 5) for condition in self._figure.conditions[:MOST_CONDITIONS]
-        ]
-        if more := len(self._figure.conditions) - len(conditions):
+        every = self._figure.conditions
+        conditions = [truncate_to_width(condition, _WIDEST - 5) for condition in every[:MOST_CONDITIONS]]
+        if more := len(every) - len(conditions):
             conditions.append(f"{more:,} more conditions")
         for condition in conditions:
             self.bottom += LINE
@@ -397,18 +354,16 @@ def _room(depth: int) -> int:
     return int((SIDE - 2 * JOIN_PAD - depth * INDENT) / COLUMN)
 
 
-def _rows(block: FigureBlock, x: float, y: float) -> Iterator[str]:
-    for row in block.rows[:MOST_ROWS]:
-        depth = min(row.depth, 12)
+def _rows(block: FigureBlock, joined: Collection[OutlineNode], x: float, y: float) -> Iterator[str]:
+    for depth, node in block.rows[:MOST_ROWS]:
+        depth = min(depth, 12)
         room = _room(depth)
-        var = "" if row.var is None else truncate_to_width(row.var, room // 2)
-        text = truncate_to_width(
-            f"where {row.text}" if row.is_condition else row.text, room - (cell_len(var) + 2 if var else 0)
-        )
-        start = x + JOIN_PAD + depth * INDENT
-        if row.joins:
+        var = "" if node.var is None else truncate_to_width(node.var, room // 2)
+        text = f"where {node.text}" if node.is_condition else node.text
+        text = truncate_to_width(text, room - (cell_len(var) + 2 if var else 0))
+        if node in joined:
             yield svg.bar(x + 3, y - 14, SIDE - 6, LINE - 2)
-        yield svg.text_element(start, y, text, "quiet" if row.is_condition else "")
+        yield svg.text_element(x + JOIN_PAD + depth * INDENT, y, text, "quiet" if node.is_condition else "")
         if var:
             yield svg.text_element(x + SIDE - JOIN_PAD, y, var, "accent", anchor="end", bold=True)
         y += LINE
@@ -421,31 +376,22 @@ def describe_join_graph(shown: JoinFigures) -> str:
     for figure in shown.figures:
         heading = _heading(figure, shown)
         sentences.append(f"{heading}:" if heading else "")
-        for label, side in zip(
-            ("Left", "Right") if len(figure.sides) == 2 else ("Pattern",), figure.sides, strict=True
-        ):
-            sentences.append(f"{label}: {_side_in_words(side)}.")
+        labels = ("Left", "Right") if len(figure.sides) == 2 else ("Pattern",)
+        for label, side in zip(labels, figure.sides, strict=True):
+            rows = (", ".join(str(row.node) for row in block.rows[:MOST_ROWS]) for block in side.blocks)
+            blocks = (f"stream {block.stream}, {text}" for block, text in zip(side.blocks, rows, strict=True))
+            matches = "" if side.join is None else f"each match of join {side.join}, "
+            sentences.append(f"{label}: {matches}{'; '.join(blocks)}.")
         if len(figure.sides) == 2:
             window = "with no window" if figure.window == "INF" else f"within {figure.window}"
             sentences.append(f"{figure.op} {window}, {_BELOW[figure.op]}.")
-        sentences += [f"Joined: {one.text}." for one in figure.curves]
+        sentences += [f"Joined: {to_xscl(one.condition)}." for one in figure.curves]
         sentences += [f"And {condition}." for condition in figure.conditions]
     if shown.left_out:
         sentences.append(f"And {shown.left_out:,} more disjuncts.")
     if shown.once:
         sentences.append(f"{shown.once}.")
     return " ".join(truncate_to_width(sentence, 400) for sentence in sentences if sentence)
-
-
-def _side_in_words(side: FigureSide) -> str:
-    blocks = [f"stream {block.stream}, {_in_words(block)}" for block in side.blocks]
-    matches = "" if side.join is None else f"each match of join {side.join}, "
-    return matches + "; ".join(blocks)
-
-
-def _in_words(block: FigureBlock) -> str:
-    rows: Sequence[str] = [f"where {row}" if row.is_condition else str(row) for row in block.rows[:MOST_ROWS]]
-    return ", ".join(rows)
 
 
 MOST, MOST_IN_COLUMN = 60, 12
@@ -464,12 +410,9 @@ def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str
         drawn, right, bottom = _plan(operations, top + LINE + 6)
         parts += drawn
         top, width = bottom + LINE, max(width, right)
-    counts = tuple(sum(1 for one in operations if one.rows) for operations in (before, after))
-    rows = tuple(sum(one.rows for one in operations) for operations in (before, after))
-    said = (
-        f"Before the rules {counts[0]:,} operations with {rows[0]:,} rows, after them {counts[1]:,} with {rows[1]:,}. "
-        "Each operation stands right of those that it reads."
-    )
+    old, new = ([one.rows for one in operations if one.rows] for operations in (before, after))
+    said = f"Before the rules {len(old):,} operations with {sum(old):,} rows, after them {len(new):,} with "
+    said += f"{sum(new):,}. Each operation stands right of those that it reads."
     return svg.picture(width + EDGE, top, "The plan of all queries", said, parts)
 
 
@@ -484,58 +427,43 @@ def _plan(operations: Sequence[Operation], top: float) -> tuple[list[str], float
             heights[place] = y
             y += (0 if place.lane else HEIGHT) + ROOM
             lowest = max(lowest, y - ROOM)
+    middles = {place: y + (0 if place.lane else HEIGHT / 2) for place, y in heights.items()}
     parts = [
-        svg.curve(_left(start) + PLAN_BOX_WIDTH, _place_middle(start, heights), _left(end), _place_middle(end, heights))
+        svg.curve(_left(start.column) + PLAN_BOX_WIDTH, middles[start], _left(end.column), middles[end])
         for start, end in layers.steps
     ]
     by_key = {one.key: one for one in operations}
     for place, y in heights.items():
-        if place.lane:
-            parts.append(svg.curve(_left(place), y, _left(place) + PLAN_BOX_WIDTH, y))
-        else:
-            parts += _box(by_key[place.key], _left(place), y)
+        x = _left(place.column)
+        parts += [svg.curve(x, y, x + PLAN_BOX_WIDTH, y)] if place.lane else _box(by_key[place.key], x, y)
     for number, count in layers.left_out.items():
-        parts.append(svg.text_element(_column(number), lowest + LINE, f"and {count:,} more", "quiet"))
-    if len(operations) > MOST:
-        parts.append(
-            svg.text_element(EDGE, lowest + 2 * LINE, f"{len(operations) - MOST:,} more are not drawn", "quiet")
-        )
-    right = _column(max(len(layers.columns) - 1, 0)) + PLAN_BOX_WIDTH
-    return parts, right, lowest + (2 * LINE if layers.left_out or len(operations) > MOST else 0) + ROOM
+        parts.append(svg.text_element(_left(number), lowest + LINE, f"and {count:,} more", "quiet"))
+    if more := len(operations[MOST:]):
+        parts.append(svg.text_element(EDGE, lowest + 2 * LINE, f"{more:,} more are not drawn", "quiet"))
+    right = _left(max(len(layers.columns) - 1, 0)) + PLAN_BOX_WIDTH
+    return parts, right, lowest + (2 * LINE if layers.left_out or more else 0) + ROOM
 
 
-def _column(number: int) -> float:
-    return EDGE + number * (PLAN_BOX_WIDTH + PLAN_GAP)
-
-
-def _left(place: LayerCell) -> float:
-    return _column(place.column)
-
-
-def _place_middle(place: LayerCell, heights: Mapping[LayerCell, float]) -> float:
-    return heights[place] + (0 if place.lane else HEIGHT / 2)
+def _left(column: int) -> float:
+    return EDGE + column * (PLAN_BOX_WIDTH + PLAN_GAP)
 
 
 def _box(one: Operation, x: float, y: float) -> list[str]:
     room = int((PLAN_BOX_WIDTH - 2 * PAD) / COLUMN)
     rows = f"{one.rows:,} row{'s' * (one.rows != 1)}" if one.rows else ""
-    lines = [one.shapes[0] + (" …" if len(one.shapes) > 1 else "") if one.shapes else "", ", ".join(one.users)]
-    middle = y + HEIGHT / 2 + 4
-    if not one.rows:
-        return [
-            svg.box(x, y, PLAN_BOX_WIDTH, HEIGHT),
-            svg.text_element(x + PAD, middle, truncate_to_width(one.title, room), "accent"),
-        ]
-    found = [
-        svg.box(x, y, PLAN_BOX_WIDTH, HEIGHT),
-        svg.text_element(x + PAD, y + LINE - 4, truncate_to_width(one.title, room - len(rows) - 2), "accent"),
-        svg.text_element(x + PLAN_BOX_WIDTH - PAD, y + LINE - 4, rows, "quiet", anchor="end"),
-    ]
-    for number, line in enumerate(lines, 2):
+    found = [svg.box(x, y, PLAN_BOX_WIDTH, HEIGHT)]
+
+    def write(line: str, y: float, kind: str, most: int = room) -> None:
         if line:
-            found.append(
-                svg.text_element(x + PAD, y + number * LINE - 6, truncate_to_width(line, room), "quiet" * (number > 2))
-            )
+            found.append(svg.text_element(x + PAD, y, truncate_to_width(line, most), kind))
+
+    if not one.rows:
+        write(one.title, y + HEIGHT / 2 + 4, "accent")
+        return found
+    write(one.title, y + LINE - 4, "accent", room - len(rows) - 2)
+    found.append(svg.text_element(x + PLAN_BOX_WIDTH - PAD, y + LINE - 4, rows, "quiet", anchor="end"))
+    write("".join(one.shapes[:1]) + " …" * (len(one.shapes) > 1), y + 2 * LINE - 6, "")
+    write(", ".join(one.users), y + 3 * LINE - 6, "quiet")
     return found
 
 
@@ -556,7 +484,7 @@ def sharing_picture(sharing: Sharing) -> str:
     columns = (
         [(name, "") for name in names],
         [(f"row {row.row}", pluralise(row.subscribers, "subscriber")) for _, row in rows],
-        [(f"template {one.template}", _of_template(one)) for one in templates],
+        [(f"template {one.template}", pluralise(one.rows, "row") + _cost(one)) for one in templates],
     )
     totals = (sharing.queries - len(names), sharing.rows - len(rows), sharing.templates - len(templates))
     parts: list[str] = []
@@ -582,18 +510,18 @@ def sharing_picture(sharing: Sharing) -> str:
 
 
 def describe_sharing(sharing: Sharing) -> str:
-    counts = (
-        pluralise(sharing.queries, "query", "queries"),
-        pluralise(sharing.rows, "row"),
-        pluralise(sharing.templates, "template"),
-    )
-    sentences = [f"{counts[0]} have {counts[1]} of {counts[2]}."]
+    rows, templates = pluralise(sharing.rows, "row"), pluralise(sharing.templates, "template")
+    sentences = [f"{pluralise(sharing.queries, 'query', 'queries')} have {rows} of {templates}."]
     sentences += [
         f"Template {one.template}: {pluralise(one.rows, 'row')} with {pluralise(one.subscribers, 'subscriber')}"
-        + ("." if one.milliseconds is None else f", {one.milliseconds:,.1f} ms.")
+        f"{_cost(one)}."
         for one in sharing.shown[:TEMPLATES]
     ]
     return " ".join(sentences)
+
+
+def _cost(one: SharedTemplate) -> str:
+    return "" if one.milliseconds is None else f", {one.milliseconds:,.1f} ms"
 
 
 def _chosen_rows(templates: Sequence[SharedTemplate]) -> list[tuple[int, SharedRowUse]]:
@@ -611,11 +539,6 @@ def _chosen_names(rows: Sequence[SharedRowUse]) -> list[str]:
     return [name for name in in_order if name in chosen]
 
 
-def _of_template(one: SharedTemplate) -> str:
-    cost = "" if one.milliseconds is None else f", {one.milliseconds:,.1f} ms"
-    return f"{pluralise(one.rows, 'row')}{cost}"
-
-
 def _cell(column: int, number: int, text: str, about: str) -> list[str]:
     x, width, y = _LEFT[column], _WIDTHS[column], _cell_middle(number)
     room = int((width - 2 * PAD) / COLUMN) - cell_len(about) - (2 if about else 0)
@@ -627,15 +550,9 @@ def _cell(column: int, number: int, text: str, about: str) -> list[str]:
 
 
 def _curve(column: int, start: int, end: int, subscribers: int) -> str:
-    width = 1.0 + (math.log10(max(1, subscribers)) if column else 0.0)
-    return svg.curve(
-        _LEFT[column] + _WIDTHS[column],
-        _cell_middle(start),
-        _LEFT[column + 1],
-        _cell_middle(end),
-        round(width, 2),
-        0.55,
-    )
+    width = round(1.0 + (math.log10(max(1, subscribers)) if column else 0.0), 2)
+    x = _LEFT[column] + _WIDTHS[column]
+    return svg.curve(x, _cell_middle(start), _LEFT[column + 1], _cell_middle(end), width, 0.55)
 
 
 def _cell_middle(number: int) -> float:

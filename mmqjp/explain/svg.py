@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from xml.sax.saxutils import escape as escape_text
 from xml.sax.saxutils import quoteattr
 
@@ -189,26 +190,29 @@ def _ordered(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class OutlineLine:
-    """A line of an outline: a path or, if it `is_condition`, a filter. `joins`: a value join uses it."""
-
-    depth: int
-    text: str
-    var: str | None = None
-    is_condition: bool = False
-    joins: bool = False
-
-    def __str__(self) -> str:
-        return self.text if self.var is None else f"{self.text} as {self.var}"
-
-
 @dataclass(eq=False, slots=True)
 class OutlineNode:
+    """A path or, if it `is_condition`, a filter."""
+
     text: str
     var: str | None = None
     is_condition: bool = False
     children: list[OutlineNode] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if self.is_condition:
+            return f"where {self.text}"
+        return self.text if self.var is None else f"{self.text} as {self.var}"
+
+    def walk(self) -> Iterator[OutlineNode]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class OutlineLine(NamedTuple):
+    depth: int
+    node: OutlineNode
 
 
 class Outline:
@@ -220,40 +224,27 @@ class Outline:
 
     def at(self, var: str | None, steps: tuple[Step, ...]) -> OutlineNode:
         """Returns the node of a path on a variable, or on the block's root (None); adds it if missing."""
-        start = self._last if var is None else next(node for node in _walk(self.root) if node.var == var)
+        start = self._last if var is None else next(node for node in self.root.walk() if node.var == var)
         if not steps:
             return start
         first, last = _chain(steps)
-        known = next((child for child in start.children if _is_same(child, first)), None)
-        if known is not None and first is last:
-            return known
+        if first is last and not first.children:
+            for child in start.children:
+                if child.text == first.text and not (child.is_condition or child.children):
+                    return child
         start.children.append(first)
         return last
 
-    def variables(self) -> Iterator[str]:
-        return (node.var for node in _walk(self.root) if node.var is not None)
+    def rows(self, only: Collection[OutlineNode] | None = None) -> Iterator[OutlineLine]:
+        """Yields the lines; `only` restricts them to these nodes and their ancestors."""
 
-    def rows(self, joined: Collection[int], *, only_joined: bool = False) -> Iterator[tuple[OutlineNode, OutlineLine]]:
-        """Yields rows with their nodes. `joined` has the identities of nodes in value joins; `only_joined` restricts
-        the rows to these and their ancestors."""
-
-        def below(node: OutlineNode, depth: int) -> Iterator[tuple[OutlineNode, OutlineLine]]:
-            yield node, OutlineLine(depth, node.text, node.var, node.is_condition, id(node) in joined)
+        def below(node: OutlineNode, depth: int) -> Iterator[OutlineLine]:
+            yield OutlineLine(depth, node)
             for child in node.children:
-                if not only_joined or any(id(one) in joined for one in _walk(child)):
+                if only is None or any(one in only for one in child.walk()):
                     yield from below(child, depth + 1)
 
         yield from below(self.root, 0)
-
-
-def _walk(node: OutlineNode) -> Iterator[OutlineNode]:
-    yield node
-    for child in node.children:
-        yield from _walk(child)
-
-
-def _is_same(one: OutlineNode, other: OutlineNode) -> bool:
-    return one.text == other.text and not (one.is_condition or one.children or other.children)
 
 
 def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNode, OutlineNode]:

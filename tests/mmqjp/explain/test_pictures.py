@@ -107,19 +107,20 @@ def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
     )
     assert [(figure.op, figure.window) for figure in figures] == [("FOLLOWED BY", "1 h"), ("FOLLOWED BY", "2 h")]
     assert figures[1].sides[0].join == 1
-    rows = [[(row.text, row.var) for row in block.rows] for block in figures[1].sides[0].blocks]
+    rows = [[(row.node.text, row.node.var) for row in block.rows] for block in figures[1].sides[0].blocks]
     assert rows == [[("//a", "x"), ("t", None)], [("//b", "y")]]
     (curve,) = figures[1].curves
-    assert (curve.left, curve.right, curve.text) == ((0, 1), (0, 0), "x/t = z")
+    assert ([str(node) for node in curve.ends], to_xscl(curve.condition)) == (["t", "//c as z"], "x/t = z")
     query = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
     (figure,) = figures_of(query)
-    assert [(curve.text, curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
+    assert [(to_xscl(curve.condition), curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
     assert figure.conditions == ("near(k, y, 0.5)", "k != y")
     (figure,) = figures_of(query.replace("k != y", "lower-case(k) = lower-case(y)"))
     assert [curve.label for curve in figure.curves] == ["lower-case"] and len(figure.conditions) == 2
     (figure,) = figures_of("SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y")
     (curve,) = figure.curves
-    assert (curve.left_functions, curve.right_functions, curve.label) == (("lower-case",), (), "lower-case = as it is")
+    named = curve.left.functions, curve.right.functions, curve.label
+    assert named == (("lower-case",), (), "lower-case = as it is")
 
 
 def test_nothing_escapes_from_a_text():
