@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from common import child
 from common.errors import InputError
+from common.tools import from_json
 from feeds.documents import Document
 from mmqjp.answers.fan_out import outputs_in
 from mmqjp.backtest.script import DAY_US, DOCUMENTS, Backtest, QueryResult, TrialRequest, day_text
@@ -203,8 +204,7 @@ def main() -> None:
     answer = _Answer()
     os.nice(NICE)
     child.end_with_parent(int(sys.argv[1]))
-    found = json.loads(sys.stdin.buffer.readline())
-    request = TrialRequest(found["text"], tuple(found["publishers"]), found["seconds"], found["memory"])
+    request = from_json(TrialRequest, json.loads(sys.stdin.buffer.readline()))
     child.lower(resource.RLIMIT_CORE, 0)
     child.lower(resource.RLIMIT_DATA, request.memory + MORE_MEMORY)
     child.lower(resource.RLIMIT_CPU, int(request.seconds + MORE_SECONDS) * (os.cpu_count() or 1))

@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
+from itertools import chain
 from operator import itemgetter
 from threading import Event, Lock, Thread
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -25,12 +26,13 @@ from common.arrays import batch_of_rows
 from common.errors import InputError, OperationalError
 from common.tools import JsonRecord, from_json, in_batches, reachable
 from feeds.documents import Document, Reject
-from join_stage.store.protocol import Question, QuestionInterrupted
+from join_stage.store.protocol import QuestionInterrupted
 from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.process import pluralise
 from mmqjp.queries.compile import CompiledEvents, definition_text
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
+from mmqjp.tables.lookup import SelectFn
 from templates.catalog import needs_of
 from xscl.algebra.joins import Conjunct
 from xscl.check_events import schemas_of
@@ -39,8 +41,8 @@ from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.syntax import Script, names_read
 
-if TYPE_CHECKING:
-    from mmqjp.engine import Session
+BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
+"""Limits of a back-test, in seconds and bytes."""
 
 DAY_US = 86_400_000_000
 """Microseconds per day."""
@@ -54,11 +56,8 @@ FEWEST_TIMED = 500
 
 def day_text(number: int) -> str:
     """Formats a day, counted from 1970, as `2026-01-31`; clamps to the calendar's range."""
-    first, last = date.min.toordinal(), date.max.toordinal()
-    return date.fromordinal(min(max(number + _EPOCH, first), last)).isoformat()
-
-
-_EPOCH = date(1970, 1, 1).toordinal()
+    first, last, epoch = (day.toordinal() for day in (date.min, date.max, date(1970, 1, 1)))
+    return date.fromordinal(min(max(number + epoch, first), last)).isoformat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +147,13 @@ class Backtest:
         return 1_000_000 * self.seconds / self.documents if self.documents >= FEWEST_TIMED else None
 
     def to_dict(self) -> dict[str, Any]:
+        computed = ("outputs", "outputs_a_day", "recent_days", "milliseconds")
         return {
-            "documents": self.documents,
-            "kept": self.kept,
-            "refused": self.refused,
-            "since": self.since,
-            "until": self.until,
-            "outputs": self.outputs,
-            "outputs_a_day": self.outputs_a_day,
-            "recent_days": self.recent_days,
-            "milliseconds": self.milliseconds,
-            "seconds": self.seconds,
-            "queries": [asdict(query) for query in self.queries],
+            **asdict(replace(self, latest=())),
+            **{name: getattr(self, name) for name in computed},
             "days": [{"day": day, "outputs": count} for day, count in self.days],
             "novelty": asdict(self.novelty) | {"is_shared": self.novelty.is_shared},
-            "publishers": list(self.publishers),
             "latest": [match.to_dict() for match in self.latest],
-            "cut_short": self.cut_short,
         }
 
     @staticmethod
@@ -185,8 +174,8 @@ class TrialRequest:
 
     text: str
     publishers: tuple[str, ...]
-    seconds: float
-    memory: int
+    seconds: float = BACKTEST_SECONDS
+    memory: int = MEMORY
 
 
 MOST_DOCUMENTS, MOST_CHARACTERS = 100_000, 256 << 20
@@ -201,8 +190,6 @@ MOST_STREAMS = 100
 _PLAIN = re.compile(r"[\w.-]+")
 """Names that need no quoting in any SQL dialect."""
 
-_RunSql = Callable[[str], pa.Table]
-
 
 @dataclass(frozen=True, slots=True)
 class BacktestDocuments:
@@ -214,7 +201,7 @@ class BacktestDocuments:
 
 
 def select_newest_documents(
-    ask: _RunSql, streams: Collection[str], most: int = MOST_DOCUMENTS, most_characters: int = MOST_CHARACTERS
+    ask: SelectFn, streams: Collection[str], most: int, most_characters: int
 ) -> BacktestDocuments:
     """Returns the newest external documents of some streams, at most `most` and `most_characters`. Batches are read
     lazily; documents pruned meanwhile are missing. Raises what `ask` does."""
@@ -232,20 +219,17 @@ def select_newest_documents(
         f"SELECT docid, length(xml) AS size FROM documents WHERE {wanted} AND docid >= {first} ORDER BY docid DESC"
     )
     chosen = next(in_batches(rows.to_pylist(), most, most_characters, itemgetter("size")), [])
-    pages = in_batches(reversed(chosen), PAGE_DOCUMENTS, PAGE_CHARACTERS, itemgetter("size"))
-    return BacktestDocuments(
-        total, len(chosen), _read_pages(ask, wanted, ((page[0]["docid"], page[-1]["docid"]) for page in pages))
-    )
 
+    def batches() -> Iterator[pa.RecordBatch]:
+        # The docids of external documents are in the order of their arrival.
+        for page in in_batches(reversed(chosen), PAGE_DOCUMENTS, PAGE_CHARACTERS, itemgetter("size")):
+            found = ask(
+                f"SELECT {', '.join(DOCUMENTS.names)} FROM documents "
+                f"WHERE {wanted} AND docid >= {page[0]['docid']} AND docid <= {page[-1]['docid']} ORDER BY docid"
+            )
+            yield from found.cast(DOCUMENTS).to_batches()
 
-def _read_pages(ask: _RunSql, wanted: str, pages: Iterable[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-    # The docids of external documents are in the order of their arrival.
-    for first, last in pages:
-        found = ask(
-            f"SELECT {', '.join(DOCUMENTS.names)} FROM documents "
-            f"WHERE {wanted} AND docid >= {first} AND docid <= {last} ORDER BY docid"
-        )
-        yield from found.cast(DOCUMENTS).to_batches()
+    return BacktestDocuments(total, len(chosen), batches())
 
 
 def read_batches(
@@ -309,23 +293,15 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
             outside.add(stream)
         active = [query for query in makers if query.active]
         publishers.update(dict.fromkeys(active))
-        return set().union(*(registry.events.reads(q) if q.is_events else _streams_of(q.text) for q in active))
+        parsed = {q: parse_script(q.text, stored=True) for q in active if not q.is_events}
+        return set().union(*(_streams_read(parsed[q]) if q in parsed else registry.events.reads(q) for q in active))
 
     reachable(_streams_read(script), behind)
-    return PreparedScript(text, tuple(_texts(publishers, definitions)), frozenset(outside), _novelty(script, registry))
-
-
-def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields names and texts: definitions before event queries, each as one script."""
-    yield from definitions.items()
-    yield from ((one.name, one.text) for one in publishers if not one.is_events)
+    # Definitions come before event queries, which are one script.
+    texts = [*definitions.items(), *((one.name, one.text) for one in publishers if not one.is_events)]
     if events := [one for one in publishers if one.is_events]:
-        names = ", ".join(dict.fromkeys(one.name for one in events))
-        yield names, ";\n".join(one.text for one in events)
-
-
-def _streams_of(text: str) -> set[str]:
-    return _streams_read(parse_script(text, stored=True))
+        texts.append((", ".join(dict.fromkeys(one.name for one in events)), ";\n".join(one.text for one in events)))
+    return PreparedScript(text, tuple(texts), frozenset(outside), _novelty(script, registry))
 
 
 def _streams_read(script: Script) -> set[str]:
@@ -338,15 +314,8 @@ def _novelty(script: Script, registry: Registry) -> Novelty:
     namespaces = dict(script.namespaces)
     conjuncts = [c for query in script.queries for c in _all(normalize(query, namespaces).conjuncts)]
     needs = needs_of(registry.catalog, conjuncts)
-    return Novelty(
-        len(needs.patterns),
-        sum(needs.patterns.values()),
-        len(needs.templates),
-        sum(needs.templates.values()),
-        len(needs.rows),
-        sum(needs.rows.values()),
-        *_new_events(script, registry),
-    )
+    counts = ((len(some), sum(some.values())) for some in (needs.patterns, needs.templates, needs.rows))
+    return Novelty(*chain(*counts, _new_events(script, registry)))
 
 
 def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int, int]:
@@ -375,9 +344,6 @@ def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:
                 yield from _all(side.hidden.conjuncts)
 
 
-BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
-"""Default limits, in seconds and bytes."""
-
 OWN_SHARE = 0.9
 """Fraction of its time after which the process stops by itself, between two batches."""
 
@@ -398,10 +364,6 @@ class BacktestFailed(OperationalError, RuntimeError):
     """A back-test without a result; the message says why."""
 
 
-class BacktestEnded(OperationalError, RuntimeError):
-    """A cancelled back-test."""
-
-
 def run_process(
     request: TrialRequest,
     batches: Iterable[pa.RecordBatch],
@@ -415,16 +377,20 @@ def run_process(
     If it exceeds `request.seconds`, or its process is killed, the result is the last progress report, cut short. Runs
     are serialized within this process. `stop` cancels.
 
-    Raises BacktestRefused, BacktestFailed, BacktestEnded, and what iterating `batches` raises.
+    Raises BacktestRefused, BacktestFailed, QuestionInterrupted if cancelled, and what iterating `batches` raises.
     """
-    ended = Event() if stop is None else stop
+    stop = stop or Event()
     while not _one_at_a_time.acquire(timeout=POLL):
-        if ended.is_set():
-            raise BacktestEnded("nobody waits for the back-test any more")
+        _check_wanted(stop)
     try:
-        return _Running(request, batches, clock, command).result(ended)
+        return _Running(request, batches, clock, command).result(stop)
     finally:
         _one_at_a_time.release()
+
+
+def _check_wanted(stop: Event) -> None:
+    if stop.is_set():
+        raise QuestionInterrupted("nobody waits for the back-test any more")
 
 
 class _Running:
@@ -473,8 +439,7 @@ class _Running:
             raise BacktestRefused(self._refused)
         if self._unread is not None:
             raise self._unread
-        if stop.is_set():
-            raise BacktestEnded("nobody waits for the back-test any more")
+        _check_wanted(stop)
         if self._done and self._reported is not None:
             return self._reported
         if self._failed is not None:
@@ -514,62 +479,24 @@ class _Running:
                 self._refused, self._failed = found.get("refused"), found.get("failed")
 
 
-@dataclass(frozen=True, slots=True)
-class BacktestLimits:
-    """Seconds, memory of the process in bytes, and maximum number of (newest) documents."""
-
-    seconds: float = BACKTEST_SECONDS
-    memory: int = MEMORY
-    documents: int = MOST_DOCUMENTS
-    characters: int = MOST_CHARACTERS
-
-
-DEFAULT = BacktestLimits()
-
-
-class StoreBacktest:
-    """A single-use back-test over a store's documents, read-only and in any thread while another uses the session.
-    `command` starts its process."""
-
-    def __init__(
-        self, engine: Session, text: str, limits: BacktestLimits = DEFAULT, command: Sequence[str] = WORKER
-    ) -> None:
-        self._engine, self._text, self._limits, self._command = engine, text, limits, command
-        self._stop = Event()
-        self._question: Question | None = None
-
-    def run(self) -> Backtest:
-        """Returns the result. Raises XsclErrors and other errors in the script, BacktestFailed, BacktestEnded,
-        StoreError."""
-        try:
-            script = prepared(self._text, self._engine.registry)
-            kept = select_newest_documents(self._ask, script.streams, self._limits.documents, self._limits.characters)
-            request = _request(script, self._limits)
-            found = run_process(request, kept.batches, stop=self._stop, command=self._command)
-        except QuestionInterrupted:
-            raise BacktestEnded("nobody waits for the back-test any more") from None
-        cut = found.cut_short
-        if cut is None and kept.chosen < kept.total:
-            cut = f"only the newest {kept.chosen:,} documents are tried"
-        return replace(_with_script(found, script), kept=kept.total, cut_short=cut)
-
-    def interrupt(self) -> None:
-        """Cancels. Thread-safe; may be repeated."""
-        self._stop.set()
-        if self._question is not None:
-            self._question.interrupt()
-
-    def _ask(self, sql: str) -> pa.Table:
-        self._question = self._engine.question(sql, own=True)
-        if self._stop.is_set():
-            raise BacktestEnded("nobody waits for the back-test any more")
-        return self._question.answer()
-
-
-def backtest_documents(
-    script: PreparedScript, documents: Iterable[Document | Reject], limits: BacktestLimits = DEFAULT
+def backtest_store(
+    script: PreparedScript,
+    ask: SelectFn,
+    stop: Event,
+    most: int = MOST_DOCUMENTS,
+    most_characters: int = MOST_CHARACTERS,
 ) -> Backtest:
-    """Back-tests over documents as they are read. Raises what `StoreBacktest.run` does."""
+    """Back-tests over a store's newest documents. `stop` cancels. Raises what `run_process` and `ask` do."""
+    kept = select_newest_documents(ask, script.streams, most, most_characters)
+    found = _run(script, kept.batches, stop)
+    cut = found.cut_short
+    if cut is None and kept.chosen < kept.total:
+        cut = f"only the newest {kept.chosen:,} documents are tried"
+    return replace(found, kept=kept.total, cut_short=cut)
+
+
+def backtest_documents(script: PreparedScript, documents: Iterable[Document | Reject]) -> Backtest:
+    """Back-tests over documents as they are read. Raises what `run_process` does."""
     refused = given = 0
 
     def refuse() -> None:
@@ -582,15 +509,12 @@ def backtest_documents(
             given += batch.num_rows
             yield batch
 
-    found = run_process(_request(script, limits), counted(read_batches(documents, script.streams, refuse)))
-    return replace(_with_script(found, script), kept=given, refused=found.refused + refused)
+    found = _run(script, counted(read_batches(documents, script.streams, refuse)))
+    return replace(found, kept=given, refused=found.refused + refused)
 
 
-def _request(script: PreparedScript, limits: BacktestLimits) -> TrialRequest:
-    return TrialRequest(script.text, tuple(text for _, text in script.publishers), limits.seconds, limits.memory)
-
-
-def _with_script(found: Backtest, script: PreparedScript) -> Backtest:
+def _run(script: PreparedScript, batches: Iterable[pa.RecordBatch], stop: Event | None = None) -> Backtest:
+    found = run_process(TrialRequest(script.text, tuple(text for _, text in script.publishers)), batches, stop=stop)
     names = tuple(dict.fromkeys(name for name, _ in script.publishers))
     return replace(found, novelty=script.novelty, publishers=names)
 

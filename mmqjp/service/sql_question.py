@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock, Thread
 from types import TracebackType
@@ -15,41 +14,17 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from join_stage.store.protocol import Bounds, Question, QuestionInterrupted
-from mmqjp.backtest.script import BacktestEnded, StoreBacktest, prepared
+from join_stage.store.protocol import UNBOUNDED, Bounds, Question, QuestionInterrupted
+from mmqjp.backtest.script import backtest_store, prepared
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.present.why_not import explain_missing_output, query_funnel
 from mmqjp.process import QUESTION_THREAD
 from mmqjp.service.log import Log, column_values
 from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_argument
-from mmqjp.tables.lookup import SelectFn
 
 BACKTEST = "backtest"
 """The command for a back-test."""
-
-
-class BacktestQuestion:
-    """A back-test of the argument `text` over stored documents. With `script_only`, only the result of
-    `mmqjp.backtest.script.prepared`."""
-
-    def __init__(self, engine: Session, arguments: Mapping[str, Any]) -> None:
-        """Raises KeyError without a text."""
-        self._engine, self._text = engine, str(arguments["text"])
-        self._script_only = bool(arguments.get("script_only"))
-        self._backtest = StoreBacktest(engine, self._text)
-
-    def answer(self) -> dict[str, Any]:
-        """Returns the result as a JSON object. Raises QuestionInterrupted, and what `StoreBacktest.run` does."""
-        if self._script_only:
-            return prepared(self._text, self._engine.registry).to_dict()
-        try:
-            return self._backtest.run().to_dict()
-        except BacktestEnded as error:
-            raise QuestionInterrupted(str(error)) from None
-
-    def interrupt(self) -> None:
-        self._backtest.interrupt()
 
 
 WHY = "why"
@@ -67,41 +42,49 @@ MOST_ROWS, MOST_BYTES = 100_000, 256 << 20
 MOST_DOCUMENTS = 20
 """Maximum number of documents named in a question."""
 
-_SelectLookup = Callable[[SelectFn, Mapping[str, Any]], object]
-
 
 class SelectQuestion:
-    """A question answered by SELECTs, in any thread. It may be interrupted between and within them."""
+    """A question of BESIDE, answered by SELECTs in any thread. It may be interrupted between and within them, which
+    sets `stop`."""
 
-    def __init__(self, engine: Session, look: _SelectLookup, arguments: Mapping[str, Any]) -> None:
-        self._engine, self._look, self._arguments = engine, look, arguments
-        self._cut = False
+    def __init__(self, engine: Session, command: Command) -> None:
+        self.engine, self._command, self.stop = engine, command, Event()
+        # A back-test reads by pages.
+        self._bounds = UNBOUNDED if command.do == BACKTEST else Bounds(MOST_ROWS, MOST_BYTES)
         self._running: Question | None = None
 
     def answer(self) -> Any:
         """Returns the answer as JSON. Raises QuestionInterrupted, and errors of the question."""
-        return self._look(self._select, self._arguments)
+        return BESIDE[self._command.do](self, self._command.arguments)
 
     def interrupt(self) -> None:
         """Interrupts the current or next SELECT."""
-        self._cut = True
+        self.stop.set()
         if (running := self._running) is not None:
             running.interrupt()
 
-    def _select(self, sql: str) -> pa.Table:
-        self._running = question = self._engine.question(sql, Bounds(MOST_ROWS, MOST_BYTES), own=True)
-        if self._cut:
+    def select(self, sql: str) -> pa.Table:
+        self._running = question = self.engine.question(sql, self._bounds, own=True)
+        if self.stop.is_set():
             raise QuestionInterrupted("the question was interrupted")
         return question.answer()
 
 
-def _why(select: SelectFn, arguments: Mapping[str, Any]) -> object:
+def _backtest(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
+    """Back-tests the argument `text` over stored documents. With `script_only`, only prepares it."""
+    script = prepared(text_argument(arguments, "text"), asked.engine.registry)
+    if arguments.get("script_only"):
+        return script.to_dict()
+    return backtest_store(script, asked.select, asked.stop).to_dict()
+
+
+def _why(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
     """Explains an output: `id` is its id, a unique prefix of it, or its number (`seq`) as text.
     `mmqjp.present.output_why.OutputWhy.from_dict` reads the result."""
-    return why_output(select, text_argument(arguments, "id")).to_dict()
+    return why_output(asked.select, text_argument(arguments, "id")).to_dict()
 
 
-def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
+def _why_not(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
     """Explains why documents give no output of the query named `query`. `documents` lists their ids, or URLs or titles
     that only one stored document has, one per block or fewer; `mmqjp.present.item.WhyNot.from_dict` reads the
     result. Without documents, returns the query's funnels, a `mmqjp.present.why_not.QueryFunnels`."""
@@ -111,10 +94,14 @@ def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
     if len(documents) > MOST_DOCUMENTS:
         raise BadCommand(f"{len(documents)} documents are named, and {MOST_DOCUMENTS} are looked at")
     name = text_argument(arguments, "query")
-    return (explain_missing_output(select, name, documents) if documents else query_funnel(select, name)).to_dict()
+    if not documents:
+        return query_funnel(asked.select, name).to_dict()
+    return explain_missing_output(asked.select, name, documents).to_dict()
 
 
-BESIDE: Mapping[str, _SelectLookup] = {WHY: _why, WHY_NOT: _why_not}
+BESIDE: Mapping[str, Callable[[SelectQuestion, Mapping[str, Any]], object]] = {
+    BACKTEST: _backtest, WHY: _why, WHY_NOT: _why_not,
+}  # fmt: skip
 """The questions that are not in SQL."""
 
 
@@ -129,20 +116,6 @@ POLL = 0.1
 
 MonotonicClock = Callable[[], float]
 """Returns seconds since an arbitrary point, like `time.monotonic`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SqlQuestion:
-    """A question with its limits: seconds (None: no limit) and the size of its answer."""
-
-    sql: str
-    seconds: float | None = MAX_SECONDS
-    bounds: Bounds = Bounds(MAX_ROWS, MAX_BYTES)  # frozen, as this is
-
-    @staticmethod
-    def of(arguments: Mapping[str, Any]) -> SqlQuestion:
-        bounds = Bounds(arguments.get("most_rows", MAX_ROWS), arguments.get("most_bytes", MAX_BYTES))
-        return SqlQuestion(arguments["sql"], arguments.get("seconds", MAX_SECONDS), bounds)
 
 
 class Answering(Protocol):
@@ -247,7 +220,7 @@ QUERY = "query"
 FOR_PAGE = "for_page"
 """The argument of questions for a page that another process serves. These are not logged: they are many and private."""
 
-RUN_BESIDE = (QUERY, BACKTEST, *BESIDE)
+RUN_BESIDE = (QUERY, *BESIDE)
 """The commands run here."""
 
 MAX_RUNNING = 2
@@ -259,16 +232,13 @@ MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
 
 
 def question_of(engine: Session, command: Command) -> tuple[Answering, float | None]:
-    """Returns a command's question and its time limit in seconds (None: no limit). Raises KeyError, TypeError or
-    ValueError if it is invalid."""
-    if command.do == BACKTEST:
-        return BacktestQuestion(engine, command.arguments), None
+    """Returns a command's question and its time limit in seconds (None: no limit, or one of its own). Raises KeyError,
+    TypeError or ValueError if it is invalid."""
+    given = command.arguments
     if command.do in BESIDE:
-        return SelectQuestion(engine, BESIDE[command.do], command.arguments), command.arguments.get(
-            "seconds", MAX_SECONDS
-        )
-    asked = SqlQuestion.of(command.arguments)
-    return engine.confined_question(asked.sql, asked.bounds), asked.seconds
+        return SelectQuestion(engine, command), None if command.do == BACKTEST else given.get("seconds", MAX_SECONDS)
+    bounds = Bounds(given.get("most_rows", MAX_ROWS), given.get("most_bytes", MAX_BYTES))
+    return engine.confined_question(given["sql"], bounds), given.get("seconds", MAX_SECONDS)
 
 
 class QuestionRunner:

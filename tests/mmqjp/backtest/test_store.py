@@ -19,7 +19,7 @@ import pytest
 
 from common.errors import InputError
 from feeds.documents import Document
-from join_stage.store.protocol import StoreError
+from join_stage.store.protocol import QuestionInterrupted, StoreError
 from mmqjp.backtest import process
 from mmqjp.backtest import script as trials
 from mmqjp.backtest.process import LATEST, LONGEST_XML, try_script
@@ -37,7 +37,8 @@ from mmqjp.backtest.script import (
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.present.item import IN_UTC
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.sql_question import ABANDONED, BACKTEST, RUN_BESIDE, QuestionRunner
+from mmqjp.service.spool import Command
+from mmqjp.service.sql_question import ABANDONED, BACKTEST, RUN_BESIDE, QuestionRunner, SelectQuestion
 from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
@@ -132,21 +133,26 @@ def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_
     assert [query.pairs is None for query in found.queries] == [True, True, False]
 
 
+def tried_of_store(engine: Session, text: str, *limits: int) -> Backtest:
+    script = trials.prepared(text, engine.registry)
+    return trials.backtest_store(script, lambda sql: engine.question(sql, own=True).answer(), Event(), *limits)
+
+
 @pytest.mark.usefixtures("here")
 def test_scripts_share_with_or_replace_what_is_registered(tmp_path):
     with Session("duckdb", state=tmp_path) as opened:
         opened.subscribe(PAIRS)
     for read_only in (False, True):
         with Session("duckdb", state=tmp_path, read_only=read_only) as opened:
-            assert trials.StoreBacktest(opened, PAIRS.replace("pairs", "mine")).run().novelty.is_shared
+            assert tried_of_store(opened, PAIRS.replace("pairs", "mine")).novelty.is_shared
     with Session("duckdb") as opened:
         opened.subscribe(f"{PAIRS}; FROM other//x PUBLISH unread")
         opened.process(documents(3))
-        found = trials.StoreBacktest(opened, f"FROM S//a->a PUBLISH pairs; {READER}").run()
+        found = tried_of_store(opened, f"FROM S//a->a PUBLISH pairs; {READER}")
         assert {query.name: query.outputs for query in found.queries} == {"pairs": 3, "seen": 3}
         assert found.publishers == ()
         opened.pause("pairs")
-        found = trials.StoreBacktest(opened, READER).run()
+        found = tried_of_store(opened, READER)
         assert (found.outputs, found.documents, found.publishers) == (0, 0, ())
 
 
@@ -155,14 +161,14 @@ def test_the_newest_documents_are_tried_and_that_is_told():
     with Session("duckdb") as opened:
         opened.process(documents(4))
         opened.process(documents(6, 4))
-        for limits in (trials.BacktestLimits(documents=3), trials.BacktestLimits(characters=3 * len("<a>v</a>"))):
-            found = trials.StoreBacktest(opened, PAIRS, limits).run()
+        for limits in ((3, 1 << 20), (10, 3 * len("<a>v</a>"))):
+            found = tried_of_store(opened, PAIRS, *limits)
             assert (found.documents, found.kept, found.outputs, found.since) == (3, 10, 3, 7_000_000)
             assert found.cut_short == "only the newest 3 documents are tried"
-        backtest = trials.StoreBacktest(opened, PAIRS)
+        backtest = SelectQuestion(opened, Command("", BACKTEST, {"text": PAIRS}))
         backtest.interrupt()
-        with pytest.raises(trials.BacktestEnded):
-            backtest.run()
+        with pytest.raises(QuestionInterrupted):
+            backtest.answer()
 
 
 @pytest.mark.usefixtures("here")
@@ -211,7 +217,7 @@ def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path):
         rubbish = place.ask(BACKTEST)
         mistaken = place.ask(BACKTEST, text="FROM")
         until(lambda: not place.spool.waiting_of(BACKTEST), questions.step)
-        assert "not a question" in str(place.answer(rubbish).error)
+        assert "the command lacks its text" in str(place.answer(rubbish).error)
         assert "1:5" in str(place.answer(mistaken).error)
 
 
@@ -292,9 +298,9 @@ def test_it_ends_when_nobody_waits(started):
             stop.set()
         return 0.0
 
-    with pytest.raises(trials.BacktestEnded):
+    with pytest.raises(QuestionInterrupted):
         trials.run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
-    with pytest.raises(trials.BacktestEnded), trials._one_at_a_time:  # so does one that waits for its turn
+    with pytest.raises(QuestionInterrupted), trials._one_at_a_time:  # so does one that waits for its turn
         trials.run_process(REQUEST, (), stop=stop)
     assert len(started) == 1
 
