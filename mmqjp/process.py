@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import BinaryIO
 
@@ -95,21 +95,35 @@ QUESTION_THREAD = "mmqjp question"
 
 
 @contextmanager
-def ending_when_interrupted() -> Iterator[None]:
-    """Makes Ctrl-C end the process at once inside, if Python's own handler is installed. Nothing is open yet, and a
-    library being imported may swallow a KeyboardInterrupt."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
+def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Handles signals inside, in the main thread: others receive none."""
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
-        signal.signal(signal.SIGINT, _end)
-    except ValueError:  # signals only arrive in the main thread
+        for number in numbers:
+            signal.signal(number, handler)
+    except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, previous in before.items():
+            if signal.getsignal(number) in (handler, signal.SIG_DFL, signal.default_int_handler):  # not one of Spark's
+                signal.signal(number, previous)
+
+
+@contextmanager
+def ending_when_interrupted() -> Iterator[None]:
+    """Makes Ctrl-C end the process at once inside, if Python's own handler is installed. Nothing is open yet, and a
+    library being imported may swallow a KeyboardInterrupt."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os.write(2, b"mmqjp: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with handling(end, signal.SIGINT) if is_ours else nullcontext():
+        yield
 
 
 def without_pandas() -> None:
@@ -143,11 +157,6 @@ def end_without_freeing(status: int) -> None:
     except (OSError, ValueError):
         return
     os._exit(status)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"mmqjp: interrupted\n")
-    os._exit(INTERRUPTED)
 
 
 def pluralise(number: int, noun: str, several: str | None = None) -> str:

@@ -43,25 +43,19 @@ class LazyCommand:
 
 class LazyCommands(Mapping[str, click.Command]):
     def __init__(self, known: Mapping[str, LazyCommand]) -> None:
-        self._known = dict(known)
-        self._loaded: dict[str, click.Command] = {}
-
-    def summaries(self) -> dict[str, str]:
-        return {name: command.summary for name, command in self._known.items()}
+        self.known = known
 
     def __getitem__(self, name: str) -> click.Command:
-        if name not in self._loaded:
-            self._loaded[name] = self._known[name].load()
-        return self._loaded[name]
+        return self.known[name].load()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known
+        return name in self.known
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self.known)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.known)
 
 
 FAILED, MISUSED = 1, 2
@@ -121,7 +115,7 @@ class CommandLine(click.Group):
             super().format_commands(ctx, formatter)
             return
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(self.commands.summaries().items()))
+            formatter.write_dl(sorted((name, command.summary) for name, command in self.commands.known.items()))
 
     def main(self, *args: Any, **options: Any) -> Any:
         reserve_standard_files()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 import click
@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.tools import observed
+from mmqjp.process import handling
 
 WIDTH = 100
 """Output columns if standard output is no terminal and COLUMNS is unset."""
@@ -62,46 +63,26 @@ def interruptible() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    before = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
     try:
-        for number in before:
-            signal.signal(number, note)
-    except ValueError:  # not the main thread: it receives no signals
-        yield
-        return
-    try:
-        yield
+        with handling(note, signal.SIGINT, signal.SIGTERM):
+            yield
     except Exception as error:
         if seen:
             raise KeyboardInterrupt from error
         raise
-    finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) is note:  # Spark may have set its own handler
-                signal.signal(number, handler)
 
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Yields an event that Ctrl-C or SIGTERM sets; a second signal ends the process as usual."""
     stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, frame: FrameType | None) -> None:
         stop.set()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-    try:
-        for number in before:
-            signal.signal(number, note)
-    except ValueError:  # not the main thread: it receives no signals
+    with handling(note, signal.SIGINT, signal.SIGTERM):
         yield stop
-        return
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -111,7 +92,7 @@ def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
     If the process's terminal was closed, sets `stop`. An ignored SIGHUP, as under nohup, stays ignored.
     """
     terminal = next((number for number in range(3) if os.isatty(number)), None)
-    before = signal.getsignal(signal.SIGHUP)
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     arrived = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -125,16 +106,8 @@ def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
         result, arrived = arrived, False
         return result
 
-    try:
-        if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, note)
-    except ValueError:  # not the main thread: it receives no signals
-        before = signal.SIG_IGN
-    try:
+    with nullcontext() if is_ignored else handling(note, signal.SIGHUP):
         yield has_arrived
-    finally:
-        if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, before)
 
 
 DELAY, INTERVAL = 1.0, 0.1

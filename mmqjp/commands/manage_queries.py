@@ -24,7 +24,7 @@ from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
 from mmqjp.present.item import truncate
 from mmqjp.process import pluralise, printable_line
-from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks, no_sinks
+from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks
 from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
 
 TEXT_WIDTH = 60
@@ -44,7 +44,7 @@ def client(
     *,
     reader: str = DUCKDB,
     shared: bool = False,
-    run_sinks: RunSinks = no_sinks,
+    run_sinks: RunSinks | None = None,
 ) -> Client:
     """Returns a client of a store. With `engine`, creates the store if missing. `reader` is the engine that reads;
     a Spark store is read beside the process that holds it. `run_sinks` runs sink commands if no process holds the

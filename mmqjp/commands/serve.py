@@ -48,7 +48,7 @@ from mmqjp.documents.watermarks import Lateness, lateness_of
 from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
 from mmqjp.service.commands import CommandQueue, RunSinks, SinkCommands, read_live
-from mmqjp.service.drops import FETCHED, DropDirectory, Fetching, fetch_directory
+from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions, Watcher, never, watch
 from mmqjp.service.metrics import LOOPBACK, Metrics
@@ -382,10 +382,7 @@ class _Running:
         if self.drops is None or self.subscribed is None:
             return
         job = given.fetching.job(self.subscribed, self.drops.directory)
-        watch = given.trigger is not None
-        fetch = self.around.enter_context(Fetching(job, self.metrics, self.stop, watch=watch))
-        if not watch:
-            fetch.wait()
+        self.around.enter_context(fetching(job, self.metrics, self.stop, watch=given.trigger is not None))
 
 
 ADDRESS = "127.0.0.1:8765"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -24,9 +24,8 @@ from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import PAGE, MatchFilter, ShownMatch
 from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.changes import MetadataFor, unknown_query
-from mmqjp.queries.model import Subscription
 from mmqjp.service.log import Log, NullLog
-from mmqjp.service.spool import BadCommand, Command, CommandResult, SendCommand, Spool, text_argument
+from mmqjp.service.spool import BadCommand, Command, CommandResult, SendCommand, Spool, argument, text_argument
 from mmqjp.service.sql_question import RUN_BESIDE, answer_question, question_of
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, read_sink, read_start, refuse_same_path
@@ -98,7 +97,7 @@ class SinkCommands:
             SINKS: self._list,
             "sinks-secrets": lambda _: secrets.names(),
             "sinks-test": _of_sink(sinks.test),
-            "sinks-tested": lambda arguments: sinks.tested(text_argument(arguments, "name")),
+            "sinks-tested": lambda given: sinks.tested(text_argument(given, "name")),
             "sinks-failed": self._failed,
         }
         self._changes: Mapping[str, _SinkCommand] = {
@@ -138,7 +137,7 @@ class SinkCommands:
         return state.to_dict() | {"queries": queries, "to": shown_target(definition, self._secrets)}
 
     def _add(self, arguments: Mapping[str, Any]) -> object:
-        definition = self._read(text_argument(arguments, "name"), _table(arguments))
+        definition = self._read(text_argument(arguments, "name"), argument(arguments, "table", Mapping))
         self._sinks.add(definition)
         return definition.name
 
@@ -149,7 +148,7 @@ class SinkCommands:
         if not known.is_live:
             place = f"the sink {name} is defined in {known.file}"
             raise SinkOfFile(f"{place}: change it there, and run mmqjp sinks reload")
-        self._sinks.set(self._read(name, merge_changes(known.table, _table(arguments))))
+        self._sinks.set(self._read(name, merge_changes(known.table, argument(arguments, "table", Mapping))))
         return name
 
     def _read(self, name: str, table: Mapping[str, Any]) -> SinkDefinition:
@@ -201,64 +200,65 @@ def merge_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     return {key: value for key, value in {**table, **changes}.items() if value is not None}
 
 
-def _table(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(found := arguments.get("table"), Mapping):
-        raise BadCommand("the command lacks its table")
-    return found
-
-
 RESULT_RETENTION = 24 * 3600 * 1_000_000
 """Microseconds that an unfetched result is kept."""
 
 STATUS = "status"
 """The command that returns the status."""
 
+LOGGED = ("name", "sql", "add", "backfill")
+"""The arguments of commands that are logged."""
+
 _Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
-Lookup = Callable[[Session, Mapping[str, Any]], object]
+Lookup = Callable[[Session, Mapping[str, Any]], Any]
 RunSinks = Callable[[Session, Command], object]
 """Runs a sink command and returns its result."""
-
-
-def no_sinks(engine: Session, command: Command) -> object:
-    raise BadCommand(f"unknown command {command.do!r}")
 
 
 class CommandQueue:
     """The commands of a spool. Skips the kinds `skip`, which others run. `run_sinks` runs sink commands."""
 
     def __init__(
-        self, spool: Spool, now: Now = now_us, *, skip: Container[str] = (), run_sinks: RunSinks = no_sinks
+        self, spool: Spool, now: Now = now_us, *, skip: Container[str] = (), run_sinks: RunSinks | None = None
     ) -> None:
-        self._spool, self._skip, self.run_sinks = spool, skip, run_sinks
+        self._spool, self._skip, self._run_sinks = spool, skip, run_sinks
         spool.sweep(now() - RESULT_RETENTION)
 
     def apply(self, engine: Session, log: Log) -> int:
         """Runs the waiting commands. Returns their number."""
         waiting = [command for command in self._spool.waiting() if command.do not in self._skip]
         for command in waiting:
-            result = run_command(engine, command, self.run_sinks)
+            result = run_command(engine, command, self._run_sinks)
             self._spool.answer(command, result)
+            shown = {key: value for key, value in command.arguments.items() if key in LOGGED}
             error = {} if result.error is None else {"error": result.error}
-            log.event("command", do=command.do, **_logged(command.arguments), **error)
+            log.event("command", do=command.do, **shown, **error)
         return len(waiting)
 
 
-def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sinks) -> CommandResult:
+def run_command(engine: Session, command: Command, run_sinks: RunSinks | None = None) -> CommandResult:
     """Runs a command, unless it ran before the process was killed, and returns its result."""
     try:
-        if command.do == SINKS or command.do.startswith(PREFIX):
+        if run_sinks is not None and (command.do == SINKS or command.do.startswith(PREFIX)):
             return CommandResult(run_sinks(engine, command))
         if command.do in RUN_BESIDE:
             return answer_question(*question_of(engine, command))
         if (lookup := LOOKUPS.get(command.do)) is not None:
             found = lookup(engine, command.arguments)
-            return CommandResult(_with_sinks(engine, found, run_sinks) if command.do == STATUS else found)
+            if command.do == STATUS and run_sinks is not None:
+                found |= {"sinks": run_sinks(engine, Command("", SINKS, {}))}
+            return CommandResult(found)
         if (change := CHANGES.get(command.do)) is None:
             raise BadCommand(f"unknown command {command.do!r}")
         if (known := engine.answer_to(command.id)) is not None:
             return CommandResult.from_json(known)
         names: list[str] = []
-        change(engine, command.arguments, partial(_result_notes, command, names))
+
+        def metadata_for(changed: list[str]) -> CommitMetadata:
+            names[:] = changed
+            return CommitMetadata(answers={command.id: CommandResult(changed).to_json()})
+
+        change(engine, command.arguments, metadata_for)
         return CommandResult(names)
     except Exception as error:
         # A change that fails through a bug or the store ends the service: nobody knows what state it left.
@@ -266,21 +266,6 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sink
             raise
         text = str(error)
         return CommandResult(error=text.strip() or type(error).__name__)
-
-
-def _with_sinks(engine: Session, found: object, run_sinks: RunSinks) -> object:
-    if run_sinks is no_sinks or not isinstance(found, dict):
-        return found
-    return found | {"sinks": run_sinks(engine, Command("", SINKS, {}))}
-
-
-def _result_notes(command: Command, changed: list[str], names: list[str]) -> CommitMetadata:
-    changed[:] = names
-    return CommitMetadata(answers={command.id: CommandResult(names).to_json()})
-
-
-def _logged(arguments: Mapping[str, Any]) -> dict[str, object]:
-    return {key: value for key, value in arguments.items() if key in ("name", "sql", "add", "backfill")}
 
 
 # ------------------------------------------------------------ changes
@@ -308,9 +293,7 @@ def _revoke_feed_link(engine: Session, arguments: Mapping[str, Any], metadata_fo
 
 CHANGES: Mapping[str, _Change] = {
     "subscribe": _subscribe,
-    "unsubscribe": _of_name("unsubscribe"),
-    "pause": _of_name("pause"),
-    "resume": _of_name("resume"),
+    **{do: _of_name(do) for do in ("unsubscribe", "pause", "resume")},
     "revoke-feed-link": _revoke_feed_link,
 }
 """Commands that change the store. Each returns the names of the queries concerned."""
@@ -320,13 +303,12 @@ CHANGES: Mapping[str, _Change] = {
 
 
 def _list(engine: Session, arguments: Mapping[str, Any]) -> object:
-    names = dict.fromkeys(s.name for s in engine.registry.subscriptions.values())
-    return [_summary(name, engine.registry.named(name)) for name in names]
-
-
-def _summary(name: str, queries: list[Subscription]) -> dict[str, object]:
-    paused = sorted({query.paused for query in queries if query.paused is not None})
-    return {"name": name, "queries": len(queries), "paused": "; ".join(paused) or None, "text": queries[0].text}
+    found = []
+    for name in dict.fromkeys(s.name for s in engine.registry.subscriptions.values()):
+        queries = engine.registry.named(name)
+        paused = "; ".join(sorted({query.paused for query in queries if query.paused is not None})) or None
+        found.append({"name": name, "queries": len(queries), "paused": paused, "text": queries[0].text})
+    return found
 
 
 def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
@@ -406,7 +388,7 @@ class Client:
     sleep: Callable[[float], object] = time.sleep
     open_read_only: Callable[[], Session] | None = None
     reads_beside: bool = False
-    run_sinks: RunSinks = no_sinks
+    run_sinks: RunSinks | None = None
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """Returns the result of a command. Raises CommandError if it was refused; NoAnswer, StoreError, OSError."""
@@ -430,12 +412,8 @@ class Client:
         process that may not write does not wait for these; nor does a reader `beside` another process, which may answer
         another dialect of SQL.
         """
-        engine = self._opened_read_only(beside=beside)
-        if engine is None:
-            yield None
-        else:
-            with engine:
-                yield engine
+        with self._opened_read_only(beside=beside) or nullcontext() as engine:
+            yield engine
 
     def _opened_read_only(self, *, beside: bool) -> Session | None:
         if self.open_read_only is None:
@@ -465,7 +443,9 @@ class Client:
                         break
                     raise StoreError(f"the command was removed from {self.state} by another process; give it again")
                 if self.clock() >= deadline:
-                    raise self._no_answer(do)
+                    holder = holder_of(self.state) or f"the store in {self.state} is free now"
+                    later = "ask again later" if do in IDLE else "the command is kept and will run as soon as possible"
+                    raise NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")
                 self.sleep(ANSWER_POLL)
         except BaseException as error:
             # A change that nobody has run yet stays in the spool when the wait is over: it will be made.
@@ -483,11 +463,6 @@ class Client:
         with engine:
             CommandQueue(spool, run_sinks=self.run_sinks).apply(engine, NullLog())
         return True
-
-    def _no_answer(self, do: str) -> NoAnswer:
-        holder = holder_of(self.state) or f"the store in {self.state} is free now"
-        later = "ask again later" if do in IDLE else "the command is kept and will run as soon as possible"
-        return NoAnswer(f"no answer within {self.wait:g} s: {holder}; {later}")
 
 
 def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from threading import Event
 from time import time_ns
-from types import TracebackType
 from typing import NamedTuple
 
 from common.errors import InputError
@@ -25,7 +24,7 @@ from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.archive import remove_read
-from feeds.fetch.fetcher import FetchReport, Job, Outcome, World
+from feeds.fetch.fetcher import FetchReport, Job, Outcome
 from feeds.fetch.http import FetchError
 from feeds.fetch.lists import ListedFeed, feed_of_address, write_opml
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore
@@ -35,7 +34,8 @@ from feeds.readers import ALL_READ, Offset, or_reject, sidecar_path
 from feeds.tail import SourceFile, Tail
 from mmqjp.documents.admission import BATCH_BYTES
 from mmqjp.engine import Session
-from mmqjp.service.log import Log
+from mmqjp.service.log import Log, in_background
+from mmqjp.service.loop import listing
 from mmqjp.state.choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
@@ -214,56 +214,28 @@ def _shown(address: str) -> str:
         return redact_userinfo(address)
 
 
-class Fetching:
-    """A context manager that runs a fetch job in a thread.
+@contextmanager
+def fetching(job: Job, log: Log, stop: Event, *, watch: bool) -> Iterator[None]:
+    """Runs a fetch job in a thread: with `watch` until the end of the block, fetching feeds whenever due; otherwise
+    once, before the block. Errors of single feeds are logged; one of the job itself, such as a full disk or a locked
+    state, ends everything (see `in_background`)."""
+    end = asyncio.Event()
 
-    Errors of single feeds are logged. An error of the job itself, such as a full disk or a locked state, sets `stop`
-    and is raised at the end of the block.
-    """
-
-    def __init__(
-        self, job: Job, log: Log, stop: threading.Event, *, watch: bool = True, world: World | None = None
-    ) -> None:
-        """With `watch`, feeds are fetched whenever due; otherwise once."""
-        self._job, self._log, self._stop, self._watch, self._world = job, log, stop, watch, world
-        self._loop = asyncio.new_event_loop()
-        self._end = asyncio.Event()
-        self._thread = threading.Thread(target=self._work, name="fetch", daemon=True)
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> Fetching:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
-        self._loop.close()
-        if self._failure is not None and error is None:
-            raise self._failure
-
-    def wait(self) -> None:
-        while self._thread.is_alive() and not self._stop.is_set():
-            self._thread.join(0.1)  # in short steps, so that signals are handled between them
-
-    def _work(self) -> None:
-        try:
-            self._loop.run_until_complete(self._fetch())
-        except BaseException as error:
-            self._failure = error
-            self._log.event("fetch-failed", error=error)
-            self._stop.set()
-
-    async def _fetch(self) -> None:
-        report, feeds = await self._job.run(watch=self._watch, stop=self._end, told=self._log_visit, world=self._world)
-        counts = {outcome.value.replace(" ", "_"): report.counts[outcome] for outcome in Outcome}
-        self._log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts)
-
-    def _log_visit(self, report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
+    def log_visit(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
         why = {"reason": feed.last_error} if feed.last_error else {}
-        self._log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)
+        log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)
+
+    async def fetch() -> None:
+        report, feeds = await job.run(watch=watch, stop=end, told=log_visit)
+        counts = {outcome.value.replace(" ", "_"): report.counts[outcome] for outcome in Outcome}
+        log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts)
+
+    with closing(asyncio.new_event_loop()) as loop:
+        work, ends = partial(loop.run_until_complete, fetch()), partial(loop.call_soon_threadsafe, end.set)
+        with in_background("fetch", work, ends, log, "fetch-failed", stop) as thread:
+            while not watch and thread.is_alive() and not stop.is_set():
+                thread.join(0.1)  # in short steps, so that signals are handled between them
+            yield
 
 
 FILES, HISTORY = "files ", "documents-history "
@@ -316,10 +288,7 @@ class Rereading:
             self._ready.clear()
 
     def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
-        """Returns the sources that can be listed now, and their files as (source, file)."""
-        names = {tail.name: tail.names() for tail in self._tails}
-        files = {(source, file) for source, found in names.items() for file in found or ()}
-        return [source for source, found in names.items() if found is not None], files
+        return listing(self._tails)
 
     def _items(self) -> Iterator[_Read]:
         for tail in self._tails:
@@ -396,7 +365,7 @@ class Stamp(NamedTuple):
 def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
     """The current stamp of a file and its sidecar; None if they cannot be read or are not regular files. Given the text
     of an earlier stamp, the file is read only if its size or times have changed. `now` is in nanoseconds."""
-    earlier = _parsed(known)
+    known_times, _, known_digest = known.partition(" ")
     try:
         sidecar = sidecar_path(path)
         paths = [path] if sidecar is None else [path, sidecar]
@@ -405,8 +374,8 @@ def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
             return None
         newest = max(max(one.st_mtime_ns, one.st_ctime_ns) for one in found)
         times = ",".join(f"{one.st_size}:{one.st_mtime_ns}:{one.st_ctime_ns}" for one in found)
-        if earlier is not None and earlier.times == times:
-            return earlier
+        if known_digest and known_times == times:
+            return Stamp(times, known_digest)
         return Stamp(times if newest + SETTLED < now else "", _digest(paths))
     except OSError:
         return None
@@ -416,11 +385,6 @@ def is_still(path: Path, stamp: Stamp, now: int) -> bool:
     """Whether a file has the times of a stamp or, if the stamp has none, its digest. `now` is in nanoseconds."""
     found = stamp_of(path, str(stamp), now)
     return found is not None and found.digest == stamp.digest and stamp.times in ("", found.times)
-
-
-def _parsed(text: str) -> Stamp | None:
-    times, _, digest = text.partition(" ")
-    return Stamp(times, digest) if digest else None
 
 
 def _digest(paths: list[Path]) -> str:

@@ -1,5 +1,5 @@
-"""The log of a service: events with fields, as JSON lines or text, including records of Python's `logging`. Also
-computes the progress fields of a batch: files waiting, the age of the newest document, and the size of the state."""
+"""The log of a service: events with fields, as JSON lines or text, including records of Python's `logging`. Also runs
+work in a thread whose error is logged."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Protocol
 
 import pyarrow as pa
 
 from feeds.documents import Now, now_us
-from feeds.tail import WaitingFile
-from mmqjp.engine import Session
 from mmqjp.process import printable_line
 
 
@@ -131,32 +129,31 @@ def _text(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or any(map(str.isspace, text)) else text
 
 
-class InputBacklog:
-    """The number of listed files not yet read. None if unknown."""
+@contextmanager
+def in_background(
+    name: str, work: Callable[[], object], end: Callable[[], object], log: Log, failure: str, stop: Event
+) -> Iterator[Thread]:
+    """Runs `work` in a thread while the block runs; `end` makes it return. Its error is logged as the event `failure`,
+    sets `stop`, and is raised at the end of the block."""
+    failed: list[BaseException] = []
 
-    def __init__(self) -> None:
-        self.waiting_files: int | None = None
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+            log.event(failure, error=error)
+            stop.set()
 
-    def counting(self, waiting: Sequence[WaitingFile]) -> Iterator[WaitingFile]:
-        for number, file in enumerate(waiting, 1):
-            self.waiting_files = len(waiting) - number
-            yield file
-
-
-def progress(engine: Session, backlog: InputBacklog) -> dict[str, object]:
-    """Returns the fields logged with each batch, as far as known: `waiting_files`, `lag_seconds` (age of the newest
-    document) and `state_bytes`."""
-    found: dict[str, object] = {}
-    if backlog.waiting_files is not None:
-        found["waiting_files"] = backlog.waiting_files
-    if (lag := engine.lag()) is not None:
-        found["lag_seconds"] = round(lag / 1e6, 3)
-    if (size := engine.state_bytes()) is not None:
-        found["state_bytes"] = size
-    return found
-
-
-_PLAIN = logging.Formatter()
+    thread = Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        end()
+        thread.join()
+    if failed:
+        raise failed[0]
 
 
 REPEATED_SECONDS = 60.0
@@ -173,7 +170,7 @@ class _Records(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
-            self._tell(record, traceback=_PLAIN.formatException(record.exc_info))
+            self._tell(record, traceback=logging.Formatter().formatException(record.exc_info))
             return
         key, now = (record.name, str(record.msg)), self._clock()
         begun, count, _ = self._counted.get(key, (-math.inf, 0, record))

@@ -9,6 +9,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -19,13 +20,13 @@ from watchfiles._rust_notify import RustNotify
 from common.tools import in_batches
 from feeds.documents import Document, Reject
 from feeds.history import History, InputItem, size_of
-from feeds.readers import Offset, Positions
+from feeds.readers import Offset
 from feeds.tail import ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedDocuments
 from mmqjp.engine import Session
-from mmqjp.service.log import InputBacklog, Log, progress
+from mmqjp.service.log import Log
 from mmqjp.service.spool import Spool, is_command
 from mmqjp.sinks.deliverer import Delivery
 from mmqjp.sinks.manager import SinkManager
@@ -80,8 +81,9 @@ class Intake:
         self._report, self._failed = report, dict[tuple[str, str], str]()
         self._engine, self._sources, self._history = engine, sources, history
         self._batch_size, self._batch_bytes = batch_size, batch_bytes
-        self._positions = engine.offsets()
-        self.backlog = InputBacklog()
+        self.positions = engine.offsets()
+        self.waiting_files: int | None = None
+        """Files that were listed and not yet read."""
         history.load(engine.settings(HISTORY))
 
     def batches(self, *, wait: bool = False) -> Iterator[ReadBatch]:
@@ -90,11 +92,16 @@ class Intake:
         def report(waiting: WaitingFile, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
 
+        def counted(found: Sequence[WaitingFile]) -> Iterator[WaitingFile]:
+            for number, file in enumerate(found, 1):
+                self.waiting_files = len(found) - number
+                yield file
+
         is_left = True
         while is_left:
-            found = waiting_files(self._sources, self._positions)
+            found = waiting_files(self._sources, self.positions)
             self._forget_missing({(waiting.source, waiting.file) for waiting in found})
-            read = self._turns.read(self.backlog.counting(found), report, wait=wait)
+            read = self._turns.read(counted(found), report, wait=wait)
             yield from self.in_batches(self.judged(read))
             is_left = self._turns.is_ready()
 
@@ -118,14 +125,6 @@ class Intake:
     def judged(self, items: Iterable[ReadItem[InputItem]]) -> Iterator[ReadItem[Document | Reject]]:
         return judged(items, self._history)
 
-    @property
-    def positions(self) -> Positions:
-        return self._positions
-
-    def position(self, source: str, file: str) -> int:
-        offset = self._positions.get((source, file))
-        return 0 if offset is None else offset.position
-
     def metadata(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:
         """Returns what to commit with the last batch read, including `settings`."""
         known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
@@ -133,22 +132,27 @@ class Intake:
 
     def committed(self, batch: ReadBatch) -> None:
         """Must be called once the batch is committed."""
-        self._positions.update(batch.offsets)
+        self.positions.update(batch.offsets)
         for file in self._failed.keys() & batch.offsets.keys():
             del self._failed[file]
             self._report(file[1], "")
 
     def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
-        """Returns the sources that can be listed now, and their files as (source, file)."""
-        names = {source.name: source.names() for source in self._sources}
-        files = {(source, file) for source, found in names.items() for file in found or ()}
-        if None not in names.values():
+        listed, files = listing(self._sources)
+        if len(listed) == len(self._sources):
             self._forget_missing(files)
-        return [source for source, found in names.items() if found is not None], files
+        return listed, files
 
     def refresh(self) -> None:
         """Reloads offsets, after some were deleted from the store."""
-        self._positions = self._engine.offsets()
+        self.positions = self._engine.offsets()
+
+
+def listing(sources: Sequence[Tail]) -> tuple[list[str], set[tuple[str, str]]]:
+    """Returns the sources that can be listed now, and their files as (source, file)."""
+    names = {source.name: source.names() for source in sources}
+    files = {(source, file) for source, found in names.items() for file in found or ()}
+    return [source for source, found in names.items() if found is not None], files
 
 
 STEP = 5
@@ -372,10 +376,6 @@ PRUNED_AT_BATCH = "pruned"
 """The setting that stores the number of the batch last pruned at."""
 
 
-def do_nothing(engine: Session) -> None:
-    """The default of `ServiceOptions.on_idle`."""
-
-
 def never() -> bool:
     return False
 
@@ -397,7 +397,7 @@ class ServiceOptions:
     keep: int | None = None
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
-    on_idle: Callable[[Session], object] = do_nothing
+    on_idle: Callable[[Session], object] = lambda engine: None
     should_reopen: Callable[[], bool] = never
     free_memory: Callable[[], bool] = never
     watcher: Watcher = field(default_factory=Watcher)
@@ -498,11 +498,10 @@ class Service:
         ran = bool(self._commands.apply(self._engine, self._log))
         if self._sinks is not None:
             self._sinks.turn()
-        if not ran:
-            return False
-        self._write()
-        self._log_paused()
-        return True
+        if ran:
+            self._write()
+            self._log_paused()
+        return ran
 
     def _log_paused(self) -> None:
         for name, reason in self._engine.take_paused().items():
@@ -526,7 +525,12 @@ class Service:
             self._delivery.write(outputs)
         self._note_delivered()
         after, seconds = engine.counters(), read.seconds + perf_counter() - started
-        documents = after.documents - before.documents
+        documents, lag = after.documents - before.documents, engine.lag()
+        progress = {
+            "waiting_files": self._intake.waiting_files,
+            "lag_seconds": None if lag is None else round(lag / 1e6, 3),
+            "state_bytes": engine.state_bytes(),
+        }
         self._log.event(
             "batch",
             batch=batch,
@@ -537,17 +541,14 @@ class Service:
             seconds=round(seconds, 3),
             documents_a_second=round(documents / seconds),
             outputs_a_second=round(len(outputs) / seconds),
-            **progress(engine, self._intake.backlog),
+            **{key: value for key, value in progress.items() if value is not None},
         )
         self._log_paused()
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
     def _log_unreadable(self, file: str, reason: str) -> None:
-        if reason:
-            self._log.event("unreadable", file=file, reason=reason)
-        else:
-            self._log.event("readable", file=file)
+        self._log.event("unreadable" if reason else "readable", file=file, **({"reason": reason} if reason else {}))
 
     def _answer(self, read: ReadBatch, notes: Notes) -> Sequence[Output]:
         """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, ends questions and
@@ -583,7 +584,9 @@ _PLACE = 4
 
 def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
     """Watches the sources and the spool's commands. Logs `polling` for sources that others may change unreported."""
-    mounts = mounted_file_systems(_lines(MOUNTS))
+    mounts: dict[Path, str] = {}
+    with suppress(OSError):
+        mounts = mounted_file_systems(MOUNTS.read_text("utf-8", "replace").splitlines())
     for source in sources:
         if (kind := file_system_of(source.path, mounts)) in REMOTE or kind.startswith("fuse."):
             reason = f"{kind} may not tell of changes that are made on other machines"
@@ -612,10 +615,3 @@ def file_system_of(path: Path, mounts: dict[Path, str]) -> str:
     """Returns the type of a path's file system; "" if unknown."""
     resolved = path.resolve()
     return next((mounts[place] for place in (resolved, *resolved.parents) if place in mounts), "")
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return []

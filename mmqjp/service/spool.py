@@ -38,11 +38,15 @@ class BadCommand(InputError, ValueError):
     """A command is unknown, or an argument is missing or unusable."""
 
 
-def text_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """Returns a text argument. Raises BadCommand if it is missing or no text."""
-    if not isinstance(found := arguments.get(name), str):
+def argument(arguments: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Raises BadCommand if it is missing or of another kind."""
+    if not isinstance(found := arguments.get(name), kind):
         raise BadCommand(f"the command lacks its {name}")
     return found
+
+
+def text_argument(arguments: Mapping[str, Any], name: str) -> str:
+    return str(argument(arguments, name, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,10 @@ class CommandResult:
     error: str | None = None
 
     def to_json(self) -> str:
-        return json.dumps({"result": self.result, "error": self.error}, ensure_ascii=False, default=_as_text)
+        def as_text(value: object) -> str:
+            return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+        return json.dumps({"result": self.result, "error": self.error}, ensure_ascii=False, default=as_text)
 
     @staticmethod
     def from_json(text: str) -> CommandResult:
@@ -153,7 +160,3 @@ def is_command(name: str) -> bool:
 def _command(path: Path) -> Command:
     content = json.loads(path.read_bytes())
     return Command(path.stem, str(content["do"]), dict(content["arguments"]))
-
-
-def _as_text(value: object) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

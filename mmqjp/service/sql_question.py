@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Event, Lock, Thread
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -118,22 +117,12 @@ MonotonicClock = Callable[[], float]
 """Returns seconds since an arbitrary point, like `time.monotonic`."""
 
 
-class Answering(Protocol):
-    """Answers a question and can be interrupted, such as a `Question` of a store."""
-
-    def answer(self) -> Any:
-        """Returns rows or JSON. Raises QuestionInterrupted soon after an interrupt."""
-
-    def interrupt(self) -> None:
-        """Ends it. May be called from any thread, at any time, and repeatedly."""
-
-
 class RunningQuestion:
     """A question in its own thread. `report` receives its result or error, exactly once, from any thread."""
 
     def __init__(
         self,
-        question: Answering,
+        question: Question | SelectQuestion,
         seconds: float | None,
         report: Callable[[CommandResult], object],
         clock: MonotonicClock = time.monotonic,
@@ -173,7 +162,11 @@ class RunningQuestion:
 
     def _run(self) -> None:
         try:
-            result = CommandResult(_as_json(self._question.answer()))
+            found = self._question.answer()
+            if isinstance(found, pa.Table):  # with rows as lists, as columns may share a name
+                columns = map(column_values, found.columns)
+                found = {"columns": found.column_names, "rows": list(map(list, zip(*columns, strict=True)))}
+            result = CommandResult(found)
         except QuestionInterrupted as error:
             result = CommandResult(error=self._reason or str(error))
         except Exception as error:  # whoever asked must learn of any error, and the service goes on
@@ -191,7 +184,7 @@ class RunningQuestion:
 
 
 def answer_question(
-    question: Answering, seconds: float | None, clock: MonotonicClock = time.monotonic
+    question: Question | SelectQuestion, seconds: float | None, clock: MonotonicClock = time.monotonic
 ) -> CommandResult:
     """Runs a question and returns its result. Interrupting this thread interrupts the question."""
     found: list[CommandResult] = []
@@ -204,14 +197,6 @@ def answer_question(
         running.wait(GRACE)
         raise
     return found[0]
-
-
-def _as_json(found: Any) -> Any:
-    """Converts an answer to JSON, with rows as lists, as columns may share a name."""
-    if not isinstance(found, pa.Table):
-        return found
-    columns = [column_values(column) for column in found.columns]
-    return {"columns": found.column_names, "rows": [list(row) for row in zip(*columns, strict=True)]}
 
 
 QUERY = "query"
@@ -231,7 +216,7 @@ ENDING = "the service is stopping: ask again later"
 MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
 
 
-def question_of(engine: Session, command: Command) -> tuple[Answering, float | None]:
+def question_of(engine: Session, command: Command) -> tuple[Question | SelectQuestion, float | None]:
     """Returns a command's question and its time limit in seconds (None: no limit, or one of its own). Raises KeyError,
     TypeError or ValueError if it is invalid."""
     given = command.arguments
@@ -263,7 +248,6 @@ class QuestionRunner:
         self._running: dict[str, RunningQuestion] = {}
         self._missed: set[str] = set()
         self._backtests: set[str] = set()
-        """The running back-tests."""
         self._stop = Event()
         self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
 
@@ -271,9 +255,7 @@ class QuestionRunner:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join()
         self._end_all(ENDING)
@@ -297,13 +279,10 @@ class QuestionRunner:
                     question.end(ABANDONED)
         self._missed = missed
         for id, command in waiting.items():
-            if id not in self._running and self._has_room(command):
+            others = len(self._running) - len(self._backtests)
+            has_room = not self._backtests if command.do == BACKTEST else others < self._max_running
+            if has_room and id not in self._running:
                 self._begin(command)
-
-    def _has_room(self, command: Command) -> bool:
-        if command.do == BACKTEST:
-            return not self._backtests
-        return len(self._running) - len(self._backtests) < self._max_running
 
     def _begin(self, command: Command) -> None:
         report = partial(self._report, command)

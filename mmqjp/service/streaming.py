@@ -131,7 +131,8 @@ class StreamingService(Service):
         """Evaluates a micro-batch on the executors and commits what is not yet committed."""
         self._was_busy = True
         done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
-        if self._intake.position(done.source, done.file) >= done.position:
+        known = self._intake.positions.get((done.source, done.file))
+        if known is not None and known.position >= done.position:
             return
         started = perf_counter()
         evaluated = self._engine.evaluate(frame)
