@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -44,6 +43,8 @@ FOR_PEOPLE = ("table", "html", "markdown")
 """Formats that by default show the newest SHOWN matches, in groups."""
 
 SHOWN = 1_000
+
+JSON_WRITERS = {"jsonl": write_json_lines, "json": write_json_array}
 
 MOST_TEXTS = 20
 """Maximum number of queries whose texts are shown."""
@@ -85,27 +86,19 @@ def show_matches(
     texts: Mapping[str, Sequence[str]],
 ) -> None:
     with data_file(check_output(output)) as file:
-        match form:
-            case "jsonl":
-                write_json_lines((match.to_dict() for match in matches), file)
-            case "json":
-                write_json_array((match.to_dict() for match in matches), file)
-            case "csv":
-                write_csv(matches, file, IN_UTC)
-            case _:
-                with MatchSpool().add(matches) as spool:
-                    _show_report(Report(spool.groups(), total, clock, texts), form, output, file)
-
-
-def _show_report(report: Report, form: str, output: Path | None, file: BinaryIO) -> None:
-    match form:
-        case "html":
-            write_page(report, file)
-        case "markdown":
-            write_markdown(report, file)
-        case _:
-            with table_console(output, file) as out:
-                print_report(report, out)
+        if form in JSON_WRITERS:
+            JSON_WRITERS[form]((match.to_dict() for match in matches), file)
+            return
+        if form == "csv":
+            write_csv(matches, file, IN_UTC)
+            return
+        with MatchSpool().add(matches) as spool:
+            report = Report(spool.groups(), total, clock, texts)
+            if form == "table":
+                with table_console(output, file) as out:
+                    print_report(report, out)
+            else:
+                (write_page if form == "html" else write_markdown)(report, file)
 
 
 @contextmanager
@@ -120,8 +113,6 @@ def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
         text.detach()  # whoever opened the file closes it
 
 
-NOTHING: Mapping[str, object] = MappingProxyType({})
-
 LISTED_QUERIES = 5
 """Maximum number of ended or replaced queries in a message."""
 
@@ -131,7 +122,7 @@ def chosen_engine(
     state: Path | None = None,
     master: str | None = None,
     paths: Sequence[Path] = (),
-    only_spark: Mapping[str, object] = NOTHING,
+    only_spark: Mapping[str, object] | None = None,
     *,
     feeds: bool = False,
 ) -> EngineChoice:
@@ -140,7 +131,7 @@ def chosen_engine(
     `paths` are the documents whose size may decide. `only_spark` has the values of Spark-only options by name. Raises
     UsageError if one of them, or `master`, is given and the engine is another.
     """
-    given = [name for name, value in (("--master", master), *only_spark.items()) if value is not None]
+    given = [name for name, value in {"--master": master, **(only_spark or {})}.items() if value is not None]
     documents = input_bytes(paths, MOST_FOR_DUCKDB, feeds=feeds) if engine == AUTO and paths and not given else None
     choice = choose_engine(engine, state, given[0] if given else None, documents)
     if given and choice.engine != SPARK:
@@ -180,18 +171,13 @@ def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeM
         raise Failure(f"{path}: {error}") from error
     gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
     ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))
-    messages = []
-    if ended:
-        messages.append(
-            f"{pluralise(len(ended), 'query', 'queries')} of the state ended (not in {path}): {_listed(ended)}"
-        )
-    if changed:
-        messages.append(
-            f"{pluralise(len(changed), 'query', 'queries')} replaced by those in {path}: {_listed(changed)}"
-        )
-    return messages
+    what = ((ended, f"of the state ended (not in {path})"), (changed, f"replaced by those in {path}"))
+    return [
+        f"{pluralise(len(names), 'query', 'queries')} {how}: {listed_names(names, LISTED_QUERIES)}"
+        for names, how in what if names
+    ]  # fmt: skip
 
 
-def _listed(names: list[str]) -> str:
-    more = len(names) - LISTED_QUERIES
-    return ", ".join(names[:LISTED_QUERIES]) + (f" and {more:,} more" if more > 0 else "")
+def listed_names(names: Sequence[str], most: int) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

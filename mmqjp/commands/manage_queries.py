@@ -141,36 +141,37 @@ def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> N
 
     With NAME, list the queries of that name: their text, when they were added, and whether and why they are paused.
     """
-    if name is not None:
-        _list_named(client(state, wait).ask("show", {"name": name}), as_json)
-        return
-    found = client(state, wait).ask("list", {})
-    if as_json:
-        json_lines(found)
-        return
-    shown = (
-        (row["name"], str(row["queries"]), _state(row), truncate(printable_line(row["text"]), TEXT_WIDTH))
-        for row in found
-    )
-    console().print(text_table(("name", "queries", "state", "text"), shown))
+
+    def show(found: Any) -> None:
+        rows = (
+            (row["name"], str(row["queries"]), _state(row), truncate(printable_line(row["text"]), TEXT_WIDTH))
+            for row in found
+        )
+        console().print(text_table(("name", "queries", "state", "text"), rows))
+
+    def show_named(found: Any) -> None:
+        for row in found:
+            click.echo(f"{row['name']}: {_state(row)}, since {iso_utc(row['added_at'])}")
+            click.echo(f"  {row['text']}")
+
+    store = client(state, wait)
+    if name is None:
+        print_found(store.ask("list", {}), show, as_json=as_json)
+    else:
+        print_found(store.ask("show", {"name": name}), show_named, as_json=as_json)
 
 
-def json_lines(rows: Any) -> None:
-    for row in rows:
+def print_found(found: Any, show: Callable[[Any], object], *, as_json: bool) -> None:
+    """Prints an answer: by `show`, or as JSON, of a list a line for each item."""
+    if not as_json:
+        show(found)
+        return
+    for row in found if isinstance(found, list) else [found]:
         click.echo(json.dumps(row, ensure_ascii=False))
 
 
 def _state(row: dict[str, Any]) -> str:
     return "active" if row["paused"] is None else f"paused: {printable_line(row['paused'])}"
-
-
-def _list_named(found: Any, as_json: bool) -> None:
-    if as_json:
-        json_lines(found)
-        return
-    for row in found:
-        click.echo(f"{row['name']}: {_state(row)}, since {iso_utc(row['added_at'])}")
-        click.echo(f"  {row['text']}")
 
 
 NAMES = 3
@@ -194,17 +195,17 @@ def sharing(as_json: bool, svg: Path | None, state: Path, wait: float) -> None:
 
     The costliest templates come first. A running service answers between two batches.
     """
-    found = Sharing.from_dict(client(state, wait).ask(SHARING, {}))
+    answer = client(state, wait).ask(SHARING, {})
+    found = Sharing.from_dict(answer)
     if svg is not None:
         with whole_file(svg) as file:
             file.write(as_file(sharing_picture(found)).encode())
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
-        return
-    forms = (
-        f"{pluralise(found.queries, 'query', 'queries')}, {found.forms:,} of them different but for names and windows"
-    )
-    click.echo(forms)
+    print_found(answer, lambda _: _print_sharing(found), as_json=as_json)
+
+
+def _print_sharing(found: Sharing) -> None:
+    queries = pluralise(found.queries, "query", "queries")
+    click.echo(f"{queries}, {found.forms:,} of them different but for names and windows")
     rows = f"{pluralise(found.rows, 'row')} of R_T in {pluralise(found.templates, 'template')}"
     click.echo(f"they have {rows}, over {pluralise(found.patterns, 'step')} of patterns")
     numbers = ("template", "rows", "subscribers", "last batch", "one more row")
@@ -246,21 +247,21 @@ def status(state: Path, as_json: bool, wait: float) -> None:
 
     A running service answers between two batches.
     """
-    found = client(state, wait).ask("status", {})
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
-        return
+    print_found(client(state, wait).ask("status", {}), _print_status, as_json=as_json)
+
+
+def _print_status(found: Any) -> None:
     click.echo(f"queries        {found['queries']:,}, {found['paused']:,} of them paused")
     for key in ("batches", "documents", "outputs"):
         click.echo(f"{key:<14} {found[key]:,}")
     click.echo(f"dead letters   {found['dead_letters']:,}")
     click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
-    click.echo(f"horizon        {_time_or_dash(found['horizon'])}")
+    click.echo(f"horizon        {time_or_dash(found['horizon'])}")
     if events := found.get("events"):
-        answered = "the end" if events["horizon"] >= END else _time_or_dash(events["horizon"])
+        answered = "the end" if events["horizon"] >= END else time_or_dash(events["horizon"])
         waiting = f"waiting: {events['events']:,}; partial matches: {events['partial']:,}"
         click.echo(f"events         answered to {answered}; {waiting}")
-    click.echo(f"evictable till {_time_or_dash(found['evictable_before'])}")
+    click.echo(f"evictable till {time_or_dash(found['evictable_before'])}")
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""
         click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
@@ -273,17 +274,15 @@ def status(state: Path, as_json: bool, wait: float) -> None:
         click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")
     numbers, times = ("documents", "bytes"), ("latest", "watermark")
     streams = (
-        (
-            printable_line(row["stream"]),
-            *(f"{row[key]:,}" for key in numbers),
-            *(_time_or_dash(row[key]) for key in times),
-        )
+        [printable_line(row["stream"])]
+        + [f"{row[key]:,}" for key in numbers]
+        + [time_or_dash(row[key]) for key in times]
         for row in found["streams"]
     )
     console().print(text_table(("stream", *numbers, *times), streams, right=numbers))
 
 
-def _time_or_dash(microseconds: int | None) -> str:
+def time_or_dash(microseconds: int | None) -> str:
     try:
         return "-" if microseconds is None else iso_utc(microseconds)
     except OverflowError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from mmqjp.answers.outbox import Position
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
 from mmqjp.commands.console import console, text_table
-from mmqjp.commands.manage_queries import client, command_on_name, json_lines, print_changed, store_options
+from mmqjp.commands.manage_queries import client, command_on_name, print_changed, print_found, store_options
 from mmqjp.commands.options import state_option
 from mmqjp.commands.sinks import tables_of
 from mmqjp.process import pluralise, printable_line
@@ -85,10 +84,9 @@ def _trouble(row: _Row, now: int) -> str:
 
 def _in(microseconds: int) -> str:
     seconds = max(round(microseconds / 1e6), 0)
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"in {seconds // size} {unit}"
-    return f"in {seconds} s" if seconds else "now"
+    units = ((86_400, "d"), (3_600, "h"), (60, "min"))
+    size, unit = next((one for one in units if seconds >= 2 * one[0]), (1, "s"))
+    return f"in {seconds // size} {unit}" if seconds else "now"
 
 
 def _short_time(microseconds: int) -> str:
@@ -106,9 +104,6 @@ def _toml(value: object) -> str:
         case Mapping():
             return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
     return str(value)
-
-
-NO_ANSWER = "no answer within {:g} s; give it more with --wait"
 
 
 @click.group()
@@ -136,11 +131,7 @@ def list_sinks(state: Path, wait: float, as_json: bool) -> None:
     Example:
       mmqjp sinks list --state state/
     """
-    found = _client(state, wait).ask(SINKS, {})
-    if as_json:
-        json_lines(found)
-    else:
-        print_sinks(found, now_us())
+    print_found(_client(state, wait).ask(SINKS, {}), lambda found: print_sinks(found, now_us()), as_json=as_json)
 
 
 @sinks.command()
@@ -155,10 +146,7 @@ def show(name: str, state: Path, wait: float, as_json: bool) -> None:
       mmqjp sinks show alerts --state state/
     """
     found = _client(state, wait).ask(SINKS, {"name": name})
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
-    else:
-        print_sink(found, now_us())
+    print_found(found, lambda found: print_sink(found, now_us()), as_json=as_json)
 
 
 @sinks.command()
@@ -228,7 +216,7 @@ def test(name: str, state: Path, wait: float) -> None:
     """
     problem = try_sink(_client(state, wait).ask, name, wait) if is_held(state) else _tested_here(state, wait, name)
     if problem is None:
-        problem = NO_ANSWER.format(wait)
+        problem = f"no answer within {wait:g} s; give it more with --wait"
     if problem:
         raise Failure(f"the test of {name} failed: {problem}")
     click.echo(f"{name}: the test was acknowledged")
@@ -245,11 +233,7 @@ def failed(name: str, state: Path, wait: float, as_json: bool) -> None:
     Example:
       mmqjp sinks failed alerts --state state/
     """
-    found = _client(state, wait).ask("sinks-failed", {"name": name})
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
-    else:
-        print_failed(found)
+    print_found(_client(state, wait).ask("sinks-failed", {"name": name}), print_failed, as_json=as_json)
 
 
 @sinks.command()
@@ -309,8 +293,8 @@ def _client(state: Path, wait: float) -> Client:
     return client(state, wait, run_sinks=partial(run_offline, state, tables))
 
 
-def _tested_here(state: Path, wait: float, name: str) -> str:
-    """Sends a test from this process. Returns "" or the reason of failure."""
+def _tested_here(state: Path, wait: float, name: str) -> str | None:
+    """Sends a test from this process. Returns "" or the reason of failure, None if there is no answer in time."""
     found = _client(state, wait).ask(SINKS, {"name": name})
     tables = tables_of(click.get_current_context())()
     definition = tables.sinks[name] if found["file"] else read_live(state, name, found["definition"])
@@ -331,7 +315,7 @@ def _tested_here(state: Path, wait: float, name: str) -> str:
     try:
         verdict = asyncio.run(send())
     except TimeoutError:
-        return NO_ANSWER.format(wait)
+        return None
     except (MmqjpError, OSError) as error:
         return secrets.redacted(str(error))
     return verdict.reason or ("" if verdict.kind == "acknowledged" else verdict.kind)

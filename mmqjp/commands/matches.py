@@ -3,9 +3,8 @@ answers for a store that it holds; otherwise this process opens it."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
@@ -19,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.dates import iso_utc
 from feeds.documents import Document, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
@@ -27,18 +25,20 @@ from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
+    JSON_WRITERS,
     MOST_TEXTS,
     SHOWN,
     chosen_format,
     clock_of,
     few_texts,
     format_option,
+    listed_names,
     output_option,
     show_matches,
     table_console,
     utc_option,
 )
-from mmqjp.commands.manage_queries import client, store_options
+from mmqjp.commands.manage_queries import client, print_found, store_options, time_or_dash
 from mmqjp.commands.options import (
     AtLeast,
     FeedsBeforePaths,
@@ -59,8 +59,6 @@ from mmqjp.present.terminal import (
     print_why,
     print_why_not,
     write_csv_rows,
-    write_json_array,
-    write_json_lines,
     write_markdown_rows,
     write_page_rows,
 )
@@ -69,6 +67,7 @@ from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import Client, paged_matches
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT
 from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
+from mmqjp.tables.lookup import quote_literal
 from xpath_stage.documents import DocumentError, parse_document
 from xscl.text import duration_us
 
@@ -178,13 +177,8 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
     if name in known:
         return
     near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {_listed(known)}" if known else "it has no queries"
-    raise Failure(f"no query of {state} is called {name!r}; {hint}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    shown = list(names)
-    return ", ".join(shown[:LISTED]) + (f" and {len(shown) - LISTED:,} more" if len(shown) > LISTED else "")
+    there = f"there are: {listed_names(known, LISTED)}" if known else "it has no queries"
+    raise Failure(f"no query of {state} is called {name!r}; {f'did you mean {near[0]}?' if near else there}")
 
 
 @click.command()
@@ -253,8 +247,7 @@ def write_rows(
     match form:
         case "jsonl" | "json":
             keys = unique_keys(columns)
-            write = write_json_lines if form == "jsonl" else write_json_array
-            write((dict(zip(keys, row, strict=True)) for row in rows), file)
+            JSON_WRITERS[form]((dict(zip(keys, row, strict=True)) for row in rows), file)
         case "csv":
             write_csv_rows(columns, (map(cell, row) for row in rows), file)
         case "html":
@@ -365,7 +358,7 @@ class _Shower:
         if self._limit is None and enough:
             return
         self._shapes.shown[shape] += 1
-        time = _time(item.t0) if item.t0 == item.t1 else f"{_time(item.t0)} to {_time(item.t1)}"
+        time = " to ".join(map(time_or_dash, dict.fromkeys((item.t0, item.t1))))
         head = (
             Text(visible(item.stream), "bold").append(f"  {visible(item.id)}", "bold cyan").append(f"  {time}", "dim")
         )
@@ -409,22 +402,11 @@ class _Shower:
 
 def _stored(state: Path, wait: float, identity: str | None, stream: str | None, most: int) -> Iterator[Document]:
     conditions = ["kind <> 'hidden'"]
-    conditions += [f"{name} = {_literal(value)}" for name, value in (("id", identity), ("stream", stream)) if value]
+    conditions += [f"{name} = {quote_literal(it)}" for name, it in (("id", identity), ("stream", stream)) if it]
     sql = f"SELECT id, stream, t0, t1, xml FROM documents WHERE {' AND '.join(conditions)} ORDER BY docid LIMIT {most}"
     asked = {"sql": sql, "seconds": MAX_SECONDS, "most_rows": most, "most_bytes": MAX_BYTES}
     for name, of_stream, t0, t1, xml in client(state, wait + MAX_SECONDS).ask(QUERY, asked)["rows"]:
         yield Document(name, xml, of_stream, (t0, t1))
-
-
-def _literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _time(microseconds: int) -> str:
-    try:
-        return iso_utc(microseconds)
-    except OverflowError:
-        return str(microseconds)
 
 
 @click.command()
@@ -443,11 +425,8 @@ def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
     ID is the id of an output as output lines have it, the beginning of one, or its number (seq). A running service
     answers beside its work.
     """
-    found = client(state, wait).ask(WHY, {"id": id})
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
-    else:
-        print_why(OutputWhy.from_dict(found), clock_of("table", utc=utc), console())
+    found, clock = client(state, wait).ask(WHY, {"id": id}), clock_of("table", utc=utc)
+    print_found(found, lambda _: print_why(OutputWhy.from_dict(found), clock, console()), as_json=as_json)
 
 
 @click.command("why-not")
@@ -469,10 +448,12 @@ def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, st
     any, how many of the newest 10,000 kept documents get past each part of the query. A running service answers beside
     its work.
     """
-    found = client(state, wait).ask(WHY_NOT, {"query": query, "documents": list(documents)})
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
-    elif documents:
-        print_why_not(WhyNot.from_dict(found), clock_of("table", utc=utc), console())
-    else:
-        print_funnels(QueryFunnels.from_dict(found), console())
+
+    def show(found: Any) -> None:
+        if documents:
+            print_why_not(WhyNot.from_dict(found), clock_of("table", utc=utc), console())
+        else:
+            print_funnels(QueryFunnels.from_dict(found), console())
+
+    asked = {"query": query, "documents": list(documents)}
+    print_found(client(state, wait).ask(WHY_NOT, asked), show, as_json=as_json)

@@ -82,15 +82,11 @@ def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) ->
     """Yields a line per query with the most pairs, and one for the rest. `ties` has pairs by query name, most first;
     those of `at_least` are lower bounds."""
     for name, count in islice(ties.items(), LISTED):
-        pairs = "1 pair has" if count == 1 else f"{count:,} pairs have"
-        pairs = f"at least {pairs}" if name in at_least else pairs
-        yield (
-            f"{name}: {pairs} equal times, so that neither document follows the other; JOIN UNORDERED matches them, too"
-        )
-    if len(ties) > LISTED:
-        rest = list(ties.values())[LISTED:]
-        more = "at least " if any(name in at_least for name in list(ties)[LISTED:]) else ""
-        yield f"{more}{sum(rest):,} more pairs with equal times of {len(rest):,} other queries"
+        pairs = f"{'at least ' * (name in at_least)}{pluralise(count, 'pair has', 'pairs have')} equal times"
+        yield f"{name}: {pairs}, so that neither document follows the other; JOIN UNORDERED matches them, too"
+    if rest := dict(islice(ties.items(), LISTED, None)):
+        more = "at least " * any(name in at_least for name in rest)
+        yield f"{more}{sum(rest.values()):,} more pairs with equal times of {len(rest):,} other queries"
 
 
 LISTED_QUERIES = 10
@@ -105,11 +101,6 @@ def report_paused(engine: Session) -> None:
         _report(f"and {len(paused) - LISTED_QUERIES:,} more are paused")
 
 
-def report_ties(engine: Session) -> None:
-    for line in equal_time_lines(engine.ties(here=True), engine.ties_at_least(here=True)):
-        _report(line)
-
-
 def report_waiting(engine: Session) -> None:
     waiting, never = engine.waiting_absences(), engine.never_decided()
     for name, count in islice(waiting.items(), LISTED_QUERIES):
@@ -120,12 +111,10 @@ def report_waiting(engine: Session) -> None:
         _report(f"and {len(waiting) - LISTED_QUERIES:,} more queries wait")
 
 
-def report_dates(histories: Iterable[History]) -> None:
+def report_dates(histories: Sequence[History]) -> None:
     """Reports entries that are dated after their fetch, or with a date that cannot be read."""
-    future, undated = Counter[str](), Counter[str]()
-    for history in histories:
-        future += history.future
-        undated += history.undated
+    future = sum((history.future for history in histories), Counter[str]())
+    undated = sum((history.undated for history in histories), Counter[str]())
     for counts, how in ((future, "dated after the fetch"), (undated, "with a date that cannot be read")):
         for source, count in counts.most_common(1):
             what = f"{pluralise(counts.total(), 'feed entry', 'feed entries')} {how}"
@@ -276,11 +265,8 @@ def run(given: RunOptions) -> None:
     tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, prefix=FILES + reading)
     only_spark = only_on_spark(given.patterns)
     engine = chosen_engine(given.engine, state, given.master, paths, only_spark, feeds=feeds is not None).engine
-    dead, target, chosen = (
-        DeadLetters(given.dead_letters_path),
-        check_output(given.output),
-        chosen_format(given.form, given.output),
-    )
+    dead, target = DeadLetters(given.dead_letters_path), check_output(given.output)
+    chosen = chosen_format(given.form, given.output)
     with open_engine(engine, **options) as opened, ExitStack() as here:
         growing = state is not None
         before = opened.last_seq
@@ -319,18 +305,22 @@ def run(given: RunOptions) -> None:
                     opened.finish()
                     dead.add(opened.last_dead_letters())
                 if delivery is not None:
-                    written = deliver(opened, delivery)
+                    written = delivery.write(opened.lines(delivery.acked))
+                    if written:  # noted only now: what was not written is not delivered
+                        delivery.save_position()
                 else:
                     written = show_new(opened, before, chosen, given.output, utc=given.utc)
                 drop_superseded(opened, [source for source in (intake, rereading) if source is not None])
         except KeyboardInterrupt:
-            raise Interrupted(_kept(opened.counters().documents, state)) from None
+            kept = f"{opened.counters().documents:,} documents are committed in {state}"
+            raise Interrupted(f"{kept}; the same command continues from there" if state else NOT_KEPT) from None
         finally:
             dead.close()
             report_dead_letters(dead, given.dead_letters_path)
             report_dates((history, fetched_history))
             report_paused(opened)
-        report_ties(opened)
+        for line in equal_time_lines(opened.ties(here=True), opened.ties_at_least(here=True)):
+            _report(line)
         report_waiting(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
@@ -388,13 +378,6 @@ def _files(rereading: Rereading | None) -> str:
     return ", ".join([*parts, ""])
 
 
-def deliver(engine: Session, delivery: Delivery) -> int:
-    count = delivery.write(engine.lines(delivery.acked))
-    if count:  # noted only now: what was not written is not delivered
-        delivery.save_position()
-    return count
-
-
 def show_new(engine: Session, before: int, form: str, output: Path | None, *, utc: bool) -> int:
     """Shows the outputs numbered above `before`, only the newest if there are many and the format is for people.
     Returns their number."""
@@ -407,9 +390,3 @@ def show_new(engine: Session, before: int, form: str, output: Path | None, *, ut
 
 def _report(message: str) -> None:
     click.echo(f"mmqjp: {printable_line(message)}", err=True)
-
-
-def _kept(documents: int, state: Path | None) -> str:
-    if state is None:
-        return NOT_KEPT
-    return f"{documents:,} documents are committed in {state}; the same command continues from there"

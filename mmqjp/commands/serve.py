@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -18,7 +18,6 @@ import click
 
 from common.files import is_shared, make_inside
 from feeds.documents import DEFAULT_STREAM
-from feeds.fetch.state import FeedState
 from feeds.history import History
 from feeds.tail import Tail
 from mmqjp.commands.command_line import Failure, debug_option
@@ -47,7 +46,7 @@ from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
 from mmqjp.documents.watermarks import Lateness, lateness_of
 from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
-from mmqjp.service.commands import CommandQueue, RunSinks, SinkCommands, read_live
+from mmqjp.service.commands import CommandQueue, SinkCommands, read_live
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions, Watcher, never, watch
@@ -62,9 +61,8 @@ from mmqjp.sinks.kinds import open_destination
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
-from mmqjp.state.choice import SPARK, EngineChoice, holder_of, stored_engine
+from mmqjp.state.choice import SPARK, holder_of, stored_engine
 from mmqjp.syndication.atom import feed_path, load_feed_links
-from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,172 +215,117 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
     if choice.engine == SPARK:
         session = start_session(given.master, shared=given.shared or is_shared(given.state))
     limited = open_engine(session or choice.engine, **given.of_engine() | {"master": None})
-    with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as around:
-        running = _Running(
-            given,
-            beside,
-            choice,
-            script,
-            subscribed,
-            metrics,
-            read_tables,
-            opened,
-            session,
-            stop,
-            should_reopen,
-            around,
-        )
+    with limited as opened, stopping() as stop, hangups(stop) as should_reopen:
         if beside is not None and given.output is None:
-            running.run(Nowhere(lambda: opened.last_seq))
+            sink: Sink = Nowhere(lambda: opened.last_seq)
         else:
             position = opened.position(OUTPUT_SINK)
-            running.run(open_sink(target, position, lambda what: metrics.event("output", what=what)))
+            sink = open_sink(target, position, lambda what: metrics.event("output", what=what))
+        with _pipe_that_may_break(), closing(sink), ExitStack() as around:
+            if script is not None and given.queries_path is not None:
+                for message in subscribe_file(opened, script, given.queries_path, "renew"):
+                    metrics.event("queries", what=message)
+            if given.metrics_port is not None:
+                _serve_metrics(metrics, given.metrics_port, given.metrics_address)
+            drops = None if subscribed is None else DropDirectory(fetch_directory(given.state), given.keep_drops)
+            spool = Spool(given.state)
+            # On Spark one question may use half of the cores: two would leave none for the batches.
+            max_running = MAX_RUNNING if session is None else 1
+            questions = QuestionRunner(opened, spool, metrics, given.question_timeout, max_running=max_running)
+            frees = [questions.free_memory]
+            if beside is not None:
+                frees.append(around.enter_context(beside(opened, metrics, stop)))
+            service = _service(
+                given, opened, session, sink, spool, metrics, drops, read_tables, around, should_reopen=should_reopen,
+                free_memory=lambda: True in [free() for free in frees],
+            )  # fmt: skip
+            why = {"because": choice.why} if choice.why else {}
+            queries = len(opened.registry.subscriptions)
+            metrics.event("started", engine=choice.engine, **why, state=given.state, queries=queries)
+            if drops is not None and subscribed is not None:
+                job = given.fetching.job(subscribed, drops.directory)
+                around.enter_context(fetching(job, metrics, stop, watch=given.trigger is not None))
+            with questions, gc_frozen():
+                service.run(given.trigger, stop)
         seen = opened.counters()
         metrics.event("stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters)
 
 
-@dataclass
-class _Running:
-    """A service over an open store. `subscribed` are the feeds to fetch, or None. Contexts entered into `around` exit
-    before the store closes."""
+@contextmanager
+def _pipe_that_may_break() -> Iterator[None]:
+    """Raises Failure for a file whose reader has gone."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        if error.filename is None:  # the reader of standard error: there is nobody to tell
+            raise
+        raise Failure(f"the reader of {error.filename} has gone; what it missed is written after a restart") from error
 
-    given: StreamOptions
-    beside: _BackgroundTask | None
-    choice: EngineChoice
-    script: Script | None
-    subscribed: list[FeedState] | None
-    metrics: Metrics
-    read_tables: Callable[[], SinkTables]
-    opened: Session
-    session: SparkSession | None
-    stop: Event
-    should_reopen: Callable[[], bool]
-    around: ExitStack
-    drops: DropDirectory | None = None
-    sinks: SinkManager | None = None
-    sources: list[Tail] = field(default_factory=list)
 
-    def run(self, sink: Sink) -> None:
-        given, metrics = self.given, self.metrics
-        try:
-            self._register_queries()
-            self._serve_metrics()
-            self._name_sources()
-            spool = Spool(given.state)
-            # On Spark one question may use half of the cores: two would leave none for the batches.
-            max_running = MAX_RUNNING if self.session is None else 1
-            questions = QuestionRunner(self.opened, spool, metrics, given.question_timeout, max_running=max_running)
-            service = self._service(sink, spool, self._free_memory(questions))
-            why = {"because": self.choice.why} if self.choice.why else {}
-            queries = len(self.opened.registry.subscriptions)
-            metrics.event("started", engine=self.choice.engine, **why, state=given.state, queries=queries)
-            self._fetch()
-            with questions, gc_frozen():
-                service.run(given.trigger, self.stop)
-            self.around.close()
-        except BrokenPipeError as error:
-            if error.filename is None:  # the reader of standard error: there is nobody to tell
-                raise
-            raise Failure(
-                f"the reader of {error.filename} has gone; what it missed is written after a restart"
-            ) from error
-        finally:
-            sink.close()
+def _serve_metrics(metrics: Metrics, port: int, address: str) -> None:
+    """Raises Failure if the port cannot be opened."""
+    try:
+        served = metrics.serve(port, address)
+    except OSError as error:
+        cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
+        raise Failure(f"{cause}; choose another address with --metrics-port and --metrics-address") from error
+    metrics.event("metrics", url=f"http://{address}:{served}/metrics")
 
-    def _register_queries(self) -> None:
-        script, path = self.script, self.given.queries_path
-        if script is not None and path is not None:
-            for message in subscribe_file(self.opened, script, path, "renew"):
-                self.metrics.event("queries", what=message)
 
-    def _serve_metrics(self) -> None:
-        """Raises Failure if the port cannot be opened."""
-        port, address = self.given.metrics_port, self.given.metrics_address
-        if port is None:
-            return
-        try:
-            served = self.metrics.serve(port, address)
-        except OSError as error:
-            cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
-            raise Failure(f"{cause}; choose another address with --metrics-port and --metrics-address") from error
-        self.metrics.event("metrics", url=f"http://{address}:{served}/metrics")
+def _service(
+    given: StreamOptions,
+    engine: Session,
+    session: SparkSession | None,
+    sink: Sink,
+    spool: Spool,
+    metrics: Metrics,
+    drops: DropDirectory | None,
+    read_tables: Callable[[], SinkTables],
+    around: ExitStack,
+    **more: Any,
+) -> Service:
+    """Contexts entered into `around` exit before the store closes."""
+    state, form = given.state, given.feeds or "item"
+    sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
+    sources += [] if drops is None else [drops.tail(form)]
+    lateness = lateness_of(given.lateness, DEFAULT_STREAM)
+    history = History(given.versions, given.most_versions, lateness=lateness, keep=given.keep_ids)
+    tables, deliverer = read_tables(), Deliverer()
+    secrets = Secrets(tables.secrets, state)
+    around.callback(deliverer.close, 0.0)
+    sinks = SinkManager(
+        engine, tables.sinks.values(), partial(open_destination, secrets), deliverer, metrics, partial(read_live, state)
+    )  # fmt: skip
+    sink_commands = SinkCommands(engine, sinks, secrets, state, read_tables)
+    queue = CommandQueue(spool, skip=RUN_BESIDE, run_sinks=lambda _, command: sink_commands.run(command))
 
-    def _name_sources(self) -> None:
-        given = self.given
-        self.sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
-        if self.subscribed is not None:
-            self.drops = DropDirectory(fetch_directory(given.state), given.keep_drops)
-            self.sources.append(self.drops.tail(given.feeds or "item"))
+    def on_idle(engine: Session) -> None:
+        if given.metrics_port is not None:
+            metrics.update(store_status(engine, sinks.list()))
+        if drops is not None:
+            drops.sweep(engine)
 
-    def _free_memory(self, questions: QuestionRunner) -> FreeMemory:
-        if self.beside is None:
-            return questions.free_memory
-        frees = self.around.enter_context(self.beside(self.opened, self.metrics, self.stop))
+    watches = session is None and given.trigger is not None
+    watcher = around.enter_context(closing(watch(sources, spool, metrics))) if watches else Watcher()
+    options = ServiceOptions(
+        given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, on_idle, watcher=watcher,
+        sinks=sinks, **more,
+    )  # fmt: skip
+    if session is None:
+        return Service(engine, sources, sink, queue, metrics, options)
+    from mmqjp.service.streaming import StreamingService
+    from mmqjp.spark.source import FileSource, SourcePath, ValueSource, streaming_frame
 
-        def both() -> bool:
-            found = [questions.free_memory(), frees()]
-            return any(found)
-
-        return both
-
-    def _service(self, sink: Sink, spool: Spool, free_memory: FreeMemory) -> Service:
-        given, metrics = self.given, self.metrics
-        history = History(
-            given.versions,
-            given.most_versions,
-            lateness=lateness_of(given.lateness, DEFAULT_STREAM),
-            keep=given.keep_ids,
-        )
-        sinks, run_sinks = self._sinks()
-        common = self.opened, self.sources, sink, CommandQueue(spool, skip=RUN_BESIDE, run_sinks=run_sinks), metrics
-        watches = self.session is None and given.trigger is not None
-        watcher = self.around.enter_context(closing(watch(self.sources, spool, metrics))) if watches else Watcher()
-        options = ServiceOptions(
-            given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, self._on_idle,
-            self.should_reopen, free_memory, watcher, sinks,
-        )  # fmt: skip
-        if self.session is None:
-            return Service(*common, options)
-        from mmqjp.service.streaming import StreamingService
-        from mmqjp.spark.source import FileSource, SourcePath, ValueSource, streaming_frame
-
-        read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]
-        if self.drops is not None:
-            read.append(SourcePath(self.drops.directory.absolute(), given.feeds or "item", FETCHED))
-        source = (
-            FileSource(tuple(read), given.time_xpath, given.batch_size, given.batch_bytes, given.max_document)
-            if given.source_format is None
-            else ValueSource(given.source_format, given.source_options, given.max_document)
-        )
-        kept = given.checkpoint or make_inside(given.state, CHECKPOINT, given.source_format or FILES)
-        frame = streaming_frame(self.session, source, given.state, kept)
-        return StreamingService(*common, options, frame, kept)
-
-    def _sinks(self) -> tuple[SinkManager, RunSinks]:
-        state, tables = self.given.state, self.read_tables()
-        secrets = Secrets(tables.secrets, state)
-        deliverer = Deliverer()
-        self.around.callback(deliverer.close, 0.0)
-        read, log = partial(read_live, state), self.metrics
-        self.sinks = SinkManager(
-            self.opened, tables.sinks.values(), partial(open_destination, secrets), deliverer, log, read
-        )
-        commands = SinkCommands(self.opened, self.sinks, secrets, state, self.read_tables)
-        return self.sinks, lambda engine, command: commands.run(command)
-
-    def _on_idle(self, engine: Session) -> None:
-        if self.given.metrics_port is not None:
-            self.metrics.update(store_status(engine, () if self.sinks is None else self.sinks.list()))
-        if self.drops is not None:
-            self.drops.sweep(engine)
-
-    def _fetch(self) -> None:
-        """Starts fetching. With a single poll of the sources, returns when all feeds are fetched."""
-        given = self.given
-        if self.drops is None or self.subscribed is None:
-            return
-        job = given.fetching.job(self.subscribed, self.drops.directory)
-        self.around.enter_context(fetching(job, self.metrics, self.stop, watch=given.trigger is not None))
+    read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]
+    read += [] if drops is None else [SourcePath(drops.directory.absolute(), form, FETCHED)]
+    source = (
+        FileSource(tuple(read), given.time_xpath, given.batch_size, given.batch_bytes, given.max_document)
+        if given.source_format is None
+        else ValueSource(given.source_format, given.source_options, given.max_document)
+    )
+    kept = given.checkpoint or make_inside(state, CHECKPOINT, given.source_format or FILES)
+    frame = streaming_frame(session, source, state, kept)
+    return StreamingService(engine, sources, sink, queue, metrics, options, frame, kept)
 
 
 ADDRESS = "127.0.0.1:8765"
