@@ -46,6 +46,7 @@ from xscl.algebra.trees import (
     naming,
     path_end,
     rename_variables,
+    shared_test,
     transform,
     xpath_literal,
 )
@@ -128,10 +129,6 @@ _STRING_ARGUMENTS = (
 """Functions of XPath 1.0 with string arguments, which libxml2 gets right."""
 
 
-_shared_test = lru_cache(maxsize=10_000)(Test)
-"""A cached Test: very many patterns have the same ones."""
-
-
 class PatternBuilder:
     """Builds tree patterns from syntax. `namespaces` are the URIs of prefixes."""
 
@@ -181,7 +178,7 @@ class PatternBuilder:
             uri = "*"
         else:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
-        return _shared_test(test.kind, uri, test.local)
+        return shared_test(test.kind, uri, test.local)
 
     def condition(self, expr: Expr) -> Condition:
         return Condition(xpath=self._xpath(expr))

@@ -41,28 +41,6 @@ ALL: CharSet = ((0, LAST),)
 _SUBCATEGORIES = {"L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "Z": "slp", "S": "mcko", "C": "cfon"}
 """The grammar's categories, without `Cs`, because surrogates are not characters."""
 
-_NAME_START: CharSet = (
-    (0x3A, 0x3A),
-    (0x41, 0x5A),
-    (0x5F, 0x5F),
-    (0x61, 0x7A),
-    (0xC0, 0xD6),
-    (0xD8, 0xF6),
-    (0xF8, 0x2FF),
-    (0x370, 0x37D),
-    (0x37F, 0x1FFF),
-    (0x200C, 0x200D),
-    (0x2070, 0x218F),
-    (0x2C00, 0x2FEF),
-    (0x3001, 0xD7FF),
-    (0xF900, 0xFDCF),
-    (0xFDF0, 0xFFFD),
-    (0x10000, 0xEFFFF),
-)
-"""NameStartChar of XML 1.0, fifth edition, as for names in documents."""
-
-_NAME_MORE: CharSet = ((0x2D, 0x2E), (0x30, 0x39), (0xB7, 0xB7), (0x300, 0x36F), (0x203F, 0x2040))
-
 
 def single(char: str) -> CharSet:
     return ((ord(char), ord(char)),)
@@ -81,6 +59,21 @@ def union(sets: Iterable[CharSet]) -> CharSet:
         else:
             made.append((first, last))
     return tuple(made)
+
+
+def charset(ranges: str) -> CharSet:
+    """The characters of what could stand in brackets, such as `A-Z_a-z`."""
+    found = re.findall("(?s)(.)(?:-(.))?", ranges)
+    return union(((ord(first), ord(last or first)),) for first, last in found)
+
+
+_NAME_START = charset(
+    ":A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c-\u200d\u2070-\u218f"
+    "\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
+)
+"""NameStartChar of XML 1.0, fifth edition, as for names in documents."""
+
+_NAME_MORE = charset("-.0-9\u00b7\u0300-\u036f\u203f-\u2040")
 
 
 def complement(chars: CharSet) -> CharSet:
@@ -109,7 +102,7 @@ def escape_charset(letter: str) -> CharSet | None:
     r"""The set that a letter after a backslash stands for, such as `d` in `\d`; None for other letters."""
     match letter:
         case "s":
-            return (0x9, 0xA), (0xD, 0xD), (0x20, 0x20)
+            return charset("\t\n\r ")
         case "d":
             return property_charset("Nd")
         case "w":
@@ -171,8 +164,9 @@ def with_case_variants(chars: CharSet) -> CharSet:
     >>> with_case_variants(single("k")) == union(map(single, "kK\\u212a"))
     True
     """
-    variants = _variants()
-    found = [variants[code] for first, last in chars for code in _cased_between(first, last)]
+    variants, cased = _variants()
+    between = (cased[bisect_left(cased, first) : bisect_right(cased, last)] for first, last in chars)
+    found = [variants[code] for codes in between for code in codes]
     return union([chars, *found]) if found else chars
 
 
@@ -200,8 +194,9 @@ def without_space(pattern: str) -> str:
 
 
 @cache
-def _variants() -> dict[int, CharSet]:
-    """Case-variants of characters with others than themselves, computed lazily in some hundredths of a second."""
+def _variants() -> tuple[dict[int, CharSet], list[int]]:
+    """Case-variants of characters with others than themselves, and these characters in order, computed lazily in some
+    hundredths of a second."""
     alike: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     cased = [char for char in map(chr, range(_LAST_CASED + 1)) if char.lower() != char or char.upper() != char]
     # A letter is among them, too, if it is only the lower or the upper case of others.
@@ -213,16 +208,8 @@ def _variants() -> dict[int, CharSet]:
     for codes in alike.values():
         for code in codes:
             found[code] |= codes
-    return {code: tuple((one, one) for one in sorted(codes)) for code, codes in found.items() if len(codes) > 1}
-
-
-@cache
-def _cased() -> list[int]:
-    return sorted(_variants())
-
-
-def _cased_between(first: int, last: int) -> list[int]:
-    return _cased()[bisect_left(_cased(), first) : bisect_right(_cased(), last)]
+    made = {code: tuple((one, one) for one in sorted(codes)) for code, codes in found.items() if len(codes) > 1}
+    return made, sorted(made)
 
 
 MAX_PATTERN = 500
@@ -383,24 +370,20 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _quantified(self, item: Regex) -> Regex:
-        if self._next() == "{":
-            return self._counted(item)
-        if self._next() not in _QUANTIFIERS:
+        if self._next() in _QUANTIFIERS:
+            least, most = _QUANTIFIERS[self._next()]
+            self._at += 1
+        elif self._next() == "{":
+            found = _QUANTITY.match(self._text, self._at)
+            if not found:
+                raise self._error("a repetition is written {2}, {2,} or {2,5}, and a brace \\{")
+            least = _count(found[1])
+            most = least if found[2] is None else _count(found[3]) if found[3] else None
+            if most is not None and most < least:
+                raise self._error("the second number of a repetition is less than the first")
+            self._at = found.end()
+        else:
             return item
-        least, most = _QUANTIFIERS[self._next()]
-        self._at += 1
-        self._took("?")
-        return Repeat(item, least, most)
-
-    def _counted(self, item: Regex) -> Regex:
-        found = _QUANTITY.match(self._text, self._at)
-        if not found:
-            raise self._error("a repetition is written {2}, {2,} or {2,5}, and a brace \\{")
-        least = _count(found[1])
-        most = least if found[2] is None else _count(found[3]) if found[3] else None
-        if most is not None and most < least:
-            raise self._error("the second number of a repetition is less than the first")
-        self._at = found.end()
         self._took("?")
         return Repeat(item, least, most)
 
@@ -411,7 +394,8 @@ class _Parser:
         if char == "[":
             return Chars(self._brackets())
         if char == "\\":
-            return self._escape()
+            is_reference = self._next(1) in tuple("123456789")
+            return self._reference() if is_reference else Chars(self._escaped_set() or single(self._escaped_char()))
         self._at += 1
         if char in "^$":
             return Anchor(char == "$")
@@ -444,11 +428,6 @@ class _Parser:
             return item
         self._closed.add(number)
         return CaptureGroup(item, number)
-
-    def _escape(self) -> Regex:
-        if self._next(1) in tuple("123456789"):
-            return self._reference()
-        return Chars(self._escaped_set() or single(self._escaped_char()))
 
     def _reference(self) -> Backreference:
         """Reads as many digits as give the number of a group that was opened before."""
@@ -579,22 +558,20 @@ class RegexProgram:
     def _fork(self, ways: list[int]) -> int:
         return self._state(lambda text, symbols, at, captured: [(way, at, captured) for way in ways])
 
+    def _if(self, holds: Callable[[str, str, int], bool], then: int, length: int) -> int:
+        def step(text: str, symbols: str, at: int, captured: _Captured) -> list[_Search]:
+            return [(then, at + length, captured)] if holds(text, symbols, at) else []
+
+        return self._state(step)
+
     def _before(self, tree: Regex, then: int) -> int:
         """The state at which a tree begins that is followed by a state."""
         match tree:
             case Chars(chars=chars):
                 own = self._symbols[chars]
-                return self._state(
-                    lambda text, symbols, at, captured: (
-                        [(then, at + 1, captured)] if symbols[at : at + 1] in own else []
-                    )
-                )
+                return self._if(lambda text, symbols, at: symbols[at : at + 1] in own, then, 1)
             case Anchor(end=end):
-                return self._state(
-                    lambda text, symbols, at, captured: (
-                        [(then, at, captured)] if at == (len(text) if end else 0) else []
-                    )
-                )
+                return self._if(lambda text, symbols, at: at == (len(text) if end else 0), then, 0)
             case Concatenation(parts=parts):
                 following = then
                 for part in reversed(parts):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from json.encoder import encode_basestring as _quoted
 from operator import is_
-from typing import Any
+from typing import Any, get_args
 
 from common.errors import InvalidValue
 from common.tools import Remembered, frozen, quick
@@ -125,35 +125,30 @@ def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
     """The pattern without the names of other variables than these."""
     if not node.children:
         return node if node.var in variables else unnamed(node)
-    children = tuple(
-        [
-            child if child.var in variables and not child.children else naming(child, variables)
-            for child in node.children
-        ]
-    )
+    children = tuple([naming(child, variables) for child in node.children])
     if node.var is None or node.var in variables:
         return _with_children(node, children)
-    return PatternNode(node.axis, node.test, node.conditions, children, None, node.functions)
+    return _renamed(node, children, None)
 
 
 def unnamed(node: PatternNode) -> PatternNode:
     if node.var is None:
         return node
-    return _unnamed(node) if node.children else _unnamed_leaf(node)
+    return _renamed(node, node.children, None) if node.children else _unnamed_leaf(node)
+
+
+def _renamed(node: PatternNode, children: tuple[PatternNode, ...], var: str | None) -> PatternNode:
+    # Written out, because `replace` takes several times as long.
+    return PatternNode(node.axis, node.test, node.conditions, children, var, node.functions)
+
+
+_unnamed_leaf = Remembered[PatternNode, PatternNode](lambda node: _renamed(node, (), None))
 
 
 def _with_children(node: PatternNode, children: tuple[PatternNode, ...]) -> PatternNode:
     if len(children) == len(node.children) and all(map(is_, children, node.children)):
         return node
-    # Written out, because `replace` takes several times as long.
-    return PatternNode(node.axis, node.test, node.conditions, children, node.var, node.functions)
-
-
-def _unnamed(node: PatternNode) -> PatternNode:
-    return PatternNode(node.axis, node.test, node.conditions, node.children, None, node.functions)
-
-
-_unnamed_leaf = Remembered(_unnamed)
+    return _renamed(node, children, node.var)
 
 
 def attach_branch(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
@@ -171,7 +166,7 @@ def rename_variables(pattern: PatternNode, names: Mapping[str, str]) -> PatternN
     var = pattern.var and names[pattern.var]
     if var == pattern.var:
         return _with_children(pattern, children)
-    return PatternNode(pattern.axis, pattern.test, pattern.conditions, children, var, pattern.functions)
+    return _renamed(pattern, children, var)
 
 
 def xpath_literal(text: str) -> str:
@@ -185,10 +180,9 @@ def xpath_literal(text: str) -> str:
 
 
 _AXES = ("/", "//", ".")
-_KINDS = ("element", "attribute")
 
-# Many patterns test for few names, and tests that are the same object are compared fast.
-_test = lru_cache(maxsize=10_000)(Test)
+shared_test = lru_cache(maxsize=10_000)(Test)
+"""A cached Test: very many patterns have the same ones, and those that are the same object are compared fast."""
 
 
 def pattern_to_json(node: PatternNode) -> str:
@@ -206,7 +200,12 @@ def pattern_from_json(text: str) -> PatternNode:
 
 def _json(node: PatternNode) -> str:
     test = ",".join(map(_quoted, (node.axis, node.test.kind, node.test.uri, node.test.local)))
-    conditions = ",".join(map(_condition_json, node.conditions))
+    conditions = ",".join(
+        [
+            f'["?",{_quoted(one.xpath or "")}]' if one.literal is None else f'["=",{_quoted(one.literal)}]'
+            for one in node.conditions
+        ]
+    )
     children = ",".join(map(pattern_to_json, node.children))
     functions = ",".join(map(_quoted, node.functions))
     return f"[{test},[{conditions}],[{children}],[{functions}]]"
@@ -215,32 +214,17 @@ def _json(node: PatternNode) -> str:
 _leaf_json = Remembered(_json)  # very many patterns share their leaves
 
 
-def _condition_json(condition: Condition) -> str:
-    if condition.literal is None:
-        return f'["?",{_quoted(condition.xpath or "")}]'
-    return f'["=",{_quoted(condition.literal)}]'
-
-
 def _node(plain: Any) -> PatternNode:
     axis, kind, uri, local, conditions, children, functions = plain
-    known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
-    if not known or not all(map(_is_function, functions)):
-        raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
-    return PatternNode(
-        axis,
-        _test(kind, uri, local),
-        tuple(map(_condition, conditions)),
-        tuple(map(_node, children)),
-        functions=tuple(functions),
-    )
-
-
-def _is_function(name: str) -> bool:
     try:
-        chained(name)
+        known = all(map(chained, functions))
     except KeyError:
-        return False
-    return True
+        known = False
+    known = known and axis in _AXES and kind in get_args(NodeKind)
+    if not known or not isinstance(uri, str) or not isinstance(local, str):
+        raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
+    inside = tuple(map(_condition, conditions)), tuple(map(_node, children))
+    return PatternNode(axis, shared_test(kind, uri, local), *inside, functions=tuple(functions))
 
 
 def _condition(plain: Any) -> Condition:
@@ -251,8 +235,6 @@ def _condition(plain: Any) -> Condition:
 
 
 _MARK = "#"
-_ROOT = "#b"
-_END = "#p"
 
 
 def hidden_stream(definition: str) -> str:
@@ -265,11 +247,7 @@ def hidden_stream(definition: str) -> str:
 
 
 def is_hidden(stream: str) -> bool:
-    """Whether a stream is hidden, by its name.
-
-    >>> is_hidden("#f6a765cd4b30211473c21765"), is_hidden("news")
-    (True, False)
-    """
+    """Whether a stream is hidden, by its name."""
     return stream.startswith(_MARK)
 
 
@@ -283,27 +261,15 @@ def short_name(stream: str) -> str:
 
 
 def block_root(block: int) -> str:
-    """The variable of a block's root that the query leaves unnamed. Blocks are numbered from 0.
-
-    >>> block_root(2)
-    '#b2'
-    """
-    return f"{_ROOT}{block}"
+    """The variable of a block's root that the query leaves unnamed. Blocks are numbered from 0."""
+    return f"{_MARK}b{block}"
 
 
 def path_end(number: int) -> str:
-    """The variable at the end of a path on a variable. A query's paths are numbered from 1.
-
-    >>> path_end(1)
-    '#p1'
-    """
-    return f"{_END}{number}"
+    """The variable at the end of a path on a variable. A query's paths are numbered from 1."""
+    return f"{_MARK}p{number}"
 
 
 def is_system_variable(variable: str) -> bool:
-    """Whether the query does not name this variable.
-
-    >>> is_system_variable("#p1"), is_system_variable("p1")
-    (True, False)
-    """
+    """Whether the query does not name this variable."""
     return variable.startswith(_MARK)

@@ -225,15 +225,6 @@ def time_text(text: str) -> str:
     return "" if time is None else iso_utc(time)
 
 
-def month_text(text: str) -> str:
-    """Year and month, in UTC, of a text's time; "" if it is none.
-
-    >>> month_text("Sat, 1 Aug 2026 01:00:00 +0200")
-    '2026-07'
-    """
-    return time_text(text)[:7]
-
-
 def compare_times(op: CompareOp, left: str, right: str) -> bool:
     """Compares the times of two texts. If one is not a time, only `!=` holds.
 
@@ -263,11 +254,9 @@ def is_of_times(compare: Compare) -> bool:
     sides = (compare.left, compare.right)
     if any(map(is_time, sides)):
         return True
-    return compare.op in ORDERS and not any(map(is_number, sides)) and any(map(_says_time, sides))
-
-
-def _says_time(expr: Expr) -> bool:
-    return isinstance(expr, String) and math.isnan(xpath_number(expr.value)) and parse_timestamp(expr.value) is not None
+    texts = [side.value for side in sides if isinstance(side, String) and math.isnan(xpath_number(side.value))]
+    is_order = compare.op in ORDERS and not any(map(is_number, sides))
+    return is_order and any(parse_timestamp(text) is not None for text in texts)
 
 
 def canonical(expr: Compare) -> Compare:
@@ -279,7 +268,8 @@ def canonical(expr: Compare) -> Compare:
         return Compare(expr.op, _as_time(left), _as_time(right), expr.span)
     literal = isinstance(left, String | Number) or isinstance(right, String | Number)
     if expr.op == "=" and not literal and is_number(left) != is_number(right):
-        return Compare(expr.op, _as_number(left), _as_number(right), expr.span)
+        left, right = (side if is_number(side) else Call("number", (side,), side.span) for side in (left, right))
+        return Compare(expr.op, left, right, expr.span)
     return expr
 
 
@@ -287,10 +277,6 @@ def _as_time(expr: Expr) -> Expr:
     if isinstance(expr, String):
         return String(time_text(expr.value) or expr.value, expr.span)
     return expr if is_time(expr) else Call("date", (expr,), expr.span)
-
-
-def _as_number(expr: Expr) -> Expr:
-    return expr if is_number(expr) else Call("number", (expr,), expr.span)
 
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
@@ -342,24 +328,19 @@ def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
     return ORDER[op](a, b)
 
 
-def normalize_space(text: str) -> str:
-    """Strips the text and collapses white space: XML's, without no-break space."""
-    return _SPACES.sub(" ", text.strip(_SPACE))
-
-
 NUMERIC: dict[str, Callable[[str], float]] = {"number": xpath_number, "string-length": lambda text: float(len(text))}
 """Functions that derive a number from a string value. They never fail."""
 
 DERIVED: dict[str, Callable[[str], str]] = {
     "lower-case": str.lower,
     "upper-case": str.upper,
-    "normalize-space": normalize_space,
+    "normalize-space": lambda text: _SPACES.sub(" ", text.strip(_SPACE)),  # XML's, without no-break space
     "canonical-url": canonical_url,
     "host": url_host,
     "domain": url_domain,
     "words": words_text,
     "date": time_text,
-    "year-month": month_text,
+    "year-month": lambda text: time_text(text)[:7],
     "number": lambda text: number_text(xpath_number(text)),
     "string-length": lambda text: str(len(text)),
 }
@@ -371,20 +352,11 @@ itself, and produces no final sigma.)
 """
 
 
-def substring_before(text: str, part: str) -> str:
-    return text.partition(part)[0] if part and part in text else ""
-
-
-def substring_after(text: str, part: str) -> str:
-    """The text after the first occurrence of `part`; "" if there is none, all of it for an empty `part`."""
-    return text.partition(part)[2] if part else text
-
-
 WITH_LITERAL: dict[str, Callable[[str, str], str]] = {
-    "substring-before": substring_before,
-    "substring-after": substring_after,
+    "substring-before": lambda text, part: text.partition(part)[0] if part and part in text else "",
+    "substring-after": lambda text, part: text.partition(part)[2] if part else text,
 }
-"""Functions that derive a text from a string value and a literal. They never fail."""
+"""Functions that derive a text from a string value and a literal: "" if that is not in it. They never fail."""
 
 
 def with_literal(name: str, literal: str) -> str:

@@ -28,34 +28,15 @@ more would take quadratic time."""
 _JOINER = "\u034f"
 """The combining grapheme joiner, which that format inserts. It is a mark itself."""
 
-_UNSPACED: CharSet = (
-    (0x0E00, 0x0EFF),  # Thai, Lao
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x2E80, 0x2FDF),  # Han
-    (0x3005, 0x3007),
-    (0x3021, 0x302D),
-    (0x3031, 0x3035),  # Kana
-    (0x3038, 0x303C),
-    (0x3041, 0x3096),
-    (0x3099, 0x309F),
-    (0x30A1, 0x30FA),
-    (0x30FC, 0x30FF),
-    (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xA9E0, 0xA9FF),
-    (0xAA60, 0xAA7F),
-    (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F),
-    (0x116D0, 0x116FF),
-    (0x16FE2, 0x16FE3),
-    (0x16FF0, 0x16FF6),
-    (0x1AFF0, 0x1B16F),
-    (0x20000, 0x3FFFF),
+_UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao; Myanmar; Khmer
+    r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u302d"  # Han
+    r"\u3031-\u3035\u3038-\u303c\u3041-\u3096\u3099-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"  # Kana
+    r"\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
+    r"\U000116d0-\U000116ff\U00016fe2-\U00016fe3\U00016ff0-\U00016ff6\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
 )
-"""Letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, which put no space between words:
-those with one of them in Unicode's Script_Extensions, except for accents that European scripts use, too."""
+"""In brackets, letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, which put no space
+between words: those with one of them in Unicode's Script_Extensions, except for accents that European scripts use."""
 
 _ASCII, _LATIN = re.compile("[0-9a-z]+"), re.compile(r"[^\W_]+")
 
@@ -131,11 +112,11 @@ def _at_once(text: str) -> list[str] | None:
 
 def _words(text: str) -> Iterator[str]:
     if text.isascii():
-        for found in _ASCII.finditer(text.lower()):
-            yield found[0]
+        yield from (found[0] for found in _ASCII.finditer(text.lower()))
         return
-    patterns = _patterns()
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _stream_safe(text)).casefold())
+    patterns = _Patterns()
+    stream_safe = patterns.marks.sub(r"\g<0>" + _JOINER, text)
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", stream_safe).casefold())
     for found in patterns.run.finditer(folded):
         run = found[0]
         if patterns.unspaced.search(run) is None:
@@ -149,29 +130,20 @@ def _words(text: str) -> Iterator[str]:
                 yield from (word[at : at + 2] for at in range(len(word) - 1))
 
 
-def _stream_safe(text: str) -> str:
-    return _patterns().marks.sub(r"\g<0>" + _JOINER, text)
-
-
+@cache
 class _Patterns:
-    """`run` finds letters, marks and digits; `parts` its parts, `unspaced` ones as a group; `marks` too many marks."""
+    """`run` finds letters, marks and digits; `parts` its parts, `unspaced` ones as a group; `marks` too many marks.
+    Compiled once and lazily, in a quarter of a second. Most English texts do without."""
 
     def __init__(self) -> None:
         chars = _class(union(property_charset(category) or () for category in ("L", "M", "Nd")))
-        unspaced = _class(_UNSPACED)
         marks = union(property_charset(category) or () for category in ("M", "Lm"))  # no others are reordered
         codes = (code for first, last in marks for code in range(first, last + 1))
         combining = _class(tuple((code, code) for code in codes if is_combining(chr(code))))
         self.run = re.compile(f"[{chars}]+")
-        self.unspaced = re.compile(f"[{unspaced}]")
-        self.parts = re.compile(f"([{unspaced}]+)|[^{unspaced}]+")
+        self.unspaced = re.compile(f"[{_UNSPACED}]")
+        self.parts = re.compile(f"([{_UNSPACED}]+)|[^{_UNSPACED}]+")
         self.marks = re.compile(f"[{combining}]{{{MOST_MARKS}}}(?=[{combining}])")
-
-
-@cache
-def _patterns() -> _Patterns:
-    """Compiled lazily in a quarter of a second. Most English texts do without."""
-    return _Patterns()
 
 
 def is_combining(char: str) -> bool:
@@ -218,9 +190,7 @@ def _overlap(text: str, other: str) -> tuple[int, int]:
     return common, len(ours) + len(theirs) - common
 
 
-@lru_cache(maxsize=1_024)
-def _fraction(threshold: str) -> Fraction:
-    return Fraction(threshold)
+_fraction = lru_cache(maxsize=1_024)(Fraction)
 
 
 def join_threshold(threshold: str) -> str:
