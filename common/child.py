@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import IO, cast
@@ -60,11 +59,7 @@ def end_when(is_over: Callable[[], bool]) -> None:
 
 def end_with_parent(parent: int) -> None:
     """Ends this process soon after its parent, whose id is `parent`."""
-    end_when(partial(_has_gone, parent))
-
-
-def _has_gone(parent: int) -> bool:
-    return os.getppid() != parent
+    end_when(lambda: os.getppid() != parent)
 
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000

@@ -169,7 +169,7 @@ def _parsed(text: str) -> int | None:
 def _time(told: dict[str, str | None]) -> int:
     """Raises ValueError for what is no date, and OverflowError."""
     day_name, year = told["weekday"], told["year"] or ""
-    if day_name is not None and not _is_day(day_name.lower()):
+    if day_name is not None and f" {day_name.lower()}" not in _DAYS:
         raise ValueError(day_name)
     if len(year) == 2:
         year = f"{'20' if year < '50' else '19'}{year}"  # as RFC 5322 says
@@ -178,19 +178,15 @@ def _time(told: dict[str, str | None]) -> int:
     clock = timedelta()
     if told["hour"] is not None:
         clock = _clock(told)
-        _check_comment(told)
+        # A comment may repeat the zone. Where it is the only place that tells one, the time cannot be told.
+        told_zone = any(told[name] for name in ("offset", "hours", "place", "zone"))
+        comment = (told.get("comment") or "").strip().strip("()[]").lower()
+        if comment and not told_zone and comment not in ("z", "ut", "utc", "gmt"):
+            raise ValueError(comment)
     zone = _zone(told)
     if isinstance(zone, tzinfo):
         zone = _offset_at(date + clock, zone)
     return (date.replace(tzinfo=UTC) + clock - timedelta(minutes=zone) - _EPOCH) // _MICROSECOND
-
-
-def _check_comment(told: dict[str, str | None]) -> None:
-    """A comment may repeat the zone. Where it is the only place that tells one, the time cannot be told."""
-    told_zone = any(told[name] for name in ("offset", "hours", "place", "zone"))
-    comment = (told.get("comment") or "").strip().strip("()[]").lower()
-    if comment and not told_zone and comment not in ("z", "ut", "utc", "gmt"):
-        raise ValueError(comment)
 
 
 def _month_and_day(told: dict[str, str | None]) -> tuple[int, int]:
@@ -208,11 +204,6 @@ def _month_and_day(told: dict[str, str | None]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def _is_day(name: str) -> bool:
-    return f" {name}" in _DAYS
-
-
-@lru_cache(maxsize=256)
 def _month(name: str) -> int:
     (found,) = (number for number, names in enumerate(_MONTHS, 1) if any(full.startswith(name) for full in names))
     return found
@@ -225,18 +216,14 @@ def _clock(told: dict[str, str | None]) -> timedelta:
     hour, minute, second = (int(told[name] or 0) for name in ("hour", "minute", "second"))
     microsecond = _microseconds(told["fraction"])
     if half is not None:
-        hour = _of_half_a_day(hour, _LATER[half.lower()])
+        later = _LATER[half.lower()]  # some write `14:30 PM`, which is clear, and `0:30 AM`
+        if (hour > 12 and not later) or hour > 23 or (hour == 0 and later):
+            raise ValueError("no hour of that half of the day")
+        hour = hour if hour > 12 else hour % 12 + 12 * later
     last_midnight = hour == 24 and minute == second == microsecond == 0
     if minute > 59 or second > 60 or (hour > 23 and not last_midnight):
         raise ValueError("no time of day")
     return timedelta(hours=hour, minutes=minute, seconds=second, microseconds=microsecond)
-
-
-def _of_half_a_day(hour: int, later: bool) -> int:
-    """The hour of a clock of 12 hours. Some write `14:30 PM`, which is clear, and `0:30 AM`."""
-    if (hour > 12 and not later) or hour > 23 or (hour == 0 and later):
-        raise ValueError("no hour of that half of the day")
-    return hour if hour > 12 else hour % 12 + 12 * later
 
 
 def _microseconds(fraction: str | None) -> int:
