@@ -5,56 +5,29 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from common.files import make_inside
-from join_stage.protocol import Cost, JoinPlan, JoinScope, TemplateTable, UnknownPlan
+from join_stage.protocol import Cost, JoinPlan, UnknownPlan
 from join_stage.store.protocol import RUNS, Dated, StoreError, StoreSchema, TableStore
-from templates.catalog import StepEdge, TemplateRow
-from templates.witness import MANY, R_BIN, R_DOC, R_GROUP, Witnesses
+from templates.witness import MANY, R_BIN, R_DOC, R_GROUP
 
 
 class OnlyRead:
     """Ignores rows of R_T, since no batch follows, and refuses all other changes with StoreError."""
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None: ...
+    def put_rows(self, *_: object, **__: object) -> None: ...
 
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None: ...
+    drop_rows = rollback = follow = put_rows
 
-    def begin(self) -> NoReturn:
+    def begin(self, *_: object, **__: object) -> NoReturn:
         raise StoreError("the store was opened to be read only")
 
-    def commit(self) -> NoReturn:
-        self.begin()
-
-    def rollback(self) -> None: ...
-
-    def append(self, table: str, rows: pa.Table) -> NoReturn:
-        self.begin()
-
-    def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> NoReturn:
-        self.begin()
-
-    def extend(self, witnesses: Witnesses, *, whole: bool = False) -> NoReturn:
-        self.begin()
-
-    def evict(self, before: int) -> NoReturn:
-        self.begin()
-
-    def drop_groups(self, edges: Collection[StepEdge]) -> NoReturn:
-        self.begin()
-
-    def drop_derived(self, node: int) -> NoReturn:
-        self.begin()
-
-    def drop_before(self, table: str, column: str, bound: int) -> NoReturn:
-        self.begin()
-
-    def follow(self, tables: Collection[str]) -> None: ...
+    commit = append = join = extend = evict = drop_groups = drop_derived = drop_before = begin
 
     def mends(self, error: Exception) -> bool:
         return False
@@ -147,19 +120,30 @@ def latest_texts(store: TableStore, most: int) -> list[str]:
 
 def word_order(store: TableStore) -> list[int] | None:
     """The words that come last in the learnt order, None if none was learnt."""
-    rows = store.read("word_order", WORD_ORDER.names).sort_by("version")["frequent"]
-    return list(rows[-1].as_py()) if len(rows) else None
+    found: list[int] | None = _newest(store, "word_order", WORD_ORDER)
+    return found
 
 
 def save_word_order(store: TableStore, frequent: list[int]) -> None:
-    version = store.highest("word_order", "version") + 1
-    store.append("word_order", pa.table([[version], [frequent]], WORD_ORDER))
+    _append_newest(store, "word_order", WORD_ORDER, frequent)
 
 
 def runs_manifest(store: TableStore) -> str | None:
     """The manifest of the runs of postings on disk, if any."""
-    rows = store.read("posting_runs", POSTING_RUNS.names).sort_by("version")["manifest"]
-    return rows[-1].as_py() if len(rows) else None
+    found: str | None = _newest(store, "posting_runs", POSTING_RUNS)
+    return found
+
+
+def _newest(store: TableStore, table: str, schema: pa.Schema) -> Any:
+    """The second column of the row with the greatest version; None if there is no row."""
+    rows = store.read(table, schema.names).sort_by("version")
+    return rows[1][-1].as_py() if len(rows) else None
+
+
+def _append_newest(store: TableStore, table: str, schema: pa.Schema, value: object) -> int:
+    version = store.highest(table, "version") + 1
+    store.append(table, pa.table([[version], [value]], schema))
+    return version
 
 
 def times_rebuilt(store: TableStore) -> int:
@@ -169,9 +153,7 @@ def times_rebuilt(store: TableStore) -> int:
 
 
 def save_runs_manifest(store: TableStore, manifest: str) -> None:
-    version = store.highest("posting_runs", "version") + 1
-    store.append("posting_runs", pa.table([[version], [manifest]], POSTING_RUNS))
-    store.drop_before("posting_runs", "version", version)
+    store.drop_before("posting_runs", "version", _append_newest(store, "posting_runs", POSTING_RUNS, manifest))
 
 
 def drop_runs_manifest(store: TableStore) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,22 +13,13 @@ from join_stage.near import NearTexts
 from join_stage.protocol import Batch, JoinPlan, JoinScope, Matches, TemplateTable
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import Savepoint, SignatureJoin
-from join_stage.store.protocol import DamagedRun, StoreError, TableStore
+from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
 from join_stage.tables import latest_texts, runs_manifest, save_runs_manifest, save_word_order, word_order
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses
 
 READ_DOCUMENTS = 50_000
 """Number of docids whose join state is read at a time."""
-
-
-@contextmanager
-def telling_no_room() -> Iterator[None]:
-    """Translates OSError to StoreError."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
 class SignaturePlan(JoinPlan):
@@ -131,7 +121,7 @@ class SignaturePlan(JoinPlan):
                 self.forget()
 
     def _settle(self, end: int, *, wholly: bool = False) -> None:
-        with telling_no_room():
+        with writing(OSError):
             manifest = self._join.settle(end - 1, wholly=wholly)
         if manifest is not None:
             save_runs_manifest(self._store, manifest)

@@ -20,10 +20,10 @@ from common.arrays import dictionary_encode
 from common.files import make_inside
 from join_stage.near import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
 from join_stage.protocol import DEFAULT_PLAN, Batch, Cost, JoinPlan, JoinScope, Matches, TemplateTable
-from join_stage.signature.plan import SignaturePlan, telling_no_room
+from join_stage.signature.plan import SignaturePlan
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkViewsPlan
-from join_stage.store.protocol import UNBOUNDED, Bounds, StoreError, StoreSchema
+from join_stage.store.protocol import UNBOUNDED, Bounds, StoreError, StoreSchema, writing
 from join_stage.store.spark.manifests import FileTables, read_rows
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews
 from join_stage.store.spark.question import SparkQuestion
@@ -58,7 +58,7 @@ class SparkSignaturePlan(SignaturePlan):
         docids = batch.r_docts["docid"]
         if self._spread is None or not self._spread.takes(len(docids), self._join.on_disk):
             return super()._matches(batch, scope)
-        with telling_no_room():
+        with writing(OSError):
             written = self._join.write(batch, scope, self._end - 1)
         docids = sorted(docids.to_pylist())
         texts = self._store.write_out("r_doc") if batch.has_many_values else ()

@@ -45,6 +45,8 @@ from join_stage.store.protocol import (
     measured,
     short_enough,
     telling,
+    words,
+    writing,
 )
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
@@ -57,25 +59,16 @@ _WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying w
 
 def telling_damage(kind: _Kind) -> _Kind:
     """Class decorator: public methods raise StoreError if DuckDB finds its file damaged."""
-    return telling(kind, duckdb.Error, _told)
+    return telling(kind, (duckdb.Error,), _told)
 
 
-def _told(error: BaseException) -> StoreError | None:
-    found = _damage(error)
-    if found is None:
-        return None
-    cause = str(found).partition("\n")[0]
-    return StoreError(f"the store is damaged, or its disk is: {cause}; take an older copy of the store")
-
-
-def _damage(error: BaseException | None) -> duckdb.Error | None:
+def _told(error: BaseException | None) -> StoreError | None:
     while error is not None:
-        if isinstance(error, _FATAL):
-            return error
         # A bad statement has an error of another class, whose text may contain these words.
         of_file = isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
-        if isinstance(error, duckdb.Error) and of_file and any(word in str(error).lower() for word in _WORDS):
-            return error
+        if isinstance(error, _FATAL) or (of_file and any(word in str(error).lower() for word in _WORDS)):
+            cause = str(error).partition("\n")[0]
+            return StoreError(f"the store is damaged, or its disk is: {cause}; take an older copy of the store")
         error = error.__context__
     return None
 
@@ -223,21 +216,17 @@ MEMORY = "512MB"
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
-_REFUSED_FUNCTIONS_NAMES = """
+REFUSED_FUNCTIONS = words("""
 current_connection_id current_query current_query_id current_setting current_transaction_id currval getenv getvariable
 json_deserialize_sql json_execute_serialized_sql json_serialize_plan json_serialize_sql nextval query query_table
 set_config setseed setval sleep_ms stats txid_current vector_type which_secret write_log
-"""
-
-REFUSED_FUNCTIONS = frozenset(_REFUSED_FUNCTIONS_NAMES.split())
+""")
 """Functions that read the state of the process, or do more than compute."""
 
-_UNBOUNDED_FUNCTIONS_NAMES = """
+UNBOUNDED_FUNCTIONS = words("""
 array_resize bitstring damerau_levenshtein editdist3 format from_json from_json_strict generate_series json_pretty
 json_transform json_transform_strict levenshtein list_resize lpad printf range repeat rpad
-"""
-
-UNBOUNDED_FUNCTIONS = frozenset(_UNBOUNDED_FUNCTIONS_NAMES.split())
+""")
 """Scalar functions with unbounded memory, time or stack depth that cannot be interrupted. In FROM, `range` and
 `generate_series` produce rows, and are allowed."""
 
@@ -336,9 +325,8 @@ def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSch
     """Raises QuestionRefused unless it is a single SELECT over a schema's relations, and DuckDB's error for bad SQL."""
     short_enough(sql)
     single_select(parser, sql)
-    ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     try:
-        parsed = json.loads(text)
+        parsed = _parsed(parser, sql)
     except RecursionError:
         raise QuestionRefused("the question is nested too deeply") from None
     if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
@@ -362,16 +350,18 @@ def single_select(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
 def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
     """The lower-case names of relations and CTEs that a SELECT reads; None for another statement."""
     try:
-        ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
-        parsed = json.loads(text)
+        parsed = _parsed(parser, sql)
     except (duckdb.Error, RecursionError):
         return None
-    if parsed["error"]:
+    parts = [] if parsed["error"] else list(json_objects(parsed["statements"]))
+    if parsed["error"] or any(part.get("type") == "SHOW_REF" for part in parts):
         return None
-    sources = [part for part in json_objects(parsed["statements"]) if part.get("type") in ("BASE_TABLE", "SHOW_REF")]
-    if any(part["type"] == "SHOW_REF" for part in sources):
-        return None
-    return {part["qualified_name"]["path"][-1].lower() for part in sources}
+    return {part["qualified_name"]["path"][-1].lower() for part in parts if part.get("type") == "BASE_TABLE"}
+
+
+def _parsed(parser: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    return json.loads(text)
 
 
 def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str], *, makes_rows: bool) -> None:
@@ -430,7 +420,7 @@ class CommitMark:
                 self._handle = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
                 self._end = finalize(self, os.close, self._handle)
             iteration = _iteration(self._handle)  # first: if DuckDB drops the log now, the mark tells less
-            size = _size(self._log)
+            size = self._log.stat().st_size if self._log.exists() else 0
             known, start, checksum = self._last
             if known != iteration or start > size:
                 start = checksum = 0
@@ -471,13 +461,6 @@ def _iteration(handle: int) -> int:
     content = os.pread(handle, _APART + _HEADER.size, _HEADERS)
     places = (place for place in (0, _APART) if len(content) >= place + _HEADER.size)
     return max((_HEADER.unpack_from(content, place)[1] for place in places), default=-1)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _summed(path: Path, start: int, end: int, checksum: int) -> tuple[int, int]:
@@ -612,7 +595,9 @@ class WaitingRows:
             names = [name for name in self._tables if name in self._rows]
             rows = {source_of(name): pa.concat_tables(self._rows[name]) for name in names}
             self.forget()
-            self._prepared.execute(_insertion(names), rows)
+            *others, last = (f"INSERT INTO {name} SELECT * FROM {source_of(name)}" for name in names)
+            inner = ", ".join(f"into_{name} AS ({insert})" for name, insert in zip(names, others, strict=False))
+            self._prepared.execute(f"WITH {inner} {last}" if inner else last, rows)
 
     def forget(self) -> None:
         self._rows.clear()
@@ -622,12 +607,6 @@ class WaitingRows:
 def source_of(table: str) -> str:
     """The name under which a statement reads the rows for a table."""
     return f"{table}_fresh"
-
-
-def _insertion(tables: list[str]) -> str:
-    *others, last = (f"INSERT INTO {name} SELECT * FROM {source_of(name)}" for name in tables)
-    inner = ", ".join(f"into_{name} AS ({insert})" for name, insert in zip(tables, others, strict=False))
-    return f"WITH {inner} {last}" if inner else last
 
 
 TYPES = {
@@ -691,7 +670,8 @@ class DuckDBStore(DuckDBTables):
                 self._empty = {name for (name,) in self._connection.execute(sized).fetchall()} & schema.tables.keys()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
-            self._note()
+            if self._mark is not None:
+                self._mark.note()
         except BaseException:
             self.close()
             raise
@@ -775,14 +755,11 @@ class DuckDBStore(DuckDBTables):
             if self._begun:
                 self._connection.commit()
         self._in_batch = self._begun = False
-        self._note()
+        if self._mark is not None:
+            self._mark.note()
         for one in self._following():
             one.commit()
         self._keep_private()
-
-    def _note(self) -> None:
-        if self._mark is not None:
-            self._mark.note()
 
     def rollback(self) -> None:
         self._take_back()
@@ -904,15 +881,14 @@ class DuckDBStore(DuckDBTables):
 
 @contextmanager
 def translate_write_errors() -> Iterator[None]:
-    """Translates DuckDB errors while a batch is written, such as a full disk, to StoreError."""
+    """Translates DuckDB errors while a batch is written to StoreError."""
     try:
-        yield
+        with writing(duckdb.IOException, duckdb.TransactionException):
+            yield
     except duckdb.OutOfMemoryException as error:
         raise OutOfMemory(
             f"the store needs more memory than its {MEMORY_LIMIT}: {error}; take smaller batches"
         ) from error
-    except (duckdb.IOException, duckdb.TransactionException) as error:
-        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
 def columns_of(schema: pa.Schema) -> str:

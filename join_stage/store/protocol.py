@@ -218,6 +218,10 @@ def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
     raise QuestionRefused(f"there is no table {name!r:.80}; {advice}")
 
 
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 def short_enough(sql: str) -> None:
     """Raises QuestionRefused for SQL that is too long."""
     if len(sql) > LONGEST:
@@ -372,31 +376,35 @@ def whole_batch(store: TableStore) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def writing(*errors: type[Exception]) -> Iterator[None]:
+    """Translates errors while a batch is written, such as a full disk, to StoreError."""
+    try:
+        yield
+    except errors as error:
+        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
+
+
 _Kind = TypeVar("_Kind", bound=type)
 
-_ErrorTranslator = Callable[[Exception], StoreError | None]
-"""Translates an error to a StoreError, or None to leave it."""
 
+def telling(kind: _Kind, errors: tuple[type[Exception], ...], told: Callable[[Exception], StoreError | None]) -> _Kind:
+    """Class decorator: public methods translate `errors` to StoreError, unless `told` returns None."""
 
-def telling(kind: _Kind, errors: type[Exception] | tuple[type[Exception], ...], told: _ErrorTranslator) -> _Kind:
-    """Class decorator: public methods translate `errors` by `told`."""
+    def translated(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return method(*arguments, **options)
+            except errors as error:
+                found = told(error)
+                if found is None:
+                    raise
+                raise found from error
+
+        return call
+
     for name, method in list(vars(kind).items()):
         if callable(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _telling(method, errors, told))
+            setattr(kind, name, translated(method))
     return kind
-
-
-def _telling(
-    method: Callable[..., Any], errors: type[Exception] | tuple[type[Exception], ...], told: _ErrorTranslator
-) -> Callable[..., Any]:
-    @wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            return method(*arguments, **options)
-        except errors as error:
-            found = told(error)
-            if found is None:
-                raise
-            raise found from error
-
-    return call

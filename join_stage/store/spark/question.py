@@ -29,11 +29,12 @@ from join_stage.store.protocol import (
     check_known,
     json_objects,
     short_enough,
+    words,
 )
 from join_stage.store.spark.manifests import FileTables
 from join_stage.store.spark.parquet_store import TableViews
 
-_FUNCTIONS_NAMES = """
+FUNCTIONS = words("""
 abs acos acosh add_months aggregate and any any_value approx_count_distinct approx_percentile array array_agg
 array_append array_compact array_contains array_distinct array_except array_insert array_intersect array_join
 array_max array_min array_position array_prepend array_remove array_size array_sort array_union arrays_overlap
@@ -68,46 +69,36 @@ try_to_timestamp try_url_decode typeof ucase unbase64 unhex unix_date unix_micro
 unix_timestamp upper url_decode url_encode uuid var_pop var_samp variance weekday weekofyear width_bucket window
 window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string
 xxhash64 year zeroifnull zip_with
-"""
+""")
 
-FUNCTIONS = frozenset(_FUNCTIONS_NAMES.split())
-
-_TABLE_FUNCTIONS_NAMES = """
+TABLE_FUNCTIONS = words("""
 explode explode_outer inline inline_outer json_tuple posexplode range stack
-"""
-
-TABLE_FUNCTIONS = frozenset(_TABLE_FUNCTIONS_NAMES.split())
+""")
 """Functions allowed in FROM."""
 
 
-_PLANS_NAMES = """
+_PLANS = words("""
 Aggregate CTERelationDef Cube Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LateralSubquery
 LimitAll LocalLimit LocalRelation Offset OneRowRelation PipeOperator Project Rollup Sample Sort SubqueryAlias Union
 UnresolvedHaving UnresolvedInlineTable UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedQualify
 UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
-"""
-
-_PLANS = frozenset(_PLANS_NAMES.split())
+""")
 """Relations allowed in a parsed question. The plan's JSON has all their parts, but not those of a WINDOW clause."""
 
-_UNRESOLVED_NAMES = """
+_UNRESOLVED = words("""
 MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
 UnresolvedInlineTable UnresolvedNamedLambdaVariable UnresolvedOrdinal UnresolvedRegex UnresolvedStar
 UnresolvedStarExcept UnresolvedStarExceptOrReplace
-"""
-
-_UNRESOLVED = frozenset(_UNRESOLVED_NAMES.split())
+""")
 """Unresolved nodes allowed in a parsed question."""
 
 _SOURCES = frozenset(("CTERelationRef", "LocalRelation", "LogicalRDD", "LogicalRelation", "OneRowRelation", "Range"))
 """Leaves allowed in an analysed question."""
 
-_REACHING_NAMES = """
+_REACHING = words("""
 CallMethodViaReflection CurrentUser InputFileBlockLength InputFileBlockStart InputFileName PythonUDF PythonUDAF
 PythonUDTF ScalaAggregator ScalaUDAF ScalaUDF TryReflect UserDefinedPythonTableFunction VariableReference
-"""
-
-_REACHING = frozenset(_REACHING_NAMES.split())
+""")
 """Expressions of an analysed question that reach beyond its rows."""
 
 _CATALYST = "org.apache.spark.sql.catalyst."
