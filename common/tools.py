@@ -236,6 +236,22 @@ def reachable(starts: Iterable[K], next_of: Callable[[K], Iterable[K]]) -> dict[
     return found
 
 
+class Memo(dict[K, V]):
+    """A cache of a function's results, for at most `limit` keys."""
+
+    __slots__ = ("_function", "_limit")
+
+    def __init__(self, function: Callable[[K], V], limit: int = sys.maxsize) -> None:
+        super().__init__()
+        self._function, self._limit = function, limit
+
+    def __missing__(self, key: K) -> V:
+        value = self._function(key)
+        if len(self) < self._limit:
+            self[key] = value
+        return value
+
+
 _is_own_process = False
 
 

@@ -41,8 +41,7 @@ _ERRORS = (duckdb.Error, OSError)
 @telling_damage
 class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
     """A read-only `JoinEngine` over Parquet files, as of the last batch when it was opened; others may write the store.
-    Tables are views over their files. A relation is created when a statement first names it, because DuckDB reads all
-    files below it."""
+    A relation is a view over files, created when a statement first names it: then DuckDB reads all files below it."""
 
     def __init__(
         self,
@@ -50,8 +49,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         directory: Path,
         limit: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
     ) -> None:
-        """Raises StoreError if there is no store. `schema` declares the tables beside the join state; `limit` changes
-        the settings."""
+        """Raises StoreError if there is no store. `schema` has tables beside the join state, `limit` sets limits."""
         super().__init__(FLAT_STORE | schema, directory)
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
         self._numbered: dict[str, str] | None = None
@@ -90,14 +88,11 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         if words & _LISTING:
             words |= self.schema.relations | self._numbered_views().keys()
         tables = frozenset[str]().union(*map(self._tables_below, self._named_in(sql, words)))
-        self._check(tables)
+        for table in tables:
+            self.paths(table)
         for name in words:
             self._make(name)
         return tables
-
-    def _check(self, tables: Iterable[str]) -> None:
-        for table in tables:
-            self.paths(table)
 
     def _named_in(self, sql: str, words: set[str]) -> set[str]:
         named = tables_in(self._connection, sql)
@@ -120,7 +115,8 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         try:
             self._connection.execute(f"CREATE VIEW {name} AS {statement}")
         except duckdb.Error:
-            self._check([name] if name in self.schema.tables else ())  # it tells why
+            if name in self.schema.tables:
+                self.paths(name)  # it tells why
             raise
         self._made.add(name)
 

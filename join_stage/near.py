@@ -1,8 +1,7 @@
 """Near-equal texts in the join state: the join keys of texts, and the check of the pairs that the join finds. Prefix
 filtering (Chaudhuri, Ganti and Kaushik, 2006): if Jaccard similarity J of two texts is at least a threshold, one of the
 first `n - ceil(threshold * n) + 1` of the n words of one text is one of those of the other, in any common order of
-words. These words are the keys; rare words first give the fewest candidates. Candidates are verified before anything
-else is done for their documents."""
+words. These words are the keys; rare words first give the fewest candidates. Candidates are verified first of all."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ LONGEST_FIRST = WordOrder(np.zeros(0, np.int64))
 
 
 def learnt(texts: Iterable[str]) -> WordOrder:
-    """Learns an order with rarer words first from texts, as `numbered` writes them. Words of a single text come first,
-    with the unseen ones."""
+    """Learns an order from encoded texts: rarer words first, those of a single text like unseen ones."""
     words = np.sort(numbered_texts(list(texts)).numbers)
     numbers = distinct(words)
     counts = np.diff(np.append(words.searchsorted(numbers), len(words)))
@@ -180,8 +178,7 @@ class OneOfEach(NamedTuple):
 
 
 class WordSets:
-    """Caches the words of texts. Without `find`, all texts stay in memory. `pairs` counts the pairs compared, `near`
-    those that are near."""
+    """Caches the words of texts; all, without `find`. `pairs` counts the pairs compared, `near` those that are near."""
 
     def __init__(self, find: Find | None = None) -> None:
         self._find = find
@@ -310,8 +307,7 @@ class _Held:
 
 
 def in_parts(weights: Ints, most: int, together: Ints | None = None) -> Iterator[slice]:
-    """Slices of weights that sum to at most `most`, or one larger one; equal numbers in the sorted `together` stay
-    together."""
+    """Slices of weights that sum to at most `most`, or of one; equal numbers in the sorted `together` stay together."""
     total = np.cumsum(weights)
     start = 0
     while start < len(weights):
@@ -348,8 +344,7 @@ class NearTexts:
         self._seen = 0
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
-        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number of
-        texts."""
+        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
         different = {text[THRESHOLD:]: text for text in latest(MOST_READ)}

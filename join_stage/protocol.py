@@ -106,8 +106,7 @@ def batch_statements(
     templates: Sequence[TemplateTable], array: str, *, with_old: bool, joins: int | None = None, views: bool = False
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields union-all statements that answer all templates for a batch, each with its template numbers. `with_old`
-    adds the second orientation. `joins` limits the joins per statement, for engines that run all branches of a union at
-    once."""
+    adds the second orientation. `joins` limits those of a statement, for engines that run all of a union at once."""
     selects: list[str] = []
     numbers: list[int] = []
     count = 0
@@ -179,8 +178,7 @@ class Matches(Protocol):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Witnesses, already in the join state, of documents from `first_docid` on; `older`: the state has others, too. For
-    plans in SQL, a node may have a row for each key of its text, and on Spark `before` has the data frames of the state
-    before the batch."""
+    plans in SQL, a node may have a row for each key of its text, and `before` has the state before, on Spark."""
 
     witnesses: Witnesses
     first_docid: int
@@ -202,8 +200,7 @@ class UnknownPlan(InputError, ValueError):
 
 class JoinEngine(TableStore, Protocol):
     """A store that joins the documents of batches with the join state, which it keeps, within its running batch. R_T is
-    not stored: it is rebuilt from the registered queries when a store is opened. Changes take effect at the next
-    `join`."""
+    not stored: it is rebuilt from queries when a store is opened. Its changes take effect at the next `join`."""
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         """Adds rows to the R_T of a template, replacing rows with the same id."""
@@ -259,8 +256,7 @@ class JoinPlan:
         raise NotImplementedError
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
-        """Called before witnesses of earlier documents are added to the join state. With `whole`, they are all those of
-        documents that the state lacks."""
+        """Called before witnesses of earlier documents are added to the join state; `whole`: they are all of these."""
 
     def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
         """Called when documents, all of which begin before a time, leave the state."""
@@ -281,8 +277,7 @@ class JoinPlan:
         """Called after rollback. Without `whole`, a commit failed and may be only partly undone."""
 
     def mends(self, error: StoreError) -> bool:
-        """Called after rollback with the error of the batch. Returns whether the plan's own files were damaged, which
-        it builds anew in the next batch."""
+        """Called after rollback. Whether the error came of damaged files of the plan, which the next batch rebuilds."""
         return False
 
     def close(self) -> None: ...

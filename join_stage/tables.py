@@ -1,5 +1,4 @@
-"""The tables of the join state (thesis 6.3.1): schemas by engine, and queries; what opens a plan; and `OnlyRead` for
-read-only engines."""
+"""The tables of the join state (thesis 6.3.1): schemas by engine, and queries; and what engines share."""
 
 from __future__ import annotations
 
@@ -165,8 +164,7 @@ def drop_runs_manifest(store: TableStore) -> None:
 def opened_plan(
     store: TableStore, name: str, directory: Path | None, plans: Mapping[str, Callable[..., JoinPlan]]
 ) -> JoinPlan:
-    """One of the plans of an engine; `signature` gets a folder for runs, if the store has a directory. Raises
-    UnknownPlan."""
+    """A plan of an engine; `signature` gets a folder for runs, if the store has a directory. Raises UnknownPlan."""
     if name not in plans:
         raise UnknownPlan(name)
     if name == "signature":

@@ -178,8 +178,7 @@ Functions = tuple[str, ...]
 @frozen
 class SharedStep:
     """A shared variable: a step of a definition. `parent` is the step above it, None for a step from the document.
-    `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` numbers its
-    chain of functions, 0 for none."""
+    `node` has axis, test, conditions, functions, and required branches as children. `chain` numbers its functions."""
 
     id: int
     stream: str
@@ -237,8 +236,7 @@ class _Uses:
 @dataclass(slots=True)
 class Catalog:
     """Shared variables, templates and rows, and the numbers of chains of functions. `known_steps` (SharedStep.key to
-    id), `known_templates` and `known_chains` restore the ids of an earlier run. New steps are numbered from
-    `next_step`."""
+    id), `known_templates` and `known_chains` restore earlier ids. New steps are numbered from `next_step`."""
 
     known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
     next_step: int = 0
@@ -309,8 +307,7 @@ class Catalog:
         self, steps: Iterable[tuple[str, SharedStep]], rows: Iterable[RowKey]
     ) -> tuple[dict[RowKey, int], Change]:
         """Restores rows of an earlier run, before anything is added. Returns their ids and their needs of stage 1.
-        `steps` are the rows' steps, each with the text of its node, parents before children. The rows have no
-        subscribers yet."""
+        `steps` are their steps, each with the text of its node, parents before children. No row has a subscriber."""
         for definition, step in steps:
             self.steps[step.id] = step
             key = step.stream, step.parent, definition
@@ -352,14 +349,18 @@ class Catalog:
             self._placed.clear()
         # The entry holds the conjunctive query, so that no other object can get its identity.
         self._placed[id(conjunct)] = conjunct, placement
-        return placement, self._acquire(found.row, tuple(fresh.values()), ways) if found.is_new else _NOTHING
+        if not found.is_new:
+            return placement, _NOTHING
+        edges, leaves = self._needs(found.row.template, found.row.variables)
+        return placement, self._acquire(fresh, ways, edges, leaves)
 
-    def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...], ways: list[int]) -> Change:
-        """Counts a new row's needs, and returns those that no other row had."""
+    def _acquire(
+        self, fresh: dict[int, SharedStep], ways: list[int], edges: Iterable[StepEdge], values: Iterable[int]
+    ) -> Change:
+        """Counts needs, and returns those that no row had. `fresh` are the new steps of `ways`."""
         uses = self._uses
-        edges, leaves = self._needs(shared.template, shared.variables)
         _count(uses.steps, ways)
-        return Change(fresh, _count(uses.edges, edges), _count(uses.values, leaves))
+        return Change(tuple(fresh.values()), _count(uses.edges, edges), _count(uses.values, values))
 
     def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
         """Removes a subscriber of a row. Returns what must be dropped, and the changed row if others share it."""
@@ -385,10 +386,8 @@ class Catalog:
         fresh: dict[int, SharedStep] = {}
         ways: list[int] = []
         found = tuple([self._variable(stream, definition, fresh, ways) for definition in definitions])
-        uses = self._uses
-        _count(uses.steps, ways)
-        added = _count(uses.edges, [(found[a], found[b]) for a, b in edges])
-        return found, Change(tuple(fresh.values()), added, _count(uses.values, [found[place] for place in values]))
+        pairs, valued = [(found[a], found[b]) for a, b in edges], [found[place] for place in values]
+        return found, self._acquire(fresh, ways, pairs, valued)
 
     def release(self, variables: Iterable[int], edges: Sequence[StepEdge], values: Sequence[int]) -> Change:
         """Decrements the uses of variables, edges and values. Returns what must be dropped."""
@@ -419,21 +418,17 @@ class Catalog:
         """The rows, and all their needs of stage 1, parents before children."""
         shared = [self._rows[row] for row in dict.fromkeys(rows)]
         needs = [self._needs(row.template, row.variables) for row in shared]
-        steps = dict.fromkeys(step for row in shared for step in self._ways(row.variables))
-        return Change(
-            tuple(self.steps[step] for step in steps),
-            tuple(dict.fromkeys(edge for edges, _ in needs for edge in edges)),
-            tuple(dict.fromkeys(leaf for _, leaves in needs for leaf in leaves)),
-            tuple(row.row() for row in shared),
-        )
+        variables = chain.from_iterable(row.variables for row in shared)
+        edges = chain.from_iterable(edges for edges, _ in needs)
+        found = self.held(variables, edges, chain.from_iterable(leaves for _, leaves in needs))
+        return Change(found.steps, found.edges, found.values, tuple(row.row() for row in shared))
 
     def derived(self) -> Change:
         """The needs of all rows for derived values only, parents before children."""
         of_chains = {step.id for step in self.steps.values() if step.chain}
         values = tuple(value for value in self._uses.values if value in of_chains)
         edges = tuple(edge for edge in self._uses.edges if not of_chains.isdisjoint(edge))
-        needed = dict.fromkeys(self._ways({*values, *chain.from_iterable(edges)}))
-        return Change(tuple(self.steps[step] for step in needed), edges, values)
+        return self.held({*values, *chain.from_iterable(edges)}, edges, values)
 
     def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[StepEdge], list[int]]:
         """The edges and values that a row needs. May have duplicates."""

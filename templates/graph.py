@@ -323,16 +323,16 @@ def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
 def executable_query(shape: Shape, template: str, views: bool = False) -> ConjunctiveQuery:
     """CQ_T in the order of execution: R_vj instead of R_doc and R_docW, and R_T as soon as a left edge is bound. An
     optimizer without statistics chooses orders that are slower by orders of magnitude. With `views` (thesis 6.5) it has
-    R_LR, which holds both edges of leaves, for each value join; an edge between inner nodes still needs R_bin or
-    R_binW."""
+    R_LR, with both edges of leaves, for each value join; an edge between inner nodes still needs R_bin or R_binW."""
     if not shape.joins:
         return conjunctive_query(shape, template)
     body: list[RelationAtom] = []
     bound: set[int] = set()
-    path = _above if views else _path
     for i, (left, right) in enumerate(shape.joins):
         rows = [] if i else [_rows(shape, template)]
-        above = path(shape, left, "R_bin", "docid1", bound), path(shape, right, "R_binW", "docid2", bound)
+        # R_LR has the edges of leaves.
+        ways = [(shape.parents[leaf] if views else leaf) for leaf in (left, right)]
+        above = _path(shape, ways[0], "R_bin", "docid1", bound), _path(shape, ways[1], "R_binW", "docid2", bound)
         if views:
             edges = _binary(shape, left, "R_bin", "docid1"), _binary(shape, right, "R_binW", "docid2")
             body += RelationAtom("R_LR", R_LR, edges[0].args + edges[1].args), *rows, *above[0], *above[1]
@@ -342,15 +342,9 @@ def executable_query(shape: Shape, template: str, views: bool = False) -> Conjun
     return ConjunctiveQuery(_head(shape, template), tuple(body))
 
 
-def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
-    parent = shape.parents[leaf]
-    return [] if parent is None else _path(shape, parent, relation, docid, bound)
-
-
-def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
+def _path(shape: Shape, place: int | None, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
     """Atoms that bind a node and its ancestors, except for nodes already bound."""
     atoms = []
-    place: int | None = node
     while place is not None and place not in bound:
         bound.add(place)
         # The rows of its children bind the top of a side; its self row binds a side of one node.

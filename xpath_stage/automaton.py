@@ -20,10 +20,10 @@ from itertools import compress, count, groupby
 from operator import attrgetter
 from typing import cast
 
-from common.tools import decrease
+from common.tools import Memo, decrease
 from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import node_id
-from xpath_stage.documents import ElementColumns, Limits, Memo, Tags, Vocabulary, owner_test, split_name
+from xpath_stage.documents import ElementColumns, Limits, Tags, Vocabulary, owner_test, split_name
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
 from xpath_stage.filters import Bits, Failures, FilterBank, MaskIndex, NodeClass, NodeClasses, Tests
 from xscl.algebra.trees import Test

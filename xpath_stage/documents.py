@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
 from secrets import token_hex
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from lxml import etree
 
@@ -398,8 +398,7 @@ _BARE = Prolog(understood=True)
 
 
 MOST_TEXT = 4
-"""Maximum eagerly read text of elements with children, as a multiple of the document's size: an element's value is part
-of its ancestors' values."""
+"""Maximum eagerly read text of elements with children by the document's size: it is also part of their ancestors'."""
 
 
 class ElementColumns:
@@ -567,27 +566,8 @@ class ElementColumns:
         return [self.texts[number] for number in numbers]
 
 
-K = TypeVar("K")
-T = TypeVar("T")
-
 OTHER = "\0"
 """Stands for a local name or namespace that no test mentions; no XML name contains it."""
-
-
-class Memo(dict[K, T]):
-    """A cache of a function's results, for at most `limit` keys."""
-
-    __slots__ = ("_function", "_limit")
-
-    def __init__(self, function: Callable[[K], T], limit: int) -> None:
-        super().__init__()
-        self._function, self._limit = function, limit
-
-    def __missing__(self, key: K) -> T:
-        value = self._function(key)
-        if len(self) < self._limit:
-            self[key] = value
-        return value
 
 
 class Vocabulary:

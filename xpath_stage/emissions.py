@@ -42,15 +42,13 @@ class BoundGroup(NamedTuple):
 
 
 MAX_TABLE = 1 << 22
-"""Maximum number of entries, of 8 bytes each, of a table of ancestors by depth and element. In larger trees ancestors
-are searched for."""
+"""Maximum entries, of 8 bytes, of a table of ancestors by depth and element. In larger trees they are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmissionTable:
     """Emissions as columns. `wants`, `own_depth`, `start` and `end` have an entry per emission: NOTHING, ITS_OWN or
-    OTHERS, the depth of its nodes, and the range of its rows. `group`, `depth`, `derived1` and `derived2` have one per
-    row, see `BoundGroup`."""
+    OTHERS, the depth of its nodes, and the range of its rows. The others have one per row, see `BoundGroup`."""
 
     derives: bool
     wants: NDArray[np.int8]

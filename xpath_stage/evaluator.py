@@ -304,8 +304,7 @@ class XPathStage:
         }
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends a batch. If it was not `committed`, the groups that `evaluate` returned will be returned again. If it
-        was, `keep_groups` takes effect."""
+        """Ends a batch. If `committed`, `keep_groups` takes effect; else its new groups will be returned again."""
         self._groups.saved(committed)
         if committed and self._kept is not None:
             self._groups.keep(self._kept)

@@ -18,14 +18,13 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, compress, count
 from operator import not_
-from sys import maxsize
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from lxml import etree
 
 from common.dates import parse_timestamp
-from common.tools import decrease
-from xpath_stage.documents import ElementColumns, Memo, Tags, Vocabulary, element_text, owner_test
+from common.tools import Memo, decrease
+from xpath_stage.documents import ElementColumns, Tags, Vocabulary, element_text, owner_test
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.trees import EXTENSION_PREFIX, PatternNode, Test, node_texts
 from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, matches_regex, number_text, xpath_number
@@ -296,8 +295,7 @@ class Guarded(NamedTuple):
 @dataclass(slots=True)
 class AtName:
     """The filters at nodes of one kind and name: conditions, and branches whose top they may be. `literals` maps
-    literals to their bits. A condition in XPath is evaluated only where all other filters hold that some pattern
-    requires with it."""
+    literals to their bits. A condition in XPath is evaluated only where the filters required with it hold."""
 
     kind: NodeKind
     name: str
@@ -312,7 +310,7 @@ class FilterBank:
     def __init__(self, vocabulary: Vocabulary, failures: Failures | None = None) -> None:
         self._vocabulary, self._failures = vocabulary, failures
         self.bit_of: dict[tuple[str, str], int] = {}
-        self._uses: dict[tuple[str, str], int] = {}
+        self._uses: Counter[tuple[str, str]] = Counter()
         self._free: list[int] = []
         self._branch_of: dict[str, BranchFilter] = {}
         self._branches: defaultdict[Test, MaskIndex[BranchFilter]] = defaultdict(MaskIndex)
@@ -401,22 +399,18 @@ class FilterBank:
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)
-        bit = self.bit_of.get(key)
-        if bit is not None:
-            self._uses[key] += 1
-            return bit
-        bit = self.bit_of[key] = self._free.pop() if self._free else len(self.bit_of)
-        self._uses[key] = 1
-        if selective:
-            self.selective.add(bit)
-        return bit
+        self._uses[key] += 1
+        if key not in self.bit_of:
+            bit = self.bit_of[key] = self._free.pop() if self._free else len(self.bit_of)
+            if selective:
+                self.selective.add(bit)
+        return self.bit_of[key]
 
     def _let_go(self, kind: str, name: str) -> bool:
         key = (kind, name)
-        self._uses[key] -= 1
-        if self._uses[key]:
+        decrease(self._uses, key)
+        if key in self._uses:
             return False
-        del self._uses[key]
         bit = self.bit_of.pop(key)
         self.selective.discard(bit)
         self._free.append(bit)
@@ -525,8 +519,8 @@ class NodeClasses:
         self.made = 0
         canonical = self._vocabulary.canonical
         # There are no more of these than the registered tests distinguish.
-        elements: Memo[str, AtName] = Memo(lambda name: self._bank.at("element", name), maxsize)
-        attributes: Memo[str, _Attribute] = Memo(self._attribute, maxsize)
+        elements: Memo[str, AtName] = Memo(lambda name: self._bank.at("element", name))
+        attributes: Memo[str, _Attribute] = Memo(self._attribute)
         self._elements: Memo[str, AtName] = Memo(lambda tag: elements[canonical(tag)], self._limit)
         self._attributes: Memo[str, _Attribute] = Memo(lambda name: attributes[canonical(name)], self._limit)
         self._marked: Memo[tuple[str, int | None, _Upward], _MarkedElement] = Memo(

@@ -90,7 +90,10 @@ class _Worker:
         trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted, max_nodes=max_nodes)
         found = self._stage.evaluate(_parsed(documents, trees, errors, read if texts else None))
         self._stage.finish_batch(committed=True)
-        self._learn(found.r_group)
+        for number, group in edges_by_group(found.r_group).items():
+            assert number == len(self._keys), "groups are handed out in the order of their numbers"
+            self._edges.append(group)
+            self._keys.append(edge_group_key(group))
         grp = found.r_bin["grp"].to_numpy()
         edges = [(0, self._keys[number], *edge) for number in np.unique(grp) for edge in self._edges[number]]
         r_bin = {"grp": np.array(self._keys, np.int64)[grp]}
@@ -109,12 +112,6 @@ class _Worker:
             columns["text"] = pa.array(read, pa.string())
             columns["unread"] = pc.if_else(columns["error"].is_valid(), documents["xml"], None)
         return pa.RecordBatch.from_pydict(columns)
-
-    def _learn(self, groups: pa.Table) -> None:
-        for number, edges in edges_by_group(groups).items():
-            assert number == len(self._keys), "groups are handed out in the order of their numbers"
-            self._edges.append(edges)
-            self._keys.append(edge_group_key(edges))
 
 
 def _parsed(
@@ -209,7 +206,11 @@ class SparkStage(XPathStage):
         if sum(tree.size for *_, tree in batch) <= self._spread:
             return super().evaluate(batch)
         self.spread_documents += len(batch)
-        frame = self._session.createDataFrame(_table(batch))
+        docids, streams, starts, ends, trees = zip(*batch, strict=True)
+        # A serialised tree is read as the same tree.
+        xml = pa.array((tree.xml().encode() for tree in trees), pa.binary())
+        rows = pa.table({"docid": docids, "stream": streams, "t0": starts, "t1": ends, "xml": xml})
+        frame = self._session.createDataFrame(rows)
         found = self._mapped(frame, trusted=True).toArrow()
         if pc.any(found["failed"]).as_py():
             return super().evaluate(batch)
@@ -245,13 +246,6 @@ def collect_edge_groups(rows: pa.Table) -> dict[int, list[StepEdge]]:
     for key, edges in found.items():
         assert edge_group_key(edges) == key, "two groups have one key"
     return found
-
-
-def _table(documents: list[Arriving]) -> pa.Table:
-    """Documents as rows. A serialised tree is read as the same tree."""
-    docids, streams, starts, ends, trees = zip(*documents, strict=True)
-    xml = pa.array((tree.xml().encode() for tree in trees), pa.binary())
-    return pa.table({"docid": docids, "stream": streams, "t0": starts, "t1": ends, "xml": xml})
 
 
 def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:

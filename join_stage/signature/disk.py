@@ -350,11 +350,11 @@ def _named(runs: Runs) -> _Named:
 
 
 class StoredRuns:
-    """The runs in an existing directory. Changes take effect with the next commit of the store."""
+    """The runs in an existing directory, none without one. Changes take effect with the next commit of the store."""
 
-    def __init__(self, directory: Path, merger: Merger | None = None) -> None:
+    def __init__(self, directory: Path | None, merger: Merger | None = None) -> None:
         self._merger = merger or Merger()
-        self._directory, self._pool, self._own = directory, PagePool(), token_hex(4)
+        self.directory, self._pool, self._own = directory, PagePool(), token_hex(4)
         self.now = Runs()
         """The runs, with the changes of the running batch."""
         self._merges: list[Merge] = []
@@ -375,24 +375,23 @@ class StoredRuns:
     # ------------------------------------------------------------ opening and committing
 
     def open(self, manifest: str | None, classes: PathClasses) -> bool:
-        """Opens the runs of a manifest. Returns False, with no runs, if there is no manifest, or a file is gone or
-        damaged."""
+        """Opens the runs of a manifest. False, with no runs, if there is no manifest, or a file is gone or damaged."""
         self._abandon(self._merges)
         self.now, self._committed = Runs(), _named(Runs())
         is_whole = False
-        if manifest is not None:
+        if manifest is not None and self.directory is not None:
             told = json.loads(manifest)
             self._next, self.rebuilt = told["next"], max(told.get("rebuilt", 0), self.rebuilt)
             self._committed = told["upto"], tuple((name, low) for name, low in told["runs"])
             try:
                 if self._is_trusted:
-                    runs = [self._opened(self._directory / name, classes, low) for name, low in told["runs"]]
+                    runs = [self._opened(self.directory / name, classes, low) for name, low in told["runs"]]
                     kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
                     self.now, is_whole = Runs(tuple(kept), told["upto"]), True
             except DamagedRun as error:
                 self.distrust(error)
             self._is_trusted = True
-        self._files = set(self._directory.iterdir())
+        self._files = set() if self.directory is None else set(self.directory.iterdir())
         self._next = max([self._next, *(number + 1 for number in map(_number, self._files))])
         self._has_others = True
         return is_whole
@@ -419,7 +418,11 @@ class StoredRuns:
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
             self._abandon([merge for merge in self._merges if len(self._inputs(merge)) < len(merge.files)])
             self._has_others = False
-            self._remove_unnamed()
+            named = {run.file.path for run in self.now.runs} | {merge.path for merge in self._merges}
+            for path in self._files - named:
+                with suppress(OSError):  # it is tried again when the store was opened anew
+                    path.unlink(missing_ok=True)
+            self._files &= named
 
     def rolled_back(self, before: Runs) -> None:
         """Restores the runs from before the batch. Merges go on."""
@@ -429,13 +432,6 @@ class StoredRuns:
         """Drops the runs in memory when the committed state is unknown. Only `open` and `clear` may follow."""
         self._abandon(self._merges)
         self.now, self._committed, self._has_others = Runs(), None, False
-
-    def _remove_unnamed(self) -> None:
-        named = {run.file.path for run in self.now.runs} | {merge.path for merge in self._merges}
-        for path in self._files - named:
-            with suppress(OSError):  # it is tried again when the store was opened anew
-                path.unlink(missing_ok=True)
-        self._files &= named
 
     # ------------------------------------------------------------ changes
 
@@ -533,7 +529,8 @@ class StoredRuns:
                 merge.abandon()
 
     def _path(self) -> Path:
-        path = self._directory / _NAME.format(self._next, self._own)
+        assert self.directory is not None, "there is a place for runs"
+        path = self.directory / _NAME.format(self._next, self._own)
         self._next += 1
         self._files.add(path)
         return path

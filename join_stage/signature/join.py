@@ -50,12 +50,10 @@ from join_stage.signature.rows import (
     PathClasses,
     RowIndex,
     SatisfiedRows,
-    SatisfiedRowsCache,
     Streams,
     path_to,
 )
 from join_stage.signature.runs import DiskRun, SortedRun
-from join_stage.store.protocol import DamagedRun
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
 from templates.witness import MANY, Witnesses, edges_by_group
@@ -130,8 +128,8 @@ class _Met:
 class Pairing:
     """Pairs runs of postings for the current rows and the given pairs of streams."""
 
-    def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
-        self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
+    def __init__(self, rows: RowIndex, classes: PathClasses, streams: Streams) -> None:
+        self._rows, self._classes, self._streams = rows, classes, streams
 
     def paired(
         self, driving: PostingRun, asked: AskedValues, other: SortedRun, sides: Iterable[bool]
@@ -139,7 +137,7 @@ class Pairing:
         """For each side, yields at most one result for two runs, which may be identical. `asked` has the values of the
         driving run's groups, `sides` whether this run is on the left."""
         # In an earlier document, no row that is ordered finds what begins after one of the driving run, or as it ends.
-        sides = [left for left in sides if not left or self._rows.unordered or not _is_before(other, driving)]
+        sides = [left for left in sides if not left or self._rows.unordered or other.span.last >= driving.span.first]
         if not sides:
             return
         start, end = other.groups_of(asked)
@@ -250,7 +248,7 @@ class Pairing:
         if not len(start):
             return None
         found, members = _sets(key, kind)
-        within = [self._sets.within(frozenset(kinds[member] for member in of), self._streams) for of in members]
+        within = [self._classes.within(frozenset(kinds[member] for member in of), self._streams) for of in members]
         some = np.array([len(rows.places) for rows in within])[found] > 0
         kept = np.repeat(some, np.diff(start, append=len(key)))
         key = (np.cumsum(some) - 1)[key[kept]]
@@ -260,10 +258,6 @@ class Pairing:
 def have_documents_in_common(one: PostingRun, other: PostingRun) -> bool:
     """Whether two runs are of one batch, and so number its documents alike."""
     return one.docid is other.docid
-
-
-def _is_before(one: SortedRun, other: SortedRun) -> bool:
-    return one.span.last < other.span.first
 
 
 def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
@@ -449,8 +443,7 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
 
 
 def _near_texts(found: PairedRuns, nodes: NodeSources, ours: Ints, theirs: Ints, kind: Ints, sets: WordSets) -> Ints:
-    """The indices of pairs of near or equal texts, each pair of texts once however many keys match. `ours`, `theirs`
-    and `kind` are parallel."""
+    """The indices of pairs of near or equal texts, each pair of texts once however many keys match."""
     by_words = (found.driving.node[ours] & MANY) != 0
     many = np.flatnonzero(by_words)
     many = many[sets.are_near(_texts(found.driving, ours[many]), _texts(found.other, theirs[many]))]
@@ -508,8 +501,7 @@ def _joined(
     rows_of: Ints,
 ) -> pa.RecordBatch:
     """The matches of all ways to choose, for each join of a row, a pair of postings that satisfies it. `item` indexes
-    `rows_of`; the parallel `key` is a pair of instances that satisfies that row. `choices` has the kinds by join and
-    item."""
+    `rows_of`; the parallel `key` is a pair of instances that satisfies it. `choices` has the kinds by join and item."""
     chosen: list[Ints] = []
     for join, choice in enumerate(choices):
         ends = np.cumsum([0, *map(len, choice)])
@@ -594,28 +586,17 @@ class Savepoint:
     order: WordOrder
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenBatch:
-    """A batch on disk: the run of its postings, if any, the earlier runs, and the matches of rows without a join, in
-    batches of RESULT."""
-
-    run: DiskRun | None
-    others: tuple[DiskRun, ...]
-    filtered: Iterator[pa.RecordBatch]
-
-
 class SignatureJoin:
-    """The rows of R_T and the postings of joined documents: in memory and, with `stored`, on disk past MOST_IN_MEMORY.
-    `near` holds word-joined texts."""
+    """The rows of R_T and the postings of joined documents: in memory and, if `stored` has a directory, on disk past
+    MOST_IN_MEMORY. `near` holds word-joined texts."""
 
     def __init__(self, stored: StoredRuns | None = None, near: NearTexts | None = None) -> None:
         self.rows = RowIndex()
         self.costs = Costs()
         self._classes = PathClasses(self.rows)
-        self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._values = ValueDictionary()
         self._runs: tuple[PostingRun, ...] = ()
-        self._stored = stored
+        self.stored = stored or StoredRuns(None)
         self._near = NearTexts() if near is None else near
         self._window = 0
 
@@ -636,11 +617,11 @@ class SignatureJoin:
         run = self._postings(batch)
         found: list[PairedRuns] = []
         if len(run):
-            pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
+            pairing = Pairing(self.rows, self._classes, scope.streams)
             asked = AskedValues(run.value, self._values)
             if len(run.docid) > 1:
                 found += pairing.paired(run, asked, run, [False])
-            others: tuple[SortedRun, ...] = (*self._runs, *self.on_disk)
+            others: tuple[SortedRun, ...] = (*self._runs, *self.stored.now.runs)
             for other in others:
                 if run.span.is_within(scope.window, other.span):
                     found += pairing.paired(run, asked, other, [False, True])
@@ -648,27 +629,24 @@ class SignatureJoin:
         self._window = scope.window
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch), self._near.sets)
 
-    def write(self, batch: Witnesses, scope: JoinScope, upto: int) -> WrittenBatch:
+    def write(
+        self, batch: Witnesses, scope: JoinScope, upto: int
+    ) -> tuple[DiskRun | None, tuple[DiskRun, ...], Iterator[pa.RecordBatch]]:
         """Adds a batch whose matches executors find: writes all postings in memory to disk. `upto` is the greatest
-        docid. Raises OSError."""
-        assert self._stored is not None, "there is a place for runs"
+        docid. Returns the run of the batch, if any, the earlier ones, and the matches of rows without a join, in
+        batches of RESULT. Raises OSError."""
         self._window = scope.window
         self._write_all(upto)
-        others = self._stored.now.runs
+        others = self.stored.now.runs
         run = self._postings(batch)
         self._runs = (run,) if len(run) else ()
         self._write_all(upto)
-        written = self._stored.now.runs[len(others) :]
-        return WrittenBatch(written[0] if written else None, others, self._filtered(batch))
-
-    @property
-    def on_disk(self) -> tuple[DiskRun, ...]:
-        return () if self._stored is None else self._stored.now.runs
+        written = self.stored.now.runs[len(others) :]
+        return written[0] if written else None, others, self._filtered(batch)
 
     def evict(self, before: int) -> None:
         """Drops documents that begin before a time in microseconds."""
-        if self._stored is not None:
-            self._stored.evict(before)
+        self.stored.evict(before)
         runs = (drop_documents_before(run, before) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
@@ -677,83 +655,63 @@ class SignatureJoin:
             self._runs = tuple(renumbered(run, new) for run in self._runs)
 
     def mark(self) -> Savepoint:
-        on_disk = Runs() if self._stored is None else self._stored.now
-        return Savepoint(self._runs, self._values, self._values.version, self._classes, on_disk, self._near.order)
+        version, on_disk = self._values.version, self.stored.now
+        return Savepoint(self._runs, self._values, version, self._classes, on_disk, self._near.order)
 
     def close(self) -> None:
         """Drops all documents, whatever is committed. Only `restart` and `forget` may follow."""
         self._runs, self._values = (), ValueDictionary()
-        if self._stored is not None:
-            self._stored.close()
+        self.stored.close()
 
     def back_to(self, mark: Savepoint) -> bool:
         """Restores a snapshot; False if that is no longer possible. Groups that were new since may be added again."""
         if mark.values.version != mark.values_version or self._classes is not mark.classes:
             return False
         self._runs, self._values, self._near.order = mark.runs, mark.values, mark.order
-        if self._stored is not None:
-            self._stored.rolled_back(mark.on_disk)
+        self.stored.rolled_back(mark.on_disk)
         return True
 
     def restart(self, groups: pa.Table, manifest: str | None = None) -> int:
         """Starts with the groups of R_GROUP and the runs that a manifest names. Returns the first docid they lack."""
         self._classes = PathClasses(self.rows)
-        self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._runs, self._values = (), ValueDictionary()
         self._classes.learn(edges_by_group(groups).items())
-        if self._stored is None or not self._stored.open(manifest, self._classes):
-            return 0
-        return self._stored.now.upto + 1
+        return self.stored.now.upto + 1 if self.stored.open(manifest, self._classes) else 0
 
     def forget(self) -> str | None:
         """Drops all documents; only `restart` may follow. Returns the manifest without runs, if runs are stored."""
         self._runs, self._values = (), ValueDictionary()
-        if self._stored is None:
-            return None
-        self._stored.clear()
-        return self._stored.manifest()
+        self.stored.clear()
+        return None if self.stored.directory is None else self.stored.manifest()
 
     def settle(self, upto: int, *, wholly: bool = False) -> str | None:
         """Ends a batch: writes postings to disk when there are many, or `wholly`, and merges runs. `upto` is the
         greatest docid. Returns the manifest to commit if it changed. Raises OSError."""
-        if self._stored is None:
+        if self.stored.directory is None:
             return None
-        kept = sum(map(len, self._runs))
-        if kept > MOST_IN_MEMORY or wholly:
+        if sum(map(len, self._runs)) > MOST_IN_MEMORY or wholly:
             self._write_all(upto)
-        if self._stored.now.runs:
-            self._stored.merge(self._window, self._classes)
-        return self._stored.manifest() if self._stored.is_changed else None
+        if self.stored.now.runs:
+            self.stored.merge(self._window, self._classes)
+        return self.stored.manifest() if self.stored.is_changed else None
 
     def _write_all(self, upto: int) -> None:
-        assert self._stored is not None, "there is a place for runs"
-        self._stored.add(reduce(merge_postings, self._runs or (NOTHING,)), self._values, self._classes, upto)
+        self.stored.add(reduce(merge_postings, self._runs or (NOTHING,)), self._values, self._classes, upto)
         self._runs, self._values = (), ValueDictionary()
-
-    def committed(self) -> None:
-        if self._stored is not None:
-            self._stored.committed()
-
-    def distrust(self, error: DamagedRun) -> None:
-        """Called when a file of a run on disk is damaged: the next `restart` opens none."""
-        assert self._stored is not None, "only files are damaged"
-        self._stored.distrust(error)
 
     def keep_groups(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         """Drops groups neither in `kept` nor in postings, and groups with none of `edges` with their postings."""
-        classes = [*(run.path_class for run in self._runs), *(run.classes for run in self.on_disk)]
+        classes = [*(run.path_class for run in self._runs), *(run.classes for run in self.stored.now.runs)]
         used = distinct(np.concatenate([np.zeros(0, np.int64), *classes]))
         self._classes, new = self._classes.only(used, kept, edges)
-        self._sets = SatisfiedRowsCache(self.rows, self._classes)
         runs = (reclassed(run, new) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
-        if self._stored is not None:
-            self._stored.renumber({old: number for old, number in enumerate(new.tolist()) if number > DROPPED})
+        self.stored.renumber({old: number for old, number in enumerate(new.tolist()) if number > DROPPED})
 
     def counters(self) -> dict[str, int]:
         """In memory: `documents` with postings, `postings`, their `posting_bytes`, distinct `values` and `groups` of
         edges. On disk: `runs`, `run_bytes` and running `merges`. Evicted documents count until their run goes."""
-        on_disk = self.on_disk
+        on_disk = self.stored.now.runs
         return {
             "documents": sum(len(run.docid) for run in self._runs) + sum(run.file.head.documents for run in on_disk),
             "postings": sum(map(len, self._runs)) + sum(map(len, on_disk)),
@@ -762,7 +720,7 @@ class SignatureJoin:
             "groups": len(self._classes),
             "runs": len(on_disk),
             "run_bytes": sum(run.file.size for run in on_disk),
-            "merges": 0 if self._stored is None else self._stored.merges,
+            "merges": self.stored.merges,
         }
 
     def load(self, state: Witnesses) -> None:

@@ -30,7 +30,7 @@ class SignaturePlan(JoinPlan):
 
     def __init__(self, store: TableStore, directory: Path | None, merger: Merger | None = None) -> None:
         self._store, self._near = store, NearTexts(lambda docids: store.find("r_doc", "docid", docids))
-        self._join = SignatureJoin(None if directory is None else StoredRuns(directory, merger), self._near)
+        self._join = SignatureJoin(StoredRuns(directory, merger), self._near)
         self.costs = self._join.costs
         self._loaded = False
         self._before: Savepoint | None = None
@@ -117,7 +117,7 @@ class SignaturePlan(JoinPlan):
             try:
                 self._settle(self._end, wholly=self._write_all)
             except DamagedRun as error:  # found by a merge
-                self._join.distrust(error)
+                self._join.stored.distrust(error)
                 self.forget()
 
     def _settle(self, end: int, *, wholly: bool = False) -> None:
@@ -128,7 +128,7 @@ class SignaturePlan(JoinPlan):
 
     def committed(self) -> None:
         self._before, self._write_all = None, False
-        self._join.committed()
+        self._join.stored.committed()
 
     def rolled_back(self, *, whole: bool) -> None:
         if self._before is not None:
@@ -141,7 +141,7 @@ class SignaturePlan(JoinPlan):
     def mends(self, error: StoreError) -> bool:
         if not isinstance(error, DamagedRun):
             return False
-        self._join.distrust(error)
+        self._join.stored.distrust(error)
         self._join.close()
         self._loaded = False
         return True

@@ -1,7 +1,6 @@
 """Postings: a value, the node that has it, and the path to the node; all that the `signature` plan stores of documents.
 Built from the witnesses of a batch by following edges from the top of each path to the node with its value. Runs group
-postings by value and path class, in memory here or on disk (`runs`). String values are numbered in memory; digests
-replace them on disk."""
+postings by value and path class, in memory here or on disk (`runs`). Values are numbers in memory, digests on disk."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from join_stage.signature.rows import PathClass, PathClasses
 from templates.witness import Witnesses
 
 Digests = NDArray[np.uint64]
-"""Digests of values, shape (values, 2): high and low half. Equal 128-bit digests are taken for equal values; no
-collision is known."""
+"""Digests of values, shape (values, 2): high and low half. Equal digests are taken for equal values."""
 
 
 class ValueDictionary:
@@ -146,8 +144,7 @@ class PostingRun:
 
     def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         """The postings of each instance in each range of groups of one value. `instance`, `time` (start of its
-        document), `group` and `end` are parallel; so are the results: postings, their groups, and the index of their
-        range."""
+        document), `group` and `end` are parallel; so are the results: postings, their groups, their ranges' indices."""
         order, starts = self.by_instance
         first, last = starts[instance], starts[instance + 1]
         # Postings with one value are next to each other.

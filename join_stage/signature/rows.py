@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
+from common.tools import Memo
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
 
@@ -33,8 +34,7 @@ class JoinRow:
 
 
 class RowIndex:
-    """The rows of R_T. A row with joins has an index, its place, into `joins`, `ids`, `windows` (microseconds),
-    `ordered` and `edge_table`."""
+    """The rows of R_T. A row with joins has an index, its place, into `joins` and the arrays; `windows` in microseconds."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -60,7 +60,8 @@ class RowIndex:
         self._edge_paths: dict[int, tuple[VariablePath, VariablePath]] = {}
         self._rights: dict[int, dict[int, int]] = {}
         self._lefts: dict[int, dict[int, int]] = {}
-        self._using: dict[int, set[int]] = {}
+        self.using: dict[int, set[int]] = {}
+        """The places of the rows with each edge."""
         self._found_by: dict[int, set[int]] = {}
         self._finder: dict[int, int] = {}
         self._place: dict[int, int] = {}
@@ -86,7 +87,7 @@ class RowIndex:
         if len(edges) > 1:
             self.edge_table[place, : len(edges)] = edges
         for edge in set(edges):
-            self._using[edge].add(place)
+            self.using[edge].add(place)
         # A row is indexed by one of its edges: the one under which the fewest others are.
         finder = min(set(edges), key=lambda edge: (len(self._found_by[edge]), edge))
         self._found_by[finder].add(place)
@@ -107,8 +108,8 @@ class RowIndex:
         self._free.append(place)
         self._found_by[self._finder.pop(place)].discard(place)
         for edge in set(gone.edges):
-            self._using[edge].discard(place)
-            if not self._using[edge]:
+            self.using[edge].discard(place)
+            if not self.using[edge]:
                 self._drop_edge(edge)
 
     def _new_place(self) -> int:
@@ -127,7 +128,7 @@ class RowIndex:
             self.edge_count = max(self.edge_count, edge + 1)
             self._edges[left, right] = edge
             self._edge_paths[edge] = left, right
-            self._using[edge], self._found_by[edge] = set(), set()
+            self.using[edge], self._found_by[edge] = set(), set()
             for path in (left, right):
                 if path not in self.paths:
                     self._numbered += 1
@@ -140,7 +141,7 @@ class RowIndex:
 
     def _drop_edge(self, edge: int) -> None:
         left, right = self._edge_paths.pop(edge)
-        del self._edges[left, right], self._using[edge], self._found_by[edge]
+        del self._edges[left, right], self.using[edge], self._found_by[edge]
         self._free_edges.append(edge)
         one, other = self.paths[left], self.paths[right]
         del self._rights[one][other], self._lefts[other][one]
@@ -159,9 +160,6 @@ class RowIndex:
     def partners(self, path: int, *, left: bool) -> dict[int, int]:
         """The paths joined with a path on the left or right, and the edge for each."""
         return (self._rights if left else self._lefts).get(path, {})
-
-    def using(self, edge: int) -> set[int]:
-        return self._using[edge]
 
     def at(self, place: int) -> JoinRow:
         row = self.joins[place]
@@ -243,6 +241,23 @@ class _AskedPaths:
     paths: frozenset[int]
 
 
+PairKind = tuple[int, int]
+"""The kind of a pair of postings: the numbers of their sets of used paths, left and right."""
+
+Streams = frozenset[tuple[str, str]]
+
+MOST_SETS = 100_000
+"""Maximum number of sets whose rows are cached."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SatisfiedRows:
+    """Rows that a set of kinds satisfies: `places`, and by row and join in `choices` the kinds that satisfy it."""
+
+    places: Ints
+    choices: list[list[list[PairKind]]]
+
+
 class PathClasses:
     """Numbers path classes and caches their meaning to the rows as of the last `renew`."""
 
@@ -252,15 +267,6 @@ class PathClasses:
         self._by_edges: dict[frozenset[StepEdge], int] = {}
         self._all: list[PathClass] = [_NO_CLASS]
         self._numbers: dict[PathClass, int] = {}
-        self.version = rows.version
-        """The version of the rows that the cache is about."""
-        self._chains: dict[tuple[tuple[int, ...], bool], frozenset[VariablePath]] = {}
-        self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
-        self._asked: list[_AskedPaths] = []
-        self._asked_number: dict[_AskedPaths, int] = {}
-        self._asked_of = (np.zeros(1, np.int64), np.zeros(1, np.int64))
-        self._pairs: dict[tuple[int, int], KindMeaning | None] = {}
-        self._edges: dict[int, KindMeaning] = {}
         self._forget()
 
     def learn(self, groups: Iterable[tuple[int, Iterable[StepEdge]]]) -> None:
@@ -273,8 +279,7 @@ class PathClasses:
 
     def only(self, used: Ints, kept: Iterable[int], edges: Collection[StepEdge]) -> tuple[PathClasses, Ints]:
         """A copy with fewer classes and groups, and for each old class the new number, -1 if dropped. It has the
-        classes in `used`, in order, their groups, and the groups in `kept`, but no groups without any of `edges`, nor
-        classes that consist of them."""
+        classes in `used`, in order, their groups, and those in `kept`; without groups that have none of `edges`."""
         live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
         fewer, new = PathClasses(self._rows), np.full(len(self._all), -1)
         for number in used.tolist():
@@ -312,11 +317,11 @@ class PathClasses:
 
     def opens(self, groups: tuple[int, ...]) -> bool:
         """Whether a path of some row continues below the groups."""
-        return bool(self._open(groups))
+        return bool(self._open[groups])
 
     def binds(self, groups: tuple[int, ...], same: bool) -> bool:
         """Whether the groups bind a whole path of some row."""
-        return bool(self._bound(groups, same))
+        return bool(self._bound[groups, same])
 
     def filters(self, group: int) -> list[int]:
         """The ids of the rows without a join that a group satisfies if a node and itself bind it."""
@@ -327,8 +332,7 @@ class PathClasses:
         """For each class, the number of the set of its paths that rows use on one side; 0 if none."""
         known = self._asked_of[left]
         if len(known) < len(self._all):
-            known = np.append(known, np.full(len(self._all) - len(known), -1))
-            self._asked_of = (known, self._asked_of[1]) if not left else (self._asked_of[0], known)
+            known = self._asked_of[left] = np.append(known, np.full(len(self._all) - len(known), -1))
         found = known[classes]
         if (unknown := found < 0).any():
             for number in distinct(classes[unknown]).tolist():
@@ -337,7 +341,7 @@ class PathClasses:
         return found
 
     def _ask(self, path_class: PathClass, left: bool) -> int:
-        bound = self._bound(path_class.groups, path_class.same)
+        bound = self._bound[path_class.groups, path_class.same]
         paths = frozenset(path for path in bound if self._rows.partners(path, left=left))
         if not paths:
             return 0
@@ -348,17 +352,29 @@ class PathClasses:
             self._asked.append(asked)
         return number
 
-    def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> KindMeaning | None:
+    def pair(self, left: int, right: int, streams: Streams) -> KindMeaning | None:
         """The meaning of two sets of paths; None if no edge joins them or `streams` lacks their streams."""
         one, other = self._asked[left], self._asked[right]
-        if (one.stream, other.stream) not in streams:
-            return None
-        key = left, right
-        if key not in self._pairs:
-            self._pairs[key] = self._pair(one.paths, other.paths)
-        return self._pairs[key]
+        return self._pairs[left, right] if (one.stream, other.stream) in streams else None
 
-    def _pair(self, left: frozenset[int], right: frozenset[int]) -> KindMeaning | None:
+    def within(self, kinds: frozenset[PairKind], streams: Streams) -> SatisfiedRows:
+        """The rows of several joins that a set of kinds satisfies, for these pairs of streams, whatever the times."""
+        found = self._within.get((streams, kinds))
+        if found is None:
+            if len(self._within) >= MOST_SETS:
+                self._within.clear()
+            having: dict[int, list[PairKind]] = {}
+            for kind in sorted(kinds):
+                pair = self.pair(*kind, streams)
+                for edge in pair.edges if pair else ():
+                    having.setdefault(edge, []).append(kind)
+            places = [place for place in self._rows.covered_by(having) if len(self._rows.at(place).edges) > 1]
+            choices = [[having[edge] for edge in self._rows.at(place).edges] for place in places]
+            found = self._within[streams, kinds] = SatisfiedRows(np.array(places, np.int64), choices)
+        return found
+
+    def _pair(self, asked: tuple[int, int]) -> KindMeaning | None:
+        left, right = (self._asked[number].paths for number in asked)
         few, many, from_left = (left, right, True) if len(left) <= len(right) else (right, left, False)
         edges: list[int] = []
         for path in few:
@@ -366,115 +382,52 @@ class PathClasses:
             edges += [partners[other] for other in partners.keys() & many]
         if not edges:
             return None
-        return _united([self._edge(edge) for edge in sorted(edges)])
+        pairs = [self._edges[edge] for edge in sorted(edges)]
+        return KindMeaning(
+            tuple(edge for pair in pairs for edge in pair.edges),
+            max(pair.window for pair in pairs),
+            all(pair.ordered for pair in pairs),
+            any(pair.several for pair in pairs),
+            tuple(place for pair in pairs for place in pair.single),
+        )
 
     def _edge(self, edge: int) -> KindMeaning:
-        found = self._edges.get(edge)
-        if found is None:
-            rows, places = self._rows, sorted(self._rows.using(edge))
-            single = tuple(place for place in places if len(rows.at(place).edges) == 1)
-            window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
-            found = self._edges[edge] = KindMeaning((edge,), window, ordered, len(single) < len(places), single)
-        return found
+        rows, places = self._rows, sorted(self._rows.using[edge])
+        single = tuple(place for place in places if len(rows.at(place).edges) == 1)
+        window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
+        return KindMeaning((edge,), window, ordered, len(single) < len(places), single)
 
-    def _bound(self, groups: tuple[int, ...], same: bool) -> frozenset[int]:
-        key = groups, same
-        found = self._paths.get(key)
-        if found is None:
-            paths = self._rows.paths
-            if len(groups) == 1:
-                edges = self._groups[groups[0]]
-                chains: Iterable[VariablePath] = [*edges, *((a,) for a, b in edges if same and a == b)]
-            else:
-                chains = self._longer(groups)
-            found = self._paths[key] = frozenset(paths[chain] for chain in chains if chain in paths)
-        return found
+    def _binding(self, key: tuple[tuple[int, ...], bool]) -> frozenset[int]:
+        """The whole paths of rows that groups bind, by number."""
+        (groups, same), paths = key, self._rows.paths
+        if len(groups) == 1:
+            edges = self._groups[groups[0]]
+            chains: Iterable[VariablePath] = [*edges, *((a,) for a, b in edges if same and a == b)]
+        else:
+            chains = self._longer(groups)
+        return frozenset(paths[chain] for chain in chains if chain in paths)
 
-    def _open(self, groups: tuple[int, ...]) -> frozenset[VariablePath]:
-        key = groups, False
-        found = self._chains.get(key)
-        if found is None:
-            chains = self._groups[groups[0]] if len(groups) == 1 else self._longer(groups)
-            found = self._chains[key] = frozenset(chain for chain in chains if chain in self._rows.prefixes)
-        return found
+    def _opening(self, groups: tuple[int, ...]) -> frozenset[VariablePath]:
+        """The proper prefixes of paths of rows that groups bind."""
+        chains = self._groups[groups[0]] if len(groups) == 1 else self._longer(groups)
+        return frozenset(chain for chain in chains if chain in self._rows.prefixes)
 
     def _longer(self, groups: tuple[int, ...]) -> Iterable[VariablePath]:
         below: dict[int, list[int]] = {}
         for above, variable in self._groups[groups[-1]]:
             below.setdefault(above, []).append(variable)
-        return [(*chain, variable) for chain in self._open(groups[:-1]) for variable in below.get(chain[-1], ())]
+        return [(*chain, variable) for chain in self._open[groups[:-1]] for variable in below.get(chain[-1], ())]
 
     def renew(self) -> None:
         """Updates the cache after changes of the rows."""
-        if self.version != self._rows.version:
-            self.version = self._rows.version
+        if self._version != self._rows.version:
             self._forget()
 
     def _forget(self) -> None:
-        self._chains.clear()
-        self._paths.clear()
-        self._pairs.clear()
-        self._edges.clear()
-        self._asked = [_AskedPaths("", frozenset())]
-        self._asked_number.clear()
-        self._asked_of = (np.zeros(1, np.int64), np.zeros(1, np.int64))
-
-
-def _united(pairs: list[KindMeaning]) -> KindMeaning:
-    return KindMeaning(
-        tuple(edge for pair in pairs for edge in pair.edges),
-        max(pair.window for pair in pairs),
-        all(pair.ordered for pair in pairs),
-        any(pair.several for pair in pairs),
-        tuple(place for pair in pairs for place in pair.single),
-    )
-
-
-PairKind = tuple[int, int]
-"""The kind of a pair of postings: the numbers of their sets of used paths, left and right."""
-
-Streams = frozenset[tuple[str, str]]
-
-MOST_SETS = 100_000
-"""Maximum number of sets whose rows are cached."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SatisfiedRows:
-    """Rows that a set of kinds satisfies: `places`, and in `choices` by row and join the kinds that satisfy the
-    join."""
-
-    places: Ints
-    choices: list[list[list[PairKind]]]
-
-
-class SatisfiedRowsCache:
-    """Caches the rows that sets of kinds satisfy; cleared when the rows change."""
-
-    def __init__(self, rows: RowIndex, classes: PathClasses) -> None:
-        self._rows, self._classes = rows, classes
-        self._version = rows.version
+        self._version = self._rows.version
+        self._open, self._bound = Memo(self._opening), Memo(self._binding)
+        self._pairs, self._edges = Memo(self._pair), Memo(self._edge)
         self._within: dict[tuple[Streams, frozenset[PairKind]], SatisfiedRows] = {}
-
-    def within(self, kinds: frozenset[PairKind], streams: Streams) -> SatisfiedRows:
-        """The rows of several joins that a set of kinds satisfies, for these pairs of streams, whatever the times."""
-        if self._version != self._rows.version:
-            self._version = self._rows.version
-            self._within.clear()
-        key = streams, kinds
-        found = self._within.get(key)
-        if found is None:
-            if len(self._within) >= MOST_SETS:
-                self._within.clear()
-            found = self._within[key] = self._find(sorted(kinds), streams)
-        return found
-
-    def _find(self, kinds: Iterable[PairKind], streams: Streams) -> SatisfiedRows:
-        having: dict[int, list[PairKind]] = {}
-        for kind in kinds:
-            pair = self._classes.pair(*kind, streams)
-            for edge in pair.edges if pair else ():
-                having.setdefault(edge, []).append(kind)
-        places = [place for place in self._rows.covered_by(having) if len(self._rows.at(place).edges) > 1]
-        choices = [[having[edge] for edge in self._rows.at(place).edges] for place in places]
-        return SatisfiedRows(np.array(places, np.int64), choices)
+        self._asked = [_AskedPaths("", frozenset())]
+        self._asked_number: dict[_AskedPaths, int] = {}
+        self._asked_of: list[Ints] = [np.zeros(1, np.int64), np.zeros(1, np.int64)]

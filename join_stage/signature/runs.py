@@ -558,8 +558,7 @@ class DiskRun:
         return first, last
 
     def groups_with(self, digests: Digests, index: RunIndex) -> tuple[Ints, Ints, Ints]:
-        """The indices of the digests that the run has, and the starts and ends of their groups. `digests` are sorted
-        and within `index`."""
+        """The indices of sorted digests, within `index`, that the run has; and the starts and ends of their groups."""
         count = len(self.file.groups)
         place, block = _possible(digests, index)
         highs, lows = (Field(self.file.groups, name) for name in ("high", "low"))

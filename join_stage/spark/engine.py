@@ -1,6 +1,5 @@
 """The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session. For the `signature`
-plan, the driver keeps the postings and joins small batches; tasks join large ones. A reader opens the store read-only,
-as of the last batch."""
+plan, the driver keeps the postings and joins small batches; tasks join large ones."""
 
 from __future__ import annotations
 
@@ -56,13 +55,13 @@ class SparkSignaturePlan(SignaturePlan):
 
     def _matches(self, batch: Witnesses, scope: JoinScope) -> Matches:
         docids = batch.r_docts["docid"]
-        if self._spread is None or not self._spread.takes(len(docids), self._join.on_disk):
+        if self._spread is None or not self._spread.takes(len(docids), self._join.stored.now.runs):
             return super()._matches(batch, scope)
         with writing(OSError):
-            written = self._join.write(batch, scope, self._end - 1)
+            run, others, filtered = self._join.write(batch, scope, self._end - 1)
         docids = sorted(docids.to_pylist())
         texts = self._store.write_out("r_doc") if batch.has_many_values else ()
-        return self._spread.matches(docids, written.run, written.others, written.filtered, scope, texts)
+        return self._spread.matches(docids, run, others, filtered, scope, texts)
 
     def _between(self, first: int, end: int) -> Witnesses:
         r_bin, r_doc, r_docts = (self._store.read_between(name, "docid", first, end) for name in STATE)
@@ -112,8 +111,7 @@ SCRATCH = "scratch"
 class SparkEngine(ParquetStore):
     """A `JoinEngine` on Spark, in a temporary directory without a `directory`. It creates its own session from the
     given one, with its own views and settings. `schema` declares the tables beside the join state; `plan`, one of
-    PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError if the store cannot
-    be opened, and UnknownPlan."""
+    PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError and UnknownPlan."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import Merger, merge_disk_runs
 from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing
 from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary, only_postings
-from join_stage.signature.rows import PathClasses, RowIndex, SatisfiedRowsCache, Streams
+from join_stage.signature.rows import PathClasses, RowIndex, Streams
 from join_stage.signature.runs import BLOCK, FENCE, FINGERPRINTS, DiskRun, Field, PagePool, RunFile, digests_between
 from join_stage.store.protocol import DamagedRun, StoreError
 from join_stage.store.spark.manifests import DataFile, Merging, find_rows, merge_files
@@ -68,8 +68,7 @@ def whole_run(file: RunFile, classes: PathClasses) -> PostingRun:
 
 
 def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun, Ints]:
-    """The postings of documents with `first` <= docid < `end`, and their groups' indices in the whole run. Instances
-    and documents keep their numbers."""
+    """The postings of documents with `first` <= docid < `end`, and their groups' indices in the whole run."""
     docids = whole.docid[whole.documents]
     kept = (docids >= first) & (docids < end)
     part = only_postings(whole, kept, np.ones(len(whole.top), np.bool_), np.ones(len(whole.docid), np.bool_))
@@ -116,8 +115,7 @@ FILES = KeptFiles()
 
 
 class Located(NamedTuple):
-    """Groups of run number `run` with the values of groups of the batch; parallel arrays: group of the batch
-    (ascending), `start` and `end`."""
+    """Groups of run number `run` with values of the batch; parallel: its groups (ascending), `start`, `end`."""
 
     run: int
     group: Ints
@@ -155,8 +153,7 @@ class StoredRun(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SpreadBatch:
     """The description of a batch for all tasks: the file of its postings, if any, and the earlier runs; the first
-    docids of its slices; the number of value buckets; the joined pairs of streams; and the files of R_doc, if texts are
-    joined by words."""
+    docids of its slices; the number of buckets; the joined streams; the files of R_doc, if words join texts."""
 
     batch: Path | None
     others: tuple[StoredRun, ...]
@@ -174,8 +171,7 @@ Shuffled = tuple[int, Located | bytes]
 
 
 def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
-    """Looks up the batch's values in a bucket of the digests in all runs. Yields their groups for each slice that needs
-    them."""
+    """Looks up the batch's values in a bucket of digests in all runs. Yields their groups, by slice with them."""
     if told.batch is None:
         return
     FILES.keep({told.batch, *(stored.path for stored in told.others)})
@@ -235,7 +231,7 @@ def _paired(
     if not len(run):
         return
     asked = AskedValues(run.value, ValueDictionary())
-    pairing = Pairing(rows, classes, SatisfiedRowsCache(rows, classes), told.streams)
+    pairing = Pairing(rows, classes, told.streams)
     yield from pairing.paired(run, asked, whole, [False])
     for place in sorted(located):
         stored = told.others[place]
@@ -302,11 +298,11 @@ class SpreadMatches:
 
     @property
     def num_rows(self) -> int:
-        return self.answered(_count).sum()
+        return self.answered(lambda _, matches: iter([matches.num_rows])).sum()
 
     def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
         """Batches of RESULT, of at most `max_chunksize` rows, fetched a slice at a time."""
-        found = self.answered(_as_streams).persist()
+        found = self.answered(lambda _, matches: (as_stream([batch]) for batch in matches.to_batches())).persist()
         try:
             for stream in found.toLocalIterator():
                 for batch in unpacked(stream).to_batches():
@@ -320,14 +316,6 @@ def _answered(
     rows: RowIndex, told: SpreadBatch, answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
 ) -> Iterator[T]:
     return answer(number, pair(told, rows, number, shuffled))
-
-
-def _count(_: int, matches: FactorisedMatches) -> Iterator[int]:
-    yield matches.num_rows
-
-
-def _as_streams(_: int, matches: FactorisedMatches) -> Iterator[bytes]:
-    return (as_stream([batch]) for batch in matches.to_batches())
 
 
 _FAILURES = (Py4JError, PySparkException, ConnectionError)

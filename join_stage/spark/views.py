@@ -34,8 +34,7 @@ TASK_ROWS = 100_000
 
 
 class SparkBasicPlan(SQLPlan):
-    """The plan `basic`: the conjunctive queries of all templates over the join state. The views r_bin_w, r_doc_w and
-    r_docts_w hold the batch."""
+    """The plan `basic`: the queries of all templates over the join state. Views with suffix _w hold the batch."""
 
     def __init__(self, store: TableStore, session: SparkSession, views: TableViews) -> None:
         super().__init__(store)
@@ -138,27 +137,22 @@ class SparkViewsPlan(CachedViews, SparkBasicPlan):
 
     def _joined(self, batch: Batch, views: Mapping[str, pa.Table]) -> pa.Table:
         with ExitStack() as cached:
-            self._prepare_views(batch, views, cached)
+            joined = {"r_bin_w": self._session.table("r_bin_w")}
+            for name, rows in views.items():
+                self._views.show(name, rows)
+            if batch.before and self._has_inner_edges():
+                docids = local_frame(self._session, views["slices_old"].select(["docid"]))
+                joined["r_bin_old"] = persisted(batch.before["r_bin"].join(docids, "docid", "left_semi"), cached)
+            joined["r_bin"] = reduce(DataFrame.unionAll, joined.values())
+            self._views.forget("r_bin")
+            for side in (NEW_RIGHT, NEW_LEFT) if batch.before else (NEW_RIGHT,):
+                statement = joined_slices_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
+                joined[side.edges] = persisted(self._session.sql(statement), cached)
+            self._measure(joined)
             return self._answer(batch, views=True)
 
     def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         return self._views.select(sql, tables)
-
-    def _prepare_views(self, batch: Batch, views: Mapping[str, pa.Table], cached: ExitStack) -> None:
-        joined = {"r_bin_w": self._session.table("r_bin_w")}
-        for name, rows in views.items():
-            self._views.show(name, rows)
-        if batch.before and self._has_inner_edges():
-            docids = local_frame(self._session, views["slices_old"].select(["docid"]))
-            joined["r_bin_old"] = persisted(batch.before["r_bin"].join(docids, "docid", "left_semi"), cached)
-        joined["r_bin"] = (
-            joined["r_bin_old"].unionAll(joined["r_bin_w"]) if "r_bin_old" in joined else joined["r_bin_w"]
-        )
-        self._views.forget("r_bin")
-        for side in (NEW_RIGHT, NEW_LEFT) if batch.before else (NEW_RIGHT,):
-            statement = joined_slices_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
-            joined[side.edges] = persisted(self._session.sql(statement), cached)
-        self._measure(joined)
 
     def _has_inner_edges(self) -> bool:
         return any(

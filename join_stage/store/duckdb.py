@@ -276,8 +276,7 @@ class DuckDBQuestion:
         *,
         own: bool = False,
     ) -> None:
-        """With `own`, the SQL is trusted: only that it is a single SELECT is checked. `around` makes the context in
-        which a cursor answers."""
+        """With `own`, the SQL is only checked to be a single SELECT. `around` makes a cursor's context."""
         self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
         self._around, self._own = around, own
         self._cut = False
@@ -399,8 +398,7 @@ def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
 
 
 _HEADERS, _HEADER, _APART = 4096, struct.Struct("<QQ"), 4096
-"""Where DuckDB's file has the two headers of its checkpoints, and their first numbers: checksum and iteration, which
-grows with each checkpoint."""
+"""Where DuckDB's file has both headers of checkpoints, and their first numbers: checksum, and growing iteration."""
 
 
 class CommitMark:
@@ -710,8 +708,7 @@ class DuckDBStore(DuckDBTables):
         self._connection.commit()
 
     def _columns(self) -> Mapping[str, Collection[str]]:
-        """The columns of existing tables. Not queried for a new store: building DuckDB's catalog views takes longer
-        than creating all tables."""
+        """The columns of existing tables. Asking in a new store would take longer than creating all tables."""
         columns = defaultdict[str, set[str]](set)
         if not self._is_new:
             asked = """SELECT table_name, column_name

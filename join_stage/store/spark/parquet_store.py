@@ -1,8 +1,7 @@
 """A store of Parquet files: a batch becomes visible when its manifest is renamed into place. The directory has a folder
 for each table and the folder `manifests`; the newest manifest names all valid files. Files without a manifest stem from
 a killed run and are removed when the store is opened. Superseded manifests and their files stay for GRACE, for readers
-that use them; the last superseded manifest stays as long as it is the last. Temporary views show files and the running
-batch to Spark."""
+that use them; the last one stays while it is the last. Temporary views show files and the running batch to Spark."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ class Drafts:
 
 
 class Superseded:
-    """Superseded files, oldest first, kept for `grace` microseconds for their readers, and the last ones as long as
-    they are the last."""
+    """Superseded files, oldest first, kept for `grace` microseconds for their readers, and the last ones longer."""
 
     def __init__(self, grace: int) -> None:
         self._grace = grace
@@ -117,10 +115,6 @@ GRACE = 600 * 1_000_000
 
 
 _GONE = "the store is damaged: {} is gone; take an older copy of the store"
-
-
-def _size(files: Iterable[DataFile]) -> int:
-    return sum(file.size for file in files)
 
 
 class ParquetStore(FileTables):
@@ -162,7 +156,7 @@ class ParquetStore(FileTables):
         for name in self._tables:
             make_inside(self.directory, schema.folder(name))
             for file in self.files[name]:
-                look_at(self.folder(name) / file.name, file, None, _GONE)
+                look_at(self.folder(name) / file.name, file, gone=_GONE)
         for older, newer in pairwise(kept):
             self._supersede(older, kept[older].files, kept[newer])
         self._remove_unnamed(manifest.files for manifest in kept.values())
@@ -177,11 +171,10 @@ class ParquetStore(FileTables):
             self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
 
     def write_out(self, table: str) -> list[str]:
-        """Writes the appended rows of a table to a file, so that others can read it before commit. Returns the paths of
-        all its files, for `find_rows`."""
+        """Writes the appended rows of a table before commit, for others. Returns its files, for `find_rows`."""
         self.files = {**self.files, table: self.files[table] + self._written(table, self._batch + 1)}
         self._buffers.pop(table, None)
-        return self.paths_to_look_up(table)
+        return self.paths(table, whole=False)
 
     def prefix_for_others(self, tables: Iterable[str]) -> str:
         """The file name prefix for others who write these tables in the running batch; unadopted files are removed."""
@@ -211,13 +204,11 @@ class ParquetStore(FileTables):
         return Snapshot(self.schema, self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
-        """Extends the time range of dated rows in the running batch to older documents, which begin from `first` to
-        `last`, in microseconds."""
+        """Extends the times of dated rows in the running batch to documents that begin from `first` to `last`."""
         self._covered += first, last
 
     def drop_dated(self, before: int) -> list[Path]:
-        """Drops the files of dated tables whose documents all begin before a time, and returns them. They stay readable
-        until the end of the batch."""
+        """Drops and returns files of dated tables whose documents all begin before a time; they stay until commit."""
         dated = self.schema.dated.tables if self.schema.dated else ()
         kept = {name: tuple(f for f in self.files[name] if f.last is None or f.last >= before) for name in dated}
         gone = [self.folder(name) / f.name for name in dated for f in self.files[name] if f not in kept[name]]
@@ -296,7 +287,8 @@ class ParquetStore(FileTables):
                 last = max((f.last for f in members if f.last is not None), default=None)
                 path = self._drafts.new(self.folder(table), batch)
                 merging = Merging(path, inputs, self._tables[table], level + 1, first, last)
-                merged = self.merge_elsewhere(merging) if _size(members) > MERGED_HERE else merge_files(merging)
+                is_small = sum(f.size for f in members) <= MERGED_HERE
+                merged = merge_files(merging) if is_small else self.merge_elsewhere(merging)
                 self._whole.add(str(path))
                 rest = tuple(f for f in files if f not in members)
                 return self._merged(table, batch, (merged, *rest))
@@ -403,22 +395,19 @@ class TableViews:
     def refresh(self, sql: str) -> None:
         """Updates the views of all relations that a query names."""
         words = set(_WORD.findall(sql.lower()))
-        for name, statement in self._derived(words).items():
+        schema = self._store.schema
+        views = {name: statement for name, statement in schema.views.items() if name in words}
+        if schema.numbered is not None and any(map(schema.numbered.has, words)):
+            numbered = self._store.numbered_views(FIRST_INDEX)
+            views |= {name: numbered[name] for name in words & numbered.keys()}
+        for name, statement in views.items():
             self.refresh(statement)  # it may name other views
             self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {statement}")
-        for table in words & self._store.schema.tables.keys():
+        for table in words & schema.tables.keys():
             state = (self._store.files[table], self._store.parts(table))
             if self._seen.get(table) != state:
                 self.frame(table).createOrReplaceTempView(table)
                 self._seen[table] = state
-
-    def _derived(self, words: set[str]) -> dict[str, str]:
-        schema = self._store.schema
-        found = {name: statement for name, statement in schema.views.items() if name in words}
-        if schema.numbered is not None and any(map(schema.numbered.has, words)):
-            made = self._store.numbered_views(FIRST_INDEX)
-            found |= {name: made[name] for name in words & made.keys()}
-        return found
 
 
 def spark_columns(schema: pa.Schema) -> str:

@@ -117,8 +117,7 @@ _RANGE = 3
 """Number of arguments of `range` without the last, a number of tasks."""
 
 MOST_REPEATED = 100_000
-"""Maximum number of rows that joins without an equality may produce from one row: a Spark task notices cancellation
-only between input rows."""
+"""Maximum rows that joins without an equality make from one row: Spark's tasks are cancelled between input rows."""
 
 _TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions", "spark.sql.files.maxPartitionNum")
 """Settings of the number of tasks of a stage."""
@@ -140,7 +139,8 @@ class SparkQuestion:
         except (PySparkException, Py4JError) as error:
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
-            raise QuestionRefused(_first_line(error)) from error
+            lines = (line.strip() for line in str(error).splitlines())
+            raise QuestionRefused(next(filter(None, lines), type(error).__name__)) from error
         finally:
             context.removeJobTag(self._tag)
         self._bounds.check(rows.num_rows, rows.nbytes)
@@ -199,8 +199,7 @@ def _parsed(session: SparkSession, sql: str) -> Any:
 
 
 def check_spark_plan(plan: Any, schema: StoreSchema) -> None:
-    """Raises QuestionRefused for a parsed plan, in JSON, unless it selects from a schema's relations by listed
-    functions."""
+    """Raises QuestionRefused unless a parsed plan, in JSON, selects from a schema's relations by listed functions."""
     parts = list(json_objects(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
@@ -267,6 +266,7 @@ def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
 
 
 def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
+    """The nodes of a plan, children first, each with the maximum numbers of rows of its children."""
     waiting: list[tuple[Any, int, bool]] = [(plan, 0, False)]
     done: list[int] = []
     while waiting:
@@ -281,16 +281,12 @@ def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
         below = done[len(done) - count :]
         del done[len(done) - count :]
         yield node, below
-        done.append(_most_rows(node, below, largest))
-
-
-def _most_rows(node: Any, below: list[int], largest: int) -> int:
-    """The maximum number of rows of a node, given its children's. A leaf is a table."""
-    if (rows := node.maxRows()).isDefined():
-        return int(rows.get())
-    if node.nodeName() == "Generate":
-        return MOST_REPEATED + 1
-    return (prod if node.nodeName() == "Join" else sum)(below) if below else largest
+        if (rows := node.maxRows()).isDefined():
+            done.append(int(rows.get()))
+        elif node.nodeName() == "Generate":
+            done.append(MOST_REPEATED + 1)
+        else:  # a leaf is a table
+            done.append((prod if node.nodeName() == "Join" else sum)(below) if below else largest)
 
 
 def _sequence(found: Any) -> list[Any]:
@@ -303,10 +299,6 @@ def _name(part: Mapping[str, Any]) -> str:
 
 def _inner(names: str) -> str:
     return names[1:-1]
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @contextmanager

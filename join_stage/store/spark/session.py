@@ -24,15 +24,11 @@ from join_stage.store.spark.java import heap_mb, java_home, memory_bytes, runs_i
 
 _Kind = TypeVar("_Kind", bound=type)
 
-
 ENDED = "Spark has ended, or its JVM was killed; the same command goes on from here"
-
 
 _NO_MEMORY = ("OutOfMemoryError", "GC overhead limit", "SparkOutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 
-
 _STOPPED = ("SparkContext was shut down", "stopped SparkContext", "SparkContext is stopping", "SparkContext has been")
-
 
 _LOST = (
     "ExecutorLostFailure",
@@ -42,10 +38,8 @@ _LOST = (
     "executor lost",
 )
 
-
 _OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(StoreError|DamagedRun): (.+)$", re.MULTILINE)
 """One of our errors at the end of a task's traceback."""
-
 
 _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH|No module named '(?:common|feeds|mmqjp|\w+_stage|xscl)\b")
 
@@ -89,7 +83,6 @@ def loss(error: BaseException) -> StoreError | None:
 
 LOCAL_MASTER = "local[*]"
 
-
 LOOPBACK = "127.0.0.1"
 
 _LOOPBACK_HOST = re.compile(r"localhost|127(?:\.\d{1,3}){3}|\[::1\]", re.IGNORECASE)
@@ -112,7 +105,8 @@ def spark_session(master: str | None = None, *, warehouse: Path | None = None, a
     if running is not None:
         session = running
     elif runs_in_submit(os.environ):
-        session = _submitted()
+        SparkContext._ensure_initialized()  # connects to the JVM, whose settings SparkConf reads
+        session = SparkSession.builder.config(conf=open_settings(SparkConf())).getOrCreate()
     else:
         session = _start(session_settings(master or LOCAL_MASTER, os.cpu_count() or 1, warehouse, app_name))
     _check("master", str(session.sparkContext.master), master)
@@ -123,8 +117,7 @@ def spark_session(master: str | None = None, *, warehouse: Path | None = None, a
 
 
 def session_settings(master: str, cores: int, warehouse: Path | None, app_name: str) -> dict[str, str]:
-    """The configuration of a new session. Figures are medians for a union of 20 five-way joins over tables of 1,000
-    rows, on 2 cores."""
+    """The configuration of a new session. Figures are medians for 20 five-way joins of 1,000 rows on 2 cores."""
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
@@ -158,8 +151,7 @@ _CLUSTER_DEFAULTS = {"PYSPARK_PYTHON": sys.executable, _ADDRESS: LOOPBACK}
 
 def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment variables for the session's JVM, which is on the loopback interface unless SPARK_LOCAL_IP says
-    another. Local workers run our interpreter. On a cluster its path may not exist, so an existing choice stands.
-    Raises AddressNeeded."""
+    another. Local workers run our interpreter. On a cluster an existing choice stands. Raises AddressNeeded."""
     if _ADDRESS not in environ and not is_local(master) and not _LOOPBACK_HOST.match(master.partition("://")[2]):
         raise AddressNeeded(
             f"executors of {master} could not reach this process, which binds to {LOOPBACK} only: set {_ADDRESS} to "
@@ -200,11 +192,6 @@ def open_settings(given: SparkConf) -> SparkConf:
     if is_local(given.get("spark.master") or LOCAL_MASTER):
         given.setIfMissing("spark.driver.host", LOOPBACK).setIfMissing("spark.driver.bindAddress", LOOPBACK)
     return given
-
-
-def _submitted() -> SparkSession:
-    SparkContext._ensure_initialized()  # connects to the JVM, whose settings SparkConf reads
-    return SparkSession.builder.config(conf=open_settings(SparkConf())).getOrCreate()
 
 
 def _start(config: Mapping[str, str]) -> SparkSession:
