@@ -3,8 +3,8 @@ and tables of rows, and as bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,11 @@ def batch_of_rows(rows: Iterable[Sequence[object]], schema: pa.Schema) -> pa.Rec
     """One row or more as a batch."""
     columns = zip(zip(*rows, strict=True), schema, strict=True)
     return pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=schema)
+
+
+def rows_of(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns, as Python's values."""
+    return zip(*(table[name].to_pylist() for name in names), strict=True)
 
 
 def packed(table: pa.Table, compression: str | None = None) -> memoryview:

@@ -11,13 +11,13 @@ import asyncio
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ from feeds.fetch.http import DAY, SECOND
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import Pace
 from feeds.files import FEED_SUFFIX, FEED_SUFFIXES, FileKind, name_below, printable
-from feeds.history import History, InputItem, size_of
+from feeds.history import History, size_of
 from feeds.readers import ALL_READ, Offset, fetch_time, or_reject, read_feed_file, read_warc
 from feeds.splits import can_be_read
 from feeds.tail import Listing, ReadItem, Tail, judged, read_waiting, sort_files, waiting_files
@@ -210,9 +210,6 @@ class Inbox:
         self._database.executemany("DELETE FROM files WHERE source = ? AND file = ?", gone)
 
 
-_T = TypeVar("_T")
-
-
 @contextmanager
 def _short_errors() -> Iterator[None]:
     """Lets Spark show a SourceError without the traceback of its Python process, which serves one call only."""
@@ -236,21 +233,17 @@ KNOWN = 30 * DAY
 """Retention of an entry after its feed has dropped it."""
 
 
-@dataclass(frozen=True)
 class _Live:
-    job: Job
-    state: Path
-    form: EntryForm
+    """The feeds that a reader fetches."""
 
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> _Live:
+    def __init__(self, options: Mapping[str, str]) -> None:
         lists = re.split(r"[,\s]+", options.get("lists", "").strip())
-        form = entry_form(options.get("feeds")) or "item"
+        self.form: EntryForm = entry_form(options.get("feeds")) or "item"
         if not any(lists):
             raise SourceError(LIVE_SOURCE, "no feeds", 'name OPML files or addresses: .option("lists", "feeds.opml")')
         if not options.get("state"):
             raise SourceError(LIVE_SOURCE, "no state", 'name a directory: .option("state", "state/")')
-        state = local_path(options["state"])
+        self.state = local_path(options["state"])
         feeds, complaints = read_feed_lists(lists)
         if complaints:
             raise SourceError(LIVE_SOURCE, complaints[0].removesuffix("; it is left out"))
@@ -258,12 +251,12 @@ class _Live:
         pace = Pace(_seconds(options, "interval", Pace().interval))
         settings = Settings(agent, pace=pace, robots=_truth(options, "robots"))
         courtesy = replace(Courtesy(), spacing=_seconds(options, "spacing", Courtesy().spacing))
-        job = Job(feeds, state / DROPS, settings, courtesy, _truth(options, "allowPrivate"))
-        return cls(job, state, form)
+        self.out = self.state / DROPS
+        self._job = Job(feeds, self.out, settings, courtesy, _truth(options, "allowPrivate"))
 
     def fetch(self) -> None:
         self.state.mkdir(0o700, parents=True, exist_ok=True)
-        asyncio.run(self.job.run())
+        asyncio.run(self._job.run())
 
 
 def _seconds(options: Mapping[str, str], key: str, otherwise: int) -> int:
@@ -288,25 +281,20 @@ class _Versions(InputPartition):
     names: list[str]
 
 
-class _LiveReader(DataSourceReader):
+class _LiveReader(_Live, DataSourceReader):
     """Fetches due feeds, and reads all versions in the state, with a partition per feed."""
 
-    def __init__(self, live: _Live) -> None:
-        self._live = live
-
     def partitions(self) -> list[InputPartition]:
-        self._live.fetch()
-        folders = sorted(path for path in self._live.job.out.iterdir() if path.is_dir())
+        self.fetch()
+        folders = sorted(path for path in self.out.iterdir() if path.is_dir())
         found = [sorted(f"{folder.name}/{path.name}" for path in folder.glob(f"*{FEED_SUFFIX}")) for folder in folders]
-        return [_Versions(str(self._live.job.out), names) for names in found if names]
+        return [_Versions(str(self.out), names) for names in found if names]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _Versions):  # where there is none, Spark makes one of its own
-            yield from row_batches(History().settle(self._items(partition)))
-
-    def _items(self, partition: _Versions) -> Iterator[InputItem]:
-        for name in partition.names:
-            yield from or_reject(read_feed_file(Path(partition.directory, name), name, self._live.form), name)
+            directory, names = Path(partition.directory), partition.names
+            items = (or_reject(read_feed_file(directory / name, name, self.form), name) for name in names)
+            yield from row_batches(History().settle(chain.from_iterable(items)))
 
 
 @dataclass
@@ -314,30 +302,29 @@ class _Segment(InputPartition):
     data: bytes
 
 
-class _LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An offset is the number of the inbox's last segment. The driver reads entries, because it has their history;
     executors get rows."""
 
-    def __init__(self, live: _Live) -> None:
-        self._live = live
-        self._target: int | None = None
+    _target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
         return {"segment": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._with_inbox(self._taken)
+        self._target = self._taken()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        newest = self._with_inbox(self._taken) if self._target is None else self._target
+        newest = self._taken() if self._target is None else self._target
         return {"segment": max(newest, start["segment"])}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         first, last = start["segment"], end["segment"]
-        found = self._with_inbox(lambda inbox: inbox.segments(first, last))
+        with self._inbox() as inbox:
+            found = inbox.segments(first, last)
         if len(found) < last - first:
             cause = f"of the segments {first + 1} to {last}, which the checkpoint has, {len(found)} are there"
-            raise SourceError(str(self._live.state), cause, "a state goes with one query and its checkpoint")
+            raise SourceError(str(self.state), cause, "a state goes with one query and its checkpoint")
         return [_Segment(data) for data in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -345,21 +332,21 @@ class _LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from unpacked(partition.data).to_batches()
 
     def commit(self, end: dict[str, int]) -> None:
-        self._with_inbox(lambda inbox: inbox.drop(end["segment"]))
+        with self._inbox() as inbox:
+            inbox.drop(end["segment"])
 
-    def _taken(self, inbox: Inbox) -> int:
-        self._live.fetch()
-        directory = self._live.job.out
-        tail = Tail(directory, feeds=self._live.form, name=DROPS)
-        inbox.take(tail, History(keep=KNOWN))
-        remove_read(directory, inbox.read_files(DROPS), now_us() - KEPT)
-        inbox.forget_files(DROPS, tail.names())
-        return inbox.newest()
+    def _taken(self) -> int:
+        with self._inbox() as inbox:
+            self.fetch()
+            tail = Tail(self.out, feeds=self.form, name=DROPS)
+            inbox.take(tail, History(keep=KNOWN))
+            remove_read(self.out, inbox.read_files(DROPS), now_us() - KEPT)
+            inbox.forget_files(DROPS, tail.names())
+            return inbox.newest()
 
-    def _with_inbox(self, use: Callable[[Inbox], _T]) -> _T:
-        self._live.state.mkdir(0o700, parents=True, exist_ok=True)
-        with closing(Inbox(self._live.state)) as inbox:
-            return use(inbox)
+    def _inbox(self) -> closing[Inbox]:
+        self.state.mkdir(0o700, parents=True, exist_ok=True)
+        return closing(Inbox(self.state))
 
 
 class FeedSource(DataSource):
@@ -375,11 +362,11 @@ class FeedSource(DataSource):
 
     def reader(self, schema: object) -> _LiveReader:
         with _short_errors():
-            return _LiveReader(_Live.of(self.options))
+            return _LiveReader(self.options)
 
     def streamReader(self, schema: object) -> _LiveStreamReader:
         with _short_errors():
-            return _LiveStreamReader(_Live.of(self.options))
+            return _LiveStreamReader(self.options)
 
 
 WARC_SOURCE = "mmqjp_warc"
@@ -390,19 +377,15 @@ class _File(InputPartition):
     path: str
 
 
-@dataclass(frozen=True)
 class _Archives:
-    path: Path
-    form: EntryForm | None
+    """The files that a reader reads."""
 
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> _Archives:
+    def __init__(self, options: Mapping[str, str]) -> None:
         if not options.get("path"):
             raise SourceError(WARC_SOURCE, "no path", 'name a directory or a file: .load("crawl/")')
-        archives = cls(local_path(options["path"]), entry_form(options.get("feeds")))
-        if not archives.path.exists():
-            raise SourceError(str(archives.path), "no such file or directory", "check the path")
-        return archives
+        self.path, self.form = local_path(options["path"]), entry_form(options.get("feeds"))
+        if not self.path.exists():
+            raise SourceError(str(self.path), "no such file or directory", "check the path")
 
     def sizes(self) -> dict[str, int]:
         if self.path.is_file():
@@ -432,36 +415,35 @@ class _Archives:
             yield from row_batches(History().settle(items))
 
 
-class _WarcReader(DataSourceReader):
-    def __init__(self, archives: _Archives) -> None:
-        self._archives = archives
-
+class _WarcReader(_Archives, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        return [self._archives.partition(name) for name in self._archives.sizes()]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._archives.read(partition)
+        return [self.partition(name) for name in self.sizes()]
 
 
-class _WarcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _WarcStreamReader(_Archives, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An offset has the names and sizes of the files that were read and still exist. Each file is read once."""
 
-    def __init__(self, archives: _Archives, most: int | None) -> None:
-        self._archives, self._most = archives, most
-        self._target: dict[str, int] | None = None
+    _target: dict[str, int] | None = None
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        most = options.get("maxFilesPerTrigger")
+        if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
+            raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
+        self._limit = ReadAllAvailable() if most is None else ReadMaxFiles(int(most))
 
     def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable() if self._most is None else ReadMaxFiles(self._most)
+        return self._limit
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._archives.sizes()
+        self._target = self.sizes()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        there = self._archives.sizes() if self._target is None else self._target
-        new = [name for name in there if name not in start and self._archives.can_be_read(name)]
+        there = self.sizes() if self._target is None else self._target
+        new = [name for name in there if name not in start and self.can_be_read(name)]
         if isinstance(limit, ReadMaxFiles):
             new = new[: limit.max_files]
         if not new:
@@ -470,11 +452,8 @@ class _WarcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return kept | {name: there[name] for name in new}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        new = [self._archives.partition(name) for name in end if name not in start]
+        new = [self.partition(name) for name in end if name not in start]
         return [*sorted(new, key=lambda file: (fetch_time(Path(file.path)), file.path))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._archives.read(partition)
 
 
 class WarcSource(DataSource):
@@ -490,11 +469,8 @@ class WarcSource(DataSource):
 
     def reader(self, schema: object) -> _WarcReader:
         with _short_errors():
-            return _WarcReader(_Archives.of(self.options))
+            return _WarcReader(self.options)
 
     def streamReader(self, schema: object) -> _WarcStreamReader:
-        most = self.options.get("maxFilesPerTrigger")
         with _short_errors():
-            if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
-                raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
-            return _WarcStreamReader(_Archives.of(self.options), None if most is None else int(most))
+            return _WarcStreamReader(self.options)

@@ -15,16 +15,7 @@ from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownMatch, missing_item
 from mmqjp.sinks.definition import AtomOptions
 from mmqjp.sinks.sink import Pending, Sink, Warn
-from mmqjp.syndication.atom import (
-    NEWEST,
-    AtomEntry,
-    AtomFeed,
-    archive_document,
-    archive_of,
-    entry_of,
-    feed_document,
-    unarchived_from,
-)
+from mmqjp.syndication.atom import NEWEST, AtomEntry, AtomFeed, archive_of, entry_of, feed_document, unarchived_from
 
 FEED = "feed.atom"
 """The file with the newest entries."""
@@ -104,7 +95,7 @@ class AtomSink(Sink):
 
     def _write_archive(self, archive: int, entries: Mapping[int, AtomEntry]) -> None:
         name, before = _archive_name(archive), self._archive_before(archive)
-        self._put(name, archive_document(self._feed, _newest_first(entries), self._options.url + name, before))
+        self._put(name, feed_document(self._feed, _newest_first(entries), before, self._options.url + name))
         self._archives.add(archive)
 
     def _write_feed(self, entries: Mapping[int, AtomEntry]) -> None:

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from common.arrays import batch_of_rows
+from common.arrays import batch_of_rows, rows_of
 from common.files import write_whole
 from common.tools import in_batches
 from feeds.confined import HurriedError
@@ -67,9 +67,6 @@ class ReadPlan:
 
     time: int
     splits: tuple[Split, ...] = ()
-
-
-EMPTY = ReadPlan(0)
 
 
 def next_plan(
@@ -118,7 +115,7 @@ class PlanFiles:
         try:
             found = json.loads(self._path(number).read_text("utf-8"))
         except FileNotFoundError:
-            return EMPTY
+            return ReadPlan(0)
         return ReadPlan(found["time"], tuple(Split(*split) for split in found["parts"]))
 
     def drop_before(self, number: int) -> None:
@@ -131,24 +128,11 @@ class PlanFiles:
         return self._directory / f"{number}.json"
 
 
+_TEXT, _INT, _BYTES = pa.string(), pa.int64(), pa.binary()
 ROWS = pa.schema(
-    [
-        ("place", pa.int64()),
-        ("source", pa.string()),
-        ("file", pa.string()),
-        ("known", pa.int64()),
-        ("position", pa.int64()),
-        ("id", pa.string()),
-        ("stream", pa.string()),
-        ("t0", pa.int64()),
-        ("t1", pa.int64()),
-        ("xml", pa.binary()),
-        ("reason", pa.string()),
-        ("raw", pa.binary()),
-        ("seen", pa.string()),
-        ("fingerprint", pa.string()),
-        ("known_fingerprint", pa.string()),
-    ]
+    {"place": _INT, "source": _TEXT, "file": _TEXT, "known": _INT, "position": _INT}
+    | {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _BYTES, "reason": _TEXT, "raw": _BYTES}
+    | {"seen": _TEXT, "fingerprint": _TEXT, "known_fingerprint": _TEXT}
 )
 """The schema of the rows. `place` is the row's number in the micro-batch; `source`, `file`, `position` and
 `fingerprint` are the offset after the row; `known` and `known_fingerprint` are the file's committed offset when the
@@ -156,8 +140,6 @@ micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. 
 of a fetch have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD says by
 `reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends what the micro-batch may
 commit."""
-
-_XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
 
 NOWHERE = -2
 """A position that no file has."""
@@ -176,47 +158,41 @@ def row_of(
     place: int, known: int, read: ReadItem[InputItem], max_document: int | None, known_fingerprint: str = ""
 ) -> tuple[Any, ...]:
     """Returns the row of an item. A document of more than `max_document` bytes becomes a reject."""
-    offset, item, seen = read.offset, read.item, None
-    where = (place, offset.source, offset.file, known, offset.position)
-    fingerprints = offset.fingerprint or None, known_fingerprint or None
+    offset, item = read.offset, read.item
+    seen = encode_sighting(item) if isinstance(item, Sighting | EndOfFetch) else None
     if isinstance(item, Sighting):
-        seen = encode_sighting(item)
         item = item.at(item.fetch.time)
     if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
         item, seen = Reject(item.id, item.stream, item.t0, reason, item.xml), None
-    match item:
-        case Document():
-            return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *fingerprints)
-        case Reject():
-            raw = as_bytes(item.raw)
-            return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, None, *fingerprints)
-        case EndOfFetch():
-            return (*where, *[None] * 7, encode_sighting(item), *fingerprints)
-        case None:
-            return (*where, *[None] * 8, *fingerprints)
+    columns: tuple[Any, ...] = (None,) * 7
+    if isinstance(item, Document):
+        columns = item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None
+    elif isinstance(item, Reject):
+        columns = item.id, item.stream, item.time, None, None, item.reason, as_bytes(item.raw)
+    where = place, offset.source, offset.file, known, offset.position
+    return (*where, *columns, seen, offset.fingerprint or None, known_fingerprint or None)
 
 
-def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, ...]:
-    """Returns the row of an unreadable file, with the reason ("": another file now has its name) and the address of its
-    feed ("": unknown)."""
-    where = (place, split.source, split.file, split.known, UNREAD)
-    return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
+def _end_row(place: int, split: Split, position: int, reason: str | None = None) -> tuple[Any, ...]:
+    """Returns the row that ends what is read of a file: at CUT, or at UNREAD with the reason."""
+    feed = None if position == CUT else feed_address(Path(split.path))
+    where = place, split.source, split.file, split.known, position
+    return (*where, *[None] * 5, reason, None, feed, None, split.known_fingerprint or None)
 
 
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    return (batch_of_rows(some, ROWS) for some in in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
-
-
-def _size(row: tuple[Any, ...]) -> int:
-    return len(row[_XML] or row[_RAW] or b"")
+    xml, raw = ROWS.names.index("xml"), ROWS.names.index("raw")
+    some = in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, lambda row: len(row[xml] or row[raw] or b""))
+    return (batch_of_rows(batch, ROWS) for batch in some)
 
 
 def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
     """Returns the rows after committed offsets: part of a repeated micro-batch may be committed."""
-    names = ("source", "file", "known", "known_fingerprint", "position")
     stays = [
         not _is_done(known, fingerprint or "", position, positions.get((source, file)))
-        for source, file, known, fingerprint, position in zip(*(rows[name].to_pylist() for name in names), strict=True)
+        for source, file, known, fingerprint, position in rows_of(
+            rows, "source", "file", "known", "known_fingerprint", "position"
+        )
     ]
     return rows.filter(pa.array(stays, pa.bool_()))
 
@@ -241,8 +217,7 @@ def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[_FileKey, str]]:
         return rows, failed
     feeds = {""}
     stays: list[bool] = []
-    names = ("source", "file", "position", "reason", "seen")
-    for source, file, position, reason, seen in zip(*(rows[name].to_pylist() for name in names), strict=True):
+    for source, file, position, reason, seen in rows_of(rows, "source", "file", "position", "reason", "seen"):
         if position == UNREAD:
             failed.setdefault((source, file), reason)
             feeds.add(seen)
@@ -254,16 +229,10 @@ def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[_FileKey, str]]:
 
 def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
     """Numbers the rows of a source without offsets, as positions in the given source and file."""
-    count = len(rows)
-    offsets = {
-        "source": pa.repeat(pa.scalar(source), count),
-        "file": pa.repeat(pa.scalar(file), count),
-        "known": pa.repeat(pa.scalar(NOWHERE), count),
-        "position": pa.array(range((batch << 32) + 1, (batch << 32) + 1 + count), pa.int64()),
-        "fingerprint": pa.nulls(count, pa.string()),
-        "known_fingerprint": pa.nulls(count, pa.string()),
-    }
-    for name, column in offsets.items():
+    count, first = len(rows), (batch << 32) + 1
+    same = {"source": source, "file": file, "known": NOWHERE, "fingerprint": None, "known_fingerprint": None}
+    columns = {name: pa.repeat(pa.scalar(value, ROWS.field(name).type), count) for name, value in same.items()}
+    for name, column in (columns | {"position": pa.array(range(first, first + count), _INT)}).items():
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
 
@@ -271,22 +240,20 @@ def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.T
 def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
     """Yields the items of rows that stage 1 evaluated on executors. `text` is the decoded document, `unread` the bytes
     of an undecodable one."""
-    names = (
-        "source", "file", "position", "fingerprint", "id", "stream", "t0", "t1", "reason", "raw", "seen", "text",
-        "unread",
-    )  # fmt: skip
-    for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in zip(
-        *(rows[name].to_pylist() for name in names), strict=True
+    where = "source", "file", "position", "fingerprint"
+    what = "id", "stream", "t0", "t1", "reason", "raw", "seen", "text", "unread"
+    for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in rows_of(
+        rows, *where, *what
     ):
-        offset = Offset(source, file, position, fingerprint or "")
+        offset, xml = Offset(source, file, position, fingerprint or ""), unread if text is None else text
         if seen is not None:
-            yield ReadItem(decode_sighting(seen, id, unread if text is None else text), offset)
+            yield ReadItem(decode_sighting(seen, id, xml), offset)
         elif id is None:
             yield ReadItem(None, offset)
         elif reason is not None:
             yield ReadItem(Reject(id, stream, t0, reason, raw), offset)
         else:
-            yield ReadItem(Document(id, unread if text is None else text, stream, (t0, t1)), offset)
+            yield ReadItem(Document(id, xml, stream, (t0, t1)), offset)
 
 
 FORMAT = "mmqjp_files"
@@ -329,8 +296,7 @@ class FileSource:
     def tails(self, now: Now = now_us) -> list[Tail]:
         """Raises SourceError."""
         return [
-            Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
-            for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.paths)
+            Tail(one.path, feeds=one.feeds, time_xpath=self.time_xpath, name=one.name, now=now) for one in self.paths
         ]
 
 
@@ -473,18 +439,17 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
                     size += 0 if read.item is None else size_of(read.item)
                     if split.end == ALL_READ and size >= LARGE:
-                        fingerprint = split.known_fingerprint or None
-                        yield (place + 1, split.source, split.file, split.known, CUT, *[None] * 9, fingerprint)
+                        yield _end_row(place + 1, split, CUT)
                         return
-                if is_ahead and reason:
-                    yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
+                if not (is_ahead and reason):
+                    continue
             except HurriedError:
-                yield unread_row(number << 32 | count + 1, split, "", feed_address(Path(split.path)))
+                reason = ""
             except OSError as error:
                 if not is_unreadable(error):
                     raise
                 reason = "" if isinstance(error, ReplacedError) else read_error_text(error)
-                yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
+            yield _end_row(number << 32 | count + 1, split, UNREAD, reason)
 
 
 class SlowLane:
@@ -593,48 +558,38 @@ class StoredPositions:
 VALUES = ("value", "xml")
 """The columns that may hold a document. The first one present is used."""
 
-_COLUMNS = ("value", "id", "stream", "time")
 
-
-def values_frame(session: SparkSession, source: str, options: Mapping[str, str], max_document: int | None) -> DataFrame:
+def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
     """Returns the documents of a streaming source as rows of `ROWS`, without offsets, which Spark stores itself.
-    Documents of more than `max_document` bytes are rejects. Raises SourceError.
+    Documents of more than `max_document` bytes are rejects. Raises SourceError if no column holds documents.
 
     The id of an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the
     column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else the time of
     reading. A JSON record contains all these.
     """
-    try:
-        frame = session.readStream.format(source).options(**options).load()
-    except (PySparkException, Py4JJavaError) as error:
-        message = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-        cause = message.strip().splitlines()[0].rstrip(".")
-        raise SourceError(source, cause, "is its connector among the packages of this application?") from None
-    return rows_frame(frame, source, max_document)
-
-
-def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
-    """Returns a data frame as rows of `ROWS`. Raises SourceError if no column holds documents."""
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:
         hint = f"it has {', '.join(frame.columns) or 'none'}"
         raise SourceError(source, f"no column is called {' or '.join(VALUES)}", hint)
-    id = _first(f.col("id").cast("string") if "id" in frame.columns else None, _kafka_id(frame))
-    stream = _first(*(f.col(name).cast("string") for name in ("stream", "topic") if name in frame.columns))
-    times = [name for name in ("time", "timestamp") if name in frame.columns]
-    time = _first(*(_micros(frame, name) for name in times))
-    is_number = any(map(partial(_is_number, frame), times))
+    kinds, none, kafka = dict(frame.dtypes), f.lit(None), ("topic", "partition", "offset")
+    ids = [f.col("id")] if "id" in kinds else []
+    if kinds.keys() >= {*kafka}:
+        ids.append(f.concat_ws("/", *(f.col(name).cast("string") for name in kafka)))
+    streams = [f.col(name).cast("string") for name in ("stream", "topic") if name in kinds]
+    times = [name for name in ("time", "timestamp") if name in kinds]
+    numbers = [name for name in times if kinds[name] in ("bigint", "int")]  # which are microseconds
+    micros = [f.col(name) if name in numbers else f.unix_micros(f.col(name).cast("timestamp")) for name in times]
     chosen = frame.select(
         f.col(value).cast("binary").alias("value"),
-        id.cast("string").alias("id"),
-        stream.cast("string").alias("stream"),
-        time.cast("bigint").alias("time"),
+        f.coalesce(*(id.cast("string") for id in ids), none).cast("string").alias("id"),
+        f.coalesce(*streams, none).cast("string").alias("stream"),
+        f.coalesce(*(time.cast("bigint") for time in micros), none).cast("bigint").alias("time"),
     )
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = (0 if context is None else context.partitionId()) << 32
-        return to_batches(_rows(batches, first, source, max_document, is_number))
+        return to_batches(_rows(batches, first, source, max_document, bool(numbers)))
 
     return chosen.mapInArrow(rows, spark_columns(ROWS))
 
@@ -644,7 +599,7 @@ def _rows(
 ) -> Iterator[tuple[Any, ...]]:
     place = first
     for batch in batches:
-        for value, id, stream, time in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True):
+        for value, id, stream, time in rows_of(batch, "value", "id", "stream", "time"):
             if value is not None:
                 item = _item(value, id, stream, time, source, is_number)
                 yield row_of(place, 0, ReadItem(item, Offset("", "", 0)), max_document)
@@ -665,28 +620,6 @@ def _item(
         return Document(name, value, stream or DEFAULT_STREAM, read_at)
     except ValueError as error:
         return Reject(name, stream or DEFAULT_STREAM, None, f"{source}: {name}: {error}", value)
-
-
-def _first(*columns: Column | None) -> Column:
-    return f.coalesce(*(column for column in columns if column is not None), f.lit(None))
-
-
-def _kafka_id(frame: DataFrame) -> Column | None:
-    names = ("topic", "partition", "offset")
-    if not set(names) <= set(frame.columns):
-        return None
-    return f.concat_ws("/", *(f.col(name).cast("string") for name in names))
-
-
-def _micros(frame: DataFrame, name: str) -> Column:
-    """A time in microseconds. Integers are taken as such; other columns are cast to a timestamp."""
-    if _is_number(frame, name):
-        return f.col(name).cast("bigint")
-    return f.unix_micros(f.col(name).cast("timestamp"))
-
-
-def _is_number(frame: DataFrame, name: str) -> bool:
-    return dict(frame.dtypes)[name] in ("bigint", "int")
 
 
 PLANS = "plans"
@@ -710,7 +643,13 @@ def streaming_frame(
     own = session.newSession()
     if isinstance(source, ValueSource):
         own.conf.set("spark.sql.streaming.schemaInference", "true")
-        return values_frame(own, source.name, source.options, source.max_document)
+        try:
+            frame = own.readStream.format(source.name).options(**source.options).load()
+        except (PySparkException, Py4JJavaError) as error:
+            message = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+            cause = message.strip().splitlines()[0].rstrip(".")
+            raise SourceError(source.name, cause, "is its connector among the packages of this application?") from None
+        return rows_frame(frame, source.name, source.max_document)
     tasks = 2 * session.sparkContext.defaultParallelism
     known = StoredPositions(state)
     own.dataSource.register(file_source(replace(source, tasks=tasks), known, checkpoint.absolute() / PLANS))

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -21,7 +21,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from common.files import make_inside, make_secret_file
 from feeds.documents import EPOCH
 from join_stage.store.protocol import StoreError
-from mmqjp.present.item import IN_UTC, ShownItem, ShownMatch, fact_text, reason_facts, source, truncate, values
+from mmqjp.present.item import IN_UTC, ShownMatch, fact_text, reason_facts, source, truncate, values
 from mmqjp.process import printable_line
 
 SIZE = 100
@@ -66,12 +66,14 @@ class AtomEntry:
 def entry_of(match: ShownMatch, committed_at: int) -> AtomEntry:
     """Returns the entry of an output. Markup in documents is escaped."""
     output = match.output
+    id = UUID(output.id) if _OF_OUTPUTS.fullmatch(output.id) else uuid5(NAMESPACE_URL, f"mmqjp:{output.id}")
+    links = dict.fromkeys(escape_xml(item.link) for item in match.items if item.link)
     parts = [
-        f"<id>{_uuid(output.id)}</id>",
+        f"<id>{id.urn}</id>",
         f"<title>{escape_xml(_title(match))}</title>",
         f"<published>{timestamp(output.t1)}</published>",
         f"<updated>{timestamp(committed_at)}</updated>",
-        *_links(match),
+        *(f'<link rel="{"related" if number else "alternate"}" href="{link}"/>' for number, link in enumerate(links)),
         f'<category term="{escape_xml(output.query)}"/>',
         f'<content type="html">{escape_xml(_content(match))}</content>',
     ]
@@ -98,10 +100,6 @@ def timestamp(microseconds: int) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _uuid(id: str) -> str:
-    return (UUID(id) if _OF_OUTPUTS.fullmatch(id) else uuid5(NAMESPACE_URL, f"mmqjp:{id}")).urn
-
-
 def _title(match: ShownMatch) -> str:
     """The title of the first item still stored, else the query and its selected values."""
     kept = next((item.title for item in match.items if item.is_kept and item.title), None)
@@ -110,29 +108,18 @@ def _title(match: ShownMatch) -> str:
     return kept or truncate(f"{query}: {shown}" if shown else query)
 
 
-def _links(match: ShownMatch) -> Iterator[str]:
-    for number, link in enumerate(dict.fromkeys(item.link for item in match.items if item.link)):
-        yield f'<link rel="{"related" if number else "alternate"}" href="{escape_xml(link)}"/>'
-
-
 def _content(match: ShownMatch) -> str:
     rows = [(name, escape_xml(text)) for name, text in values(match)]
-    rows += [
-        ("because", escape_xml(fact_text(fact))) for fact in (reason_facts(match) if match.reason is not None else ())
-    ]
-    rows += [(_origin(item), _linked(item)) for item in match.items]
+    facts = reason_facts(match) if match.reason is not None else ()
+    rows += [("because", escape_xml(fact_text(fact))) for fact in facts]
+    for item in match.items:
+        origin = source(item) if item.time is None else f"{source(item)}, {IN_UTC.minute(item.time)} UTC"
+        title = escape_xml(item.title)
+        linked = f'<a href="{escape_xml(item.link)}" rel="noopener noreferrer nofollow">{title}</a>'
+        rows.append((origin, linked if item.link else title))
     rows.append(("query", escape_xml(printable_line(match.output.query))))
     pairs = (f'<dt dir="auto">{escape_xml(name)}</dt><dd dir="auto">{text}</dd>' for name, text in rows)
     return f"<dl>{''.join(pairs)}</dl>"
-
-
-def _origin(item: ShownItem) -> str:
-    return source(item) if item.time is None else f"{source(item)}, {IN_UTC.minute(item.time)} UTC"
-
-
-def _linked(item: ShownItem) -> str:
-    title = escape_xml(item.title)
-    return f'<a href="{escape_xml(item.link)}" rel="noopener noreferrer nofollow">{title}</a>' if item.link else title
 
 
 MEDIA_TYPE = "application/atom+xml"
@@ -152,50 +139,30 @@ class AtomFeed:
     since: int = 0
 
 
-def feed_document(feed: AtomFeed, entries: Sequence[AtomEntry], prev_archive: str | None) -> bytes:
-    """Returns the feed, newest entries first. `prev_archive` is the newest archive's address."""
-    return _document(feed, entries, [("self", feed.address), *_previous(prev_archive)], archive=False)
-
-
-def archive_document(feed: AtomFeed, entries: Sequence[AtomEntry], address: str, prev_archive: str | None) -> bytes:
-    """Returns the archive at an address. `prev_archive` is the previous archive's address."""
-    links = [("self", address), ("current", feed.address), *_previous(prev_archive)]
-    return _document(feed, entries, links, archive=True)
-
-
-def _once(entries: Sequence[AtomEntry]) -> Iterator[str]:
-    """Yields entries as XML, the first of those with the same id."""
-    known = set()
-    for entry in entries:
-        if entry.id not in known:
-            known.add(entry.id)
-            yield entry.xml
-
-
-def _previous(address: str | None) -> list[tuple[str, str]]:
-    return [] if address is None else [("prev-archive", address)]
-
-
-def _document(
-    feed: AtomFeed, entries: Sequence[AtomEntry], links: Sequence[tuple[str, str]], *, archive: bool
+def feed_document(
+    feed: AtomFeed, entries: Sequence[AtomEntry], prev_archive: str | None, archive: str | None = None
 ) -> bytes:
-    updated = entries[0].committed_at if entries else feed.since
-
-    def lines() -> Iterator[str]:
-        history = f' xmlns:fh="{HISTORY}"' if archive else ""
-        yield '<?xml version="1.0" encoding="utf-8"?>'
-        yield f'<feed xmlns="http://www.w3.org/2005/Atom"{history}>'
-        yield f"<id>{escape_xml(feed.id)}</id>"
-        yield f"<title>{escape_xml(feed.title)}</title>"
-        yield f"<updated>{timestamp(updated)}</updated>"
-        yield "<author><name>mmqjp</name></author>"
-        yield from (f'<link rel="{rel}" href="{escape_xml(address)}"/>' for rel, address in links)
-        if archive:
-            yield "<fh:archive/>"
-        yield from _once(entries)
-        yield "</feed>\n"
-
-    return "\n".join(lines()).encode()
+    """Returns the feed, or the archive at an address, newest entries first; of those with the same id, the first.
+    `prev_archive` is the address of the archive before it."""
+    links = {"self": feed.address} if archive is None else {"self": archive, "current": feed.address}
+    links |= {} if prev_archive is None else {"prev-archive": prev_archive}
+    history = "" if archive is None else f' xmlns:fh="{HISTORY}"'
+    once: dict[str, str] = {}
+    for entry in entries:
+        once.setdefault(entry.id, entry.xml)
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        f'<feed xmlns="http://www.w3.org/2005/Atom"{history}>',
+        f"<id>{escape_xml(feed.id)}</id>",
+        f"<title>{escape_xml(feed.title)}</title>",
+        f"<updated>{timestamp(entries[0].committed_at if entries else feed.since)}</updated>",
+        "<author><name>mmqjp</name></author>",
+        *(f'<link rel="{rel}" href="{escape_xml(address)}"/>' for rel, address in links.items()),
+        *([] if archive is None else ["<fh:archive/>"]),
+        *once.values(),
+        "</feed>\n",
+    ]
+    return "\n".join(lines).encode()
 
 
 SECRETS, SECRET_FILE = "secrets", ".links"
@@ -258,19 +225,10 @@ def setting_of(name: str) -> str:
     return f"{SETTING}{_OF}:{name}"
 
 
-def feed_path(key: str, name: str) -> str:
-    """Returns the path of a feed below the site's address.
+def feed_path(key: str, name: str, archive: int | None = None) -> str:
+    """Returns the path of a feed, or of its archive of that number, below the site's address.
 
-    >>> feed_path("KEY", "a b/é")
-    '/f/KEY/a%20b%2F%C3%A9.atom'
+    >>> feed_path("KEY", "a b/é"), feed_path("KEY", "a", 3)
+    ('/f/KEY/a%20b%2F%C3%A9.atom', '/f/KEY/a/3.atom')
     """
-    return f"/f/{key}/{quote(name, safe='')}.atom"
-
-
-def archive_path(key: str, name: str, number: int) -> str:
-    """Returns the path of an archive.
-
-    >>> archive_path("KEY", "a", 3)
-    '/f/KEY/a/3.atom'
-    """
-    return f"/f/{key}/{quote(name, safe='')}/{number}.atom"
+    return f"/f/{key}/{quote(name, safe='')}{'' if archive is None else f'/{archive}'}.atom"

@@ -25,9 +25,7 @@ from mmqjp.syndication.atom import (
     AtomEntry,
     AtomFeed,
     Links,
-    archive_document,
     archive_of,
-    archive_path,
     archive_range,
     entry_of,
     feed_document,
@@ -41,30 +39,6 @@ KEPT_CHARACTERS = 32 << 20
 """Maximum size of cached entries, in characters; the oldest are evicted."""
 
 
-class EntryReader:
-    """Makes entries. Thread-safe."""
-
-    def __init__(self, recent: RecentAnswers) -> None:
-        self._recent = recent
-        self._kept = LruCache[tuple[int, int, int], tuple[AtomEntry, bool]](
-            KEPT_CHARACTERS, lambda one: len(one[0].xml)
-        )
-
-    def of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
-        """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
-        deleted."""
-        found = self._kept.found(one.key for one in told)
-        new = [one for one in told if one.key not in found]
-        for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
-            committed_at = one.answer.committed_at
-            is_whole = committed_at is not None and all(item.is_kept for item in match.items)
-            entry = entry_of(match, one.answer.t1 if committed_at is None else committed_at)
-            found[one.key] = entry, is_whole
-            self._kept.put(one.key, found[one.key])
-        entries = [found[one.key] for one in told]
-        return tuple(entry for entry, _ in entries), all(is_whole for _, is_whole in entries)
-
-
 MOST_NAMES = 2_000
 """Maximum number of names whose feeds are cached."""
 
@@ -74,21 +48,11 @@ _MOST = NEWEST + SIZE
 
 @dataclass(frozen=True, slots=True)
 class FeedContents:
-    """The contents of a query's feed, newest first, and the number of the newest archive (None: none). `since` is when
-    the query was first added, in microseconds."""
+    """The entries of a query's feed or of an archive, newest first. `previous` is the number of the archive before
+    them, which may be empty; None: there is none. `since` is when the query was first added, in microseconds."""
 
     entries: tuple[AtomEntry, ...]
-    archive: int | None
-    since: int
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """The contents of an archive, newest first. `more`: earlier archives may follow, as its number is not 0 and it is
-    not the empty end of the chain."""
-
-    entries: tuple[AtomEntry, ...]
-    more: bool
+    previous: int | None
     since: int
 
 
@@ -120,7 +84,9 @@ class StoreFeeds:
 
     def __init__(self, recent: RecentAnswers) -> None:
         self._recent = recent
-        self._entries = EntryReader(recent)
+        self._entries = LruCache[tuple[int, int, int], tuple[AtomEntry, bool]](
+            KEPT_CHARACTERS, lambda one: len(one[0].xml)
+        )
         self._kept = LruCache[str, _Kept](MOST_NAMES)
         self._revoked: tuple[object, dict[str, int]] | None = None
 
@@ -131,10 +97,10 @@ class StoreFeeds:
             if (found := self._recent.of_feed(name, _MOST)) is None:
                 return None
             kept = self._made(name, found, kept)
-        entries, _ = self._entries.of(kept.found.told[: kept.count])
+        entries, _ = self._entries_of(kept.found.told[: kept.count])
         return FeedContents(entries, kept.archive, kept.found.since)
 
-    def archive(self, name: str, number: int) -> Archived | Earlier | ArchiveGone | None:
+    def archive(self, name: str, number: int) -> FeedContents | Earlier | ArchiveGone | None:
         """Returns an archive. None if there is no such query, or no such archive yet."""
         numbers = archive_range(number)
         if number < 0 or (found := self._recent.of_feed(name, 0)) is None or numbers.stop > _last_seq(found) + 1:
@@ -145,9 +111,9 @@ class StoreFeeds:
             return ArchiveGone()
         if not told:
             before = self._seq_before(name, numbers.start)
-            return Archived((), False, found.since) if before is None else Earlier(archive_of(before))
-        entries, is_whole = self._entries.of(told)
-        return Archived(entries, number > 0, found.since) if is_whole else ArchiveGone()
+            return FeedContents((), None, found.since) if before is None else Earlier(archive_of(before))
+        entries, is_whole = self._entries_of(told)
+        return FeedContents(entries, number - 1 if number else None, found.since) if is_whole else ArchiveGone()
 
     def look(self) -> None:
         self._revoked_links()
@@ -164,14 +130,29 @@ class StoreFeeds:
 
     # ------------------------------------------------------------ outputs
 
+    def _entries_of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
+        """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
+        deleted."""
+        found = self._entries.found(one.key for one in told)
+        new = [one for one in told if one.key not in found]
+        for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
+            committed_at = one.answer.committed_at
+            is_whole = committed_at is not None and all(item.is_kept for item in match.items)
+            entry = entry_of(match, one.answer.t1 if committed_at is None else committed_at)
+            found[one.key] = entry, is_whole
+            self._entries.put(one.key, found[one.key])
+        return tuple(found[one.key][0] for one in told), all(found[one.key][1] for one in told)
+
     def _made(self, name: str, new: OfFeed, known: _Kept | None) -> _Kept:
         last_seq = _last_seq(new)
         begin = unarchived_from(last_seq)
         count = self._count(name, new.told, begin)
         if known is not None and known.found.drops == new.drops and unarchived_from(known.last_seq) == begin:
             archive = known.archive
-        else:
-            archive = self._archive_before(name, new.told, begin)
+        else:  # unless there are fewer new outputs than were looked for, so that these are all
+            is_more = any(one.answer.first_seq < begin for one in new.told)
+            seq = self._seq_before(name, begin, new.told) if is_more else None
+            archive = None if seq is None else archive_of(seq)
         found = _Kept(new, count, archive, last_seq)
         self._kept.put(name, found)
         return found
@@ -183,13 +164,6 @@ class StoreFeeds:
         for group in groups:  # one that is archived in part: its outputs are numbered
             later += sum(number >= begin for number in self._recent.numbers(name, group).values())
         return max(NEWEST, later)
-
-    def _archive_before(self, name: str, told: Sequence[StoredOutput], begin: int) -> int | None:
-        """Returns the number of the newest non-empty archive."""
-        if not any(one.answer.first_seq < begin for one in told):
-            return None  # there are fewer new outputs than were looked for, so that is all
-        seq = self._seq_before(name, begin, told)
-        return None if seq is None else archive_of(seq)
 
     def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
         """Returns the greatest output number of a query below a number, or another in the same archive. `told` are its
@@ -251,12 +225,7 @@ class FeedPages:
 
     def _newest(self, request: FeedRequest) -> Response:
         found = self.feeds.newest(request.name)
-        if found is None:
-            return _error(404, "no query has this name")
-        feed = self._feed(request, found.since)
-        archive = None if found.archive is None else self._archive_address(request, found.archive)
-        document = feed_document(feed, found.entries, archive)
-        return _document(request, document, _modified(found.entries, found.since), _NO_CACHE, self.now())
+        return _error(404, "no query has this name") if found is None else self._document(request, found, _NO_CACHE)
 
     def _archive(self, request: FeedRequest, number: int) -> Response:
         found = self.feeds.archive(request.name, number)
@@ -265,21 +234,28 @@ class FeedPages:
         if isinstance(found, ArchiveGone):
             return _error(410, "what stood in this archive was dropped")
         if isinstance(found, Earlier):
-            address = self._archive_address(request, found.archive)
-            return _error(301, "nothing is in this archive", {"Location": address})
+            return _error(301, "nothing is in this archive", {"Location": self._address(request, found.archive)})
         # The archive before it may be empty, and then leads to the next one that is not. Which one that is must not
         # stand here: it could not be told any more when that is dropped.
-        previous = self._archive_address(request, number - 1) if found.more else None
-        feed = self._feed(request, found.since)
-        document = archive_document(feed, found.entries, self._archive_address(request, number), previous)
-        return _document(request, document, _modified(found.entries, found.since), _FOR_GOOD, self.now())
+        return self._document(request, found, _FOR_GOOD)
 
-    def _feed(self, request: FeedRequest, since: int) -> AtomFeed:
-        id = self.links.feed_id(request.name)
-        return AtomFeed(id, printable_line(request.name), self.url + feed_path(request.key, request.name), since)
+    def _address(self, request: FeedRequest, archive: int | None = None) -> str:
+        return self.url + feed_path(request.key, request.name, archive)
 
-    def _archive_address(self, request: FeedRequest, number: int) -> str:
-        return self.url + archive_path(request.key, request.name, number)
+    def _document(self, request: FeedRequest, found: FeedContents, caching: str) -> Response:
+        """Returns a document or 304. Omits the date in the second of a commit, when it is ambiguous."""
+        id, title = self.links.feed_id(request.name), printable_line(request.name)
+        feed = AtomFeed(id, title, self._address(request), found.since)
+        previous = None if found.previous is None else self._address(request, found.previous)
+        archive = None if request.archive is None else self._address(request, request.archive)
+        document = feed_document(feed, found.entries, previous, archive)
+        modified = found.entries[0].committed_at if found.entries else found.since
+        tag = f'"{sha256(document).hexdigest()[:32]}"'
+        date = http_date(modified) if modified // SECOND < self.now() // SECOND else None
+        headers = {"ETag": tag, "Cache-Control": caching} | ({} if date is None else {"Last-Modified": date})
+        if is_unchanged(request, tag, date):
+            return Response(None, 304, headers)
+        return Response(document, 200, headers, f"{MEDIA_TYPE}; charset=utf-8")
 
 
 def is_unchanged(request: FeedRequest, tag: str, modified: str | None) -> bool:
@@ -296,20 +272,6 @@ def http_date(microseconds: int) -> str | None:
         return format_datetime(datetime.fromtimestamp(microseconds // SECOND, UTC), usegmt=True)
     except (OverflowError, ValueError, OSError):
         return None
-
-
-def _modified(entries: tuple[AtomEntry, ...], since: int) -> int:
-    return entries[0].committed_at if entries else since
-
-
-def _document(request: FeedRequest, document: bytes, modified: int, caching: str, now: int) -> Response:
-    """Returns a document or 304. Omits the date in the second of a commit, when it is ambiguous."""
-    tag = f'"{sha256(document).hexdigest()[:32]}"'
-    date = http_date(modified) if modified // SECOND < now // SECOND else None
-    headers = {"ETag": tag, "Cache-Control": caching} | ({} if date is None else {"Last-Modified": date})
-    if is_unchanged(request, tag, date):
-        return Response(None, 304, headers)
-    return Response(document, 200, headers, f"{MEDIA_TYPE}; charset=utf-8")
 
 
 def _error(status: int, text: str, more: Mapping[str, str] | None = None) -> Response:

@@ -205,7 +205,7 @@ def test_a_large_version_of_a_feed_that_waits_for_an_earlier_one_holds_up_no_oth
     tmp_path, monkeypatch, available_now
 ):
     monkeypatch.setattr(source, "LARGE", 2_000)
-    monkeypatch.setattr("feeds.splits._weight", lambda waiting: 100)
+    monkeypatch.setattr("feeds.splits.content_bytes", lambda waiting: 100)
     driver = Driver(tmp_path)
     driver.source = source.FileSource((source.SourcePath(driver.drops, "item"),))
     driver.restart()

@@ -19,8 +19,16 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.present import recent, recipients
 from mmqjp.present.recent import RecentAnswers
-from mmqjp.syndication.atom import Links, archive_path, feed_path, load_feed_links, setting_of
-from mmqjp.syndication.read_entries import Archived, ArchiveGone, Earlier, FeedPages, FeedRequest, StoreFeeds, http_date
+from mmqjp.syndication.atom import Links, feed_path, load_feed_links, setting_of
+from mmqjp.syndication.read_entries import (
+    ArchiveGone,
+    Earlier,
+    FeedContents,
+    FeedPages,
+    FeedRequest,
+    StoreFeeds,
+    http_date,
+)
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
 from tests.support.atom import ids_of, is_archive, link, validated
@@ -139,17 +147,17 @@ def check(feeds, recount):
             continue
         chain = recount.chain(name)
         assert ids(found.entries) == recount.newest(name)
-        assert found.archive == recount.newest_archive(name)
+        assert found.previous == recount.newest_archive(name)
         for number in range(recount.archives):
             archive = feeds.archive(name, number)
             earlier = [one for one in chain if one < number]
             if number in chain:
-                assert isinstance(archive, Archived) and ids(archive.entries) == recount.archive(name, number)
-                assert archive.more == (number > 0)
+                assert isinstance(archive, FeedContents) and ids(archive.entries) == recount.archive(name, number)
+                assert archive.previous == (number - 1 if number else None)
             elif earlier:
                 assert archive == Earlier(earlier[0])
             else:
-                assert archive == Archived((), False, found.since)
+                assert archive == FeedContents((), None, found.since)
         assert feeds.archive(name, recount.archives) is None
 
 
@@ -170,17 +178,19 @@ def test_what_is_dropped_is_gone():
         found = archives(feeds_of(SessionReader(engine)), QUERIES, count)
         assert found[next(iter(engine.queries())), 0] == ArchiveGone()
         kept = {key for key, one in found.items() if not isinstance(one, ArchiveGone)}
-        assert all(found[key] == before[key] for key in kept if isinstance(before[key], Archived))
+        assert all(found[key] == before[key] for key in kept if isinstance(before[key], FeedContents))
         for name in engine.queries():
             found, fresh = feeds.newest(name), feeds_of(SessionReader(engine)).newest(name)
             assert found is not None and fresh is not None
-            assert (ids(found.entries), found.archive) == (ids(fresh.entries), fresh.archive), "dropped ones have gone"
+            assert (ids(found.entries), found.previous) == (ids(fresh.entries), fresh.previous), (
+                "dropped ones have gone"
+            )
         engine.prune(0)
         clock.time += 1
         assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() < 20
         for name in engine.queries():
             newest = feeds.newest(name)
-            assert newest is not None and newest.archive is None
+            assert newest is not None and newest.previous is None
             assert feeds.archive(name, count - 1) == ArchiveGone() and feeds.archive(name, count) is None
         pages = pages_of(engine, clock)
         for number, status in ((count - 1, 410), (count, 404)):
@@ -308,7 +318,7 @@ def test_feeds_hold_what_is_recounted_archives_never_change_and_readers_lose_not
                 found = asked.newest(name)
                 assert remembered.newest(name) == found
                 if found is not None:
-                    assert (ids(found.entries), found.archive) == (recount.newest(name), recount.newest_archive(name))
+                    assert (ids(found.entries), found.previous) == (recount.newest(name), recount.newest_archive(name))
                 if name in readers and random.random() < 0.4:
                     readers[name].poll()
                 elif name in engine.queries():
@@ -428,9 +438,9 @@ def test_a_key_has_one_spelling_and_the_id_of_a_feed_is_its_own(text):
 @given(NAMES)
 def test_names_of_any_characters_are_parts_of_a_path(name):
     encodable = name.encode("utf-8", "ignore").decode()
-    for path in (feed_path("KEY", encodable), archive_path("KEY", encodable, 7)):
+    for path in (feed_path("KEY", encodable), feed_path("KEY", encodable, 7)):
         assert path.isascii() and path.startswith("/f/KEY/") and path.endswith(".atom") and " " not in path
-    assert feed_path("KEY", encodable).count("/") == 3 and archive_path("KEY", encodable, 7).count("/") == 4
+    assert feed_path("KEY", encodable).count("/") == 3 and feed_path("KEY", encodable, 7).count("/") == 4
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
