@@ -130,7 +130,15 @@ class Admission:
         read: dict[int, ParsedDocument | str | DocumentError] = {}
         waiting: dict[int, Document] = {}
         watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
-        least_end = cache(lambda stream: self._least_end(stream, watermark))
+
+        @cache
+        def least_end(stream: str) -> int:
+            """The least end at which a stream's documents are not late; per document it would take as long as building
+            the record."""
+            if is_hidden(stream):
+                return LATEST
+            return max(watermark(stream), EARLIEST + self._late_by(stream, EARLIEST))
+
         most, may_be_ahead = self._max_document, self._watermarks.timing.max_ahead is not None
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Document) and key not in met:
@@ -145,13 +153,6 @@ class Admission:
                     waiting[index] = item
         xmls = (document.xml_bytes() for document in waiting.values())
         return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self._max_nodes), strict=True))
-
-    def _least_end(self, stream: str, watermark: Callable[[str], int]) -> int:
-        """Returns the least end at which a stream's documents are not late. Computed per stream: per document it would
-        take as long as building the record."""
-        if is_hidden(stream):
-            return LATEST
-        return max(watermark(stream), EARLIEST + self._late_by(stream, EARLIEST))
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
         """Returns why a document is refused whatever its content, or None."""
@@ -177,18 +178,9 @@ def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _record(document: Document, tree: ParsedDocument | str) -> Record:
-    record = Record(
-        -1,
-        document.id,
-        document.stream,
-        document.t0,
-        document.t1,
-        tree if isinstance(tree, str) else tree.xml(),
-        "external",
-        (),
-        (own_part_id(document.stream, document.id),),
-        ((document.id, document.stream),),
-    )
+    id, stream, xml = document.id, document.stream, tree if isinstance(tree, str) else tree.xml()
+    ids, sources = (own_part_id(stream, id),), ((id, stream),)
+    record = Record(-1, id, stream, document.t0, document.t1, xml, "external", (), ids, sources)
     if isinstance(tree, ParsedDocument):
         record.tree = tree  # saves parsing `xml` again
     return record

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from common.arrays import distinct, merge_sorted
+from common.arrays import distinct, merge_sorted, rows_of
 from common.tools import in_batches, lazy
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import TableStore
@@ -77,13 +78,11 @@ class Record:
     def number(self, docid: int, arrival: int) -> None:
         """Numbers the document on entry; `arrival` applies to external ones. Repeatable when a batch restarts."""
         self.docid = docid
-        if self.kind == "external":
-            self.parts = self.appeared = (docid,)
-            self.arrival = arrival
-            return
         if self.kind != "hidden":
             self.parts = (docid,)
-        if not self.appeared:
+        if self.kind == "external":
+            self.arrival = arrival
+        if self.kind == "external" or not self.appeared:
             self.appeared = (docid,)
 
 
@@ -151,7 +150,8 @@ def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[int, 
     return Record(-1, "", stream, t0, t1, xml, "hidden", parts, ids, sources, bound, inputs.arrival, appeared)
 
 
-_EXTERNAL = attrgetter("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")
+_EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")
+"""The columns of external documents; all others are null."""
 
 
 def records_table(records: Sequence[Record]) -> pa.Table:
@@ -159,80 +159,36 @@ def records_table(records: Sequence[Record]) -> pa.Table:
         return rows_table([_row(record) for record in records], DOCUMENTS)
     external = [record for record in records if record.kind == "external"]
     others = [_row(record) for record in records if record.kind != "external"]
-    return pa.concat_tables([_external_rows(external), rows_table(others, DOCUMENTS)])
-
-
-def _external_rows(records: Sequence[Record]) -> pa.Table:
-    if not records:
-        return DOCUMENTS.empty_table()
-    docid, id, stream, t0, t1, xml, kind, arrival = zip(*map(_EXTERNAL, records), strict=True)
-    columns: dict[str, Any] = {
-        "docid": docid,
-        "id": id,
-        "stream": stream,
-        "t0": t0,
-        "t1": t1,
-        "xml": xml,
-        "kind": kind,
-        "arrival": arrival,
-    } | {name: pa.nulls(len(records), DOCUMENTS.field(name).type) for name in OWN}
-    return pa.table({name: columns[name] for name in DOCUMENTS.names}, DOCUMENTS)
+    values = zip(*map(attrgetter(*_EXTERNAL), external), strict=True) if external else [()] * len(_EXTERNAL)
+    columns: dict[str, Any] = dict(zip(_EXTERNAL, values, strict=True))
+    columns |= {name: pa.nulls(len(external), DOCUMENTS.field(name).type) for name in OWN}
+    return pa.concat_tables([pa.table(columns, DOCUMENTS), rows_table(others, DOCUMENTS)])
 
 
 def _row(record: Record) -> tuple[object, ...]:
-    is_external = record.kind == "external"
-    lists: tuple[object, ...] = (None,) * 6
-    if not is_external:
-        lists = (
-            record.parts,
-            record.part_ids,
-            [source[0] for source in record.sources],
-            [source[1] for source in record.sources],
-            [docid for docid, _ in record.bound],
-            [element | place << 32 for _, (element, place) in record.bound],
-        )
-    return (
-        record.docid,
-        record.id,
-        record.stream,
-        record.t0,
-        record.t1,
-        record.xml,
-        record.kind,
-        *lists,
-        record.arrival,
-        None if is_external else record.appeared,
-    )
+    lists: list[object] = [None] * 6
+    appeared = None
+    if record.kind != "external":
+        ids, streams = zip(*record.sources, strict=True) if record.sources else ((), ())
+        bound = [docid for docid, _ in record.bound], [element | place << 32 for _, (element, place) in record.bound]
+        lists, appeared = [record.parts, record.part_ids, ids, streams, *bound], record.appeared
+    *known, arrival = (getattr(record, name) for name in _EXTERNAL)
+    return (*known, *lists, arrival, appeared)
 
 
 def record_of(row: dict[str, Any]) -> Record:
-    docid, id, stream = row["docid"], row["id"], row["stream"]
-    times_and_xml = row["t0"], row["t1"], row["xml"]
-    arrival = _arrival(docid, row["arrival"])
+    docid, id, stream, t0, t1, xml = (row[name] for name in ("docid", "id", "stream", "t0", "t1", "xml"))
+    # Documents of stores without arrivals come first, by docid.
+    arrival = docid - BEFORE_ARRIVALS if row["arrival"] is None else row["arrival"]
     if row["parts"] is None:
-        own, source = (docid,), ((id, stream),)
-        return Record(
-            docid, id, stream, *times_and_xml, "external", own, (own_part_id(stream, id),), source, (), arrival, own
-        )
-    bound = zip(row["bound_docids"], row["bound_nodes"], strict=True)
-    return Record(
-        docid,
-        id,
-        stream,
-        *times_and_xml,
-        row["kind"],
-        tuple(row["parts"]),
-        tuple(row["part_ids"]),
-        tuple(zip(row["source_ids"], row["source_streams"], strict=True)),
-        tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in bound),
-        arrival,
-        tuple(row["parts"] if row["appeared"] is None else row["appeared"]),
-    )
-
-
-def _arrival(docid: int, arrival: int | None) -> int:
-    """Returns a stored document's arrival. Documents from stores without arrivals come first, by docid."""
-    return docid - BEFORE_ARRIVALS if arrival is None else arrival
+        ids, source = (own_part_id(stream, id),), ((id, stream),)
+        return Record(docid, id, stream, t0, t1, xml, "external", (docid,), ids, source, (), arrival, (docid,))
+    sources = tuple(zip(row["source_ids"], row["source_streams"], strict=True))
+    nodes = zip(row["bound_docids"], row["bound_nodes"], strict=True)
+    bound = tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in nodes)
+    parts, ids = tuple(row["parts"]), tuple(row["part_ids"])
+    appeared = parts if row["appeared"] is None else tuple(row["appeared"])
+    return Record(docid, id, stream, t0, t1, xml, row["kind"], parts, ids, sources, bound, arrival, appeared)
 
 
 READ_IDS = 200_000
@@ -282,16 +238,11 @@ class StoredIds:
         return self._sorted
 
     def _read(self) -> NDArray[np.int64]:
-        found = [_hashed(self._store.read("dropped_ids", ["stream", "id"]))]
-        end = self._store.highest("documents", "docid") + 1
-        for first in range(0, end, READ_IDS):
-            found.append(_hashed(ids_between(self._store, first, first + READ_IDS)))
-        return distinct(np.concatenate(found))
-
-
-def _hashed(keys: pa.Table) -> NDArray[np.int64]:
-    pairs = zip(keys["stream"].to_pylist(), keys["id"].to_pylist(), strict=True)
-    return np.fromiter(map(hash, pairs), np.int64, len(keys))
+        firsts = range(0, self._store.highest("documents", "docid") + 1, READ_IDS)
+        tables = (ids_between(self._store, first, first + READ_IDS) for first in firsts)
+        found = chain([self._store.read("dropped_ids", ["stream", "id"])], tables)
+        hashes = [np.fromiter(map(hash, rows_of(keys, "stream", "id")), np.int64, len(keys)) for keys in found]
+        return distinct(np.concatenate(hashes))
 
 
 READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
@@ -306,8 +257,7 @@ class StoredRecords:
         self._documents, self._cached = store, cached
         self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
-        self._used: dict[int, Record] = {}
-        """Stored records that may have a tree."""
+        self._used: dict[int, Record] = {}  # those that may have a tree
 
     def __getitem__(self, docid: int) -> Record:
         found = self._records.get(docid)
@@ -324,8 +274,11 @@ class StoredRecords:
         missing = sorted(requested - self._records.keys())
         if not missing:
             return
-        for row in self._documents.find("documents", "docid", pa.array(missing, pa.int64())).to_pylist():
-            self._keep(record_of(row))
+        for record in map(
+            record_of, self._documents.find("documents", "docid", pa.array(missing, pa.int64())).to_pylist()
+        ):
+            self._records[record.docid] = record
+            self._size += len(record.xml)
         self._shrink(len(requested))
 
     def found(self, docids: Collection[int]) -> dict[int, Record]:
@@ -337,10 +290,6 @@ class StoredRecords:
         self._shrink(0)
         _release_trees(self._used.values())
         self._used.clear()
-
-    def _keep(self, record: Record) -> None:
-        self._records[record.docid] = record
-        self._size += len(record.xml)
 
     def _shrink(self, needed: int) -> None:
         while self._size > self._cached and len(self._records) > needed:
@@ -354,8 +303,7 @@ class Records(StoredRecords):
         super().__init__(store, cached)
         self._store, self.ids = store, StoredIds(store)
         self._fresh: dict[int, Record] = {}
-        self._written = -1
-        """Last docid of the running batch written to the store."""
+        self._written = -1  # the last docid of the running batch that is in the store
 
     def add(self, record: Record) -> None:
         self._fresh[record.docid] = record
@@ -420,8 +368,7 @@ def docid_batches(
     joined: bool = False,
     refused: str = "",
 ) -> Iterator[list[int]]:
-    """Yields docids of stored documents in batches, oldest first; the filters are those of
-    `mmqjp.tables.schema.document_sizes`."""
+    """Yields docids of stored documents in batches, oldest first; the filters are those of `document_sizes`."""
     rows = document_sizes(store, streams, starts=starts, ends=ends, joined=joined, refused=refused).to_pylist()
     for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]

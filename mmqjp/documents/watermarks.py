@@ -113,7 +113,10 @@ def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
 
 
 def saved_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
-    return from_setting(ledger.setting(WATERMARKS))
+    if (value := ledger.setting(WATERMARKS)) is None:
+        return None, {}
+    noted = json.loads(value)
+    return noted["lateness"], noted["greatest"]
 
 
 def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
@@ -126,13 +129,6 @@ def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
 def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
     allowed = dict(lateness) if isinstance(lateness, Mapping) else lateness
     return json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
-
-
-def from_setting(value: str | None) -> tuple[Lateness, dict[str, int]]:
-    if value is None:
-        return None, {}
-    noted = json.loads(value)
-    return noted["lateness"], noted["greatest"]
 
 
 class Progress:

@@ -30,10 +30,9 @@ from mmqjp.service.log import Log
 from mmqjp.service.spool import Spool, is_command
 from mmqjp.sinks.deliverer import Delivery
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.positions import Notes
 from mmqjp.sinks.sink import Sink
 from mmqjp.state.eviction import ID_RETENTION
-from mmqjp.tables.schema import CommitMetadata
+from mmqjp.tables.schema import NO_METADATA, CommitMetadata
 
 if TYPE_CHECKING:
     from mmqjp.service.commands import CommandQueue
@@ -513,7 +512,7 @@ class Service:
 
     def _process(self, read: ReadBatch) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
-        notes = Notes() if self._sinks is None else self._sinks.notes()
+        notes = NO_METADATA if self._sinks is None else self._sinks.notes()
         outputs = self._answer(read, notes)
         self._committed_settings = self._settings
         if self._sinks is not None:
@@ -550,10 +549,10 @@ class Service:
     def _log_unreadable(self, file: str, reason: str) -> None:
         self._log.event("unreadable" if reason else "readable", file=file, **({"reason": reason} if reason else {}))
 
-    def _answer(self, read: ReadBatch, notes: Notes) -> Sequence[Output]:
+    def _answer(self, read: ReadBatch, notes: CommitMetadata) -> Sequence[Output]:
         """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, ends questions and
         retries."""
-        metadata = self._intake.metadata(read, {**self._settings, **notes.values()})
+        metadata = self._intake.metadata(read, {**self._settings, **notes.settings})
         metadata = replace(metadata, gaps=notes.gaps, undelivered=notes.undelivered)
         try:
             return self._engine.process(read.items, metadata, read.evaluated)

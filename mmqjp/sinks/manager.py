@@ -21,14 +21,13 @@ from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
     REMOVED,
     Course,
-    Notes,
     SinkExists,
     SinkOfFile,
     SinkState,
     UnknownSink,
     least,
 )
-from mmqjp.tables.schema import GapRow, Owed
+from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
 
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
 """Positions are stored with the next batch, or this long after the last store; the urgent limit applies to groups about
@@ -104,13 +103,25 @@ class SinkManager:
         """Must be called after outputs are committed. Without `outputs`, reads them from the store."""
         self._work.committed(outputs)
 
-    def notes(self) -> Notes:
+    def notes(self) -> CommitMetadata:
         """Returns the changes to commit with the next batch."""
-        return Notes.of(self._work.courses, self._stored, self._settings)
+        settings, gaps, undelivered = dict(self._settings), list[GapRow](), list[UndeliveredRow]()
+        for name, course in self._work.courses.items():
+            value = course.position().to_setting()
+            if self._stored.get(name) != value or course.is_urgent or course.gaps or course.undelivered:
+                settings[SINK_PREFIX + name] = value
+                gaps += course.gaps
+                undelivered += course.undelivered
+        return CommitMetadata(settings=settings, gaps=gaps, undelivered=undelivered)
 
-    def noted(self, notes: Notes) -> None:
+    def noted(self, notes: CommitMetadata) -> None:
         """Must be called once notes are committed."""
-        notes.were_stored(self._work.courses, self._stored)
+        for key, value in notes.settings.items():
+            name = key.removeprefix(SINK_PREFIX)
+            if name != key and value != REMOVED:
+                self._stored[name] = value
+                if name in self._work.courses:
+                    self._work.courses[name].was_noted(Position.from_setting(value), notes)
         self._settings = dict(self._settings.items() - notes.settings.items())
         self._noted_at = self._now()
 
@@ -120,7 +131,7 @@ class SinkManager:
         if 0 <= passed < URGENT_AFTER:
             return False
         is_urgent = any(course.is_urgent for course in self._work.courses.values())
-        return (is_urgent or not 0 <= passed < NOTED_AFTER) and bool(self.notes())
+        return (is_urgent or not 0 <= passed < NOTED_AFTER) and bool(self.notes().settings)
 
     def owed(self) -> Owed | None:
         """Returns what must not be deleted because sinks still need it."""
@@ -144,8 +155,8 @@ class SinkManager:
 
     def save(self, answers: Mapping[str, str] = MappingProxyType({})) -> None:
         """Commits all changes, together with `answers` to commands by id."""
-        if ((notes := self.notes()) or answers) and not self._read_only:
-            self._engine.commit_metadata(replace(notes.metadata(), answers=answers))
+        if ((notes := self.notes()).settings or answers) and not self._read_only:
+            self._engine.commit_metadata(replace(notes, answers=answers))
             self.noted(notes)
 
     # ------------------------------------------------------------ for commands
@@ -259,6 +270,7 @@ class SinkManager:
         return course
 
     def _open(self, definition: SinkDefinition) -> None:
+        self._settings.pop(SINK_PREFIX + definition.name, None)  # of one that was removed
         value = self._stored.get(definition.name)
         if value is None:
             acked, now = self._before(definition.start), self._now()

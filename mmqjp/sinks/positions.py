@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Literal
 
 from common.errors import InputError
 from common.tools import JsonRecord
-from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.sinks.definition import DAY, MINUTE, RetryAction, SinkDefinition, Tries
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult
@@ -254,9 +254,11 @@ class Course:
         }
         return Position(self.acked, {key: value for key, value in noted.items() if value is not None})
 
-    def was_noted(self, position: Position, gaps: int, undelivered: int) -> None:
+    def was_noted(self, position: Position, notes: CommitMetadata) -> None:
+        """Called once a position is stored, with the rows in `notes`."""
         self._noted_pending = position.details.get("pending")
-        del self.gaps[:gaps], self.undelivered[:undelivered]
+        del self.gaps[: sum(row.sink == self.definition.name for row in notes.gaps)]
+        del self.undelivered[: sum(row.sink == self.definition.name for row in notes.undelivered)]
         self.is_urgent = False
 
     def shown(self) -> SinkState:
@@ -441,44 +443,3 @@ DEFINITION_PREFIX = "sink-definition:"
 
 REMOVED = ""
 """The value of a removed sink's setting."""
-
-
-@dataclass(slots=True)
-class Notes:
-    """What to store about sinks: `positions` of courses, and other `settings`."""
-
-    positions: dict[str, Position] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-    gaps: list[GapRow] = field(default_factory=list)
-    undelivered: list[UndeliveredRow] = field(default_factory=list)
-    _rows: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, courses: Mapping[str, Course], stored: Mapping[str, str], settings: Mapping[str, str]) -> Notes:
-        """Returns the changes since `stored`, the settings of positions by name, and other `settings`."""
-        notes = cls(settings=dict(settings))
-        for name, course in courses.items():
-            position = course.position()
-            is_new = stored.get(name) != position.to_setting()
-            if is_new or course.is_urgent or course.gaps or course.undelivered:
-                notes.positions[name] = position
-                notes.gaps += course.gaps
-                notes.undelivered += course.undelivered
-                notes._rows[name] = len(course.gaps), len(course.undelivered)
-        return notes
-
-    def __bool__(self) -> bool:
-        return bool(self.positions or self.settings)
-
-    def values(self) -> dict[str, str]:
-        positions = {SINK_PREFIX + name: position.to_setting() for name, position in self.positions.items()}
-        return {**self.settings, **positions}
-
-    def metadata(self) -> CommitMetadata:
-        return CommitMetadata(settings=self.values(), gaps=self.gaps, undelivered=self.undelivered)
-
-    def were_stored(self, courses: Mapping[str, Course], stored: dict[str, str]) -> None:
-        for name, position in self.positions.items():
-            stored[name] = position.to_setting()
-            if name in courses:
-                courses[name].was_noted(position, *self._rows[name])

@@ -53,8 +53,7 @@ def read_live(name: str, table: Any) -> SinkDefinition:
 
 def process(engine: Session, sinks: SinkManager, found: list[Document]) -> None:
     notes = sinks.notes()
-    metadata = CommitMetadata(settings=notes.values(), gaps=notes.gaps, undelivered=notes.undelivered)
-    outputs = engine.process(found, metadata)
+    outputs = engine.process(found, notes)
     sinks.noted(notes)
     sinks.committed(outputs)
 

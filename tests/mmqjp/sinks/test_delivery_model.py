@@ -106,7 +106,7 @@ class Life:
         count = self.random.choice([0, 1, 2, 5, 30, 300, 1_200])
         notes = self.sinks.notes()
         self._kill("before a batch")
-        outputs = self.store.commit(self.random.choices(["a", "ab", "b", "c"], k=count), notes.metadata())
+        outputs = self.store.commit(self.random.choices(["a", "ab", "b", "c"], k=count), notes)
         self._kill("after a batch")
         self.sinks.noted(notes)
         self.sinks.committed(*self.random.choice([(outputs,), ()]))
