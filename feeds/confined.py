@@ -70,8 +70,8 @@ _hurry: ContextVar[int | None] = ContextVar("hurry", default=None)
 
 @contextmanager
 def hurried(seconds: int | None) -> Iterator[None]:
-    """Inside the block, a call has at most these seconds of processor time, and raises HurriedError beyond. None: as
-    many as its size allows."""
+    """Gives calls at most these seconds of processor time (None: as its size allows), beyond which HurriedError is
+    raised."""
     token = _hurry.set(seconds)
     try:
         yield

@@ -180,8 +180,8 @@ def mend_references(text: str) -> str:
 
 
 def _internal_subset(text: str, start: int) -> tuple[int, dict[str, str]]:
-    """Returns the end of a DOCTYPE's internal subset, -1 if it has none, and its entities: their names, with SYSTEM or
-    PUBLIC for external ones."""
+    """The end of a DOCTYPE's internal subset, -1 if there is none, and SYSTEM or PUBLIC for each external entity in
+    it."""
     declared = dict(_OF_XML)
     while (found := _IN_SUBSET.search(text, start)) is not None:
         start = found.end()

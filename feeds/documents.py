@@ -78,9 +78,8 @@ def now_us() -> int:
 
 
 def parse_time(value: TimeValue) -> tuple[int, int]:
-    """The interval `(t0, t1)` of a time value, in microseconds of UTC. Raises InvalidValue. A point (ISO-8601 text,
-    integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends there. A pair of points is
-    an interval in that order."""
+    """The interval `(t0, t1)` of a time value, in microseconds of UTC. Raises InvalidValue. It is a pair of points or
+    one point: ISO-8601 text, integer microseconds, a datetime (no zone means UTC)."""
     if isinstance(value, (tuple, list)):
         if len(value) != 2:
             raise InvalidValue(f"a time interval has two ends, not {len(value)}")

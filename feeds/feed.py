@@ -1,8 +1,8 @@
 """Reads a feed's bytes into entries: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0, and JSON Feed.
 
 JSON Feed 1.0 and 1.1 and what feedparser makes of an ill-formed feed are rewritten as Atom, so that one reader
-sanitises and resolves every format. Each entry becomes a document: a uniform `<item>`, or its own raw element with the
-feed's title and link added.
+sanitises and resolves every format. An entry becomes a uniform `<item>`, or its own element with the feed's title and
+link.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ def _is_time(value: object) -> bool:
 
 def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[object]]:
     """The work of the process that parses feeds: a row with the feed's name and its unreadable entries, then one for
-    each entry, with the fields of its sighting. Raises FeedError if nothing can be read. May take long: see
-    `feeds.confined`."""
+    each entry, with the fields of its sighting. Raises FeedError if nothing can be read. May take long."""
     feed, found = read_feed(data, origin, form)
     fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
     unread: list[tuple[int, str]] = []

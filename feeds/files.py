@@ -76,8 +76,8 @@ def files_below(
     """Yields regular files with their names below the directory, depth first in order of names.
 
     A file that `is_known` by that name is skipped cheaply. A symbolic link to a file counts if its target is inside
-    `directory`; links to directories are not followed. Unlistable directories and inaccessible files are yielded too,
-    so that their reader reports them.
+    `directory`; links to directories are not followed. What cannot be listed or accessed is yielded too, for its reader
+    to report.
     """
     return _below(str(directory), "", is_wanted, is_known, directory.resolve())
 

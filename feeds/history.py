@@ -125,9 +125,8 @@ def fetch_in(text: str) -> Fetch:
 
 
 def _keys(entries: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The key of each entry within its feed, given identities and links: its identity. If a feed repeats an identity,
-    with the link, and then a number among those with the same link, counted from the oldest, because feeds grow at the
-    top."""
+    """The key of each entry within its feed, given identities and links: its identity. A repeated one goes with its
+    link, and a number among those of that link, counted from the oldest: feeds grow at the top."""
     repeated, left = Counter(identity for identity, _ in entries), Counter(entries)
     for identity, link in entries:
         if repeated[identity] == 1:
@@ -160,9 +159,8 @@ class _Met:
 @dataclass(slots=True)
 class _Feed:
     """The known entries of a feed, and the time of its last complete fetch. `alike` counts the entries of each version.
-    `left_out` has the last version of each entry that was dropped because it changes endlessly, while the feed lists
-    it. `refused` has the times of versions that became dead letters in earlier runs, by entry and version,
-    `refused_now` those of this run."""
+    `left_out` has the last version of each listed entry that changes endlessly, `refused` the times of versions that
+    became dead letters in earlier runs, by entry and version, `refused_now` those of this run."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
@@ -220,8 +218,7 @@ class _Feed:
 
 class History:
     """Judges the entries of feeds, in the order of the fetches: which become documents, and at what time. `future`
-    counts by feed the versions that are dated after their fetch, `undated` those whose date cannot be read; they get
-    the time of the fetch."""
+    counts versions dated after their fetch by feed, `undated` those with unreadable dates; both get its time."""
 
     def __init__(
         self,
@@ -232,9 +229,8 @@ class History:
         keep: int | None = None,
     ) -> None:
         """Up to `most` versions of an entry become documents, and as many entries of a feed that differ only in their
-        guids; others are dead letters. At a feed's first fetch, entries older than `lateness` microseconds get the time
-        of the fetch, or they would be late. An entry is dropped when its feed has been without it for `keep`
-        microseconds."""
+        guids; others are dead letters. At a feed's first fetch, entries older than `lateness` get its time, or they
+        would be late. An entry is dropped when its feed has lacked it for `keep`. Both are microseconds."""
         self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
         self._feeds: dict[str, _Feed] = {}
         self._files: dict[str, _Feed] = {}
@@ -268,8 +264,7 @@ class History:
         endlessly. Items of a fetch come in their order.
 
         An entry's first version has the entry's time, a later one the time of the change if the feed gives it, else
-        that of the fetch. An item counts as soon as it is judged. A feed known only by its file's name is read once,
-        and not recorded.
+        that of the fetch. An item counts as soon as it is judged. A feed known only by its file's name is not recorded.
         """
         match item:
             case Sighting():

@@ -177,8 +177,8 @@ class Entry:
     """The fields of an entry: plain text, except `content`, which is sanitised HTML. "" means absent.
 
     `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling. `updated` is
-    the feed's date of the last change. `lang` is a language tag. `mentions` are the canonical addresses of pages that
-    its text links to.
+    the feed's date of the last change. `lang` is a language tag. `mentions` are canonical addresses that its text links
+    to.
     """
 
     item_url: str = ""
@@ -215,8 +215,7 @@ class Origin:
 
 
 def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: Iterable[str] = ()) -> bytes:
-    """The entry as an `<item>`, with the present FIELDS in order. Its feed has an address or name, a title, and the
-    paths of its folders."""
+    """The entry as an `<item>`, with the present FIELDS in order. `feed_url` may be a name."""
     item = etree.Element("item")
     leaves = [
         ("item_url", entry.item_url),
@@ -350,8 +349,7 @@ _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
 def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> tuple[str, list[str]]:
-    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones against
-    `base`."""
+    """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones."""
     links: dict[str, None] = {}
 
     def checked(tag: str, name: str, value: str) -> str | None:

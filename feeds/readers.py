@@ -326,12 +326,10 @@ def follow_jsonl(
     fingerprint: str = "",
     stop_fingerprint: str = "",
 ) -> Iterator[tuple[Document | Reject | None, int, str]]:
-    """The documents of a growing `.jsonl` file from byte `start` on, with the end of their lines and fingerprints
-    there.
+    """The documents of a growing `.jsonl` file from byte `start` on, with the ends of their lines and fingerprints.
 
     A blank line gives None. An unterminated last line is left for later, unless it is a complete object. Only lines
-    that begin before byte `stop` are read. Raises ReplacedError if the fingerprints at `start` and `stop` differ, and
-    OSError.
+    that begin before byte `stop` are read. Raises ReplacedError if the fingerprints at `start` or `stop` differ.
     """
     name, begin = printable(str(path)), start
     with path.open("rb") as file:

@@ -216,8 +216,7 @@ class Rotation:
                     yield name, path, state
 
     def _candidates(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
-        """Files with a lost file's inode, or whose names begin with its name. Lists the directory only after
-        changes."""
+        """Files with a lost file's inode, or whose names begin with its name. Lists it only after changes."""
         found = file_state(directory)
         seen, candidates = self._searched.get(directory, ((), []))
         if seen == (now := (found, *offsets)):
@@ -299,8 +298,7 @@ class WaitingFile:
     """A file with something to read or, unless it `reads`, with an offset to record: it was read under another name.
 
     Order is that of the first fields: files to record first, then by fetch time (microseconds), then by name. Reading
-    begins at `start`; `known` is the offset so far under the file's name. `lines`: JSON lines, to which more may be
-    appended.
+    begins at `start`; `known` is the offset so far under the file's name. `lines`: JSON lines, which may grow.
     """
 
     reads: bool
@@ -342,8 +340,8 @@ class Tail:
         relative: bool = False,
         now: Now = now_us,
     ) -> None:
-        """`name` is the source's name in offsets, by default its absolute path. Rejects name a file by its absolute
-        path; with `relative`, as `path` does."""
+        """`name` is the source's in offsets, by default its absolute path. With `relative`, rejects name files as
+        `path` does."""
         self._path = Path(path) if relative else Path(path).absolute()
         self.name = name or printable(str(self._path.absolute()))
         self._feeds: EntryForm | None = feeds
@@ -473,9 +471,8 @@ def read_documents(
     now: Now = now_us,
     history: History | None = None,
 ) -> Iterator[Document | Reject]:
-    """The documents of all paths in order, and a Reject for everything unreadable, files included. `history` has the
-    entries known before, and decides whether changed ones are documents again (the default). For the rest see
-    `tails_of`."""
+    """The documents of all paths in order, and a Reject for everything unreadable, files included. `history` knows
+    earlier entries and decides whether changed ones are documents again (the default). See `tails_of`."""
     return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
 
 

@@ -119,7 +119,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class FeedElements:
-    """The element with what a feed says of itself, those of its entries (a text: why one is none), and whether they are
+    """The element that describes a feed, those of its entries (a text: why one is none), and whether they are
     Atom's."""
 
     head: etree._Element

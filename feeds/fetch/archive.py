@@ -25,8 +25,7 @@ from feeds.readers import FINAL_URI, FOLDER, TITLE, Sidecar, drop_stem, read_ste
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A fetched feed: what is known of the fetch, the feed's name in archives, and the answer's headers and decoded
-    body."""
+    """A fetched feed: facts about the fetch, its name in archives, and the answer's headers and decoded body."""
 
     about: Sidecar
     source: str
@@ -129,8 +128,7 @@ class WarcArchive(Archive):
 
     `mark` is the last file's name and its committed size. Bytes behind it are truncated when the archive is opened, and
     fetched again. `announce` commits a mark before its file is created, so that no other file is ever touched. A file
-    gets its final name when the next one starts or the archive is finished. It grows by appending, so it is not written
-    as `common.files` writes files.
+    gets its final name when the next one starts or the archive is finished.
     """
 
     def __init__(

@@ -63,31 +63,36 @@ from feeds.readers import Sidecar
 
 
 @dataclass(frozen=True, slots=True)
-class Courtesy:
-    """Maximum concurrent requests, in all and per host, and the microseconds between requests to one host."""
+class Settings:
+    """How feeds are fetched; `agent` is the User-Agent. `spacing` is microseconds between requests."""
 
+    agent: str
+    limits: ReplyLimits = ReplyLimits()
+    pace: Pace = Pace()
+    robots: bool = False
     concurrency: int = 16
     per_host: int = 1
     spacing: int = SECOND
+    allow_private: bool = False
 
 
 class HostGates:
     """Admits requests to hosts, saving their times first, so that a process after a killed one keeps the delay."""
 
-    def __init__(self, store: FetchStore, clock: Clock, courtesy: Courtesy) -> None:
-        self._store, self._clock, self._courtesy = store, clock, courtesy
-        self._all = asyncio.Semaphore(courtesy.concurrency)
+    def __init__(self, store: FetchStore, clock: Clock, settings: Settings) -> None:
+        self._store, self._clock, self._settings = store, clock, settings
+        self._all = asyncio.Semaphore(settings.concurrency)
         self._hosts: dict[str, tuple[asyncio.Semaphore, asyncio.Lock]] = {}
 
     @asynccontextmanager
     async def turn(self, host: str, spacing: int = 0) -> AsyncIterator[None]:
-        """A block in which one request to a host may be made: `spacing` microseconds, or the courtesy's, after the last
+        """A block in which one request to a host may be made: `spacing` microseconds, or the settings', after the last
         one ended, or began if it is under way. Raises HostPaused."""
-        slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._courtesy.per_host), asyncio.Lock()))
+        slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._settings.per_host), asyncio.Lock()))
         async with slots:
             async with order:
                 last = min(self._free(host).asked_at, self._clock.now())  # the clock may have been set back
-                await self._clock.sleep_until(last + max(spacing, self._courtesy.spacing))
+                await self._clock.sleep_until(last + max(spacing, self._settings.spacing))
                 await self._all.acquire()
                 try:
                     self._store.save_host(replace(self._free(host), asked_at=self._clock.now()))
@@ -185,16 +190,6 @@ class Outcome(Enum):
 
 def own_agent() -> str:
     return f"mmqjp/{version('mmqjp')} (feed fetcher)"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How feeds are fetched; `agent` is the User-Agent."""
-
-    agent: str
-    limits: ReplyLimits = ReplyLimits()
-    pace: Pace = Pace()
-    robots: bool = False
 
 
 @dataclass
@@ -382,9 +377,7 @@ async def fetch_feeds(
     store: FetchStore,
     archive: Archive,
     settings: Settings,
-    courtesy: Courtesy,
     *,
-    allow_private: bool = False,
     watch: bool = False,
     changes: ChangesOf | None = None,
     stop: asyncio.Event | None = None,
@@ -399,8 +392,8 @@ async def fetch_feeds(
     report = FetchReport()
     known = list(feeds)
     waiting = {feed.url: feed for feed in known if not feed.stopped}
-    client = open_client(allow_private, courtesy.concurrency, world.resolve)
-    gates = HostGates(store, world.clock, courtesy)
+    client = open_client(settings.allow_private, settings.concurrency, world.resolve)
+    gates = HostGates(store, world.clock, settings)
     claims = AddressClaims(known)
     visitor = Visitor(client, store, archive, gates, claims, world.clock, world.random, settings)
     busy: set[str] = set()
@@ -473,8 +466,6 @@ class Job:
     feeds: Sequence[FeedState]
     out: Path
     settings: Settings
-    courtesy: Courtesy = Courtesy()
-    allow_private: bool = False
     warc: bool = False
     state: Path | None = None
 
@@ -499,9 +490,8 @@ class Job:
             archive = WarcArchive(self.out, mark, store.save_mark) if self.warc else DropArchive(self.out)
             with closing(archive):
                 report = await fetch_feeds(
-                    known, store, archive, self.settings, self.courtesy,
-                    allow_private=self.allow_private, watch=watch,
-                    changes=changes if watch else None, stop=stop, told=told, world=world,
+                    known, store, archive, self.settings, watch=watch, changes=changes if watch else None,
+                    stop=stop, told=told, world=world,
                 )  # fmt: skip
                 archive.finish()
             return report, known

@@ -254,8 +254,7 @@ def _joined(base: str, address: str) -> str:
 
 class FetchError(OperationalError, RuntimeError):
     """A fetch failed; the message is the cause. `status` is the answer's, 0 if there was none. `not_before` is the
-    earliest time (microseconds) of the next request, if the server gives one. Not an OSError: those of a connection
-    become a FetchError."""
+    earliest time (microseconds) of the next request, if the server gives one."""
 
     def __init__(self, cause: str, status: int = 0, not_before: int | None = None) -> None:
         super().__init__(cause, status, not_before)

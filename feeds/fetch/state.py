@@ -86,8 +86,8 @@ class FeedState:
 
     `url` and `address` may contain credentials; `shown` never does. `title` is the reader's, and `folder` has the paths
     of the reader's folders, one a line. `source` is its name in archives. `address` is where it is fetched now, after
-    permanent redirects and its page. `errors` counts failures since the last success. A feed that has `stopped` is not
-    fetched again.
+    permanent redirects and its page. `errors` counts failures since the last success. `stopped` ones are fetched no
+    more.
     """
 
     url: str

@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from common.xml import read_prolog, xml_parser
 from feeds.documents import Document, Reject, SourceError, as_bytes, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.archive import remove_read
-from feeds.fetch.fetcher import Courtesy, Job, Settings, own_agent
+from feeds.fetch.fetcher import Job, Settings, own_agent
 from feeds.fetch.http import DAY, SECOND
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import Pace
@@ -247,12 +247,15 @@ class _Live:
         feeds, complaints = read_feed_lists(lists)
         if complaints:
             raise SourceError(LIVE_SOURCE, complaints[0].removesuffix("; it is left out"))
-        agent = options.get("userAgent") or own_agent()
-        pace = Pace(_seconds(options, "interval", Pace().interval))
-        settings = Settings(agent, pace=pace, robots=_truth(options, "robots"))
-        courtesy = replace(Courtesy(), spacing=_seconds(options, "spacing", Courtesy().spacing))
+        settings = Settings(
+            options.get("userAgent") or own_agent(),
+            pace=Pace(_seconds(options, "interval", Pace().interval)),
+            robots=_truth(options, "robots"),
+            spacing=_seconds(options, "spacing", SECOND),
+            allow_private=_truth(options, "allowPrivate"),
+        )
         self.out = self.state / DROPS
-        self._job = Job(feeds, self.out, settings, courtesy, _truth(options, "allowPrivate"))
+        self._job = Job(feeds, self.out, settings)
 
     def fetch(self) -> None:
         self.state.mkdir(0o700, parents=True, exist_ok=True)
@@ -303,8 +306,7 @@ class _Segment(InputPartition):
 
 
 class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the number of the inbox's last segment. The driver reads entries, because it has their history;
-    executors get rows."""
+    """An offset is the number of the inbox's last segment. The driver, with their history, reads entries."""
 
     _target: int | None = None
 
@@ -457,8 +459,7 @@ class _WarcStreamReader(_Archives, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 class WarcSource(DataSource):
-    """Options: the path, `feeds` (item or raw; without it each XML body is a document), and for a stream
-    `maxFilesPerTrigger`."""
+    """Options: the path, `feeds` (item or raw; else each XML body is a document), for streams `maxFilesPerTrigger`."""
 
     @classmethod
     def name(cls) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from common.dates import iso_utc
-from feeds.fetch.fetcher import Courtesy, FetchReport, Job, Outcome, Settings, own_agent
+from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import SECOND, ReplyLimits
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, Pace, change_feeds
@@ -79,7 +79,7 @@ def _iso(moment: int | None) -> str | None:
     return None if moment is None else iso_utc(moment)
 
 
-COURTESY, LIMITS = Courtesy(), ReplyLimits()
+DEFAULTS, LIMITS = Settings(""), ReplyLimits()
 
 KEPT = "what was fetched is kept; the same command continues from there"
 
@@ -121,11 +121,11 @@ class FetchOptions:
         help="The User-Agent header.  [default: mmqjp and its version]",
     )  # fmt: skip
     concurrency: int = option(
-        "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=COURTESY.concurrency, show_default=True,
+        "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=DEFAULTS.concurrency, show_default=True,
         help="Most requests at the same time.",
     )  # fmt: skip
     per_host: int = option(
-        "--per-host", metavar="N", type=click.IntRange(1, 100), default=COURTESY.per_host, show_default=True,
+        "--per-host", metavar="N", type=click.IntRange(1, 100), default=DEFAULTS.per_host, show_default=True,
         help="Most requests to one host at the same time.",
     )  # fmt: skip
     spacing: int = option(
@@ -164,9 +164,11 @@ class FetchOptions:
             total=self.timeout / SECOND,
             hops=self.most_redirects,
         )
-        settings = Settings(self.user_agent, limits, Pace(self.interval), self.robots)
-        courtesy = Courtesy(self.concurrency, self.per_host, self.spacing)
-        return Job(feeds, out, settings, courtesy, self.allow_private, warc, state)
+        settings = Settings(
+            self.user_agent, limits, Pace(self.interval), self.robots, self.concurrency, self.per_host, self.spacing,
+            self.allow_private,
+        )  # fmt: skip
+        return Job(feeds, out, settings, warc, state)
 
 
 def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:

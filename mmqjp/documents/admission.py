@@ -133,8 +133,7 @@ class Admission:
 
         @cache
         def least_end(stream: str) -> int:
-            """The least end at which a stream's documents are not late; per document it would take as long as building
-            the record."""
+            """The least end at which documents are not late. To find it per document would take too long."""
             if is_hidden(stream):
                 return LATEST
             return max(watermark(stream), EARLIEST + self._late_by(stream, EARLIEST))

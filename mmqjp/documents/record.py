@@ -44,8 +44,7 @@ class Record:
     `parts` identify the documents behind a chain's outputs: the document itself or, for a hidden tuple, those of its
     blocks. Parallel to it, `part_ids` are their ids with streams, and `appeared` the docid of the external document
     that completed each, or its own if a backfill published it. `sources` are the external documents as (id, stream),
-    left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest arrival behind the record
-    (see `mmqjp.answers.quota`).
+    left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest behind the record.
     """
 
     docid: int
@@ -93,8 +92,7 @@ def own_part_id(stream: str, document_id: str) -> str:
 class Inputs(tuple[Record, ...]):
     """A match's documents in the query's order, with derived values computed once for all subscribers.
 
-    `t0` is the earliest start and `t1` the latest end, in microseconds; `arrival` is the latest arrival; `appeared` is
-    when the first part appeared.
+    `t0` is the earliest start, `t1` the latest end, `arrival` the latest arrival; `appeared` is that of the first part.
     """
 
     # Lists are faster than generators here: there are one or two documents, and mostly one source of each.
@@ -136,8 +134,8 @@ class Inputs(tuple[Record, ...]):
 
 
 def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
-    """Returns an output as a document of a stream, without a docid. `within`: it appears with its latest document,
-    otherwise now."""
+    """Returns an output as a document, without a docid. `within`: it appears with its latest document, otherwise
+    now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     t0, t1, own, sources = inputs.t0, inputs.t1, (own_part_id(stream, id),), inputs.sources
     return Record(-1, id, stream, t0, t1, xml, "published", (), own, sources, (), inputs.arrival, appeared)
@@ -250,8 +248,8 @@ READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
 
 
 class StoredRecords:
-    """LRU cache of stored records by docid, limited to `cached` characters of XML. Parsed trees take far more memory
-    and live only as long as their batch."""
+    """LRU cache of stored records, of `cached` characters of XML. Parsed trees, far larger, live as long as their
+    batch."""
 
     def __init__(self, store: HasDocuments, cached: int = 16 << 20) -> None:
         self._documents, self._cached = store, cached

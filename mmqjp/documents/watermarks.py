@@ -1,6 +1,5 @@
-"""Watermarks: how far each stream has come, which decides lateness and eviction (docs/semantics.md,
-section 16). `Progress` tells with which document of a batch each external stream reached a time, as if documents came
-one at a time."""
+"""Watermarks: how far each stream has come, which decides lateness and eviction (docs/semantics.md, section 16).
+`Progress` tells with which document of a batch each stream reached a time."""
 
 from __future__ import annotations
 
@@ -68,8 +67,8 @@ class Watermarks:
         return self._greatest
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
-        """Returns the least watermark of these external streams, or EARLIEST. An earlier document is late on every
-        stream derived from them."""
+        """Returns the least watermark of these external streams: earlier documents are late on what derives from
+        them."""
         lateness = self.timing.lateness
         if not is_lateness_bounded(lateness):
             return EARLIEST
@@ -84,8 +83,7 @@ class Watermarks:
         return max(least, EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
-        """Returns the greatest times after a batch, without side effects. `arrived` has the batch's; `streams` are the
-        external streams that queries wait for."""
+        """Returns the greatest times after a batch, which has those in `arrived`; queries wait for `streams`."""
         greatest = dict(self._greatest)
         for stream, time in arrived.items():
             greatest[stream] = max(greatest.get(stream, EARLIEST), time)
@@ -132,8 +130,8 @@ def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
 
 
 class Progress:
-    """Progress of streams within a batch. Arrivals (see `mmqjp.answers.quota`) run from `first` to `last`; in an empty
-    batch both are the latest before it."""
+    """Progress of streams within a batch. Arrivals run from `first` to `last`; in an empty batch both are the
+    latest."""
 
     def __init__(self, records: Sequence[Record], next_arrival: int) -> None:
         """`records` are the batch's numbered external documents; `next_arrival` follows the last of them."""
@@ -148,8 +146,8 @@ class Progress:
                 self._arrivals.setdefault(record.stream, []).append(record.arrival)
 
     def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
-        """Returns the arrival at which the least watermark of some external streams reached a time. `watermarks` are
-        those before the batch."""
+        """Returns the arrival at which the least watermark of some streams, given those before the batch, reached a
+        time."""
         found = self.first
         for stream in streams:
             if stream == EVENT_TIME:

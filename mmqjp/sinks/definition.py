@@ -1,6 +1,5 @@
 """The definition of a sink, read from TOML (`[secrets]`, `[sinks.NAME]`) or, if added live, from JSON. It has the
-queries wanted, grouping, backlog limits, the options of its kind (one frozen dataclass each), and the table of waits
-for retries."""
+queries wanted, grouping, backlog limits, and the options of its kind. Also the waits for retries."""
 
 from __future__ import annotations
 
@@ -270,8 +269,8 @@ class SinkDefinition:
 
     `queries` are shell patterns of query names, () for all. A push sink groups outputs within `wait_us` after the
     first; a message shows `most`. Outputs older than `backlog_us` (None: unlimited), or in excess of `backlog_outputs`,
-    are given up. `start` applies when the sink is new. `file` is the configuration file, "" for a live sink. `table` is
-    the source, with secrets by name only.
+    are given up. `start` applies when the sink is new. `file` is the configuration file, "" for a live sink, `table`
+    the source.
     """
 
     name: str
@@ -417,8 +416,8 @@ class Tries:
         return bool(self.down or self.refused)
 
     def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
-        """Returns the new count after a failure, the action, and the wait in microseconds. `more`, random in 0 to 1,
-        adds up to a tenth as jitter."""
+        """Returns the new count, the action, and the wait in microseconds. `more`, random in 0 to 1, adds up to a
+        tenth."""
         is_refused = verdict.kind == "refused"
         waits, count = (REFUSED_WAITS, self.refused) if is_refused else (DOWN_WAITS, self.down)
         tried = replace(self, refused=count + 1) if is_refused else replace(self, down=count + 1)

@@ -53,8 +53,7 @@ class _Question:
 
 
 class Deliverer:
-    """Runs jobs, one at a time per sink, without blocking on receivers. `job` is a new number. Starts its threads with
-    the first job."""
+    """Runs jobs, one at a time per sink, without blocking on receivers. `job` is a new number."""
 
     def __init__(self, attempt_seconds: float = ATTEMPT_SECONDS) -> None:
         self._attempt_seconds = attempt_seconds
@@ -416,8 +415,8 @@ class SinkScheduler:
         self.recount(course)
 
     def recount(self, course: Course) -> None:
-        """Counts the stored outputs after a course's position. Its memory must be empty, and all stored outputs offered
-        to it."""
+        """Counts the stored outputs after a course's position. Its backlog must be empty, and all stored outputs
+        offered."""
         self._cursors.pop(course.definition.name, None)
         for query, count, t0, since in self._engine.waiting_after(course.acked):
             if course.definition.wants(query):

@@ -30,8 +30,7 @@ from mmqjp.sinks.positions import (
 from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
 
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
-"""Positions are stored with the next batch, or this long after the last store; the urgent limit applies to groups about
-to be sent."""
+"""Positions are stored with a batch, or this long after the last store; urgent are those of groups about to be sent."""
 
 CLOSED_AFTER = 5.0
 """Seconds that jobs have to end when the service stops."""
@@ -200,8 +199,7 @@ class SinkManager:
         self._course(name).resume()
 
     def test(self, name: str) -> None:
-        """Starts sending a message `mmqjp.test` without outputs. `tested` returns the result later. Raises NotASink for
-        a file sink."""
+        """Starts sending a message `mmqjp.test`; `tested` returns the result later. Raises NotASink for a file sink."""
         course = self._course(name)
         if not course.definition.is_push:
             raise NotASink(f"the sink {name} writes files: only webhook, mail and command take a test message")
@@ -216,8 +214,8 @@ class SinkManager:
         return self._work.tested.get(name)
 
     def replay(self, name: str, start: Start) -> int:
-        """Delivers again from an output or a time on, and in any case what waits. Returns the number of outputs that
-        did not wait."""
+        """Delivers again from an output or a time on, besides what waits. Returns the number of outputs that did not
+        wait."""
         course = self._course(name)
         waiting = course.backlog.count
         self._work.committed()
@@ -234,7 +232,7 @@ class SinkManager:
         self._stored.pop(name, None)
 
     def reload(self, definitions: Iterable[SinkDefinition]) -> None:
-        """Applies the definitions of the configuration file. Sinks no longer defined keep their positions, in case they
+        """Applies the definitions of the configuration file. Sinks no longer defined keep their positions for a
         return."""
         wanted = {definition.name: definition for definition in definitions}
         for name, definition in wanted.items():

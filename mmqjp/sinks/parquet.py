@@ -77,8 +77,8 @@ class ParquetFile:
             self._writer.write_batch(rows)
 
     def finish(self, *, again: bool = False) -> Path:
-        """Renames the file to its final name, which has its range of numbers, and returns the path. With `again`, it
-        may exist already. Raises OSError."""
+        """Renames the file to its range of numbers, and returns the path. With `again`, it may exist. Raises
+        OSError."""
         if self._waiting:
             self._write_group()
         self._writer.close()
@@ -158,8 +158,7 @@ class ParquetSink(Sink):
         self._swept = False
 
     def prepare(self, pending: Pending) -> bool:
-        """Creates the directory and removes files past the position. If the open file is gone, its outputs are written
-        again. Raises OSError."""
+        """Creates the directory, removes files past the position, and writes outputs of a lost open file again."""
         directory, before = self._options.path.absolute(), self._place
         if before is not None and not self._swept:
             self._sweep(Path(before.directory), before.owner)

@@ -145,8 +145,7 @@ class Sink:
         return None
 
     def prepare(self, pending: Pending) -> bool:
-        """Prepares for writing. Returns whether the position must be stored first, because the destination changed.
-        Raises OSError."""
+        """Prepares for writing. Returns whether the position must be stored first, as it changed. Raises OSError."""
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:

@@ -45,8 +45,7 @@ TRY_LATER = os.EX_TEMPFAIL
 
 
 class CommandReceiver(Receiver):
-    """Runs a program without a shell in its own process group, which is killed when the program ends or times out, so
-    that nothing runs between two messages."""
+    """Runs a program without a shell in its own process group, which is killed when the program ends or times out."""
 
     def __init__(self, options: CommandOptions, secrets: Secrets, seconds: float = COMMAND_SECONDS) -> None:
         self._command, self._secrets, self._seconds = options.command, secrets, seconds

@@ -72,8 +72,8 @@ class ReadPlan:
 def next_plan(
     waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
 ) -> ReadPlan:
-    """Plans the next micro-batch, of about `most` documents and `most_bytes` bytes. Removes files that it reads to the
-    end from the front of `waiting`."""
+    """Plans a micro-batch of about `most` documents and `most_bytes` bytes. Removes the files that it ends from
+    `waiting`."""
     splits: list[Split] = []
     documents = size = 0
     while waiting and documents < most and size < most_bytes:
@@ -90,8 +90,8 @@ def next_plan(
 
 
 def plan_partitions(plan: ReadPlan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
-    """Splits a plan into about `most` partitions of equal weight and at least `grain` bytes. Yields the number of the
-    first split, and the splits, of each."""
+    """Yields about `most` parts of equal weight, of at least `grain` bytes: the number of the first split, and the
+    splits."""
     aim = max(sum(split.weight for split in plan.splits) / most, grain)
     first = 0
     for splits in in_batches(plan.splits, len(plan.splits), ceil(aim), attrgetter("weight")):
@@ -138,8 +138,8 @@ ROWS = pa.schema(
 `fingerprint` are the offset after the row; `known` and `known_fingerprint` are the file's committed offset when the
 micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. A sighting, which has `xml`, and the end
 of a fetch have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD says by
-`reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends what the micro-batch may
-commit."""
+`reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends what may be
+committed."""
 
 NOWHERE = -2
 """A position that no file has."""
@@ -207,8 +207,7 @@ def _is_done(known: int, fingerprint: str, position: int, committed: Offset | No
 
 def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[_FileKey, str]]:
     """Returns the rows of readable files before the first cut, in order, and reasons for the unreadable ones by
-    (source, file). The reason is "" for a file whose name another one now has, or that must wait for an unreadable
-    earlier version of its feed."""
+    (source, file). It is "" for a file that was replaced, or waits for an unreadable version of its feed."""
     failed: dict[_FileKey, str] = {}
     cut = pc.index(rows["position"], CUT).as_py()
     if cut >= 0:
@@ -238,8 +237,8 @@ def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.T
 
 
 def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
-    """Yields the items of rows that stage 1 evaluated on executors. `text` is the decoded document, `unread` the bytes
-    of an undecodable one."""
+    """Yields the items of rows from executors. `text` is the decoded document, `unread` the bytes of an undecodable
+    one."""
     where = "source", "file", "position", "fingerprint"
     what = "id", "stream", "t0", "t1", "reason", "raw", "seen", "text", "unread"
     for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in rows_of(
@@ -268,8 +267,8 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class SourcePath:
-    """A directory, or a growing file. `feeds` is the form of feed entries (None: no feeds), `name` the name in offsets,
-    by default the path."""
+    """A directory, or a growing file, with the form of feed entries (None: no feeds), and its name in offsets ("": the
+    path)."""
 
     path: Path
     feeds: EntryForm | None = None
@@ -281,8 +280,8 @@ class FileSource:
     """What to read and how (see `feeds.tail.Tail`).
 
     A micro-batch has about `most` documents and `most_bytes` bytes, and about `tasks` tasks at most, of at least
-    `grain` bytes. A document of more than `max_document` bytes is a dead letter. Executors only parse feeds; the driver
-    decides which entries are new.
+    `grain` bytes. A document of more than `max_document` bytes is a dead letter. The driver decides which entries are
+    new.
     """
 
     paths: tuple[SourcePath, ...]
@@ -304,8 +303,8 @@ _FileKey = tuple[str, str]
 """A source and the name of a file in it."""
 
 _Ahead = dict[_FileKey, tuple[Offset, FileState | None, list[ReadItem[InputItem]], str]]
-"""Items of files that are read already, with the offsets before them, what tells the file from another of its name, and
-why no more can be read ("": it can)."""
+"""What was read of files: the offset before it, the file's state, the items, and why no more can be read ("": it
+can)."""
 
 
 @dataclass
@@ -321,8 +320,7 @@ class PlanPartition(InputPartition):
 
 
 class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches of files. `positions` returns the committed file offsets. Spark's offsets are plan
-    numbers."""
+    """Plans and reads micro-batches of files. `positions` returns the committed offsets; Spark's are plan numbers."""
 
     def __init__(
         self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us
@@ -564,8 +562,8 @@ def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataF
     Documents of more than `max_document` bytes are rejects. Raises SourceError if no column holds documents.
 
     The id of an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the
-    column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else the time of
-    reading. A JSON record contains all these.
+    column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. A JSON
+    record contains these.
     """
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:

@@ -1,7 +1,6 @@
 """Atom documents (RFC 4287) of outputs: a feed and its archives (RFC 5005). Archive `k` has the outputs with 100k <=
 `seq` < 100k + 100 once all are committed, and never changes. An entry is one line of XML, always the same for an
-output. Links grant access by a key in the address: a digest of a secret of the state, the feed, and the number of
-revocations, stored in no table."""
+output. Links grant access by a key: a digest of a secret of the state, the feed, and the number of revocations."""
 
 from __future__ import annotations
 

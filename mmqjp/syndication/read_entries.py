@@ -131,8 +131,7 @@ class StoreFeeds:
     # ------------------------------------------------------------ outputs
 
     def _entries_of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
-        """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
-        deleted."""
+        """Returns the entries of outputs, and whether they are complete: documents and commit times may be deleted."""
         found = self._entries.found(one.key for one in told)
         new = [one for one in told if one.key not in found]
         for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
@@ -166,8 +165,8 @@ class StoreFeeds:
         return max(NEWEST, later)
 
     def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
-        """Returns the greatest output number of a query below a number, or another in the same archive. `told` are its
-        newest outputs."""
+        """Returns a query's greatest output number below another, or one in the same archive, given the newest
+        outputs."""
         while told := [one for one in told if one.answer.first_seq < before][:1] or self._recent.newest(
             name, (before, -1, -1), 1
         ):
@@ -195,8 +194,7 @@ _FOR_GOOD = "private, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class FeedRequest:
-    """A request for a query's feed, or an archive by number. `if_none_match` and `if_modified_since` are these headers,
-    "" if missing."""
+    """A request for a query's feed, or an archive by number, with two headers, "" if missing."""
 
     key: str
     name: str

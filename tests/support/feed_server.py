@@ -11,7 +11,7 @@ from pathlib import Path
 from ssl import SSLContext
 
 from feeds.fetch.archive import Archive, DropArchive
-from feeds.fetch.fetcher import Courtesy, FetchReport, Settings, World, fetch_feeds
+from feeds.fetch.fetcher import FetchReport, Settings, World, fetch_feeds
 from feeds.fetch.http import SECOND, Clock, ReplyLimits
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 
@@ -158,7 +158,7 @@ class Fetching:
     clock: Hours = field(default_factory=Hours)
     limits: ReplyLimits = SMALL
     pace: Pace = field(default_factory=Pace)
-    courtesy: Courtesy = field(default_factory=Courtesy)
+    courtesy: Mapping[str, int] = field(default_factory=dict)
     robots: bool = False
     agent: str = "test"
     allow_private: bool = True
@@ -169,16 +169,13 @@ class Fetching:
         with FetchStore(self.directory / STATE_FILE, write=True) as store:
             store.add(FeedState(url, source_name(url)) for url in urls)
             archive = self.archive(self.directory, store)
-            settings = Settings(self.agent, self.limits, self.pace, self.robots)
+            settings = Settings(
+                self.agent, self.limits, self.pace, self.robots, allow_private=self.allow_private, **self.courtesy
+            )
             values: dict[str, object] = {"clock": self.clock, "random": lambda: 0.0, "resolve": to_loopback}
             world = World(**(values | dict(self.world)))  # type: ignore[arg-type]
             try:
-                report = asyncio.run(
-                    fetch_feeds(
-                        store.feeds(), store, archive, settings, self.courtesy,
-                        allow_private=self.allow_private, world=world,
-                    )
-                )  # fmt: skip
+                report = asyncio.run(fetch_feeds(store.feeds(), store, archive, settings, world=world))
                 archive.finish()
                 return report
             finally:

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from feeds.fetch import fetcher
-from feeds.fetch.fetcher import Courtesy, Job, Settings, World
+from feeds.fetch.fetcher import Job, Settings, World
 from feeds.fetch.state import STATE_FILE, AddedFeed, ChangesOf, FeedChange, FetchStore, change_feeds
 from tests.support.feed_server import Hours, rss, to_loopback
 
@@ -76,7 +76,7 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
     async def run():
         stop = asyncio.Event()
         world = World(clock=StandingClock(), resolve=to_loopback)
-        job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
+        job = Job((), file.parent, Settings("test", spacing=0, allow_private=True))
         running = asyncio.create_task(job.run(watch=True, stop=stop, world=world))
         while not file.exists():
             await asyncio.sleep(0.005)

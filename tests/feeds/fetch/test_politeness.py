@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.fetch.fetcher import Courtesy
 from feeds.fetch.http import DAY, HOUR, MINUTE, SECOND, Hints, body_hints, fresh_for, retry_after
 from feeds.fetch.state import JITTER, Pace, after_failure, after_success, outside_skipped
 from tests.support.feed_server import START, Request, failure, outcomes, rss
@@ -113,7 +112,7 @@ def test_no_more_requests_are_under_way_than_are_allowed(server, fetching):
 
     urls = [server.url(f"/{number}", f"h{number % 3}.test") for number in range(18)]
     server.routes |= {f"/{number}": answer for number in range(18)}
-    fetching.courtesy = Courtesy(concurrency=4, per_host=2, spacing=0)
+    fetching.courtesy = {"concurrency": 4, "per_host": 2, "spacing": 0}
     assert outcomes(fetching.run(*urls)) == {"new": 18}
     assert all(of_host <= 2 and count <= 4 for of_host, count in most)
 
