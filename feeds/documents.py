@@ -134,28 +134,21 @@ def time_reader(expression: str) -> TimeReader:
 
     def read(xml: bytes) -> int:
         try:
-            found = xpath(etree.fromstring(xml, xml_parser()))
+            found: Any = xpath(etree.fromstring(xml, xml_parser()))
         except etree.XMLSyntaxError as error:
             raise InvalidValue(f"not well-formed: {error.msg}") from None
         except etree.XPathError as error:
             raise InvalidValue(f"{expression} cannot be evaluated: {error}") from None
-        text = _first_text(found)
-        if text is None:
+        if found == []:
             raise InvalidValue(f"{expression} finds nothing")
+        first = found[0] if isinstance(found, list) else found
+        text = "".join(map(str, first.itertext())) if isinstance(first, etree._Element) else str(first)
         time = parse_timestamp(text)
         if time is None:
             raise InvalidValue(f"{expression} finds {text!r:.80}, which is no date")
         return time
 
     return read
-
-
-def _first_text(found: Any) -> str | None:
-    if isinstance(found, list):
-        if not found:
-            return None
-        found = found[0]
-    return "".join(map(str, found.itertext())) if isinstance(found, etree._Element) else str(found)
 
 
 def first_time(date: int | None, fetched: int | None, modified: int, archive: int | None) -> int:

@@ -79,31 +79,27 @@ def files_below(
     `directory`; links to directories are not followed. What cannot be listed or accessed is yielded too, for its reader
     to report.
     """
-    return _below(str(directory), "", is_wanted, is_known, directory.resolve())
+    root = directory.resolve()
 
+    def below(directory: str, prefix: str) -> Iterator[tuple[Path, str]]:
+        try:
+            with os.scandir(directory) as children:
+                left = [
+                    child
+                    for child in children
+                    if child.is_dir(follow_symlinks=False)
+                    or (not is_known(printable(prefix + child.name)) and is_wanted(child.name))
+                ]
+        except OSError:
+            yield Path(directory), printable(prefix.rstrip("/") or Path(directory).name)
+            return
+        for child in sorted(left, key=lambda child: child.name):
+            if child.is_dir(follow_symlinks=False):
+                yield from below(child.path, f"{prefix}{child.name}/")
+            elif _is_file_inside(child, root):
+                yield Path(child.path), printable(prefix + child.name)
 
-def _below(
-    directory: str, prefix: str, is_wanted: Callable[[str], bool], is_known: Callable[[str], bool], root: Path
-) -> Iterator[tuple[Path, str]]:
-    try:
-        with os.scandir(directory) as children:
-            left = [
-                child
-                for child in children
-                if child.is_dir(follow_symlinks=False)
-                or (not is_known(printable(prefix + child.name)) and is_wanted(child.name))
-            ]
-    except OSError:
-        path = Path(directory)
-        yield path, printable(prefix.rstrip("/") or path.name)
-        return
-    left.sort(key=lambda child: child.name)
-    for child in left:
-        name = prefix + child.name
-        if child.is_dir(follow_symlinks=False):
-            yield from _below(child.path, f"{name}/", is_wanted, is_known, root)
-        elif _is_file_inside(child, root):
-            yield Path(child.path), printable(name)
+    return below(str(directory), "")
 
 
 def _is_file_inside(child: os.DirEntry[str], root: Path) -> bool:

@@ -237,15 +237,15 @@ def digest_of(head: bytes) -> str:
     return blake2b(head, digest_size=12).hexdigest()
 
 
-def has_fingerprint(file: BinaryIO, position: int, fingerprint: str) -> bool:
-    """Whether a file has the content read up to a position or, without a fingerprint, is long enough."""
-    if os.fstat(file.fileno()).st_size < position:
+def has_fingerprint(file: BinaryIO, offset: Offset) -> bool:
+    """Whether a file has the content read up to an offset or, without a fingerprint, is long enough."""
+    if os.fstat(file.fileno()).st_size < offset.position:
         return False
-    found = parse_fingerprint(fingerprint)
-    if found is None or position == 0:
+    found = parse_fingerprint(offset.fingerprint)
+    if found is None or offset.position == 0:
         return True
     file.seek(0)
-    return found.fits(file.read(found.head), file, position)
+    return found.fits(file.read(found.head), file, offset.position)
 
 
 class Fingerprinter:
@@ -298,13 +298,13 @@ def or_reject(items: Iterable[InputItem], name: str) -> Iterator[InputItem]:
 _BLOCK = 1024 * 1024
 
 
-def read_jsonl(path: Path, now: Now, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
+def read_jsonl(path: Path, now: Now) -> Iterator[Document | Reject]:
     """The documents of a `.jsonl` or `.jsonl.gz` file in order, skipping blank lines. Raises OSError."""
     name = printable(str(path))
     number = 0
     with path.open("rb") as raw, gzip.open(raw) if is_compressed(path.name) else nullcontext(raw) as file:
         try:
-            for number, line in enumerate(_lines(cast(BinaryIO, file), max_line), 1):
+            for number, line in enumerate(_lines(cast(BinaryIO, file)), 1):
                 where = f"{name}:{number}"
                 if isinstance(line, TooLargeError):
                     yield _too_long(line, where)
@@ -318,46 +318,37 @@ def read_jsonl(path: Path, now: Now, max_line: int = MAX_BYTES) -> Iterator[Docu
 
 
 def follow_jsonl(
-    path: Path,
-    start: int,
-    now: Now,
-    max_line: int = MAX_BYTES,
-    stop: int | None = None,
-    fingerprint: str = "",
-    stop_fingerprint: str = "",
-) -> Iterator[tuple[Document | Reject | None, int, str]]:
-    """The documents of a growing `.jsonl` file from byte `start` on, with the ends of their lines and fingerprints.
+    path: Path, start: Offset, now: Now, stop: Offset | None = None
+) -> Iterator[tuple[Document | Reject | None, Offset]]:
+    """The documents of a growing `.jsonl` file from an offset on, with those at the ends of their lines.
 
     A blank line gives None. An unterminated last line is left for later, unless it is a complete object. Only lines
-    that begin before byte `stop` are read. Raises ReplacedError if the fingerprints at `start` or `stop` differ.
+    that begin before `stop` are read. Raises ReplacedError if the fingerprint at `start` or `stop` differs.
     """
-    name, begin = printable(str(path)), start
+    name, begin = printable(str(path)), start.position
     with path.open("rb") as file:
-        if stop is not None and not has_fingerprint(file, stop, stop_fingerprint):
+        if stop is not None and not has_fingerprint(file, stop):
             raise ReplacedError(f"{name} was replaced")
-        for line, end, fingerprint_there in _whole_lines(file, start, fingerprint, max_line):
-            if stop is not None and begin >= stop:
+        for line, end in _whole_lines(file, start):
+            if stop is not None and begin >= stop.position:
                 return
             where = f"{name}: byte {begin}"
             if isinstance(line, TooLargeError):
-                item: Document | Reject | None = _too_long(line, where)
+                yield _too_long(line, where), end
             else:
-                item = read_line(line, where, now) if line.strip() else None
-            yield item, end, fingerprint_there
-            begin = end
+                yield read_line(line, where, now) if line.strip() else None, end
+            begin = end.position
 
 
-def line_ends(
-    path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES, fingerprint: str = ""
-) -> list[tuple[int, str]]:
-    """The ends of the next lines that `follow_jsonl` would read, with fingerprints: at most `most` lines, fewer once
-    they reach `most_bytes` or cannot be read. Raises like `follow_jsonl` if even the first cannot be read."""
-    ends: list[tuple[int, str]] = []
+def line_ends(path: Path, start: Offset, most: int, most_bytes: int) -> list[Offset]:
+    """The ends of the next lines that `follow_jsonl` would read: at most `most`, fewer once they reach `most_bytes` or
+    cannot be read. Raises like `follow_jsonl` if even the first cannot be read."""
+    ends: list[Offset] = []
     with path.open("rb") as file:
         try:
-            for _, end, fingerprint_there in _whole_lines(file, start, fingerprint, max_line):
-                ends.append((end, fingerprint_there))
-                if len(ends) >= most or end - start >= most_bytes:
+            for _, end in _whole_lines(file, start):
+                ends.append(end)
+                if len(ends) >= most or end.position - start.position >= most_bytes:
                     break
         except OSError:
             if not ends:
@@ -365,22 +356,20 @@ def line_ends(
     return ends
 
 
-def _whole_lines(
-    file: BinaryIO, start: int, fingerprint: str, max_line: int
-) -> Iterator[tuple[bytes | TooLargeError, int, str]]:
-    """The lines from byte `start` on, where the file must have the fingerprint, each with its end and the fingerprint
-    there. An unterminated last line counts if it is a complete object."""
-    if not has_fingerprint(file, start, fingerprint):
+def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | TooLargeError, Offset]]:
+    """The lines from an offset on, which the file must have, each with its end. An unterminated last line counts if it
+    is a complete object."""
+    if not has_fingerprint(file, start):
         raise ReplacedError(f"{printable(file.name)} was replaced")
-    fingerprinter, end = Fingerprinter(file, start), start
-    file.seek(start)
-    for line in _lines(file, max_line):
+    fingerprinter, end = Fingerprinter(file, start.position), start.position
+    file.seek(end)
+    for line in _lines(file):
         if isinstance(line, TooLargeError):
             end = file.tell()
-            yield line, end, fingerprinter.after(None)
+            yield line, Offset(start.source, start.file, end, fingerprinter.after(None))
         elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
             end += len(line)
-            yield line, end, fingerprinter.after(line)
+            yield line, Offset(start.source, start.file, end, fingerprinter.after(line))
         else:
             return
 
@@ -389,9 +378,9 @@ def _too_long(line: TooLargeError, where: str) -> Reject:
     return Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
 
 
-def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
-    while line := file.readline(limit + 1):
-        if len(line) <= limit or line.endswith(b"\n"):
+def _lines(file: BinaryIO) -> Iterator[bytes | TooLargeError]:
+    while line := file.readline(MAX_BYTES + 1):
+        if len(line) <= MAX_BYTES or line.endswith(b"\n"):
             yield line
             continue
         yield TooLargeError(line)
@@ -462,13 +451,13 @@ TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
 _HEAD = 64 * 1024
 
 
-def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[InputItem]:
+def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
     """The items of the archive in order, skipping other records (requests, pages, pictures, failures). Without `feeds`
     each XML body is a document, with the address and the record's date as id, in stream S. With it, the entries of
     feeds are read; the record's date is the time of the fetch. Raises OSError."""
     name = printable(str(path))
     with path.open("rb") as file:
-        bodies = _bodies(file, name, feeds is not None, max_bytes)
+        bodies = _bodies(file, name, feeds is not None)
         while True:
             # warcio does not look whether what it reads is there: damage shows as any kind of exception.
             try:
@@ -499,7 +488,7 @@ def first_date(path: Path) -> int | None:
             return None
 
 
-def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[tuple[Origin, bytes, str]]:
+def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, bytes, str]]:
     """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used."""
     for record in ArchiveIterator(file):
         if record.rec_type not in ("response", "resource"):
@@ -510,8 +499,8 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
         head = body.read(_HEAD)
         if not (kind_of_body(head) == "feed" if feeds else _is_xml(record, head)):
             continue
-        data = head + body.read(max(0, max_bytes + 1 - len(head)))
-        if len(data) <= max_bytes:
+        data = head + body.read(max(0, MAX_BYTES + 1 - len(head)))
+        if len(data) <= MAX_BYTES:
             while record.raw_stream.read(_HEAD):
                 pass
         address = without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>")
@@ -520,8 +509,8 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
             time = parse_iso(date)
         except ValueError as error:
             cause = f"the record's date: {error}"
-        if len(data) > max_bytes:
-            cause = f"larger than {max_bytes} bytes"
+        if len(data) > MAX_BYTES:
+            cause = f"larger than {MAX_BYTES} bytes"
         elif record.raw_stream.limit > 0:
             cause = "the archive ends within the record"
         final = without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or ""))

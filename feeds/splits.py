@@ -65,18 +65,19 @@ def splits_of(
             can_be_read(waiting.path)
             yield split(start.position, ALL_READ, "", 1, content_bytes(waiting.path))
             return
-        ends = line_ends(waiting.path, start.position, most, most_bytes, fingerprint=start.fingerprint)
+        ends = line_ends(waiting.path, start, most, most_bytes)
     except ReplacedError:
         return
     except OSError:  # whoever reads it says so
         yield split(start.position, UNREADABLE, start.fingerprint, 1, 0)
         return
     begin, fingerprint, lines = start.position, start.fingerprint, 0
-    for end, end_fingerprint in ends:
+    for end in ends:
         lines += 1
-        if end - begin >= grain or end == ends[-1][0]:
-            yield split(begin, end, fingerprint, lines, end - begin, end_fingerprint)
-            begin, fingerprint, lines = end, end_fingerprint, 0
+        size = end.position - begin
+        if size >= grain or end is ends[-1]:
+            yield split(begin, end.position, fingerprint, lines, size, end.fingerprint)
+            begin, fingerprint, lines = end.position, end.fingerprint, 0
 
 
 def can_be_read(path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -176,7 +176,7 @@ class Rotation:
             return True
         try:
             with path.open("rb") as file:
-                same = has_fingerprint(file, offset.position, offset.fingerprint)
+                same = has_fingerprint(file, offset)
         except OSError:
             fingerprint = parse_fingerprint(offset.fingerprint)
             return fingerprint is None or fingerprint.inode == found.inode
@@ -311,8 +311,8 @@ class WaitingFile:
     known: Offset | None = field(compare=False)
     lines: bool = field(compare=False)
 
-    def read(self, stop: int | None = None, stop_fingerprint: str = "") -> Iterator[ReadItem[InputItem]]:
-        return self.tail.read(self, stop, stop_fingerprint)
+    def read(self, stop: Offset | None = None) -> Iterator[ReadItem[InputItem]]:
+        return self.tail.read(self, stop)
 
     def updated(self, positions: Positions) -> WaitingFile:
         now = positions.get((self.source, self.file))
@@ -412,26 +412,16 @@ class Tail:
             return None
         return {file.name for file in files} | self._beside
 
-    def read(
-        self, waiting: WaitingFile, stop: int | None = None, stop_fingerprint: str = ""
-    ) -> Iterator[ReadItem[InputItem]]:
-        """The unread items of a file; of JSON lines only those that begin before byte `stop`, where the file must have
-        the fingerprint. Raises OSError, and ReplacedError if another file has the name, which the next poll detects."""
+    def read(self, waiting: WaitingFile, stop: Offset | None = None) -> Iterator[ReadItem[InputItem]]:
+        """The unread items of a file; of JSON lines only those that begin before `stop`, which the file must have.
+        Raises OSError, and ReplacedError if another file has the name, which the next poll detects."""
         path, start = waiting.path, waiting.start
-        to = partial(Offset, self.name, waiting.file)
         if not waiting.reads:
             yield ReadItem(None, start)
         elif waiting.lines:
-            lines = follow_jsonl(
-                path,
-                start.position,
-                self._now,
-                stop=stop,
-                fingerprint=start.fingerprint,
-                stop_fingerprint=stop_fingerprint,
-            )
-            yield from (ReadItem(item, to(end, fingerprint)) for item, end, fingerprint in lines)
+            yield from starmap(ReadItem, follow_jsonl(path, start, self._now, stop))
         else:
+            to = partial(Offset, self.name, waiting.file)
             file = SourceFile(path, waiting.file, kind_of_file(path.name, feeds=self.has_feeds))
             for count, item in enumerate(islice(self._items(file), start.position, None), start.position + 1):
                 yield ReadItem(item, to(count))

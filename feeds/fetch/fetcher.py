@@ -141,7 +141,11 @@ class Robots:
     async def delay(self, url: httpx.URL, host: str) -> int:
         """Microseconds that the rules demand between requests, 0 if none. Raises FetchError if the address is
         disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
-        text = await self._rules(url, host)
+        async with self._asking.setdefault(host, asyncio.Lock()):
+            state = self._store.host(host)
+            if state.robots is None or state.robots_at + DAY <= self._clock.now():
+                state = await self._asked(url, host)
+        text = state.robots
         later = self._clock.now() + DAY
         try:
             seconds = await confined_aside(crawl_delay, text, str(url), size=len(text)) if text else 0
@@ -150,13 +154,6 @@ class Robots:
         if seconds is None:
             raise FetchError(f"robots.txt of {host} does not allow it", not_before=later)
         return min(int(seconds * SECOND), LONGEST_DELAY)
-
-    async def _rules(self, url: httpx.URL, host: str) -> str:
-        async with self._asking.setdefault(host, asyncio.Lock()):
-            state = self._store.host(host)
-            if state.robots is None or state.robots_at + DAY <= self._clock.now():
-                state = await self._asked(url, host)
-        return state.robots or ""
 
     async def _asked(self, url: httpx.URL, host: str) -> HostState:
         try:

@@ -12,12 +12,12 @@ import re
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -63,18 +63,12 @@ def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
 
 
 def _row(item: Document | Reject) -> tuple[object, ...]:
-    if isinstance(item, Reject):
-        return _rejected(item)
-    try:
-        text = _text(item)
-    except etree.XMLSyntaxError as error:
-        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: not well-formed: {error}", item.xml))
-    except ValueError as error:
-        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: {error}", item.xml))
-    return item.id, item.stream, item.t0, item.t1, text, None, None
-
-
-def _rejected(item: Reject) -> tuple[object, ...]:
+    if isinstance(item, Document):
+        try:
+            return item.id, item.stream, item.t0, item.t1, _text(item), None, None
+        except (etree.XMLSyntaxError, ValueError) as error:
+            cause = f"not well-formed: {error}" if isinstance(error, etree.XMLSyntaxError) else error
+            item = Reject(item.id, item.stream, item.t1, f"{item.id}: {cause}", item.xml)
     return item.id, item.stream, item.time, item.time, None, item.reason, as_bytes(item.raw)
 
 
@@ -210,16 +204,34 @@ class Inbox:
         self._database.executemany("DELETE FROM files WHERE source = ? AND file = ?", gone)
 
 
-@contextmanager
-def _short_errors() -> Iterator[None]:
-    """Lets Spark show a SourceError without the traceback of its Python process, which serves one call only."""
-    try:
-        yield
-    except SourceError:
-        spec = sys.modules["__main__"].__spec__
-        if spec is not None and spec.name.startswith("pyspark."):
-            sys.tracebacklimit = 0
-        raise
+class _Source(DataSource):
+    """Reads with one of two readers, which are made of the options."""
+
+    source: ClassVar[str]
+    readers: ClassVar[tuple[type[Any], type[Any]]]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.source
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: object) -> Any:
+        return self._opened(self.readers[0])
+
+    def streamReader(self, schema: object) -> Any:
+        return self._opened(self.readers[1])
+
+    def _opened(self, reader: type[Any]) -> Any:
+        try:
+            return reader(self.options)
+        except SourceError:
+            # Spark shows it without the traceback of its Python process, which serves one call only.
+            spec = sys.modules["__main__"].__spec__
+            if spec is not None and spec.name.startswith("pyspark."):
+                sys.tracebacklimit = 0
+            raise
 
 
 LIVE_SOURCE = "mmqjp_feeds"
@@ -351,24 +363,11 @@ class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableN
         return closing(Inbox(self.state))
 
 
-class FeedSource(DataSource):
+class FeedSource(_Source):
     """Options: `lists` (OPML files, text files or addresses, separated by commas), `state` (a directory), `feeds`
     (`item`, the default, or `raw`), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return LIVE_SOURCE
-
-    def schema(self) -> str:
-        return COLUMNS
-
-    def reader(self, schema: object) -> _LiveReader:
-        with _short_errors():
-            return _LiveReader(self.options)
-
-    def streamReader(self, schema: object) -> _LiveStreamReader:
-        with _short_errors():
-            return _LiveStreamReader(self.options)
+    source, readers = LIVE_SOURCE, (_LiveReader, _LiveStreamReader)
 
 
 WARC_SOURCE = "mmqjp_warc"
@@ -458,20 +457,7 @@ class _WarcStreamReader(_Archives, DataSourceStreamReader, SupportsTriggerAvaila
         return [*sorted(new, key=lambda file: (fetch_time(Path(file.path)), file.path))]
 
 
-class WarcSource(DataSource):
+class WarcSource(_Source):
     """Options: the path, `feeds` (item or raw; else each XML body is a document), for streams `maxFilesPerTrigger`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return WARC_SOURCE
-
-    def schema(self) -> str:
-        return COLUMNS
-
-    def reader(self, schema: object) -> _WarcReader:
-        with _short_errors():
-            return _WarcReader(self.options)
-
-    def streamReader(self, schema: object) -> _WarcStreamReader:
-        with _short_errors():
-            return _WarcStreamReader(self.options)
+    source, readers = WARC_SOURCE, (_WarcReader, _WarcStreamReader)

@@ -25,9 +25,6 @@ from mmqjp.sinks.sink import DeliveryResult
 
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 
-COMMAND_SECONDS = 60.0
-"""Default time limit of a command, in seconds."""
-
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(:00)?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 

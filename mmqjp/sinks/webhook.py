@@ -9,7 +9,7 @@ import os
 import signal
 import ssl
 from asyncio.subprocess import DEVNULL
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, timedelta
 from email import policy
@@ -25,12 +25,12 @@ from aiosmtplib import SMTP
 from aiosmtplib.errors import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPRecipientsRefused
 from rich.console import Console
 
-from feeds.documents import EPOCH, Now, now_us
-from feeds.fetch.http import FetchError, open_client, retry_after
+from feeds.documents import EPOCH, now_us
+from feeds.fetch.http import FetchError, Resolve, open_client, resolve_host, retry_after
 from mmqjp.present.item import MatchSpool, Report, TimeFormat, match_count_text
 from mmqjp.present.terminal import print_report, write_page
 from mmqjp.process import printable_line
-from mmqjp.sinks.definition import COMMAND_SECONDS, CommandOptions, MailOptions, WebhookOptions
+from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
 from mmqjp.sinks.secrets import SecretError, Secrets, signature, signing_key
 from mmqjp.sinks.sink import DeliveryResult, Message, Receiver, acknowledged, down, gone, payload, refused
 
@@ -47,8 +47,11 @@ TRY_LATER = os.EX_TEMPFAIL
 class CommandReceiver(Receiver):
     """Runs a program without a shell in its own process group, which is killed when the program ends or times out."""
 
-    def __init__(self, options: CommandOptions, secrets: Secrets, seconds: float = COMMAND_SECONDS) -> None:
-        self._command, self._secrets, self._seconds = options.command, secrets, seconds
+    seconds = 60.0
+    """Time limit of the program."""
+
+    def __init__(self, options: CommandOptions, secrets: Secrets) -> None:
+        self._command, self._secrets = options.command, secrets
 
     async def send(self, message: Message) -> DeliveryResult:
         """Environment variables with secrets are withheld."""
@@ -68,7 +71,7 @@ class CommandReceiver(Receiver):
         try:
             reading, ending = asyncio.create_task(words.read()), asyncio.create_task(process.wait())
             try:
-                async with asyncio.timeout(self._seconds):
+                async with asyncio.timeout(self.seconds):
                     status = await asyncio.shield(ending)
             finally:
                 with suppress(ProcessLookupError, PermissionError):
@@ -76,7 +79,7 @@ class CommandReceiver(Receiver):
                 await asyncio.wait([reading, ending], timeout=LAST_WORDS)
                 reading.cancel()
         except TimeoutError:
-            return down(f"{self._command[0]} took more than {self._seconds:g} s and was killed")
+            return down(f"{self._command[0]} took more than {self.seconds:g} s and was killed")
         finally:
             words.close()
         return self._verdict(status, words.text)
@@ -149,9 +152,6 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
     return mail.as_bytes()
 
 
-MAIL_IDLE_TIMEOUT, MAIL_ATTEMPT_TIMEOUT = 20.0, 120.0
-"""Seconds that the server may be silent, and that an attempt may take."""
-
 MAX_REPLY_CHARACTERS = 300
 """Maximum characters of a server's reply reported."""
 
@@ -162,15 +162,12 @@ _SmtpReply = tuple[int, str]
 class MailReceiver(Receiver):
     """Sends each message as a mail, over its own connection."""
 
-    def __init__(
-        self,
-        options: MailOptions,
-        secrets: Secrets,
-        silence: float = MAIL_IDLE_TIMEOUT,
-        attempt: float = MAIL_ATTEMPT_TIMEOUT,
-    ) -> None:
+    silence, attempt = 20.0, 120.0
+    """Seconds that the server may be silent, and that an attempt may take."""
+
+    def __init__(self, options: MailOptions, secrets: Secrets) -> None:
         """Raises OSError if the certificates of `ca` cannot be read."""
-        self._options, self._secrets, self._silence, self._attempt = options, secrets, silence, attempt
+        self._options, self._secrets = options, secrets
         self._tls = ssl.create_default_context(cafile=options.ca or certifi.where())
 
     async def send(self, message: Message) -> DeliveryResult:
@@ -184,10 +181,10 @@ class MailReceiver(Receiver):
             use_tls=options.tls == "at once",
             start_tls=options.tls == "starttls",
             tls_context=self._tls,
-            timeout=self._silence,
+            timeout=self.silence,
         )
         try:
-            async with asyncio.timeout(self._attempt):
+            async with asyncio.timeout(self.attempt):
                 await client.connect()
                 if password is not None:
                     await client.login(options.user, password)
@@ -200,7 +197,7 @@ class MailReceiver(Receiver):
         except SMTPDataError as error:
             return self._refused({"the mail": (error.code, error.message)})
         except TimeoutError as error:
-            return down(f"{host} took too long: {str(error) or f'more than {self._attempt:g} s'}")
+            return down(f"{host} took too long: {str(error) or f'more than {self.attempt:g} s'}")
         except (SMTPException, OSError, ValueError) as error:
             said = " ".join(map(str, error.args)) or type(error).__name__
             return down(f"{host}: {self._secrets.shown(said, MAX_REPLY_CHARACTERS)}")
@@ -219,9 +216,6 @@ class MailReceiver(Receiver):
         return f"{self._options.host} refused {self._secrets.shown(told, MAX_REPLY_CHARACTERS)}"
 
 
-WEBHOOK_IDLE_TIMEOUT, WEBHOOK_ATTEMPT_TIMEOUT = 20.0, 60.0
-"""Seconds until a silent connection times out, and limit of an attempt, however slowly bytes come."""
-
 MOST_READ = 2_000
 """Bytes read of a reply, which may say why a message was refused."""
 
@@ -234,23 +228,15 @@ ASKED_TO_WAIT = frozenset((408, 425, 429))
 NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a public address")
 """Wording for a refused address, of a fetch and of a delivery."""
 
-OpenClient = Callable[[bool, int], httpx.AsyncClient]
-
 
 class WebhookReceiver(Receiver):
     """Posts messages to a webhook's URL."""
 
-    def __init__(
-        self,
-        options: WebhookOptions,
-        secrets: Secrets,
-        open_client: OpenClient = open_client,
-        now: Now = now_us,
-        silence: float = WEBHOOK_IDLE_TIMEOUT,
-        attempt: float = WEBHOOK_ATTEMPT_TIMEOUT,
-    ) -> None:
-        self._options, self._secrets, self._now = options, secrets, now
-        self._open_client, self._silence, self._attempt = open_client, silence, attempt
+    silence, attempt = 20.0, 60.0
+    """Seconds until a silent connection times out, and limit of an attempt, however slowly bytes come."""
+
+    def __init__(self, options: WebhookOptions, secrets: Secrets, resolve: Resolve = resolve_host) -> None:
+        self._options, self._secrets, self._resolve = options, secrets, resolve
         self._client: httpx.AsyncClient | None = None
 
     async def send(self, message: Message) -> DeliveryResult:
@@ -261,14 +247,14 @@ class WebhookReceiver(Receiver):
         except SecretError as error:
             return down(str(error))
         if self._client is None:
-            self._client = self._open_client(self._options.allow_private, 2)
+            self._client = open_client(self._options.allow_private, 2, self._resolve)
         try:
-            async with asyncio.timeout(self._attempt):
+            async with asyncio.timeout(self.attempt):
                 return await self._post(self._client, url, body, headers)
         except (httpx.TimeoutException, httpcore.TimeoutException):
-            return down(f"no answer in {self._silence:g} s")
+            return down(f"no answer in {self.silence:g} s")
         except TimeoutError:
-            return down(f"no whole answer in {self._attempt:g} s")
+            return down(f"no whole answer in {self.attempt:g} s")
         except FetchError as error:
             return down(self._told(str(error).replace(*NOT_PUBLIC)))
         except (httpx.HTTPError, httpx.InvalidURL, httpcore.ConnectError, httpcore.NetworkError) as error:
@@ -277,11 +263,11 @@ class WebhookReceiver(Receiver):
             return down(self._told(f"no answer in HTTP: {error or type(error).__name__}"))
 
     async def _post(self, client: httpx.AsyncClient, url: str, body: bytes, headers: dict[str, str]) -> DeliveryResult:
-        async with client.stream("POST", url, content=body, headers=headers, timeout=self._silence) as response:
+        async with client.stream("POST", url, content=body, headers=headers, timeout=self.silence) as response:
             status = response.status_code
             if 200 <= status < 300:
                 return acknowledged()
-            after = retry_after(response.headers, now := self._now())
+            after = retry_after(response.headers, now := now_us())
             reason = self._told(f"HTTP {status}{await _beginning(response)}")
         if status == 410:
             return gone(reason)
@@ -291,7 +277,7 @@ class WebhookReceiver(Receiver):
 
     def _headers(self, message: Message, body: bytes) -> dict[str, str]:
         """Raises SecretError."""
-        seconds = self._now() // 1_000_000
+        seconds = now_us() // 1_000_000
         kind = "text/plain; charset=utf-8" if self._options.format == "text" else "application/json"
         headers = {
             "Content-Type": kind,
@@ -315,7 +301,6 @@ class WebhookReceiver(Receiver):
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
-            self._client = None
 
 
 async def _beginning(response: httpx.Response) -> str:

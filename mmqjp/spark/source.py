@@ -516,7 +516,8 @@ def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
     if split.end == UNREADABLE:
         can_be_read(waiting.path)
         raise ReplacedError(f"{split.file} can be read again")
-    yield from waiting.read(split.end if split.end >= 0 else None, split.end_fingerprint)
+    stop = Offset(split.source, split.file, split.end, split.end_fingerprint)
+    yield from waiting.read(stop if split.end >= 0 else None)
 
 
 def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:

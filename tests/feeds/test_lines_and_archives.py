@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
+from feeds import readers
 from feeds.documents import Document, Reject, SourceError, parse_time
 from feeds.readers import read_jsonl, read_line, read_warc
 from feeds.tail import read_documents
@@ -74,16 +75,18 @@ def line_of(time):
     return read_line(json.dumps({"id": "d", "time": time, "xml": "<a/>"}).encode(), "x", lambda: 0)
 
 
-def test_a_line_too_long_is_skipped_without_being_held_and_one_of_the_limit_read(tmp_path):
+def test_a_line_too_long_is_skipped_without_being_held_and_one_of_the_limit_read(tmp_path, monkeypatch):
     good = json.dumps(LINES[0])
     path = write(tmp_path / "x.jsonl.gz", gzip.compress(f"{good}\n{'x' * 500_000}\n{good}\n".encode()))
-    first, reject, last = read_jsonl(path, lambda: 0, max_line=1000)
+    monkeypatch.setattr(readers, "MAX_BYTES", 1000)
+    first, reject, last = read_jsonl(path, lambda: 0)
     assert first == last == DOCUMENTS[0]
     assert isinstance(reject, Reject)
     assert reject.reason.startswith(f"{path}:2: the line is larger than")
     assert len(reject.raw) <= 64 * 1024
     path = write(tmp_path / "x.jsonl", f"{good}\n{good}")
-    assert list(read_jsonl(path, lambda: 0, max_line=len(good))) == [DOCUMENTS[0]] * 2
+    monkeypatch.setattr(readers, "MAX_BYTES", len(good))
+    assert list(read_jsonl(path, lambda: 0)) == [DOCUMENTS[0]] * 2
 
 
 def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
@@ -107,7 +110,7 @@ def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
-def test_warc_responses_and_resources(tmp_path, name):
+def test_warc_responses_and_resources(tmp_path, name, monkeypatch):
     path = warc(tmp_path / name, name.endswith("gz"))
     midnight = 1_778_112_000_000_000
     assert read(path) == [
@@ -116,7 +119,8 @@ def test_warc_responses_and_resources(tmp_path, name):
     ]
     (entry,) = read(path, feeds="item")
     assert entry.id.startswith("https://c.example/rss g ") and entry.t0 == NOON
-    *_, reject = read_warc(path, None, 5)
+    monkeypatch.setattr(readers, "MAX_BYTES", 5)
+    *_, reject = read_warc(path, None)
     assert isinstance(reject, Reject)
     assert reject.reason == f"{path}: https://c.example/res 2026-05-07T00:00:00Z: larger than 5 bytes"
 

@@ -21,7 +21,6 @@ from lxml import html
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from feeds.fetch.http import open_client
 from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
 from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.secrets import EnvSecret, FileSecret, SecretError, SecretName, Secrets, signing_key
@@ -51,12 +50,16 @@ def result_of(made: Callable[[], Receiver], given: Message = MESSAGE) -> Deliver
     return asyncio.run(run())
 
 
+class Impatient(WebhookReceiver):
+    silence, attempt = 0.3, 0.6
+
+
 def sent(
     *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, **options: object
 ) -> tuple[DeliveryResult, HookServer]:
     with hook_server(*script) as server:
         chosen: Any = {"url": server.url, "allow_private": True} | options
-        made = partial(WebhookReceiver, WebhookOptions(**chosen), secrets or Secrets(), silence=0.3, attempt=0.6)
+        made = partial(Impatient, WebhookOptions(**chosen), secrets or Secrets())
         return result_of(made, given), server
 
 
@@ -154,7 +157,7 @@ def test_each_output_comes_once_after_each_fault(tmp_path: Path):
     store, events, deliverer = FakeStore(Clock()), Events(), Deliverer()
     with hook_server(*[one for fault, _ in FAULTS.values() for one in (fault, answer(200))]) as server:
         options = WebhookOptions(server.url, (SecretName("hook"),), allow_private=True)
-        hook = WebhookReceiver(options, secrets, silence=0.3, attempt=0.6)
+        hook = Impatient(options, secrets)
         # The deliverer and the receiver are the real ones, where `manager` is typed for its own.
         sinks = manager(store, {"s": hook}, [definition("s")], deliverer, events)  # type: ignore[dict-item, arg-type]
         sinks.committed(store.commit(["a"] * len(FAULTS)))
@@ -179,7 +182,7 @@ def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
 
     with hook_server() as server:
         options = WebhookOptions(server.url.replace("127.0.0.1", host))
-        verdict = result_of(lambda: WebhookReceiver(options, Secrets(), partial(open_client, resolve=resolve)))
+        verdict = result_of(lambda: WebhookReceiver(options, Secrets(), resolve))
     assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.received
 
 
@@ -245,10 +248,8 @@ def test_xml_that_would_make_it_too_large_is_left_out():
 # ------------------------------------------------------------ programs
 
 
-def ended(
-    *command: str, given: Message = MESSAGE, secrets: Secrets | None = None, seconds: float = 60.0
-) -> DeliveryResult:
-    return result_of(partial(CommandReceiver, CommandOptions(command), secrets or Secrets(), seconds), given)
+def ended(*command: str, given: Message = MESSAGE, secrets: Secrets | None = None) -> DeliveryResult:
+    return result_of(partial(CommandReceiver, CommandOptions(command), secrets or Secrets()), given)
 
 
 def python(program: str, *arguments: object) -> tuple[str, ...]:
@@ -306,7 +307,8 @@ def stopped(path: Path, seconds: float, *, cancelled: bool) -> DeliveryResult | 
     program = f"import os; {CHILD}; open(sys.argv[1], 'w').write(f'{{os.getpid()}} {{c.pid}}'); c.wait()"
 
     async def run() -> tuple[list[int], DeliveryResult | None]:
-        receiver = CommandReceiver(CommandOptions(python(program, path)), Secrets(), seconds)
+        receiver = CommandReceiver(CommandOptions(python(program, path)), Secrets())
+        receiver.seconds = seconds
         sending = asyncio.create_task(receiver.send(MESSAGE))
         pids = list(map(int, (await asyncio.to_thread(path.read_text)).split()))
         if not cancelled:
@@ -520,16 +522,19 @@ def strange_server(*says: bytes) -> Iterator[MailServer]:
         ((b"554 go away\r\n",), "554 go away"),
     ],
 )
-def test_servers_that_are_none(says, cause):
+def test_servers_that_are_none(says, cause, monkeypatch):
     with strange_server(*says) as server:
-        verdict = result_of(partial(MailReceiver, options(server.port), Secrets(), silence=1.0), DIGEST)
+        monkeypatch.setattr(MailReceiver, "silence", 1.0)
+        verdict = result_of(partial(MailReceiver, options(server.port), Secrets()), DIGEST)
     assert verdict.kind == "down" and cause in verdict.reason.lower() and len(verdict.reason) < 400
 
 
-def test_servers_that_drip_or_do_not_listen():
+def test_servers_that_drip_or_do_not_listen(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        verdict = result_of(partial(MailReceiver, options(port), Secrets(), silence=3600.0, attempt=0.2), DIGEST)
+        monkeypatch.setattr(MailReceiver, "silence", 3600.0)
+        monkeypatch.setattr(MailReceiver, "attempt", 0.2)
+        verdict = result_of(partial(MailReceiver, options(port), Secrets()), DIGEST)
     assert verdict == DeliveryResult("down", "127.0.0.1 took too long: more than 0.2 s")
     verdict = mailed(MailServer(port))  # which is closed now
     assert verdict.kind == "down" and "127.0.0.1" in verdict.reason
