@@ -54,15 +54,11 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
             raise FeedError(f"the feed's address has more than {LONGEST_ADDRESS:,} characters")
         rows = iter(confined(entry_rows, data, origin, form, size=len(data)))
         name, unread = _head(next(rows, None))
-    except ValueError as error:
-        yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
-        return
-    for number, cause in unread:
-        place = f"{origin.name}: entry {number}"
-        yield Reject(place, DEFAULT_STREAM, when, f"{place} cannot be read: {cause}", data[:RAW_KEPT])
-    fetch = Fetch(name, origin.name, origin.modified, origin.fetched)
-    keys: list[str] = []
-    try:
+        for number, cause in unread:
+            place = f"{origin.name}: entry {number}"
+            yield Reject(place, DEFAULT_STREAM, when, f"{place} cannot be read: {cause}", data[:RAW_KEPT])
+        fetch = Fetch(name, origin.name, origin.modified, origin.fetched)
+        keys: list[str] = []
         for row in rows:
             shown = _sighting(row, fetch)
             keys.append(shown.key)

@@ -165,7 +165,12 @@ class Rotation:
         self._strange = {path: state for path, state in strange if path not in unreadable}
         for name, path in fresh.items():
             if name in present:
-                kept[name] = LinesFile(name, path, self._beginning(name, path))
+                offset = Offset(self._source, name, 0)
+                try:
+                    path.open("rb").close()
+                except OSError:  # it may not be new, so it is not read until it can be opened
+                    offset = Offset(self._source, name, 1, UNKNOWN)
+                kept[name] = LinesFile(name, path, offset)
         return list((kept | moved).values())
 
     def _is_same(self, name: str, path: Path, offset: Offset) -> bool:
@@ -183,14 +188,6 @@ class Rotation:
         if same and found.is_settled:
             self._unchanged[name] = found, offset
         return same
-
-    def _beginning(self, name: str, path: Path) -> Offset:
-        """The start of a new file. A file that cannot be opened may not be new, so it is not read until then."""
-        try:
-            path.open("rb").close()
-        except OSError:
-            return Offset(self._source, name, 1, UNKNOWN)
-        return Offset(self._source, name, 0)
 
     def _moved(
         self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]
@@ -342,34 +339,27 @@ class Tail:
     ) -> None:
         """`name` is the source's in offsets, by default its absolute path. With `relative`, rejects name files as
         `path` does."""
-        self._path = Path(path) if relative else Path(path).absolute()
-        self.name = name or printable(str(self._path.absolute()))
+        self.path = Path(path) if relative else Path(path).absolute()
+        self.name = name or printable(str(self.path.absolute()))
         self._feeds: EntryForm | None = feeds
+        self.has_feeds = feeds is not None
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
         self._now = now
-        self._listing = Listing(self._path, feeds=self.has_feeds)
-        self._rotation = Rotation(self.name, self._path if self._path.is_dir() else self._path.parent)
+        self._listing = Listing(self.path, feeds=self.has_feeds)
+        self._rotation = Rotation(self.name, self.path if self.path.is_dir() else self.path.parent)
         self._beside: set[str] = set()
-        shown, file_name = printable(str(path)), self._path.name
-        if not self._path.exists():
+        shown, file_name = printable(str(path)), self.path.name
+        if not self.path.exists():
             raise SourceError(shown, "no such file or directory", "make it, or check the path")
-        if not self._path.is_dir() and kind_of_file(file_name, feeds=self.has_feeds) is None:
+        if not self.path.is_dir() and kind_of_file(file_name, feeds=self.has_feeds) is None:
             if is_named_as_feed(file_name):
                 raise SourceError(shown, "a feed file, and feeds were not asked for", "add --feeds")
-            suffix = self._path.suffix or "no suffix"
+            suffix = self.path.suffix or "no suffix"
             raise SourceError(shown, f"the kind of file is not known from its name ({suffix})", EXPECTED)
-
-    @property
-    def has_feeds(self) -> bool:
-        return self._feeds is not None
-
-    @property
-    def path(self) -> Path:
-        return self._path
 
     def is_wanted(self, name: str) -> bool:
         """Whether a file of this name, in the directory or beside the file, may be one to read."""
-        return self._listing.is_wanted(name) if self._path.is_dir() else name.startswith(self._path.name)
+        return self._listing.is_wanted(name) if self.path.is_dir() else name.startswith(self.path.name)
 
     def waiting(self, positions: Positions) -> Iterator[WaitingFile]:
         """The files with unread content, in no particular order."""

@@ -55,16 +55,12 @@ class Watermarks:
 
     def __init__(self, timing: Timing, greatest: Mapping[str, int], opened: int) -> None:
         self.timing = timing
-        self._greatest, self._opened = dict(greatest), opened
+        self.greatest: Mapping[str, int] = dict(greatest)
+        self._opened = opened
         self._arrived: dict[str, int] = {}
         self.released: Callable[[], int] = lambda: EARLIEST
         """Returns the horizon of events, the watermark of streams that event queries publish."""
-        self.newest: int | None = None
-        """Greatest document time since `opened`."""
-
-    @property
-    def greatest(self) -> Mapping[str, int]:
-        return self._greatest
+        self.newest: int | None = None  # the greatest document time since `opened`
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
         """Returns the least watermark of these external streams: earlier documents are late on what derives from
@@ -72,7 +68,7 @@ class Watermarks:
         lateness = self.timing.lateness
         if not is_lateness_bounded(lateness):
             return EARLIEST
-        known = self._greatest if greatest is None else greatest
+        known = self.greatest if greatest is None else greatest
         least = min(
             (
                 self.released() if stream == EVENT_TIME else _watermark(lateness, stream, known.get(stream))
@@ -84,7 +80,7 @@ class Watermarks:
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
         """Returns the greatest times after a batch, which has those in `arrived`; queries wait for `streams`."""
-        greatest = dict(self._greatest)
+        greatest = dict(self.greatest)
         for stream, time in arrived.items():
             greatest[stream] = max(greatest.get(stream, EARLIEST), time)
         if self.timing.idle_after is not None:
@@ -94,7 +90,7 @@ class Watermarks:
         return greatest
 
     def advance(self, greatest: Mapping[str, int], arrived: Mapping[str, int], now: int) -> None:
-        self._greatest = dict(greatest)
+        self.greatest = dict(greatest)
         times = [*arrived.values()] if self.newest is None else [*arrived.values(), self.newest]
         self.newest = max(times, default=None)
         self._arrived |= dict.fromkeys(arrived, now)

@@ -91,8 +91,6 @@ class AtomSink(Sink):
     def position(self) -> Position:
         return Position(self._acked)
 
-    # ------------------------------------------------------------ files
-
     def _write_archive(self, archive: int, entries: Mapping[int, AtomEntry]) -> None:
         name, before = _archive_name(archive), self._archive_before(archive)
         self._put(name, feed_document(self._feed, _newest_first(entries), before, self._options.url + name))

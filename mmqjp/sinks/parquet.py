@@ -206,8 +206,6 @@ class ParquetSink(Sink):
         """Drops the open file, which is written again from the position on."""
         self._give_up()
 
-    # ------------------------------------------------------------ the file that is open
-
     def _add(self, outputs: list[Output]) -> None:
         place = self._place
         assert place is not None, "prepare comes first"
@@ -233,8 +231,6 @@ class ParquetSink(Sink):
         file, self._file = self._file, None
         if file is not None:
             file.abandon()
-
-    # ------------------------------------------------------------ what is there already
 
     def _sweep(self, directory: Path, owner: str) -> None:
         with suppress(FileNotFoundError):

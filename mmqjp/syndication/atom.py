@@ -11,14 +11,15 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from common.dates import iso_utc
 from common.files import make_inside, make_secret_file
-from feeds.documents import EPOCH
+from feeds.documents import from_datetime
 from join_stage.store.protocol import StoreError
 from mmqjp.present.item import IN_UTC, ShownMatch, fact_text, reason_facts, source, truncate, values
 from mmqjp.process import printable_line
@@ -43,7 +44,7 @@ def unarchived_from(last_seq: int) -> int:
     return archive_of(last_seq + 1) * SIZE
 
 
-_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+_FIRST, _LAST = from_datetime(datetime.min), from_datetime(datetime.max)
 _OF_OUTPUTS = re.compile(r"[0-9a-f]{32}")
 _FORBIDDEN = re.compile("[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
@@ -92,11 +93,7 @@ def escape_xml(text: str) -> str:
 
 def timestamp(microseconds: int) -> str:
     """Returns an RFC 3339 time, clamped to the years 1 to 9999."""
-    try:
-        moment = EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        moment = _FIRST if microseconds < 0 else _LAST
-    return moment.isoformat().replace("+00:00", "Z")
+    return iso_utc(min(max(microseconds, _FIRST), _LAST))
 
 
 def _title(match: ShownMatch) -> str:

@@ -128,8 +128,6 @@ class StoreFeeds:
             known = self._revoked = version, {row["key"]: int(row["value"]) for row in rows}
         return known[1]
 
-    # ------------------------------------------------------------ outputs
-
     def _entries_of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
         """Returns the entries of outputs, and whether they are complete: documents and commit times may be deleted."""
         found = self._entries.found(one.key for one in told)
