@@ -29,11 +29,8 @@ from typing import Any, BinaryIO, cast
 from common import child
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 
-SECONDS, BYTES_A_SECOND = 10, 256 * 1024
-"""Processor seconds of a call, and the bytes of input that add a second."""
-
-STUCK = 30
-"""Multiple of these seconds after which a process that uses none of them is killed."""
+SECONDS, BYTES_A_SECOND = 10, 256 * 1024  # processor seconds of a call, and the bytes of input that add a second
+STUCK = 30  # multiple of these seconds after which a process that uses none of them is killed
 
 MEMORY, LEAST_MEMORY = 512 << 20, 128 << 20
 """Default and least maximum of the memory (address space) of a process, in bytes."""
@@ -44,8 +41,7 @@ MEMORY_VARIABLE = "MMQJP_FEED_MEMORY"
 ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
 """Maximum size of an answer, plus the bytes that each byte of input adds: untrusted input may be built to grow."""
 
-IDLE = 2
-"""Number of idle processes kept for later calls, and of concurrent calls of event loops."""
+IDLE = 2  # number of idle processes kept for later calls, and of concurrent calls of event loops
 
 _HEAD = struct.Struct("<QB")
 """The length of a message and what it is: of an answer these flags, of a request nothing."""

@@ -14,11 +14,8 @@ from typing import Literal
 
 from common.errors import InputError
 
-MAX_BYTES = 64 * 1024 * 1024
-"""Maximum size of a document, a line or a feed."""
-
-RAW_KEPT = 64 * 1024
-"""Maximum number of bytes of bad input in a Reject."""
+MAX_BYTES = 64 * 1024 * 1024  # maximum size of a document, a line or a feed
+RAW_KEPT = 64 * 1024  # maximum number of bytes of bad input in a Reject
 
 
 class TooLargeError(InputError, ValueError):
@@ -45,8 +42,7 @@ def modified_us(path: Path) -> int:
     return path.stat().st_mtime_ns // 1000
 
 
-RACY = 2_000_000_000
-"""Nanoseconds after a change during which a file's times may not show another change."""
+RACY = 2_000_000_000  # nanoseconds after a change during which a file's times may not show another change
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +122,7 @@ SIDECAR_SUFFIX = ".json"
 FEED_SUFFIXES = frozenset({FEED_SUFFIX, ".rss", ".atom", ".rdf", ".feed", SIDECAR_SUFFIX})
 """Suffixes of feed files. A JSON Feed has the suffix of a sidecar."""
 
-WARC_SUFFIX = ".warc.gz"
-"""The suffix of archives that a fetch writes."""
+WARC_SUFFIX = ".warc.gz"  # the suffix of archives that a fetch writes
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files, as by log rotation. Only the first can be read."""
@@ -168,8 +163,7 @@ def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
     return next((kind for suffix, kind in _KINDS.items() if lower.endswith(suffix)), None)
 
 
-EXPANDED = 5
-"""Assumed compression factor of feeds and crawls."""
+EXPANDED = 5  # assumed compression factor of feeds and crawls
 
 
 def content_bytes(path: Path) -> int:

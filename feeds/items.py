@@ -47,11 +47,8 @@ def redact_userinfo(text: str) -> str:
     return _BEFORE.sub(r"\1…@", text)
 
 
-LONGEST_TITLE = 1_000
-"""Maximum number of characters of a feed's name or a folder's path, which each entry repeats."""
-
-NESTED = "/"
-"""Separates the names of nested folders."""
+LONGEST_TITLE = 1_000  # maximum number of characters of a feed's name or a folder's path, which each entry repeats
+NESTED = "/"  # separates the names of nested folders
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(
@@ -156,11 +153,8 @@ FIELDS = (
 ATTRIBUTES = {"link": ("rel", "href"), "enclosure": ("href", "type", "length")}
 """The attributes of children that have any; these have no text."""
 
-MENTION = "mention"
-"""The `rel` of links in the text of an entry."""
-
+MENTION = "mention"  # the `rel` of links in the text of an entry
 MOST_FOLDERS = 20
-"""Maximum number of folders of an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +332,7 @@ def is_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
-MOST_MENTIONS = 200
-"""Maximum number of pages that an entry mentions, from the beginning of its text."""
+MOST_MENTIONS = 200  # maximum number of pages that an entry mentions, from the beginning of its text
 
 LONGEST_ADDRESS = 2_000
 """Maximum length of an address in a text, or of one that all entries of a feed share. Longer ones are ignored."""

@@ -192,11 +192,8 @@ def is_sidecar(path: Path) -> bool:
     return notes is not None and (has_feed or (notes.url != "" and notes.fetched is not None))
 
 
-HEAD = 4096
-"""Maximum number of bytes from the file's beginning in the digest."""
-
-LAST = 64
-"""Maximum number of bytes before the position in the checksum."""
+HEAD = 4096  # maximum number of bytes from the file's beginning in the digest
+LAST = 64  # maximum number of bytes before the position in the checksum
 
 
 class Fingerprint(NamedTuple):
@@ -423,8 +420,7 @@ def _object(line: bytes) -> dict[str, Any]:
     return found
 
 
-ALL_READ = -1
-"""The position of a file that was read to its end and is not read again."""
+ALL_READ = -1  # the position of a file that was read to its end and is not read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,8 +438,7 @@ Positions = Mapping[tuple[str, str], Offset]
 """Offsets by source and file name."""
 
 
-FINAL_URI = "WARC-Final-URI"
-"""Our own field: the address that answered. The record's target is the subscribed address."""
+FINAL_URI = "WARC-Final-URI"  # Our own field: the address that answered. The record's target is the subscribed address.
 
 TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
 """Our own fields: the feed's title, and each of its folders, in the reader's list."""

@@ -11,14 +11,9 @@ from feeds.files import content_bytes
 from feeds.readers import ALL_READ, Offset, Positions, ReplacedError, line_ends
 from feeds.tail import WaitingFile
 
-GRAIN = 64 << 10
-"""Bytes that justify a separate task."""
-
-UNREADABLE = -2
-"""The end of a split of a file that cannot be opened now."""
-
-NOTED = -3
-"""The end of an empty split that only records the offset of a moved file."""
+GRAIN = 64 << 10  # bytes that justify a separate task
+UNREADABLE = -2  # the end of a split of a file that cannot be opened now
+NOTED = -3  # the end of an empty split that only records the offset of a moved file
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,7 @@ def sort_files(files: Iterable[SourceFile]) -> list[SourceFile]:
     return sorted(files, key=lambda file: (file.fetched(), file.name))
 
 
-UNKNOWN = "0 1 none 0 0"
-"""A fingerprint that no file has."""
+UNKNOWN = "0 1 none 0 0"  # a fingerprint that no file has
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,11 +516,8 @@ def start_thread(work: Callable[[], None]) -> None:
     Thread(target=work, name="mmqjp slow feeds", daemon=True).start()
 
 
-TURN = 2
-"""Seconds that the items of a file may take, in reading and in what is made of them, while others wait."""
-
-AHEAD = 1_000
-"""Number of items that the slow lane reads ahead."""
+TURN = 2  # seconds that the items of a file may take, in reading and in what is made of them, while others wait
+AHEAD = 1_000  # number of items that the slow lane reads ahead
 
 
 def read_waiting(files: Iterable[WaitingFile], told: _OnUnreadable) -> Iterator[ReadItem[InputItem]]:

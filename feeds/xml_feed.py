@@ -99,8 +99,7 @@ _T = TypeVar("_T")
 MOST_JOINED, JOINED_PER_BYTE = 4 << 20, 4
 """Maximum number of characters that bases add to a feed's relative addresses, plus those for each byte of the feed."""
 
-_CONTEXTS = 1_000
-"""Number of elements whose base and language are cached."""
+_CONTEXTS = 1_000  # number of elements whose base and language are cached
 
 _LONGEST_CAUSE = 200
 

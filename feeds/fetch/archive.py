@@ -111,14 +111,9 @@ def remove_read(directory: Path, read: Container[str], before: int) -> None:
                 path.unlink(missing_ok=True)
 
 
-FILE_BYTES = 1024 * 1024 * 1024
-"""Size at which the next file is started."""
-
-FILE_AGE = 3600 * 1_000_000
-"""Age of a file's first record, in microseconds, at which the next file is started."""
-
-_OPEN = ".open"
-"""Suffix of a growing file. Readers skip it, and read the file once it is complete."""
+FILE_BYTES = 1024 * 1024 * 1024  # size at which the next file is started
+FILE_AGE = 3600 * 1_000_000  # age of a file's first record, in microseconds, at which the next file is started
+_OPEN = ".open"  # Suffix of a growing file. Readers skip it, and read the file once it is complete.
 _PHRASES = {status.value: f" {status.phrase}" for status in HTTPStatus}
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
 

@@ -117,10 +117,8 @@ class HostGates:
         self._store.save_host(replace(state, paused_until=max(until, state.paused_until)))
 
 
-LONGEST = 512 * 1024
-"""Bytes read of a robots.txt, as RFC 9309 allows."""
-LONGEST_DELAY = MINUTE
-"""Maximum `Crawl-delay`."""
+LONGEST = 512 * 1024  # bytes read of a robots.txt, as RFC 9309 allows
+LONGEST_DELAY = MINUTE  # maximum `Crawl-delay`
 
 _AGENT = "mmqjp"
 
@@ -170,11 +168,8 @@ class Robots:
         return state
 
 
-LOST = 3
-"""Consecutive failures after which a moved feed is tried at its first address again."""
-
-LONGEST_VALIDATOR = 1000
-"""Maximum number of characters of an ETag or a Last-Modified."""
+LOST = 3  # consecutive failures after which a moved feed is tried at its first address again
+LONGEST_VALIDATOR = 1000  # maximum number of characters of an ETag or a Last-Modified
 
 
 class Outcome(Enum):
@@ -362,8 +357,7 @@ class FetchReport:
             self.failures.pop(feed.url, None)
 
 
-LOOK = 1.0
-"""Seconds between two polls for changes."""
+LOOK = 1.0  # seconds between two polls for changes
 
 OnVisit = Callable[[FetchReport, FeedState, Outcome], None]
 """Called after each visit with the report so far, the feed's new state, and the outcome."""

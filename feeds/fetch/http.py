@@ -96,8 +96,7 @@ def _inner(ip: IPv6Address) -> IPv4Address | None:
     return ip.ipv4_mapped
 
 
-SECOND = 1_000_000
-"""Microseconds of a second; all times here are microseconds."""
+SECOND = 1_000_000  # microseconds of a second; all times here are microseconds
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 
 
@@ -119,12 +118,9 @@ MOST_MEMBERS = 1_000
 
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 
-_ZLIB_STEP = 64 * 1024
-"""Bytes passed to zlib at once: it copies what follows the end of a member."""
-_ZSTD_STEP = 256
-"""Bytes passed to the zstd decompressor at once. At most 8 MiB come out."""
-_ZSTD_WINDOW = 8 * 1024 * 1024
-"""Maximum window that RFC 9659 allows a server."""
+_ZLIB_STEP = 64 * 1024  # bytes passed to zlib at once: it copies what follows the end of a member
+_ZSTD_STEP = 256  # Bytes passed to the zstd decompressor at once. At most 8 MiB come out.
+_ZSTD_WINDOW = 8 * 1024 * 1024  # maximum window that RFC 9659 allows a server
 
 
 class DecodeError(InputError, ValueError):

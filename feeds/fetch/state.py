@@ -27,8 +27,7 @@ from feeds.documents import EPOCH, Now, SourceError, now_us
 from feeds.fetch.http import DAY, HOUR, MINUTE, FetchedAlready, FetchError, Gone, Hints
 from feeds.items import without_credentials
 
-JITTER = 0.1
-"""Maximum fraction added to a wait, so that feeds do not stay due at the same time."""
+JITTER = 0.1  # maximum fraction added to a wait, so that feeds do not stay due at the same time
 
 _EPOCH_WEEKDAY = EPOCH.weekday()
 
@@ -154,8 +153,7 @@ def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, ra
 
 
 STATE_FILE = "fetch.sqlite"
-FORMAT = 2
-"""The file's format. Rows have digests since 2."""
+FORMAT = 2  # The file's format. Rows have digests since 2.
 
 _NAMES = [field.name for field in fields(FeedState)]
 _COLUMNS = ", ".join(_NAMES)
@@ -368,8 +366,7 @@ def _digest(row: Iterable[object]) -> int:
 DIRECTORY = ".{}.changes"
 """The directory's name, from that of the state file. Readers of drops skip names with a leading dot."""
 
-POLL = 0.05
-"""Seconds between two polls for an applied change."""
+POLL = 0.05  # seconds between two polls for an applied change
 
 
 @dataclass(frozen=True, slots=True)

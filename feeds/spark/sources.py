@@ -54,8 +54,7 @@ SCHEMA = pa.schema(
 )
 """COLUMNS for Arrow."""
 
-ROWS, BYTES = 1_000, 8 * 1024 * 1024
-"""Rows and characters at which a batch ends."""
+ROWS, BYTES = 1_000, 8 * 1024 * 1024  # rows and characters at which a batch ends
 
 
 def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
@@ -140,8 +139,7 @@ def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> I
 
 
 FILE = "read.sqlite"
-DOCUMENTS = 1_000
-"""Maximum number of documents of a segment."""
+DOCUMENTS = 1_000  # maximum number of documents of a segment
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS segments (number INTEGER PRIMARY KEY AUTOINCREMENT, rows BLOB NOT NULL);
@@ -235,14 +233,9 @@ class _Source(DataSource):
 
 
 LIVE_SOURCE = "mmqjp_feeds"
-DROPS = "drops"
-"""The state's folder of fetched feeds, and its name as a source."""
-
-KEPT = DAY
-"""Retention of a version after a stream has read it. The newest of each feed stays longer."""
-
-KNOWN = 30 * DAY
-"""Retention of an entry after its feed has dropped it."""
+DROPS = "drops"  # the state's folder of fetched feeds, and its name as a source
+KEPT = DAY  # Retention of a version after a stream has read it. The newest of each feed stays longer.
+KNOWN = 30 * DAY  # retention of an entry after its feed has dropped it
 
 
 class _Live:

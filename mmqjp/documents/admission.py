@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_DOCUMENTS = 5_000
-"""Default batch size in documents."""
-
-BATCH_BYTES = 16 * 1024 * 1024
-"""Default batch size in bytes of XML."""
+BATCH_BYTES = 16 * 1024 * 1024  # of XML
 
 
 def size_refusal(document: Document, max_bytes: int | None) -> str | None:

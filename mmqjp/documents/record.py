@@ -189,11 +189,8 @@ def record_of(row: dict[str, Any]) -> Record:
     return Record(docid, id, stream, t0, t1, xml, row["kind"], parts, ids, sources, bound, arrival, appeared)
 
 
-READ_IDS = 200_000
-"""Docids whose ids are read at a time."""
-
-RECENT_IDS = 10_000
-"""Minimum number of new hashes that are buffered before merging."""
+READ_IDS = 200_000  # docids whose ids are read at a time
+RECENT_IDS = 10_000  # minimum number of new hashes that are buffered before merging
 
 DocumentKey = tuple[str, str]
 

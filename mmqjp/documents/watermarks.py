@@ -15,12 +15,10 @@ from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 
-WATERMARKS = "watermarks"
-"""Setting with each stream's lateness and greatest time."""
+WATERMARKS = "watermarks"  # setting with each stream's lateness and greatest time
 
 
-SETTLE = 10 * 60 * 1_000_000
-"""Default of `Timing.settle`, in microseconds."""
+SETTLE = 10 * 60 * 1_000_000  # default of `Timing.settle`, in microseconds
 
 Lateness = int | None | Mapping[str, int | None]
 """Allowed lateness in microseconds, for all streams or by stream; None is unlimited."""

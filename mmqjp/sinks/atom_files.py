@@ -17,8 +17,7 @@ from mmqjp.sinks.definition import AtomOptions
 from mmqjp.sinks.sink import Pending, Sink, Warn
 from mmqjp.syndication.atom import NEWEST, AtomEntry, AtomFeed, archive_of, entry_of, feed_document, unarchived_from
 
-FEED = "feed.atom"
-"""The file with the newest entries."""
+FEED = "feed.atom"  # the file with the newest entries
 
 _ARCHIVE = re.compile(r"archive-(\d{1,17})\.atom")
 _ENTRY = re.compile(r"<!-- (\d+) (-?\d+) --><entry>.*</entry>")

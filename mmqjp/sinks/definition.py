@@ -241,8 +241,7 @@ KINDS: Mapping[str, Callable[[OptionTable, Path], Options]] = MappingProxyType(
 )
 """Reads the options of each kind. Paths are relative to the given directory."""
 
-PUSH_KINDS = ("webhook", "mail", "command")
-"""The kinds that send messages; the others write files."""
+PUSH_KINDS = ("webhook", "mail", "command")  # the kinds that send messages; the others write files
 
 
 RESERVED_SINK_NAMES = frozenset({"output"})
@@ -396,8 +395,7 @@ DOWN_WAITS = (5 * SECOND, 5 * MINUTE, 30 * MINUTE, *(hours * HOUR for hours in (
 REFUSED_WAITS = (5 * SECOND, 10 * SECOND, 30 * SECOND, MINUTE)
 """Waits after successive refusals of a message. One more drops it."""
 
-LONGEST_ASKED = DAY
-"""Maximum wait that a receiver may ask for."""
+LONGEST_ASKED = DAY  # maximum wait that a receiver may ask for
 
 RetryAction = Literal["wait", "leave out", "stop"]
 
@@ -425,7 +423,6 @@ class Tries:
 
 
 TABLES = ("secrets", "sinks")
-"""The names of these tables."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,7 @@ from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult, JobEvent, Message, R
 from mmqjp.tables.schema import CommitMetadata
 
 ATTEMPT_SECONDS = 120.0
-"""Time limit of an attempt, in seconds."""
-
-JOB_SECONDS = 5.0
-"""A job that has sent messages for this many seconds ends after the current one."""
+JOB_SECONDS = 5.0  # a job that has sent messages for this many seconds ends after the current one
 
 
 class _Closed(Exception):
@@ -235,8 +232,7 @@ def _reason(error: Exception) -> str:
     return printable_line(str(error)) or type(error).__name__
 
 
-OUTPUT_SINK = "output"
-"""The name of the sink of `--output`."""
+OUTPUT_SINK = "output"  # the name of the sink of `--output`
 
 
 class Delivery:
@@ -354,8 +350,7 @@ class Cursor:
         self._left = [*entries, *self._left]
 
 
-MOST_CHARACTERS, OVERHEAD = 8 << 20, 4_000
-"""Size of the cache, in characters of XML, and what an output counts besides."""
+MOST_CHARACTERS, OVERHEAD = 8 << 20, 4_000  # size of the cache, in characters of XML, and what an output counts besides
 
 
 class Showing:

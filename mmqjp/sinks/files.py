@@ -90,8 +90,7 @@ def _digest(line: bytes) -> bytes:
     return hashlib.blake2b(line, digest_size=16).digest()
 
 
-CHUNK = 1 << 20
-"""Bytes per write."""
+CHUNK = 1 << 20  # bytes per write
 
 
 class _LineSink(Sink):

@@ -32,11 +32,8 @@ from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
 """Positions are stored with a batch, or this long after the last store; urgent are those of groups about to be sent."""
 
-CLOSED_AFTER = 5.0
-"""Seconds that jobs have to end when the service stops."""
-
-WAIT = 0.1
-"""Seconds between two polls of jobs when nothing else is left to do."""
+CLOSED_AFTER = 5.0  # seconds that jobs have to end when the service stops
+WAIT = 0.1  # seconds between two polls of jobs when nothing else is left to do
 
 ReadLive = Callable[[str, Mapping[str, Any]], SinkDefinition]
 """Returns the definition of a live sink, from its name and table. Raises InputError."""

@@ -31,11 +31,8 @@ SCHEMA = pa.schema(
 )
 """The columns of an output line, with times as timestamps and `nodes` as JSON."""
 
-GROUP_ROWS, GROUP_CHARACTERS = 10_000, 16 << 20
-"""Size limits of a row group: outputs, and characters of XML."""
-
-OWNER = b"mmqjp.sink"
-"""The metadata key for the id of the sink that wrote a file."""
+GROUP_ROWS, GROUP_CHARACTERS = 10_000, 16 << 20  # size limits of a row group: outputs, and characters of XML
+OWNER = b"mmqjp.sink"  # the metadata key for the id of the sink that wrote a file
 
 
 class ParquetFile:

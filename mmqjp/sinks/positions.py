@@ -193,14 +193,9 @@ class Backlog:
         return gone
 
 
-AT_A_TIME = 100
-"""Messages handed to a job."""
-
-GRACE = MINUTE
-"""Minimum wait before an output is given up, however large the backlog: a burst is no reason."""
-
-LONGEST_WAIT = 2 * DAY
-"""Maximum wait of a sink, even if the clock changes."""
+AT_A_TIME = 100  # messages handed to a job
+GRACE = MINUTE  # minimum wait before an output is given up, however large the backlog: a burst is no reason
+LONGEST_WAIT = 2 * DAY  # maximum wait of a sink, even if the clock changes
 
 TOO_OLD, TOO_MANY = "older than the backlog may be", "more outputs than the backlog may have"
 
@@ -438,8 +433,5 @@ def least(owed: Iterable[Owed]) -> Owed | None:
     return Owed(*map(min, zip(*found, strict=True))) if found else None
 
 
-DEFINITION_PREFIX = "sink-definition:"
-"""Prefix of the settings with definitions of live sinks; the name follows."""
-
-REMOVED = ""
-"""The value of a removed sink's setting."""
+DEFINITION_PREFIX = "sink-definition:"  # prefix of the settings with definitions of live sinks; the name follows
+REMOVED = ""  # the value of a removed sink's setting

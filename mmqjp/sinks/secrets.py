@@ -184,13 +184,8 @@ RESERVED_SECRET_NAMES = frozenset({"token"})
 """Files there that no sink may name: the token of the page."""
 
 MOST_BYTES = 64 << 10
-"""Maximum size of a secret."""
-
-SHORTEST = 4
-"""Shorter values are not redacted: they are parts of words."""
-
-LIKE_A_KEY = 16
-"""A part of a secret URL with this many characters may be a key by itself."""
+SHORTEST = 4  # shorter values are not redacted: they are parts of words
+LIKE_A_KEY = 16  # a part of a secret URL with this many characters may be a key by itself
 
 _READ_BY_OTHERS = 0o044
 

@@ -76,8 +76,7 @@ class Receiver:
         """Closes what is open, by default nothing."""
 
 
-MOST_CHARACTERS = 4 << 20
-"""Maximum size of a group's outputs in characters of XML, unless the first alone exceeds it."""
+MOST_CHARACTERS = 4 << 20  # maximum size of a group's outputs in characters of XML, unless the first alone exceeds it
 
 
 class DeliveryGroup:
@@ -184,11 +183,8 @@ class JobEvent:
     position: Position | None = None
 
 
-OUTPUTS, TEST = "mmqjp.outputs", "mmqjp.test"
-"""The types of messages."""
-
-MOST_BYTES = 20 << 10
-"""Outputs omit their XML once a message would exceed this, about what receivers accept."""
+OUTPUTS, TEST = "mmqjp.outputs", "mmqjp.test"  # the types of messages
+MOST_BYTES = 20 << 10  # outputs omit their XML once a message would exceed this, about what receivers accept
 
 
 def payload(message: Message) -> bytes:

@@ -34,14 +34,9 @@ from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
 from mmqjp.sinks.secrets import SecretError, Secrets, signature, signing_key
 from mmqjp.sinks.sink import DeliveryResult, Message, Receiver, acknowledged, down, gone, payload, refused
 
-MAX_STDERR_BYTES = 1_000
-"""Number of last bytes of standard error used as the reason."""
-
-LAST_WORDS = 1.0
-"""Seconds to wait for killed processes and the end of standard error."""
-
-TRY_LATER = os.EX_TEMPFAIL
-"""The exit status by which a program says that it takes no messages now."""
+MAX_STDERR_BYTES = 1_000  # number of last bytes of standard error used as the reason
+LAST_WORDS = 1.0  # seconds to wait for killed processes and the end of standard error
+TRY_LATER = os.EX_TEMPFAIL  # the exit status by which a program says that it takes no messages now
 
 
 class CommandReceiver(Receiver):
@@ -119,8 +114,7 @@ class _LastWords:
             self._transport.close()
 
 
-WIDTH = 76
-"""Width of plain text, in columns."""
+WIDTH = 76  # columns of plain text
 
 # Lines of at most 76 bytes, in ASCII, so that any server takes them.
 _POLICY = policy.SMTP.clone(max_line_length=76, cte_type="7bit")
@@ -152,8 +146,7 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
     return mail.as_bytes()
 
 
-MAX_REPLY_CHARACTERS = 300
-"""Maximum characters of a server's reply reported."""
+MAX_REPLY_CHARACTERS = 300  # maximum characters of a server's reply reported
 
 _SmtpReply = tuple[int, str]
 """Code and text of an SMTP reply."""
@@ -216,11 +209,8 @@ class MailReceiver(Receiver):
         return f"{self._options.host} refused {self._secrets.shown(told, MAX_REPLY_CHARACTERS)}"
 
 
-MOST_READ = 2_000
-"""Bytes read of a reply, which may say why a message was refused."""
-
+MOST_READ = 2_000  # bytes read of a reply, which may say why a message was refused
 MAX_REASON_CHARACTERS = 200
-"""Maximum length of a reason, in characters."""
 
 ASKED_TO_WAIT = frozenset((408, 425, 429))
 """The 4xx statuses that concern the receiver and not the message."""

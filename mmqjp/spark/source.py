@@ -141,14 +141,9 @@ of a fetch have in `seen` what the driver needs to judge them. Other rows are ba
 `reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends what may be
 committed."""
 
-NOWHERE = -2
-"""A position that no file has."""
-
-UNREAD = -3
-"""The position of an unreadable file."""
-
-CUT = -4
-"""The position after LARGE bytes of a file, whose rest comes before what follows: both are planned again."""
+NOWHERE = -2  # a position that no file has
+UNREAD = -3  # the position of an unreadable file
+CUT = -4  # the position after LARGE bytes of a file, whose rest comes before what follows: both are planned again
 
 ROWS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 << 20
@@ -259,8 +254,7 @@ FORMAT = "mmqjp_files"
 
 _OF_FEEDS = FileKind.FEED, FileKind.WARC
 
-MAX_SKIPS = 16
-"""Maximum number of listings that skip an unreadable file before a retry."""
+MAX_SKIPS = 16  # maximum number of listings that skip an unreadable file before a retry
 
 _PLAN = "plan"
 
@@ -554,8 +548,7 @@ class StoredPositions:
         return self._positions
 
 
-VALUES = ("value", "xml")
-"""The columns that may hold a document. The first one present is used."""
+VALUES = ("value", "xml")  # The columns that may hold a document. The first one present is used.
 
 
 def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
@@ -621,8 +614,7 @@ def _item(
         return Reject(name, stream or DEFAULT_STREAM, None, f"{source}: {name}: {error}", value)
 
 
-PLANS = "plans"
-"""The folder inside a checkpoint that holds the read plans."""
+PLANS = "plans"  # the folder inside a checkpoint that holds the read plans
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,8 @@ from join_stage.store.protocol import StoreError
 from mmqjp.present.item import IN_UTC, ShownMatch, fact_text, reason_facts, source, truncate, values
 from mmqjp.process import printable_line
 
-SIZE = 100
-"""Output numbers, of all queries, per archive."""
-
-NEWEST = 50
-"""Newest outputs in a feed, besides all that are in no archive."""
+SIZE = 100  # output numbers, of all queries, per archive
+NEWEST = 50  # newest outputs in a feed, besides all that are in no archive
 
 
 def archive_of(seq: int) -> int:
@@ -120,8 +117,7 @@ def _content(match: ShownMatch) -> str:
 
 MEDIA_TYPE = "application/atom+xml"
 
-HISTORY = "http://purl.org/syndication/history/1.0"
-"""The namespace of RFC 5005."""
+HISTORY = "http://purl.org/syndication/history/1.0"  # the namespace of RFC 5005
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +160,10 @@ def feed_document(
 SECRETS, SECRET_FILE = "secrets", ".links"
 """The directory of secrets in a state, and the file with that of the links, a name that no sink can use."""
 
-BYTES = 32
-"""Size of the secret."""
-
-KEY_CHARACTERS = 22
-"""Length of a key: more than 128 bits."""
-
-SETTING = "feed-link:"
-"""Prefix of the settings that count revocations."""
-
-_OF = "query"
-"""The kind of feed: a permanent part of all keys, ids and settings."""
+BYTES = 32  # size of the secret
+KEY_CHARACTERS = 22  # length of a key: more than 128 bits
+SETTING = "feed-link:"  # prefix of the settings that count revocations
+_OF = "query"  # the kind of feed: a permanent part of all keys, ids and settings
 
 _KEY = re.compile(rf"([\w-]{{{KEY_CHARACTERS}}})(?:\.([1-9][0-9]{{0,9}}))?", re.ASCII)
 

@@ -35,15 +35,11 @@ from mmqjp.syndication.atom import (
 )
 from mmqjp.tables import lookup
 
-KEPT_CHARACTERS = 32 << 20
-"""Maximum size of cached entries, in characters; the oldest are evicted."""
+KEPT_CHARACTERS = 32 << 20  # maximum size of cached entries, in characters; the oldest are evicted
 
 
-MOST_NAMES = 2_000
-"""Maximum number of names whose feeds are cached."""
-
-_MOST = NEWEST + SIZE
-"""Maximum number of outputs in a feed: fewer than SIZE are in no archive."""
+MOST_NAMES = 2_000  # maximum number of names whose feeds are cached
+_MOST = NEWEST + SIZE  # maximum number of outputs in a feed: fewer than SIZE are in no archive
 
 
 @dataclass(frozen=True, slots=True)
