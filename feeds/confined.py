@@ -280,7 +280,6 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def serve_calls(memory: int) -> None:
-    """Runs the calls from standard input until it ends."""
     come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the work prints is no answer
     child.lower(resource.RLIMIT_CORE, 0)
@@ -295,7 +294,6 @@ def serve_calls(memory: int) -> None:
 
 
 def _answer(request: bytes, memory: int) -> tuple[int, list[bytes]]:
-    """The lines of the answer to a request, and its flags."""
     lines: list[bytes] = []
     flags = _FAILED
     try:

@@ -250,7 +250,6 @@ def _cause(error: object) -> str:
 
 
 def _add_told(holder: etree._Element, told: Any, atom: bool) -> None:
-    """Adds what feedparser tells of a feed or an entry."""
     _set_language(holder, told)
     _add(holder, "id", told.get("id"))
     for name in ("title", "summary"):

@@ -19,8 +19,6 @@ RAW_KEPT = 64 * 1024  # maximum number of bytes of bad input in a Reject
 
 
 class TooLargeError(InputError, ValueError):
-    """More than MAX_BYTES. `head` is the beginning."""
-
     def __init__(self, head: bytes) -> None:
         self.head = head[:RAW_KEPT]
         super().__init__(self.head)

@@ -91,7 +91,6 @@ _ELEMENTS = frozenset(nh3.ALLOWED_TAGS).union(_OTHERS.split())
 
 
 def is_html_text(text: str) -> bool:
-    """Whether text that may be HTML has one of its tags."""
     return any(not name or name.lower() in _ELEMENTS for name in _ANY_TAG.findall(text))
 
 

@@ -132,7 +132,6 @@ class Rotation:
     """Recognises a source's JSON lines files. A poll costs a system call per file; only changed files are opened."""
 
     def __init__(self, source: str, directory: Path) -> None:
-        """Names are relative to a directory."""
         self._source, self._directory = source, directory
         self._unchanged: dict[str, tuple[FileState, Offset]] = {}
         self._searched: dict[Path, tuple[tuple[object, ...], list[Path]]] = {}
@@ -283,8 +282,6 @@ _ItemT = TypeVar("_ItemT", bound=InputItem, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ReadItem(Generic[_ItemT]):
-    """An item that was read, or none, and the offset behind it."""
-
     item: _ItemT | None
     offset: Offset
 
@@ -616,7 +613,6 @@ class Turns:
                 raise read
 
     def _go_on(self) -> None:
-        """Lets the slow lane read its next file."""
         if self._ahead is None and self._slow:
             self._ahead = Queue(AHEAD)
             self._start(partial(_read_ahead, next(iter(self._slow.values())), self._ahead))
@@ -653,8 +649,6 @@ def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[R
 
 
 class BlockedFeeds:
-    """The feeds with an unreadable version."""
-
     def __init__(self) -> None:
         self._feeds: set[str] = set()
 

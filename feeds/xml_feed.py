@@ -277,7 +277,6 @@ class _Reader:
         return next((one for one in found if one.plain()), _Construct("", "", ""))
 
     def address_of(self, head: Children, rel: str) -> str:
-        """A feed's address, by its relation to the feed."""
         found = self._page(head) if rel == "alternate" else ""
         address = found or next((href for one, href in self._links(head) if one == rel), "")
         return without_credentials(address) if len(address) <= LONGEST_ADDRESS else ""
@@ -362,7 +361,6 @@ class _Reader:
         return next(filter(None, (*own, *texts)), "")
 
     def _context(self, element: etree._Element) -> tuple[str, str]:
-        """The base of addresses in an element, and its language."""
         if (known := self._contexts.get(element)) is not None:
             return known
         parent = element.getparent()
@@ -468,7 +466,6 @@ def _relation(link: etree._Element) -> str:
 
 
 def _guid(element: etree._Element, told: Children) -> tuple[str, bool]:
-    """How an entry is identified, and whether this is the address of its page."""
     for found in (*told.get("guid", ()), *told.get("id", ()), *told.get("atom:id", ())):
         if guid := one_line(_text(found)):
             return guid, is_url(guid) and (found.get("isPermaLink") or "").strip().lower() != "false"

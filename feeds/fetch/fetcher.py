@@ -221,7 +221,6 @@ class Visitor:
         return after, outcome
 
     async def _ask(self, feed: FeedState) -> tuple[Reply, str, BodySummary | None]:
-        """If a page answers, continues with the feed that it names."""
         sent: dict[str, str] = {}
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
@@ -344,8 +343,6 @@ class World:
 
 @dataclass(slots=True)
 class FetchReport:
-    """Number of visits by outcome, and the feeds whose last visit failed."""
-
     counts: Counter[Outcome] = field(default_factory=Counter)
     failures: dict[str, FeedState] = field(default_factory=dict)
 

@@ -101,8 +101,6 @@ MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 
 
 class Clock:
-    """The time in microseconds of UTC, and waiting."""
-
     def now(self) -> int:
         return now_us()
 
@@ -527,8 +525,6 @@ async def resolve_host(host: str, port: int) -> list[str]:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Connects to public addresses, and to private ones only if allowed."""
-
     def __init__(self, allow_private: bool, resolve: Resolve = resolve_host) -> None:
         self._allow_private = allow_private
         self._resolve = resolve

@@ -127,7 +127,6 @@ def source_name(url: str) -> str:
 
 
 def after_failed_visit(feed: FeedState, error: FetchError, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed after a failure, stopped if it is gone for good."""
     errors = feed.errors + 1
     return replace(
         feed,
@@ -291,7 +290,6 @@ class FetchStore:
             self._database.executemany("DELETE FROM feeds WHERE url = ?", [(url,) for url in urls])
 
     def commit(self, feed: FeedState, mark: str | None = None) -> None:
-        """Writes a feed's new state together with the archive's mark."""
         with self._transaction():
             self._write(feed)
             if mark is not None:
@@ -428,8 +426,6 @@ def change_feeds(
 
 
 class ChangesOf:
-    """The pending changes of a state file."""
-
     def __init__(self, state: Path) -> None:
         self._directory = state.with_name(DIRECTORY.format(state.name))
 
@@ -506,7 +502,6 @@ class AddressClaims:
 
     @contextmanager
     def visited(self, feed: FeedState) -> Iterator[None]:
-        """A visit of a feed, at whose end its claims end."""
         try:
             yield
         finally:

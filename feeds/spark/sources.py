@@ -239,8 +239,6 @@ KNOWN = 30 * DAY  # retention of an entry after its feed has dropped it
 
 
 class _Live:
-    """The feeds that a reader fetches."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         lists = re.split(r"[,\s]+", options.get("lists", "").strip())
         self.form: EntryForm = entry_form(options.get("feeds")) or "item"
@@ -372,8 +370,6 @@ class _File(InputPartition):
 
 
 class _Archives:
-    """The files that a reader reads."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         if not options.get("path"):
             raise SourceError(WARC_SOURCE, "no path", 'name a directory or a file: .load("crawl/")')

@@ -36,7 +36,6 @@ BATCH_BYTES = 16 * 1024 * 1024  # of XML
 
 
 def size_refusal(document: Document, max_bytes: int | None) -> str | None:
-    """Returns the reason if a document exceeds `max_bytes`, else None."""
     if max_bytes is None or (size := len(document.xml)) <= max_bytes:
         return None
     return f"{size:,} bytes, and {max_bytes:,} are allowed"
@@ -202,7 +201,6 @@ class EvaluatedDocuments:
         self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()
 
     def read(self, index: int) -> str | DocumentError:
-        """Returns a document's text, or why it could not be parsed."""
         text = self._texts[index]
         return DocumentError(self._errors[index]) if text is None else text
 

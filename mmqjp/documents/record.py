@@ -105,7 +105,6 @@ class Inputs(tuple[Record, ...]):
         self.appeared = min(first.appeared + last.appeared)
 
     def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
-        """Whether `sees` holds for the `appeared` of every document."""
         return all(sees(record.appeared) for record in self)
 
     @lazy
@@ -339,7 +338,6 @@ class Records(StoredRecords):
         self.release_trees()
 
     def forget(self, first: int) -> None:
-        """Drops the documents from docid `first` on after a rollback."""
         self._fresh.clear()
         self._written = -1
         for docid in [docid for docid in self._records if docid >= first]:

@@ -59,8 +59,6 @@ class MailOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """The argument vector of a program that is run for each message."""
-
     command: tuple[str, ...]
 
 
@@ -177,7 +175,6 @@ _MAIL_ADDRESS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@(?:{_ATOM}(?:\.{_ATOM})*|\[[
 
 
 def _times(keys: OptionTable) -> tuple[int | None, ZoneInfo | None, int]:
-    """Returns when digests are sent: `at` with `zone`, or `every`."""
     if not keys.has("at"):
         if keys.has("zone"):
             raise keys.bad("zone", 'a zone belongs to at = "07:00"')
@@ -342,7 +339,6 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
 
 
 def check_sink_name(name: str, place: str = "") -> None:
-    """Raises BadSink for an invalid name."""
     if not _NAME.fullmatch(name):
         rule = "a sink's name begins with a letter, and has letters, digits, - and _, at most 40"
         raise BadSink(f"{place}{name[:60]!r} cannot be a sink's name: {rule}")

@@ -69,7 +69,6 @@ class Deliverer:
         self._started_loop().call_soon_threadsafe(self._begin, job, receiver, messages)
 
     def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
-        """Writes outputs to a sink of files."""
         self._writing[job] = done = Flag()
         Thread(target=self._write, args=(job, sink, matches, done), name=f"sink job {job}", daemon=True).start()
 
@@ -95,14 +94,12 @@ class Deliverer:
         return events
 
     def close_receiver(self, receiver: Receiver | Sink) -> None:
-        """Closes a receiver or sink whose jobs have ended."""
         if isinstance(receiver, Sink):
             Thread(target=_close_quietly, args=(receiver,), daemon=True).start()
         else:
             asyncio.run_coroutine_threadsafe(_close_receiver(receiver), self._started_loop())
 
     def wait(self, seconds: float) -> None:
-        """Waits for an event, at most `seconds`."""
         self._changed.wait(seconds)
         self._changed.clear()
 
@@ -357,7 +354,6 @@ class Showing:
     """Looks up the documents of outputs in groups, with a cache shared by sinks."""
 
     def __init__(self, engine: Session, *, reasons: bool = False) -> None:
-        """With `reasons`, also looks up reasons."""
         self._reader = OutputPresenter(engine, reasons=reasons)
         self._known = LruCache[int, ShownMatch](MOST_CHARACTERS, lambda match: OVERHEAD + len(match.output.xml))
 
@@ -473,7 +469,6 @@ class SinkScheduler:
     # ------------------------------------------------------------ a turn
 
     def turn(self) -> None:
-        """Collects results, gives up excess backlog, refills, and starts jobs."""
         now = self._now()
         self.committed()
         self.take_in()

@@ -133,7 +133,6 @@ class Pipe(_LineSink):
         self._file: BinaryIO = standard_output() if path is None else path.open("wb")
 
     def prepare(self, pending: Pending) -> bool:
-        """Truncates the file previously written to, if any."""
         before, self._checkpoint = self._checkpoint, None
         if before is not None:
             before.cut_back(pending)

@@ -100,7 +100,6 @@ class SinkManager:
         self._work.committed(outputs)
 
     def notes(self) -> CommitMetadata:
-        """Returns the changes to commit with the next batch."""
         settings, gaps, undelivered = dict(self._settings), list[GapRow](), list[UndeliveredRow]()
         for name, course in self._work.courses.items():
             value = course.position().to_setting()
@@ -111,7 +110,6 @@ class SinkManager:
         return CommitMetadata(settings=settings, gaps=gaps, undelivered=undelivered)
 
     def noted(self, notes: CommitMetadata) -> None:
-        """Must be called once notes are committed."""
         for key, value in notes.settings.items():
             name = key.removeprefix(SINK_PREFIX)
             if name != key and value != REMOVED:
@@ -122,7 +120,6 @@ class SinkManager:
         self._noted_at = self._now()
 
     def is_due(self) -> bool:
-        """Whether changes must be stored before the next batch."""
         passed = self._now() - self._noted_at
         if 0 <= passed < URGENT_AFTER:
             return False
@@ -150,7 +147,6 @@ class SinkManager:
         self.save()
 
     def save(self, answers: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Commits all changes, together with `answers` to commands by id."""
         if ((notes := self.notes()).settings or answers) and not self._read_only:
             self._engine.commit_metadata(replace(notes, answers=answers))
             self.noted(notes)
@@ -158,14 +154,12 @@ class SinkManager:
     # ------------------------------------------------------------ for commands
 
     def list(self) -> list[SinkState]:
-        """Returns all states, by name."""
         return [course.shown() for _, course in sorted(self._work.courses.items())]
 
     def definition(self, name: str) -> SinkDefinition:
         return self._course(name).definition
 
     def add(self, definition: SinkDefinition) -> None:
-        """Adds a sink, which begins where its definition says."""
         name = definition.name
         if name in self._work.courses:
             raise SinkExists(f"there is a sink {name} already: change it with mmqjp sinks set")
@@ -222,7 +216,6 @@ class SinkManager:
         return course.backlog.count - waiting
 
     def remove(self, name: str) -> None:
-        """Removes a sink and its position."""
         self._live_course(name)
         self._work.remove(name)
         self._settings |= {SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED}

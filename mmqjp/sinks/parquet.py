@@ -90,14 +90,12 @@ class ParquetFile:
         return path
 
     def is_in_place(self) -> bool:
-        """Whether the draft was not removed or moved by others."""
         try:
             return self.draft.stat().st_ino == self._inode
         except OSError:
             return False
 
     def abandon(self) -> None:
-        """Discards the file and its draft."""
         self._writer.is_open = False  # else it would write its end when it is forgotten
         for step in (self.draft.unlink, self._file.close):  # the latter writes what is left, which may fail again
             with suppress(OSError):
@@ -196,7 +194,6 @@ class ParquetSink(Sink):
         return self._place.opened + self._options.every_us
 
     def position(self) -> Position:
-        """Returns the position after the last closed file."""
         return Position(self._acked, {} if self._place is None else asdict(self._place))
 
     def close(self) -> None:
@@ -217,7 +214,6 @@ class ParquetSink(Sink):
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """Drops the open file if the block fails."""
         try:
             yield
         except BaseException:

@@ -327,7 +327,6 @@ class Course:
         self._go_on(position)
 
     def prepared(self, position: Position) -> None:
-        """Records that a file sink's position must be stored before it writes."""
         self.details, self.is_urgent = position.details, True
 
     def _go_on(self, position: Position | None = None, reason: str = "") -> None:

@@ -45,7 +45,7 @@ class SecretName:
 
 class OptionTable:
     """The keys of a table. `place` is the table's place in errors, ready for a key to follow: `the configuration
-    x.toml: sinks.a.`. `live`: it is of a sink that was added live."""
+    x.toml: sinks.a.`. `live`: it is of a live sink. Readers raise BadSink for other values; a missing list is ()."""
 
     def __init__(self, table: Mapping[str, Any], place: str, *, live: bool = False) -> None:
         self._table, self._place, self.live = dict(table), place, live
@@ -79,7 +79,6 @@ class OptionTable:
         return found.isoformat() if isinstance(found, date | time) else self.text(key, default)
 
     def texts(self, key: str, *, most: int = 100) -> tuple[str, ...]:
-        """Returns a text or list of texts as a tuple; () if missing. Raises BadSink."""
         if not self.has(key):
             return ()
         found = self._table[key]
@@ -91,21 +90,18 @@ class OptionTable:
         return tuple(texts)
 
     def number(self, key: str, default: int, least: int, most: int) -> int:
-        """Returns an integer from `least` to `most`. Raises BadSink."""
         found = self._table[key] if self.has(key) else default
         if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
             raise self.bad(key, f"write a whole number from {least:,} to {most:,}")
         return found
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """Raises BadSink if it is no boolean."""
         found = self._table[key] if self.has(key) else default
         if not isinstance(found, bool):
             raise self.bad(key, "write true or false")
         return found
 
     def choice(self, key: str, known: Collection[str], default: str | None = None) -> str:
-        """Raises BadSink if the text is not in `known`."""
         found = self.text(key, default)
         if found not in known:
             raise self.bad(key, f"{_shown(found)} is none; {_advice(found, known)}")
@@ -129,7 +125,6 @@ class OptionTable:
         return length
 
     def secret(self, key: str) -> SecretName | None:
-        """Returns the named secret; None if missing. Raises BadSink."""
         if not self.has(key):
             return None
         found = self._table[key]
@@ -138,7 +133,6 @@ class OptionTable:
         return self._named(key, found)
 
     def secrets(self, key: str) -> tuple[SecretName, ...]:
-        """Returns one or a list of named secrets; () if missing. Raises BadSink."""
         if not self.has(key):
             return ()
         found = self._table[key]
@@ -153,7 +147,6 @@ class OptionTable:
         return self.text(key, most=2_000)
 
     def end(self) -> None:
-        """Raises BadSink if there are unread keys."""
         for key in sorted(self._table.keys() - self._known):
             raise self.bad(_shown(key).strip("'"), f"there is no such key; {_advice(key, self._known)}")
 
@@ -165,7 +158,6 @@ class OptionTable:
 
 
 def check_secret_name(name: str, place: str = "") -> None:
-    """Raises BadSink for an invalid name."""
     if not SECRET_NAME.fullmatch(name):
         raise BadSink(f"{place}{_NAME_ADVICE}")
 
@@ -224,8 +216,6 @@ def _source(name: str, given: object, base: Path, place: str) -> SecretSource:
 
 
 class Secrets:
-    """The secrets of a configuration and of a state directory."""
-
     __slots__ = ("_sources", "_state")
 
     def __init__(self, sources: Mapping[str, SecretSource] | None = None, state: Path | None = None) -> None:
@@ -256,7 +246,6 @@ class Secrets:
         return _value(name, source)
 
     def check(self, names: Iterable[SecretName]) -> None:
-        """Raises SecretError if a secret is unknown or unreadable."""
         for name in names:
             self.value(name)
 

@@ -152,7 +152,6 @@ class Sink:
         raise NotImplementedError
 
     def write_matches(self, matches: Iterable[ShownMatch]) -> int:
-        """Writes outputs like `write`."""
         return self.write(match.output for match in matches)
 
     def position(self) -> Position:

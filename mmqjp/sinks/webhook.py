@@ -220,8 +220,6 @@ NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a publ
 
 
 class WebhookReceiver(Receiver):
-    """Posts messages to a webhook's URL."""
-
     silence, attempt = 20.0, 60.0
     """Seconds until a silent connection times out, and limit of an attempt, however slowly bytes come."""
 
@@ -294,7 +292,6 @@ class WebhookReceiver(Receiver):
 
 
 async def _beginning(response: httpx.Response) -> str:
-    """Returns the beginning of a response body, without decompression."""
     found = b""
     if "content-encoding" not in response.headers:
         async for part in response.aiter_raw():

@@ -287,7 +287,6 @@ class FileSource:
     grain: int = GRAIN
 
     def tails(self, now: Now = now_us) -> list[Tail]:
-        """Raises SourceError."""
         return [
             Tail(one.path, feeds=one.feeds, time_xpath=self.time_xpath, name=one.name, now=now) for one in self.paths
         ]
@@ -457,7 +456,6 @@ class SlowLane:
         self._is_reading = False
 
     def go_on(self, there: Mapping[_FileKey, WaitingFile]) -> None:
-        """Begins with the next file. Drops what is no longer to be read."""
         for file, (offset, state, *_) in [*self.ahead.items()]:
             if file not in there or there[file].start != offset or file_state(there[file].path) != state:
                 del self.ahead[file]
@@ -503,7 +501,6 @@ class RetryDelay:
 
 
 def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
-    """Yields the items of a split. Raises OSError if the file is unreadable."""
     start = Offset(split.source, split.file, split.start, split.start_fingerprint)
     reads, lines = split.end != NOTED, split.end != ALL_READ
     waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)

@@ -89,7 +89,6 @@ def escape_xml(text: str) -> str:
 
 
 def timestamp(microseconds: int) -> str:
-    """Returns an RFC 3339 time, clamped to the years 1 to 9999."""
     return iso_utc(min(max(microseconds, _FIRST), _LAST))
 
 
@@ -170,8 +169,6 @@ _KEY = re.compile(rf"([\w-]{{{KEY_CHARACTERS}}})(?:\.([1-9][0-9]{{0,9}}))?", re.
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Creates and checks the keys of links."""
-
     secret: bytes
 
     def __repr__(self) -> str:

@@ -175,7 +175,6 @@ class StoreFeeds:
 
 
 def _last_seq(found: OfFeed) -> int:
-    """The number of the last output ever committed."""
     noted: list[int] = json.loads(found.numbers or "[]")
     return max([found.greatest, *(number - 1 for number in noted[3:4])])
 
@@ -207,7 +206,6 @@ class FeedPages:
     now: Callable[[], int]
 
     def answer(self, request: FeedRequest) -> Response:
-        """Raises what the reader of the feeds raises."""
         made_at = self.links.revoked_before(request.name, request.key)
         if made_at is None:
             return _error(404, "there is no feed at this address")
