@@ -149,25 +149,22 @@ class KeptMatches:
         """Adds a right match and returns its cost in steps. Absences that share sightings are each charged, but the
         work is done once."""
         key = right.sightings, match.docid1, tuple(match.nodes)
-        known = self._seen.get(key)
-        if known is None:
-            allowed = steps.left
-            with suppress(OutOfSteps):
-                self._add_sightings(right, match, record, steps)
-            known = self._seen[key] = allowed - steps.left
-        return known
-
-    def _add_sightings(self, right: AbsenceDisjunct, match: Match, record: Record, steps: Steps) -> None:
-        steps.take()
-        for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
-            values = [value_of(self._records, binding, Term(var)) for var in right.bound]
-            bound = tuple((value.record.docid, value.node) for value in values)
-            found = wanted(self._records, self.order, binding, right.right_terms, steps)
-            if found.words:
-                self.order.see(found.words)
-            one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
-            for key in found.keys:
-                self._keep(right.sightings.add(key, one))
+        if key in self._seen:
+            return self._seen[key]
+        allowed = steps.left
+        with suppress(OutOfSteps):
+            steps.take()
+            for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
+                values = [value_of(self._records, binding, Term(var)) for var in right.bound]
+                bound = tuple((value.record.docid, value.node) for value in values)
+                found = wanted(self._records, self.order, binding, right.right_terms, steps)
+                if found.words:
+                    self.order.see(found.words)
+                one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
+                for values_key in found.keys:
+                    self._keep(right.sightings.add(values_key, one))
+        self._seen[key] = allowed - steps.left
+        return self._seen[key]
 
     def _keep(self, undo: Callable[[], None] | None) -> None:
         if undo is not None:
@@ -367,16 +364,12 @@ class AbsenceOperator:
 
     def _wanted(self, plan: LeftPlan, due: Mapping[LeftMatch, int]) -> dict[LeftMatch, int]:
         done = self._done.get(plan.part, ())
-        return {
-            entry: told_before
-            for entry, told_before in due.items()
-            if entry not in done and (not told_before or self._is_newer(plan, told_before))
-        }
-
-    def _is_newer(self, plan: LeftPlan, told_before: int) -> bool:
-        qids = (query.qid for query in self._kept.queries_of(plan) if query.active)
-        last = max(qids, default=-1) if plan.part.form is not None else min(qids, default=-1)
-        return last >= told_before
+        found = {entry: told_before for entry, told_before in due.items() if entry not in done}
+        if any(found.values()):
+            qids = (query.qid for query in self._kept.queries_of(plan) if query.active)
+            last = max(qids, default=-1) if plan.part.form is not None else min(qids, default=-1)
+            found = {entry: before for entry, before in found.items() if not before or last >= before}
+        return found
 
     def undecided(self, greatest: Mapping[str, int] | None) -> Undecided:
         """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from heapq import merge
 from itertools import groupby, islice
 from json.encoder import encode_basestring as json_text
@@ -179,16 +178,20 @@ class FanOut:
         self._column = {name: answers[name].to_numpy() for name in names}
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
         self._order = np.arange(len(answers))
-        if by_time:
-            keys = _sort_keys(answers)
+        if by_time:  # those of equal times are in the order of lines: documents, nodes; ties by `choice` and `form`
+            columns = (answers[name].to_pylist() for name in ("documents", "nodes", "choice", "form"))
+            keys = [(one[0], node_orders(read_nodes(one[1])), *one[2:]) for one in zip(*columns, strict=True)]
             self._order[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
 
     def chunks(self) -> Iterator[OutputChunk]:
         given: dict[int, int] = {}
         for box in self._boxes():
-            chunk = self._chunk(box, given)
-            if len(chunk):
-                yield chunk
+            answer, member = self.members.receiving(box.answers, box.low, box.high, self._column, self._withheld)
+            keys = self.members.qids[member], self._order[answer], self._ranks(member), self._group[answer]
+            order = np.lexsort(keys)
+            if len(order):
+                answer = answer[order]
+                yield OutputChunk(self, answer, member[order], self._seq(answer, given))
 
     def _boxes(self) -> Iterator[_Box]:
         count = len(self._group)
@@ -245,12 +248,6 @@ class FanOut:
         for low, high in set(ranges):
             known[low, high] = cut_at(names, names[middle], low, high)
         return np.array([known[one] for one in ranges], np.int64)
-
-    def _chunk(self, box: _Box, given: dict[int, int]) -> OutputChunk:
-        answer, member = self.members.receiving(box.answers, box.low, box.high, self._column, self._withheld)
-        order = np.lexsort((self.members.qids[member], self._order[answer], self._ranks(member), self._group[answer]))
-        answer, member = answer[order], member[order]
-        return OutputChunk(self, answer, member, self._seq(answer, given))
 
     def _ranks(self, member: Ints) -> Ints:
         if self._one_form:
@@ -390,15 +387,6 @@ class OutputChunk:
             shown = name[1:-1] if answer.head else ""
             found.append(f'{{"id": "{id}", "seq": {seq}, "query": {name}{between}{shown}{end}')
         return OutputLines("".join(found).encode(), len(found), int(self._seq.max(initial=-1)))
-
-
-def _sort_keys(answers: pa.Table) -> list[tuple[object, ...]]:
-    """Returns keys that sort equal-time answers into line order (documents, nodes), ties by `choice` and `form`."""
-    columns = (answers[name].to_pylist() for name in ("documents", "nodes", "choice", "form"))
-    return [
-        (documents, node_orders(read_nodes(nodes)), choice, form)
-        for documents, nodes, choice, form in zip(*columns, strict=True)
-    ]
 
 
 SHOWN = 20
@@ -599,53 +587,39 @@ class WrittenOutputs(Outputs):
     def __init__(
         self, ranges: Sequence[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored
     ) -> None:
-        parts = [partial(_fan_out_of_files, one.tables, members) for one in ranges if "answers" in one.tables]
-        super().__init__(lambda: _chunks(parts, seqs, stored), len(seqs))
-        self._ranges, self._seqs, self._from_store = ranges, seqs, stored
+        super().__init__(self._read, len(seqs))
+        self._ranges, self._members, self._seqs, self._from_store = ranges, members, seqs, stored
 
     def lines(self) -> Iterator[OutputLines]:
         given = 0
-        for one in self._ranges:
+        for one in (one for one in self._ranges if one.pieces):
             try:
-                for lines in _lines_in(one):
-                    yield lines
-                    given += lines.count
+                with one.lines.open("rb") as file:
+                    for size, count, greatest in one.pieces:
+                        yield OutputLines(file.read(size), count, greatest)
+                        given += count
             except FileNotFoundError:
-                for chunk in _stored_between(self._seqs.start + given, self._seqs.stop, self._from_store):
+                for chunk in self._stored_after(given):
                     yield chunk.lines()
                 return
 
+    def _read(self) -> Iterator[OutputChunk]:
+        given = 0
+        for files in (one.tables for one in self._ranges if "answers" in one.tables):
+            try:
+                withheld = pq.read_table(files["withheld"]) if "withheld" in files else WITHHELD.empty_table()
+                fan_out = FanOut(pq.read_table(files["answers"]), self._members, by_answer(withheld))
+            except FileNotFoundError:
+                yield from self._stored_after(given)
+                return
+            for chunk in fan_out.chunks():
+                given += len(chunk)
+                yield chunk
 
-def _lines_in(one: RangeFiles) -> Iterator[OutputLines]:
-    if one.pieces:
-        with one.lines.open("rb") as file:
-            for size, count, greatest in one.pieces:
-                yield OutputLines(file.read(size), count, greatest)
-
-
-def _chunks(parts: Sequence[Callable[[], FanOut]], seqs: range, stored: Stored) -> Iterator[OutputChunk]:
-    given = 0
-    for part in parts:
-        try:
-            fan_out = part()
-        except FileNotFoundError:
-            yield from _stored_between(seqs.start + given, seqs.stop, stored)
-            return
-        for chunk in fan_out.chunks():
-            given += len(chunk)
-            yield chunk
-
-
-def _stored_between(seq: int, end: int, stored: Stored) -> Iterator[OutputChunk]:
-    for chunk in stored(seq - 1):
-        assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
-        some = chunk.until(end)
-        yield some
-        if len(some) < len(chunk):
-            return
-
-
-def _fan_out_of_files(files: Mapping[str, Path], members: Mapping[str, Members]) -> FanOut:
-    withheld = files.get("withheld")
-    rows = ANSWER_TABLES["withheld"].empty_table() if withheld is None else pq.read_table(withheld)
-    return FanOut(pq.read_table(files["answers"]), members, by_answer(rows))
+    def _stored_after(self, given: int) -> Iterator[OutputChunk]:
+        for chunk in self._from_store(self._seqs.start + given - 1):
+            assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
+            some = chunk.until(self._seqs.stop)
+            yield some
+            if len(some) < len(chunk):
+                return

@@ -65,11 +65,20 @@ class FailedPatterns:
         self._registry = registry
         self._asked: tuple[int, frozenset[str]] = 0, frozenset()
         self._forms: list[list[Subscription]] = []
-        self._of_events = False
+        self.of_events = False
+        """Whether a definition of events may have raised. Stage 1 has those that active queries read."""
 
-    def blamed(self, failed: Collection[str], records: Sequence[Record]) -> dict[Subscription, Exception]:
+    def blamed(self, failed: frozenset[str], records: Sequence[Record]) -> dict[Subscription, Exception]:
         """Returns active queries over documents whose patterns, alone, raise with these records."""
-        self._ask(frozenset(failed))
+        registry = self._registry
+        if self._asked != (registry.version, failed):
+            forms: dict[str, list[Subscription]] = {}
+            for query in registry.subscriptions.values():
+                if query.active and not query.is_events and _uses(self._needs(query), failed):
+                    forms.setdefault(query.form_id, []).append(query)
+            self._asked, self._forms = (registry.version, failed), list(forms.values())
+            events = registry.events
+            self.of_events = any(_uses(events.needs_of(name), failed) for name in events.placements)
         found: dict[Subscription, Exception] = {}
         for queries in self._forms:
             failures: Failures = {}
@@ -79,23 +88,6 @@ class FailedPatterns:
             for error in failures.values():
                 found |= dict.fromkeys(queries, error)
         return found
-
-    def is_defined(self, failed: Collection[str]) -> bool:
-        """Whether a definition of events may have raised. Stage 1 has those that active queries read."""
-        self._ask(frozenset(failed))
-        return self._of_events
-
-    def _ask(self, failed: frozenset[str]) -> None:
-        registry = self._registry
-        if self._asked == (registry.version, failed):
-            return
-        forms: dict[str, list[Subscription]] = {}
-        for query in registry.subscriptions.values():
-            if query.active and not query.is_events and _uses(self._needs(query), failed):
-                forms.setdefault(query.form_id, []).append(query)
-        self._asked, self._forms = (registry.version, failed), list(forms.values())
-        events = registry.events
-        self._of_events = any(_uses(events.needs_of(name), failed) for name in events.placements)
 
     def _needs(self, query: Subscription) -> Change:
         owners: list[Owner] = [query, *self._registry.inner_joins(query)]

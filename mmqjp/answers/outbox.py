@@ -150,11 +150,14 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
     for batch, found in _batches(rows):
         ready = []
         for output in sorted(outputs_in(found), key=output_order):
-            line = _line(output)
+            fields = {name: value for name, value in output.to_dict().items() if name not in ("id", "seq")}
+            line = json.dumps(fields, ensure_ascii=False)
             ready.append(replace(output, id=text_digest(f"{line} {alike[line]}"), seq=ledger.next_seq))
             alike[line] += 1
             ledger.next_seq += 1
-        store.append(EARLIER, _rows_of(ready, batch))
+        given = {"nodes": [json_nodes(output.nodes) for output in ready], "batch": [batch] * len(ready)}
+        columns = {name: given.get(name) or [getattr(one, name) for one in ready] for name in rows.schema.names}
+        store.append(EARLIER, pa.table(columns, schema.ANSWER_TABLES[EARLIER]))
         if batch <= delivered:
             acked = ledger.next_seq - 1
     written = ledger.setting(_WRITTEN)
@@ -169,16 +172,3 @@ def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     batches, starts = np.unique(rows["batch"].to_numpy(), return_index=True)
     for batch, start, end in zip(batches.tolist(), starts, [*starts[1:], len(rows)], strict=True):
         yield batch, rows.slice(start, end - start)
-
-
-def _rows_of(outputs: Sequence[Output], batch: int) -> pa.Table:
-    arrow_schema = schema.ANSWER_TABLES[EARLIER]
-    given = {"nodes": [json_nodes(output.nodes) for output in outputs], "batch": [batch] * len(outputs)}
-    columns = {name: given.get(name) or [getattr(output, name) for output in outputs] for name in arrow_schema.names}
-    return pa.table(columns, arrow_schema)
-
-
-def _line(output: Output) -> str:
-    line = output.to_dict()
-    del line["id"], line["seq"]
-    return json.dumps(line, ensure_ascii=False)

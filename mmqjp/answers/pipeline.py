@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +18,7 @@ from common.bounds import BEGINNING
 from common.limits import Quota
 from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
-from join_stage.store.protocol import whole_batch
+from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.events import EventOutput, Patterns
 from mmqjp.answers.events_run import MakeKernel
@@ -55,7 +55,6 @@ from mmqjp.tables.ledger import Ledger, NextIds
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.filters import Failures
 from xpath_stage.spark import SparkStage
 from xscl.algebra.joins import NEGATED
 from xscl.syntax import Script
@@ -257,27 +256,24 @@ class Pipeline:
             self._arrivals.add(record.docid, record.arrival)
 
     def _witnesses(self, records: list[Record], found: WitnessSource | None) -> Witnesses:
+        """Raises what raised in stage 1, unless it was for paused queries only."""
         if not records:  # new groups, as after a rollback, wait for a batch that stores them
             return NO_WITNESSES
         witnesses = None if found is None else found(records[0].docid)
         if witnesses is None:
             witnesses = self._stage1.evaluate(map(arriving, records))
             if failures := self._stage1.failures:
-                self._blame(failures, records)
+                failed = dict(failures)
+                failures.clear()
+                self.blamed = self._failed_patterns.blamed(frozenset(failed), records)
+                for error in self.blamed.values():
+                    raise error
+                if self._failed_patterns.of_events:
+                    raise next(iter(failed.values()))
             return witnesses
         # The time of a feed's entry is final only now.
         times = {name: [getattr(record, name) for record in records] for name in R_DOCTS.names}
         return replace(witnesses, r_docts=pa.table(times, R_DOCTS))
-
-    def _blame(self, failures: Failures, records: list[Record]) -> None:
-        """Raises what raised in stage 1, unless it was for paused queries only."""
-        failed = dict(failures)
-        failures.clear()
-        self.blamed = self._failed_patterns.blamed(failed, records)
-        for error in self.blamed.values():
-            raise error
-        if self._failed_patterns.is_defined(failed):
-            raise next(iter(failed.values()))
 
     def _reader(self, context: StepContext) -> MatchReader:
         return MatchReader(self._registry, self._records, self._on_match, context, self._arrivals, self.outbox)
@@ -494,7 +490,9 @@ class Batches:
         if not any(query.active for query in blamed):
             return {}
         # Operators follow the change after its commit, where a text that cannot be read would leave the batch halfway.
-        registry.read_absences()
+        for target in (target for row in registry.absent for target in registry.rows[row]):
+            with suppress(StoreError):
+                _ = target.owner.conjuncts
         active = {query: reason for query, reason in {**registry.unreadable(), **blamed}.items() if query.active}
         with self.whole():
             changes.pause_queries(active)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from common.bounds import EARLIEST
 from join_stage.protocol import JoinEngine
 from mmqjp.documents.record import Record
-from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 
@@ -113,7 +112,8 @@ def saved_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
 
 def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
     greatest = saved_watermarks(ledger)[1]
-    for stream, time in schema.latest_document_times(store).items():
+    found = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
+    for stream, time in zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True):
         greatest[stream] = max(time, greatest.get(stream, time))
     return greatest
 

@@ -42,7 +42,6 @@ from xscl.algebra.joins import (
     Mirror,
     NormalQuery,
     OncePer,
-    SelectEntry,
     Side,
     Term,
     constant_operand_text,
@@ -238,7 +237,13 @@ class Selection:
         self.terms = tuple(term for _, term in chosen)
         self.nodes = f"{{{', '.join(f'{_literally(json_text(key))}: %s' for key, _ in chosen)}}}"
         self.node_list = f"[{', '.join(['%s'] * len(chosen))}]"
-        self.items = tuple(_item(entry, star=normal.star) for entry in normal.entries)
+        items = []
+        for entry in normal.entries:
+            name = entry.key.replace("'", "_")
+            before, after = ("", "") if normal.star else (f"<{name}>", f"</{name}>")
+            constant = element(name, entry.value) if isinstance(entry.value, str) else None
+            items.append(OutputChild(name, before, after, constant))
+        self.items = tuple(items)
         self.children = "".join(
             f"{_literally(one.before)}%s{_literally(one.after)}" if one.constant is None else _literally(one.constant)
             for one in self.items
@@ -251,12 +256,6 @@ RETURN = {"\r": "&#13;"}
 
 def element(name: str, text: str) -> str:
     return f"<{name}>{escape(text, RETURN)}</{name}>"
-
-
-def _item(entry: SelectEntry, *, star: bool) -> OutputChild:
-    name = entry.key.replace("'", "_")
-    before, after = ("", "") if star else (f"<{name}>", f"</{name}>")
-    return OutputChild(name, before, after, element(name, entry.value) if isinstance(entry.value, str) else None)
 
 
 def _literally(text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -281,26 +281,23 @@ class EventStatements:
                 publishers = sorted(Publisher(q.name, q.new_identity().text, since_of(q)) for q in publishing)
                 qids = [query.qid for query in members]
                 new = EventForm(id, form.source, since, tuple(publishers), min(qids), max(qids))
+                if known is None:
+                    self._use(self._defined(new))
                 if new != known:
-                    self._run(new)
+                    self.running[id] = new
+                    self.changed[id] = None
             del self._changed[id]
 
-    def _run(self, form: EventForm) -> None:
-        """Runs a form whose names are all defined, or changes its members. Raises TooManyChains."""
-        if form.id not in self.running:
-            used: list[str] = []
-            try:
-                for name in self._defined(form):
-                    if name not in self.placements:
-                        self.placements[name], change = place_events(self._catalog, self.definitions[name].pattern)
-                        self._stage1.add(change)
-                    self._running_readers[name] += 1
-                    used.append(name)
-            except BaseException:
-                self._release(used)
-                raise
-        self.running[form.id] = form
-        self.changed[form.id] = None
+    def _use(self, names: Iterable[str]) -> None:
+        """Adds a running reader of definitions, or raises TooManyChains and adds none."""
+        with ExitStack() as undo:
+            for name in names:
+                if name not in self.placements:
+                    self.placements[name], change = place_events(self._catalog, self.definitions[name].pattern)
+                    self._stage1.add(change)
+                self._running_readers[name] += 1
+                undo.callback(self._release, [name])
+            undo.pop_all()
 
     # ------------------------------------------------------------ what is behind and before
 
@@ -474,13 +471,6 @@ class Registry:
         """Returns the queries known to be unreadable, with the reason."""
         known = self.subscriptions.values()
         return {query: error for query in known if (error := reading_error(query)) is not None}
-
-    def read_absences(self) -> None:
-        """Reads the texts behind the rows that absences share. Those that cannot be read are known then."""
-        for row in self.absent:
-            for target in self.rows[row]:
-                with suppress(StoreError):
-                    _ = target.owner.conjuncts
 
     def set_aside(self) -> None:
         """Takes their work from the paused queries that cannot be read, and leaves their names."""

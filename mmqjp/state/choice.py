@@ -112,31 +112,21 @@ def open_store(
     """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB, which also reads Spark
     stores if `read_only`. Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
     """
-    if read_only:
-        return _open_reader(session, state)
-    if session is None:
-        from join_stage.duckdb import DuckDBEngine
-
-        return DuckDBEngine(state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
-    from join_stage.spark.engine import SparkEngine
-
-    return SparkEngine(session, state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
-
-
-def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
-    if state is None:
+    if read_only and state is None:
         raise InvalidValue("a read-only engine needs a state directory: name one")
-    if session is None and stored_engine(state) == SPARK:
-        from join_stage.duckdb_files import DuckDBFilesReader
+    if session is not None:
+        from join_stage.spark.engine import SparkEngine, SparkReader
 
-        return DuckDBFilesReader(SCHEMA, state)
-    if session is None:
-        from join_stage.duckdb_files import DuckDBReader
+        if read_only and state is not None:
+            return SparkReader(session, SCHEMA, state)
+        return SparkEngine(session, state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
+    if read_only and state is not None:
+        from join_stage.duckdb_files import DuckDBFilesReader, DuckDBReader
 
-        return DuckDBReader(SCHEMA, state)
-    from join_stage.spark.engine import SparkReader
+        return (DuckDBFilesReader if stored_engine(state) == SPARK else DuckDBReader)(SCHEMA, state)
+    from join_stage.duckdb import DuckDBEngine
 
-    return SparkReader(session, SCHEMA, state)
+    return DuckDBEngine(state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
 
 OWNER_FILE = "owner"
@@ -185,8 +175,9 @@ class Ownership:
             if isinstance(error, OSError):
                 raise StoreError(f"cannot open the store in {directory}: {error}") from error
             raise
+        name = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:2]])
         os.ftruncate(self._handle, 0)
-        os.write(self._handle, json.dumps(_self(now())).encode())
+        os.write(self._handle, json.dumps({"pid": os.getpid(), "command": name, "since": now()}).encode())
 
     def release(self) -> None:
         os.close(self._handle)
@@ -225,11 +216,6 @@ def holder_of(directory: Path) -> str | None:
 
 def is_held(directory: Path) -> bool:
     return holder_of(directory) is not None
-
-
-def _self(now: int) -> dict[str, object]:
-    name = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:2]])
-    return {"pid": os.getpid(), "command": name, "since": now}
 
 
 def _holder(path: Path) -> str:

@@ -260,12 +260,6 @@ def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
     return store.select(f"SELECT stream, id FROM documents WHERE {condition}")
 
 
-def latest_document_times(store: TableStore) -> dict[str, int]:
-    sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
-    found = store.select(sql)
-    return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
-
-
 def keep_ids(store: TableStore, before: int) -> None:
     sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
     store.append("dropped_ids", store.select(sql))
