@@ -281,7 +281,8 @@ class CoreEngine:
     # ------------------------------------------------------------ documents
 
     def process(self, documents: Iterable[Document | Reject]) -> Outputs:
-        """Processes a batch of documents and returns the outputs that it completes, in line order.
+        """Processes a batch of documents and returns the outputs that it completes, in line order. A notebook shows
+        them with their documents.
 
         A refused document becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger "mmqjp"
         gets a warning. The batch commits atomically. Raises StoreError, OutOfMemory if the batch is too large, and
@@ -320,8 +321,9 @@ class CoreEngine:
     # ------------------------------------------------------------ results
 
     def outputs(self, after: int = -1) -> OutputStream:
-        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, by `seq`. A consumer that
-        stores its last `seq` can resume from it, also after a restart. Raises StoreError."""
+        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, by `seq`; a notebook shows
+        them with their documents. A consumer that stores its last `seq` can resume from it, also after a restart.
+        Raises StoreError."""
         return self._batches.outbox.outputs(after)
 
     @property
@@ -369,8 +371,8 @@ _SEQS = """(
 
 
 class Session(CoreEngine):
-    """An engine that commits metadata with changes and batches: source offsets, settings, answers to commands. It also
-    advances time, prunes old data, and reports on its queries and store.
+    """An engine that commits metadata with changes (the result of `metadata_for`) and batches: source offsets,
+    settings, answers to commands. It also advances time, prunes old data, and reports on its queries and store.
 
     Methods that access the store may raise StoreError, as in `CoreEngine`, and nothing else unless documented.
     `registry`, `catalog`, `records`, `take_paused`, `counters`, `lag` and `batch` raise nothing.
@@ -389,17 +391,14 @@ class Session(CoreEngine):
         return self._subscribe(script, mode, no_metadata)
 
     def unsubscribe(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
-        """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
             self._batches.changes.unsubscribe(name, metadata_for)
 
     def pause(self, name: str, reason: str = "asked to", *, metadata_for: MetadataFor = no_metadata) -> None:
-        """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
             self._batches.changes.pause(name, reason, metadata_for)
 
     def resume(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
-        """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
             self._batches.changes.resume(name, metadata_for)
 
@@ -540,8 +539,9 @@ class Session(CoreEngine):
 
     def watermarks(self) -> dict[str, int]:
         """Returns the watermark of each external stream that has one; without lateness, the stored ones."""
-        if is_lateness_bounded(self._batches.watermarks.timing.lateness):
-            return by_stream(self._batches.watermarks.timing.lateness, self._batches.watermarks.greatest)
+        known = self._batches.watermarks
+        if is_lateness_bounded(known.timing.lateness):
+            return by_stream(known.timing.lateness, known.greatest)
         return self._stored_watermarks
 
     @cached_property
@@ -565,18 +565,15 @@ class Session(CoreEngine):
         """Returns the least watermark of the streams that queries read, and the time before which no document can
         match; None where there is none."""
         known = self.watermarks()
-        horizon = min(
-            (known.get(stream, EARLIEST) for stream in self._batches.registry.outside() - {EVENT_TIME}),
-            default=EARLIEST,
-        )
+        read = self._batches.registry.outside() - {EVENT_TIME}
+        horizon = min((known.get(stream, EARLIEST) for stream in read), default=EARLIEST)
         evictable = self._batches.state.evictable_before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     def lag(self) -> int | None:
         """Returns the microseconds from the newest document since opening to the clock, or None."""
-        return (
-            None if self._batches.watermarks.newest is None else self._batches.now() - self._batches.watermarks.newest
-        )
+        newest = self._batches.watermarks.newest
+        return None if newest is None else self._batches.now() - newest
 
     def state_bytes(self) -> int | None:
         """Returns the total size of the state directory's files, or None without one. Raises OSError."""

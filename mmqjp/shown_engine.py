@@ -37,21 +37,9 @@ class Engine(engine.CoreEngine):
     __doc__ = engine.CoreEngine.__doc__
 
     def process(self, documents: Iterable[Document | Reject]) -> Outputs:
-        """Processes a batch of documents and returns the outputs that it completes, in the order of output lines. A
-        notebook shows them with their documents.
-
-        A refused document becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger "mmqjp"
-        gets a warning. The batch is committed whole or not at all. Raises StoreError, OutOfMemory if the batch is too
-        large, and whatever iterating `documents` raises.
-        """
         return self._shown(super().process(documents), lambda outputs: len(outputs))
 
     def outputs(self, after: int = -1) -> OutputStream:
-        """Returns an iterable of the stored outputs with `seq` greater than `after`, in order of `seq`. A notebook
-        shows them with their documents.
-
-        A consumer can resume from the last `seq` it has seen, also after a restart. Raises StoreError.
-        """
         return self._shown(super().outputs(after), lambda _: self.last_seq - after)
 
     def explain(self, name: str) -> Explanation:

@@ -303,7 +303,7 @@ class NewsReader:
         if len(rows) > FEW:
             which = f">= {pc.min(rows['answer']).as_py()}"
         none = pa.table({name: pa.array([], pa.int64()) for name in ("answer", "qid")})
-        withheld = self._select(lookup.withheld_sql(which)) if are_withheld else none
+        withheld = self._select(f"SELECT answer, qid FROM withheld WHERE answer {which}") if are_withheld else none
         return AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
     def _read_members(self, news: News) -> None:
@@ -318,13 +318,14 @@ class NewsReader:
     def _read_answers(self, news: News, before: StoreCursor) -> None:
         batch = news.known.batch
         if news.is_first:
-            sql = lookup.newest_answers(batch, AT_FIRST if before.batch < 0 else MOST_NEW)
+            most = AT_FIRST if before.batch < 0 else MOST_NEW
+            among = f"a.batch <= {batch} AND a.answer > (SELECT max(answer) FROM answers) - {most}"
         elif batch > before.batch:
-            sql = lookup.answers_between(before.batch, batch)
+            among = f"a.batch > {before.batch} AND a.batch <= {batch}"
         else:
             return
         with suppress(QuestionRefused):  # they are too large together
-            rows = self._select(sql)
+            rows = self._select(lookup.answers_where(among))
             news.is_all = len(rows) == news.known.answers
             news.answers = self.table_of(rows, are_withheld=news.known.are_withheld)
 
@@ -333,11 +334,13 @@ class NewsReader:
         after = max(before.docid, known.docid - (DOCUMENTS_AT_FIRST if before.docid < 0 else MOST_NEW_DOCUMENTS))
         if known.docid > after:
             with suppress(QuestionRefused):
-                news.documents = sort_into_blocks(self._select(lookup.new_documents_sql(after, known.docid)), "docid")
+                among = f"docid > {after} AND docid <= {known.docid} AND length(xml) <= {lookup.LONGEST_XML}"
+                news.documents = sort_into_blocks(self._select(f"SELECT * FROM documents WHERE {among}"), "docid")
         after = max(before.answer, known.answer - MOST_NEW_TEXTS)
         if known.answer > after and news.answers is not None:
             with suppress(QuestionRefused):
-                news.texts = sort_into_blocks(self._select(lookup.texts_between(after, known.answer)), "answer")
+                among = f"answer > {after} AND answer <= {known.answer}"
+                news.texts = sort_into_blocks(self._select(lookup.texts_where(among, lookup.LONGEST_XML)), "answer")
 
 
 KEPT_CHARACTERS = 64 << 20
@@ -495,7 +498,8 @@ class RecentAnswers:
             found, members, since = self._newest_of(name, None, most), self._members, self._added.get(name)
             known, version, drops = self._known, self._made_for, self._drops
         if members is None:
-            (since,) = self.select(lookup.first_added_sql(name))["added_at"].to_pylist()
+            sql = f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {lookup.quote_literal(name)}"
+            (since,) = self.select(sql)["added_at"].to_pylist()
         if since is None:
             return None
         if found is None:
@@ -579,10 +583,12 @@ class RecentAnswers:
         later = [row for row in told if row["answer"] >= 0]
         found: dict[tuple[int, int], StoredOutput] = {}
         if later:
-            table = self._table(self.select(lookup.answers_numbered(row["answer"] for row in later)))
+            among = lookup.value_rows(row["answer"] for row in later)
+            table = self._table(self.select(lookup.answers_where(f"a.answer IN ({among})")))
             answers = {answer.answer: answer for answer in table.all()}
-            rows = self.select(lookup.recipients_sql(row["qid"] for row in later)).to_pylist()
-            queries = {row["qid"]: row for row in rows}
+            qids = lookup.number_list(row["qid"] for row in later)
+            sql = f"SELECT qid, name, identity, form, text FROM added_queries WHERE qid IN ({qids})"
+            queries = {row["qid"]: row for row in self.select(sql).to_pylist()}
             for row in later:
                 if (answer := answers.get(row["answer"])) is not None:
                     query = queries[row["qid"]]
@@ -617,7 +623,7 @@ class RecentAnswers:
             numbered = None if members is None else self._newest.numbered(first_seq, members)
         if numbered is not None or members is None:
             return numbered
-        rows = self.select(lookup.answers_of_group(first_seq))
+        rows = self.select(lookup.answers_where(f"a.first_seq = {first_seq}"))
         if any(other > batch for other in rows["batch"].to_pylist()):
             return None  # there may be members that are not known yet
         return self._table(rows).group(first_seq, members)
@@ -671,7 +677,9 @@ class RecentAnswers:
                 and self._older_of(members.form) is None
             ]
         for form in missing:
-            rows = self.select(lookup.answers_of_form(form, batch, OF_FORM))
+            newest, among = "a.first_seq DESC, a.place DESC", f"a.form = {lookup.quote_literal(form)}"
+            sql = lookup.answers_where(f"{among} AND a.batch <= {batch}", f"{newest} LIMIT {OF_FORM}")
+            rows = self.select(sql)
             older = _Older(self._table(rows), len(rows) < OF_FORM, batch)
             with self._lock:
                 if drops != self._drops:

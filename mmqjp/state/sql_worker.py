@@ -44,6 +44,8 @@ from join_stage.store.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from join_stage.duckdb_files import DuckDBFilesReader
+
 RUNNING = 2
 """Maximum number of questions that run at once, and of processes, for each store."""
 
@@ -507,20 +509,12 @@ def _limit(connection: duckdb.DuckDBPyConnection, directory: str) -> None:
         connection.execute(f"SET {setting} = '{value}'")
 
 
-class _ParquetStore:
+def _parquet_store(state: Path, directory: str) -> DuckDBFilesReader:
     """A Spark store, from its files."""
+    from join_stage.duckdb_files import DuckDBFilesReader
+    from mmqjp.tables.schema import SCHEMA
 
-    def __init__(self, state: Path, directory: str) -> None:
-        from join_stage.duckdb_files import DuckDBFilesReader
-        from mmqjp.tables.schema import SCHEMA
-
-        self._reader = DuckDBFilesReader(SCHEMA, state, lambda connection: _limit(connection, directory))
-
-    def question(self, sql: str, bounds: Bounds) -> DuckDBQuestion:
-        return self._reader.question(sql, bounds)
-
-    def close(self) -> None:
-        self._reader.close()
+    return DuckDBFilesReader(SCHEMA, state, lambda connection: _limit(connection, directory))
 
 
 def main(parent: int, kind: str, state: Path | None = None) -> None:
@@ -546,7 +540,7 @@ def main(parent: int, kind: str, state: Path | None = None) -> None:
 
 
 def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
-    store: _HeldStore | _ParquetStore | None = None
+    store: _HeldStore | DuckDBFilesReader | None = None
     while select.select([pipe], [], [], IDLE)[0]:
         head, descriptors, _, _ = socket.recv_fds(pipe, _HEAD.size, 2)
         if len(head) < _HEAD.size:
@@ -562,7 +556,7 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
                 if store is not None:
                     store.close()
                     store = None
-                store = _HeldStore(opens, descriptors, directory) if state is None else _ParquetStore(state, directory)
+                store = _HeldStore(opens, descriptors, directory) if state is None else _parquet_store(state, directory)
                 said["opened"] = True
             assert store is not None
             bounds = Bounds(asked["rows"], asked["size"])
@@ -593,7 +587,7 @@ def _line(error: BaseException | None) -> str:
     return (str(error).strip() or type(error).__name__).partition("\n")[0][:TEXT]
 
 
-def _is_well(store: _HeldStore | _ParquetStore) -> bool:
+def _is_well(store: _HeldStore | DuckDBFilesReader) -> bool:
     try:
         store.question("SELECT 1", UNBOUNDED).answer()
     except Exception:  # whatever it is, the next question would meet it, too

@@ -97,7 +97,7 @@ ORDER BY text LIMIT {most}"""
 
 
 def documents_by_docid(select: SelectFn, docids: Iterable[int]) -> list[Row]:
-    among = "docid IN (SELECT v.docid FROM (VALUES {}) AS v(docid))"  # as in `_rows`
+    among = "docid IN (SELECT v.docid FROM (VALUES {}) AS v(docid))"  # as in `value_rows`
     return _documents(select, among, [f"({docid})" for docid in sorted(set(docids))])
 
 
@@ -311,10 +311,6 @@ LONGEST_OUTPUT_XML = 200_000
 """Longer outputs, in characters, are skipped."""
 
 
-def first_added_sql(name: str) -> str:
-    return f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {quote_literal(name)}"
-
-
 def settings_sql(prefix: str) -> str:
     """SQL for the current settings with a prefix: `key`, `value`."""
     return f"""SELECT key, value FROM (
@@ -435,12 +431,15 @@ def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) ->
 
 
 def texts_of(answers: Iterable[int], longest: int = LONGEST_OUTPUT_XML) -> str:
-    """SQL for `head` and `tail` of some answers, without long ones."""
-    return f"""SELECT answer, head, tail FROM answers WHERE answer IN ({_rows(answers)})
-AND length(head) + length(tail) <= {longest}"""
+    return texts_where(f"answer IN ({value_rows(answers)})", longest)
 
 
-def _rows(numbers: Iterable[int]) -> str:
+def texts_where(condition: str, longest: int) -> str:
+    """SQL for `head` and `tail` of some answers, unordered, without long ones."""
+    return f"SELECT answer, head, tail FROM answers WHERE {condition} AND length(head) + length(tail) <= {longest}"
+
+
+def value_rows(numbers: Iterable[int]) -> str:
     # A list of many numbers has DuckDB read all columns of all rows. It joins with a few rows by what they are between.
     listed = ", ".join(f"({number})" for number in sorted(set(numbers)))
     return f"SELECT v.number FROM (VALUES {listed}) AS v(number)"
@@ -458,10 +457,6 @@ def earlier_outputs(numbers: Iterable[int]) -> str:
   SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
   WHERE m.match IN (SELECT l.match FROM earlier_output_matches l WHERE l.seq = o.seq)
 ) AS matches FROM earlier_outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq IN ({number_list(numbers)})"""
-
-
-def recipients_sql(qids: Iterable[int]) -> str:
-    return f"SELECT qid, name, identity, form, text FROM added_queries WHERE qid IN ({number_list(qids)})"
 
 
 ANSWER_COLUMNS = (
@@ -508,43 +503,3 @@ def answers_where(condition: str, order: str = "a.first_seq, a.place") -> str:
     return (
         f"SELECT {_COLUMNS} FROM answers a LEFT JOIN batches b ON b.batch = a.batch WHERE {condition} ORDER BY {order}"
     )
-
-
-def answers_between(after: int, until: int) -> str:
-    """SQL for answers of the batches after one up to another, oldest first."""
-    return answers_where(f"a.batch > {after} AND a.batch <= {until}")
-
-
-def newest_answers(until: int, most: int) -> str:
-    """SQL for at most `most` newest answers up to a batch, oldest first."""
-    return answers_where(f"a.batch <= {until} AND a.answer > (SELECT max(answer) FROM answers) - {most}")
-
-
-def answers_of_form(form: str, until: int, most: int) -> str:
-    """SQL for a form's newest answers up to a batch, newest first."""
-    newest = f"a.first_seq DESC, a.place DESC LIMIT {most}"
-    return answers_where(f"a.form = {quote_literal(form)} AND a.batch <= {until}", newest)
-
-
-def answers_of_group(first_seq: int) -> str:
-    return answers_where(f"a.first_seq = {first_seq}")
-
-
-def answers_numbered(numbers: Iterable[int]) -> str:
-    return answers_where(f"a.answer IN ({_rows(numbers)})")
-
-
-def texts_between(after: int, until: int) -> str:
-    """SQL for `head` and `tail` of a range of answers, unordered, without long ones."""
-    return f"""SELECT answer, head, tail FROM answers WHERE answer > {after} AND answer <= {until}
-AND length(head) + length(tail) <= {LONGEST_XML}"""
-
-
-def new_documents_sql(after: int, until: int) -> str:
-    """SQL for a range of documents, unordered, without long ones."""
-    return f"SELECT * FROM documents WHERE docid > {after} AND docid <= {until} AND length(xml) <= {LONGEST_XML}"
-
-
-def withheld_sql(which: str) -> str:
-    """SQL for who is withheld from answers, selected by a condition on their number: `answer`, `qid`."""
-    return f"SELECT answer, qid FROM withheld WHERE answer {which}"
