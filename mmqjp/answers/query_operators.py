@@ -57,21 +57,16 @@ OnMatch = Callable[[RowPart, StepContext, Match, Inputs], Sequence[Expanded]]
 a node over its quota gets nothing."""
 
 
+@dataclass(eq=False)
 class MatchReader:
-    """Expands a step's matches to the plan nodes that subscribe to their rows."""
+    """Expands a step's matches to the plan nodes that subscribe to their rows. `arrivals` has the step's documents."""
 
-    def __init__(
-        self,
-        queries: KnownQueries,
-        records: StoredRecords,
-        on_match: OnMatch,
-        context: StepContext,
-        arrivals: Arrivals,
-        log: MatchLog,
-    ) -> None:
-        """`arrivals` has the step's documents."""
-        self._queries, self._records, self._on_match, self._context = queries, records, on_match, context
-        self._arrivals, self._log = arrivals, log
+    _queries: KnownQueries
+    _records: StoredRecords
+    _on_match: OnMatch
+    _context: StepContext
+    _arrivals: Arrivals
+    _log: MatchLog
 
     def read(self, matches: Matches, answers: list[Answer]) -> list[Record]:
         """Expands matches: appends to `answers`, logs the matches, returns the published documents."""

@@ -147,14 +147,11 @@ class EqualTimeBudget:
         return found | np.isin(arrivals, list(self.full)) if self.full else found
 
 
-LoadArrivals = Callable[[], pa.Table]
-"""Returns a table of `docid`, ascending, and `arrival`."""
-
-
 class Arrivals:
-    """Arrivals by docid. Docids are added in ascending order; `load` is called on first use."""
+    """Arrivals by docid. Docids are added in ascending order."""
 
-    def __init__(self, load: LoadArrivals | None = None) -> None:
+    def __init__(self, load: Callable[[], pa.Table] | None = None) -> None:
+        """`load`, called on first use, returns `docid`, ascending, and `arrival`."""
         self._load = load
         self._docids: list[int] = []
         self._arrivals: list[int] = []
@@ -207,6 +204,7 @@ class Holder(NamedTuple):
     until: int
 
 
+@dataclass(eq=False, slots=True)
 class Book:
     """An owner's charges in a step, and those before it in the same block.
 
@@ -215,27 +213,14 @@ class Book:
     qid and the query's `begun`, and `looking` is their budget.
     """
 
-    __slots__ = ("before", "less", "looking", "step", "ties", "total", "untied", "used")
-
-    def __init__(self, before: Mapping[ChargeKey, Usage], total: Usage, looked: int = 0) -> None:
-        self.before, self.total, self.used = before, total, Usage()
-        self.step: defaultdict[tuple[int, ChargeKey], Usage] = defaultdict(Usage)
-        self.less: defaultdict[tuple[int, int], Usage] = defaultdict(Usage)
-        self.looking = EqualTimeBudget(looked)
-        self.ties: Counter[tuple[int, ChargeKey]] = Counter()
-        self.untied: Counter[tuple[int, int, int]] = Counter()
-
-    def tie(self, arrival: int, key: ChargeKey, withheld: Iterable[tuple[int, int]]) -> None:
-        """Counts an equal-time pair, free of charge, except for the queries `withheld` (qid and `begun`)."""
-        self.ties[arrival, key] += 1
-        self.untied.update((arrival, *query) for query in withheld)
-
-    def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], used: Usage) -> None:
-        """Charges outputs and steps, except to the qids `withheld`."""
-        self.step[arrival, key].add(used)
-        for qid in withheld:
-            self.less[arrival, qid].add(used)
-        self.used.add(used)
+    before: Mapping[ChargeKey, Usage]
+    total: Usage
+    looking: EqualTimeBudget
+    used: Usage = field(default_factory=Usage)
+    step: defaultdict[tuple[int, ChargeKey], Usage] = field(default_factory=lambda: defaultdict(Usage))
+    less: defaultdict[tuple[int, int], Usage] = field(default_factory=lambda: defaultdict(Usage))
+    ties: Counter[tuple[int, ChargeKey]] = field(default_factory=Counter)
+    untied: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
     def add(self, other: Book) -> None:
         """Merges another book of the same owner and step."""
@@ -307,7 +292,7 @@ _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 EVERYTHING = Holder(_GREATEST, _LEAST, _GREATEST, _LEAST, _GREATEST)
 
 
-_Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
+_Columns = NDArray[np.int64]
 """Arrival, width, since, first_qid, begun, outputs, work."""
 
 
@@ -328,7 +313,7 @@ class Charges:
             step += ((at, *key, times * used.outputs, times * used.work) for (at, key), used in book.step.items())
             before += ((-1, *key, times * used.outputs, times * used.work) for key, used in book.before.items())
         step.sort()
-        return cls(block, _columns(step), _columns(before))
+        return cls(block, *(np.array(rows, np.int64).reshape(-1, 7).T for rows in (step, before)))
 
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
@@ -360,12 +345,9 @@ class Charges:
 
 def _counts_for(columns: _Columns, holder: Holder) -> NDArray[np.bool_]:
     _, width, since, first_qid, begun, _, _ = columns
-    return (width <= holder.window) & (since >= holder.since) & (first_qid <= holder.qid) & (begun >= holder.begun)
-
-
-def _columns(rows: Sequence[tuple[int, ...]]) -> _Columns:
-    table = np.array(rows, np.int64).reshape(-1, 7)
-    return tuple(table.T)  # type: ignore[return-value]  # of seven columns
+    found: NDArray[np.bool_] = (width <= holder.window) & (since >= holder.since) & (first_qid <= holder.qid)
+    found &= begun >= holder.begun
+    return found
 
 
 def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, Excess]]:
@@ -402,11 +384,13 @@ class Share(NamedTuple):
 class Account(ABC):
     """One step's account of queries that are charged together."""
 
-    def __init__(self, quota: Quota, block: int, book: Book, others: Sequence[tuple[Book, int]] = ()) -> None:
+    def __init__(
+        self, quota: Quota, block: int, book: Book, others: Sequence[tuple[Book, int]] = (), most_own: Usage = _NOTHING
+    ) -> None:
         """`block` is the block of the charges that `book` has from before the step. `others` also apply, with their
-        multiplicity."""
-        self._quota, self._block, self._book, self._others = quota, block, book, others
-        before = self._most_own()
+        multiplicity. `most_own` is the greatest usage of a single query that is in no book."""
+        self._quota, self._block, self._book, self._others, self._most_own = quota, block, book, others, most_own
+        before = replace(most_own)
         for one, times in self._books():
             before.add(one.total, times)
         # As long as the step has used no more than this, no query can have exceeded its quota.
@@ -419,10 +403,6 @@ class Account(ABC):
     def _books(self) -> list[tuple[Book, int]]:
         return [(self._book, 1), *self._others]
 
-    def _most_own(self) -> Usage:
-        """Returns the greatest usage of a single query that is in no book."""
-        return Usage()
-
     @property
     @abstractmethod
     def is_limited(self) -> bool:
@@ -434,8 +414,11 @@ class Account(ABC):
         """The arrival from which no query gets anything, or NEVER."""
 
     def charge(self, arrival: int, share: Share, outputs: int, work: int) -> None:
-        withheld = [query.qid for query in share.withheld]
-        self._book.charge(arrival, share.key, withheld, Usage(outputs, work))
+        book, used = self._book, Usage(outputs, work)
+        book.step[arrival, share.key].add(used)
+        for query in share.withheld:
+            book.less[arrival, query.qid].add(used)
+        book.used.add(used)
         if self._is_near():
             self._check()
             self._safe_outputs = max(self._safe_outputs, int(self._book.used.outputs * CHECKED_AGAIN_AFTER))
@@ -445,10 +428,7 @@ class Account(ABC):
         return self._book.used.outputs > self._safe_outputs or self._work() > self._safe_work
 
     def _work(self) -> int:
-        work = self._book.used.work
-        for book, times in self._others:
-            work += times * book.used.work
-        return work
+        return self._book.used.work + sum([times * book.used.work for book, times in self._others])
 
     def exceeded(self) -> dict[Subscription, Excess]:
         """Returns the queries over their quota before the given cutoffs."""
@@ -459,8 +439,7 @@ class Account(ABC):
     def _check(self) -> None:
         self._is_checked = True
         charges = Charges.of(self._block, self._books())
-        excess = charges.excess(self._quota, EVERYTHING, self._most_own())
-        if excess is not None:
+        if (excess := charges.excess(self._quota, EVERYTHING, self._most_own)) is not None:
             self._exceed(charges, excess)
 
     @abstractmethod
@@ -492,8 +471,9 @@ class SharedAccount(Account):
         cutoffs: Mapping[int, int],
     ) -> None:
         """`own` is added per qid; `cutoffs` are members' cutoffs."""
+        most = (max((getattr(used, name) for used in own.values()), default=0) for name in ("outputs", "work"))
+        super().__init__(quota, block, book, others, Usage(*most))
         self._own, self.audience = own, audience
-        super().__init__(quota, block, book, others)
         self._until: Ints | None = None
         if cutoffs:
             self._limit(cutoffs)
@@ -590,7 +570,9 @@ class SharedAccount(Account):
         return self._book.looking
 
     def tie(self, arrival: int, share: Share) -> None:
-        self._book.tie(arrival, share.key, [(query.qid, query.begun) for query in share.withheld])
+        """Counts an equal-time pair, free of charge."""
+        self._book.ties[arrival, share.key] += 1
+        self._book.untied.update((arrival, query.qid, query.begun) for query in share.withheld)
 
     def _exceed(self, charges: Charges, excess: Excess) -> None:
         quota, less = self._quota, dict[int, list[tuple[int, int, int]]]()
@@ -612,10 +594,6 @@ class SharedAccount(Account):
         if found:
             self._over |= found
             self._limit({query.qid: one.at for query, one in found.items()})
-
-    def _most_own(self) -> Usage:
-        own = self._own.values()
-        return Usage(max((u.outputs for u in own), default=0), max((u.work for u in own), default=0))
 
     def _holders(self) -> Iterator[Holder]:
         """Yields each member's holder, with qids reduced to what makes a difference."""

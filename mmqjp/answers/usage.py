@@ -238,7 +238,7 @@ class Accounts:
         own, known, members = self._before.own, self._registry.subscriptions, queries.audience.queries
         if len(own) < len(members):
             members = [known[qid] for qid, _ in own if qid in known and known[qid] in queries]
-        used = {query.qid: own[query.qid, query.begun] for query in members if (query.qid, query.begun) in own}
+        used = {one.qid: own[one.qid, one.begun] for one in members if (one.qid, one.begun) in own}
         book = self._book(queries.id)
         return SharedAccount(self._quota, queries.audience, self._block, book, others, used, cutoffs)
 
@@ -249,7 +249,8 @@ class Accounts:
 
     def _new_book(self, id: str) -> Book:
         before = self._before
-        return Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING), self._looked.get(id, 0))
+        looking = EqualTimeBudget(self._looked.get(id, 0))
+        return Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING), looking)
 
     def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
         """Returns the members of forms, by id, as the batch answers them; omits forms without queries."""
