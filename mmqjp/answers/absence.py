@@ -515,7 +515,7 @@ class AbsenceOperator:
         def every() -> list[int]:
             return sorted({q.sees_after for q in audience.queries if account.gets(share, q, inputs.arrival)}) or [-1]
 
-        latest = max(audience.latest_since, audience.latest_gap)
+        latest = max(audience.members.latest_since, audience.latest_gap)
         if latest < inputs.appeared and not share.first_qid:
             return SeenBy(int(audience.sinces[0]), latest, every)
         known = every()

@@ -489,22 +489,18 @@ class SharedAccount(Account):
         audience = self._subsets[first_qid]
         if audience is None:
             return None
-        appeared = inputs.appeared
-        if (
-            self._until is None
-            and width <= audience.narrowest
-            and appeared > audience.latest_since
-            and appeared > audience.latest_gap
-        ):
+        appeared, members = inputs.appeared, audience.members
+        sees_all = width <= members.narrowest and appeared > members.latest_since and appeared > audience.latest_gap
+        if sees_all and self._until is None:
             key = self._everyone.get(first_qid)
             if key is None:
-                key = ChargeKey(audience.narrowest, audience.latest_since, first_qid, audience.latest_begun)
+                key = ChargeKey(members.narrowest, members.latest_since, first_qid, audience.latest_begun)
                 self._everyone[first_qid] = key
             return Share(key, width, appeared, first_qid)
         return self._some(audience, width, inputs, first_qid)
 
     def _some(self, audience: Audience, width: int, inputs: Inputs, first_qid: int) -> Share | None:
-        appeared, windows, sinces = inputs.appeared, audience.windows, audience.sinces
+        appeared, windows, sinces = inputs.appeared, audience.members.sorted_windows, audience.sinces
         at, before = int(np.searchsorted(windows, width)), int(np.searchsorted(sinces, appeared))
         if at == len(windows) or before == 0:
             return None

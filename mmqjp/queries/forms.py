@@ -148,18 +148,18 @@ class Substrings:
 
     def __init__(self) -> None:
         self._literals: set[str] = set()
-        self._new: dict[str, None] = {}
+        self._new: set[str] = set()
         self._automaton: ahocorasick.Automaton | None = None
         self._indexed = 0
 
     def add(self, literal: str) -> None:
         self._literals.add(literal)
-        self._new[literal] = None
+        self._new.add(literal)
 
     def remove(self, literal: str) -> None:
         """The automaton may still have it until the next rebuild."""
         self._literals.remove(literal)
-        self._new.pop(literal, None)
+        self._new.discard(literal)
 
     def found_in(self, text: str) -> set[str]:
         gone = self._indexed - (len(self._literals) - len(self._new))
@@ -173,14 +173,13 @@ class Substrings:
 
     def _make(self) -> None:
         """Rebuilds the automaton. The empty literal, which it cannot hold, stays among the new ones."""
-        self._automaton, self._new, self._indexed = None, dict.fromkeys(self._literals & {""}), 0
-        if len(self._literals) > len(self._new):
+        self._automaton, self._new = None, self._literals & {""}
+        self._indexed = len(self._literals) - len(self._new)
+        if self._indexed:
             self._automaton = ahocorasick.Automaton()
-            for literal in self._literals:
-                if literal:
-                    self._automaton.add_word(literal, literal)
+            for literal in self._literals - self._new:
+                self._automaton.add_word(literal, literal)
             self._automaton.make_automaton()
-            self._indexed = len(self._literals) - len(self._new)
 
 
 class Affixes:
@@ -326,37 +325,33 @@ class FixedSide:
         return None if self.side.hidden is not None else derived_variables(self.side.pattern, dict(self.fixed))
 
 
-class Forms:
-    """Interns forms and the sides that they share."""
+class Forms(dict[str, Form]):
+    """Forms by id, made when they are asked for, and the sides that they share."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Form] = {}
+        super().__init__()
         self._sides: WeakValueDictionary[object, FixedSide] = WeakValueDictionary()
         self._unsettled: set[QuerySet] = set()
 
-    def of(self, owner: Owner) -> Form | None:
-        return self._form(owner.form_id) if isinstance(owner, Subscription) else None
+    def __missing__(self, id: str) -> Form:
+        return self.setdefault(id, Form(id))
 
-    def get(self, id: str) -> Form | None:
-        return self._known.get(id)
+    def of(self, owner: Owner) -> Form | None:
+        return self[owner.form_id] if isinstance(owner, Subscription) else None
 
     def add(self, query: Subscription) -> None:
-        form = self._form(query.form_id)
+        form = self[query.form_id]
         form.add(query)
         self._unsettle(form)
 
-    def remove(self, query: Subscription) -> None:
-        self._form(query.form_id).remove(query)
-
     def forget(self, query: Subscription) -> None:
-        form = self._known.get(query.form_id)
-        if form is not None and not len(form):
-            del self._known[form.id]
+        """Drops a query's form if no query is left."""
+        if not len(self[query.form_id]):
+            del self[query.form_id]
 
     def note(self, owner: Owner) -> None:
         """Called when a plan node becomes active or inactive."""
-        if isinstance(owner, Subscription):
-            form = self._form(owner.form_id)
+        if (form := self.of(owner)) is not None and isinstance(owner, Subscription):
             for queries in (form, *form.beside):
                 queries.note(owner)
                 self._unsettle(queries)
@@ -370,11 +365,6 @@ class Forms:
         for queries in self._unsettled:
             _ = queries.audience
         self._unsettled.clear()
-
-    def _form(self, id: str) -> Form:
-        if id not in self._known:
-            self._known[id] = Form(id)
-        return self._known[id]
 
     def sides(self, target: Target) -> tuple[FixedSide, ...]:
         """Returns a target's sides, interned across forms."""
@@ -410,6 +400,7 @@ class TargetGroup:
     form: Form | None
     forms: Forms
     number: int
+    op: JoinOp | None
     targets: CompactSet[Target] = field(default_factory=CompactSet)
     placed: LiteralGroup | None = None
     """The literal group that contains it."""
@@ -428,10 +419,6 @@ class TargetGroup:
         owner = self.first.owner
         assert isinstance(owner, HiddenStream), "what has no form is a hidden stream"
         return owner
-
-    @cached_property
-    def op(self) -> JoinOp | None:
-        return self.first.op
 
     @cached_property
     def residual(self) -> tuple[Expr, ...]:
@@ -500,9 +487,8 @@ class LiteralGroup:
 
     def add(self, group: TargetGroup, test: LiteralTest) -> None:
         if test.literal not in self._by_literal:
-            self._by_literal[test.literal] = {}
             self._index.add(test.literal)
-        self._by_literal[test.literal][group] = None
+        self._by_literal.setdefault(test.literal, {})[group] = None
         group.placed = self
         self.most_times = max(self.most_times, sum(group.form_of_queries.shared.values()))
         for target in group.targets:
@@ -549,17 +535,14 @@ class RowTargets:
 
     def template_and_count(self) -> tuple[int, int]:
         """Returns the template's number and the number of targets, at least 1."""
-        count = 0
-        for group in self._groups.values():
-            count += len(group.targets)
-        return group.first.template, count
+        return self.template, sum([len(group.targets) for group in self._groups.values()])
 
     def add(self, target: Target, forms: Forms) -> None:
         form = forms.of(target.owner)
         key = _key(target, form)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = TargetGroup(form, forms, self._next)
+            group = self._groups[key] = TargetGroup(form, forms, self._next, target.op)
             if self._parts is not None:
                 self._waiting[key] = group
             self._next += 1
@@ -592,15 +575,14 @@ class RowTargets:
         if self._parts is None:
             self._parts, self._waiting = {}, dict(self._groups)
         for key, group in self._waiting.items():
-            test = group.literal_test
-            if test is None:
+            if (test := group.literal_test) is None:
                 self._parts[key] = group
-            else:
-                part = self._parts.get(test.id)
-                if part is None:
-                    part = self._parts[test.id] = LiteralGroup(test, group)
-                assert isinstance(part, LiteralGroup), "a test's id is no key of a group"
-                part.add(group, test)
+                continue
+            if test.id not in self._parts:
+                self._parts[test.id] = LiteralGroup(test, group)
+            part = self._parts[test.id]
+            assert isinstance(part, LiteralGroup), "a test's id is no key of a group"
+            part.add(group, test)
         self._waiting = {}
         return self._parts.values()
 

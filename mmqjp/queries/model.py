@@ -116,6 +116,8 @@ def text_digest(text: str) -> str:
 GIVEN = ("width", "appeared", "first_qid", "batch", "arrival")
 """The columns of `answers` that decide which members get an answer, as `Members.get` takes them."""
 
+_Given = Ints | int
+
 
 @dataclass(frozen=True, eq=False)
 class Members:
@@ -143,13 +145,7 @@ class Members:
         return len(self.names)
 
     def get(
-        self,
-        of: Ints | slice,
-        width: Ints | int,
-        appeared: Ints | int,
-        first_qid: Ints | int,
-        batch: Ints | int,
-        arrival: Ints | int,
+        self, of: Ints | slice, width: _Given, appeared: _Given, first_qid: _Given, batch: _Given, arrival: _Given
     ) -> NDArray[np.bool_]:
         """Returns a mask of members that get answers, as `RECEIVES` does in SQL. `of` has positions of members; the
         rest are columns of `answers`, in shapes that broadcast."""
@@ -179,19 +175,26 @@ class Members:
         return answer[gets], member[gets]
 
     @cached_property
-    def _bounds(self) -> tuple[int, int, int, int]:
-        columns = (self.windows, -self.sinces, self.qids, self.ended)
-        window, since, qid, ended = (int(column.min(initial=INFINITE)) for column in columns)
-        return window, -since, qid, ended
-
-    @cached_property
-    def _sorted_windows(self) -> Ints:
+    def sorted_windows(self) -> Ints:
         return np.sort(self.windows)
 
+    @cached_property
+    def narrowest(self) -> int:
+        return int(self.windows.min(initial=INFINITE))
+
+    @cached_property
+    def latest_since(self) -> int:
+        """Document after which all members see everything."""
+        return int(self.sinces.max(initial=-INFINITE))
+
+    @cached_property
+    def _least(self) -> tuple[int, int]:
+        return int(self.qids.min(initial=INFINITE)), int(self.ended.min(initial=INFINITE))
+
     def count(self, width: int, appeared: int, first_qid: int, batch: int, arrival: int) -> int:
-        window, since, qid, ended = self._bounds
-        if since < appeared and first_qid <= qid and ended == INFINITE:  # only windows matter
-            return len(self) - (int(np.searchsorted(self._sorted_windows, width)) if width > window else 0)
+        qid, ended = self._least
+        if self.latest_since < appeared and first_qid <= qid and ended == INFINITE:  # only windows matter
+            return len(self) - (int(np.searchsorted(self.sorted_windows, width)) if width > self.narrowest else 0)
         return int(np.count_nonzero(self.get(slice(None), width, appeared, first_qid, batch, arrival)))
 
     @cached_property
@@ -538,21 +541,8 @@ class Audience:
         return Audience(queries, Members.active(names, identities, columns), latest_gap)
 
     @cached_property
-    def windows(self) -> Ints:
-        return np.sort(self.members.windows)
-
-    @cached_property
     def sinces(self) -> Ints:
         return np.sort(self.members.sinces)
-
-    @cached_property
-    def narrowest(self) -> int:
-        return int(self.windows[0])
-
-    @cached_property
-    def latest_since(self) -> int:
-        """Document after which all members see everything."""
-        return int(self.sinces[-1])
 
     @cached_property
     def latest_begun(self) -> int:

@@ -481,7 +481,7 @@ class Registry:
                 self._aside.add(query.qid)
 
     def _take_work(self, query: Subscription) -> None:
-        self._forms.remove(query)
+        self._forms[query.form_id].remove(query)
         self._remove_targets(query)
         self._forms.forget(query)
 

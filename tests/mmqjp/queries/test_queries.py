@@ -90,7 +90,7 @@ def test_forms_go_with_their_last_query(seed: int):
             else:
                 engine.process([Document(f"d{step}", "<a><t>1</t><w>k1 k2</w></a>", time=step)])
             registry = engine.registry
-            assert registry._forms._known.keys() == {query.form_id for query in registry.subscriptions.values()}
+            assert registry._forms.keys() == {query.form_id for query in registry.subscriptions.values()}
 
 
 def test_a_query_without_publish_takes_its_position_or_the_next_number_that_is_free():
