@@ -5,7 +5,7 @@ introspection."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -240,16 +240,14 @@ class CoreEngine:
         depend on itself through registered queries, NameTaken if a name is that of a query without PUBLISH,
         TooManyChains if the store has no number left for a chain of functions, or StoreError.
         """
-        return self._subscribe(text, "add" if add else "replace", no_metadata, backfill=backfill)
+        return self._subscribe(text, "add" if add else "replace", backfill=backfill)
 
-    def _subscribe(
-        self, script: str | Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool = False
-    ) -> list[str]:
+    def _subscribe(self, script: str | Script, mode: SubscribeMode, *, backfill: bool = False) -> list[str]:
         with gc_paused(lasting=True):
             known = self._batches.registry.events.streams()
             parsed = parse_script(script, events=known) if isinstance(script, str) else script
             check_backfill(self._place, parsed, backfill=backfill)
-            names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
+            names, outputs, paused = self._batches.subscribe(parsed, mode, backfill=backfill)
         self._paused |= paused
         self._counters = replace(self._counters, outputs=self._counters.outputs + outputs)
         return names
@@ -371,8 +369,8 @@ _SEQS = """(
 
 
 class Session(CoreEngine):
-    """An engine that commits metadata with changes (the result of `metadata_for`) and batches: source offsets,
-    settings, answers to commands. It also advances time, prunes old data, and reports on its queries and store.
+    """An engine that commits metadata with changes and batches: source offsets, settings, answers to commands. It also
+    advances time, prunes old data, and reports on its queries and store.
 
     Methods that access the store may raise StoreError, as in `CoreEngine`, and nothing else unless documented.
     `registry`, `catalog`, `records`, `take_paused`, `counters`, `lag` and `batch` raise nothing.
@@ -380,27 +378,20 @@ class Session(CoreEngine):
 
     # ------------------------------------------------------------ queries
 
-    def subscribe(
-        self, text: str, *, add: bool = False, backfill: bool = False, metadata_for: MetadataFor = no_metadata
-    ) -> list[str]:
-        return self._subscribe(text, "add" if add else "replace", metadata_for, backfill=backfill)
+    @contextmanager
+    def committing(self, metadata_for: MetadataFor) -> Iterator[None]:
+        """Commits the result of `metadata_for` with the change of queries that is made inside."""
+        changes = self._batches.changes
+        changes.metadata_for = metadata_for
+        try:
+            yield
+        finally:
+            changes.metadata_for = no_metadata
 
     def ensure(self, script: Script, mode: SubscribeMode = "ensure") -> list[str]:
         """Registers a script's queries unless the same name and text is registered. With "renew" they replace others
         under their PUBLISH names, with "exact" all others. Raises PublishCycle, TooManyChains, StoreError."""
-        return self._subscribe(script, mode, no_metadata)
-
-    def unsubscribe(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
-        with self._batches.whole():
-            self._batches.changes.unsubscribe(name, metadata_for)
-
-    def pause(self, name: str, reason: str = "asked to", *, metadata_for: MetadataFor = no_metadata) -> None:
-        with self._batches.whole():
-            self._batches.changes.pause(name, reason, metadata_for)
-
-    def resume(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
-        with self._batches.whole():
-            self._batches.changes.resume(name, metadata_for)
+        return self._subscribe(script, mode)
 
     @property
     def registry(self) -> Registry:

@@ -43,7 +43,7 @@ from mmqjp.documents.admission import Admission, EvaluatedDocuments
 from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
 from mmqjp.process import gc_paused
-from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill, no_action
+from mmqjp.queries.changes import QueryChanges, SubscribeMode, forms_to_backfill, no_action
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import Members, Owner, Pause, Subscription, UnreadableQuery
@@ -598,7 +598,7 @@ class Batches:
         return {}
 
     def subscribe(
-        self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool
+        self, script: Script, mode: SubscribeMode, *, backfill: bool
     ) -> tuple[list[str], int, dict[str, str]]:
         """Registers a script's queries. Returns their names, the backfill's number of outputs, and the paused queries'
         reasons by name. `backfill` first answers the new queries over stored documents. In live use, logs queries that
@@ -628,7 +628,7 @@ class Batches:
         while True:  # until no query exceeds its quota
             try:
                 with self.whole():
-                    names = self.changes.subscribe(script, mode, since=since, metadata_for=metadata_for, within=within)
+                    names = self.changes.subscribe(script, mode, since=since, within=within)
                 break
             except QuotaExceeded as exceeded:
                 cutoffs |= exceeded.cutoffs

@@ -194,7 +194,7 @@ under the script's PUBLISH names, and "exact" removes all others.
 """
 
 MetadataFor = Callable[[list[str]], CommitMetadata]
-"""Returns the metadata to commit with a change, given the query names."""
+"""Returns the metadata to commit with a change, given the query names; none for a change that the system makes."""
 
 WithinBatch = Callable[[list[Subscription]], None]
 """Called with the new queries within the batch that stores them."""
@@ -252,6 +252,7 @@ class QueryChanges:
         keep_waiting: Callable[[], None],
     ) -> None:
         """`keep_waiting` commits what event statements wait with."""
+        self.metadata_for: MetadataFor = no_metadata
         self._event_time, self._keep_waiting = event_time, keep_waiting
         self._store, self._ledger, self._stored, self._registry, self._now = store, ledger, stored, registry, now
         self._compiler = compiler
@@ -278,13 +279,7 @@ class QueryChanges:
         return reasons
 
     def subscribe(
-        self,
-        script: Script,
-        mode: SubscribeMode,
-        *,
-        since: int | None = None,
-        metadata_for: MetadataFor = no_metadata,
-        within: WithinBatch = no_action,
+        self, script: Script, mode: SubscribeMode, *, since: int | None = None, within: WithinBatch = no_action
     ) -> list[str]:
         """Registers a script's queries and returns their names. They see documents after `since`, by default from now
         on. Raises PublishCycle, NameTaken and InvalidEvents; then nothing is registered."""
@@ -298,11 +293,11 @@ class QueryChanges:
         refuse_misfits(definitions, fresh, without, self._registry)
         if mode == "exact":
             definitions.removed += unused(script, self._registry, without)
-        self._register(fresh, gone, definitions, lambda: self._ledger.save_metadata(metadata_for(names)), within)
+        self._register(fresh, gone, definitions, names, within)
         self._highest_number = max([self._highest_number, *(generated_name_number(s.name) for s in fresh)])
         return names
 
-    def unsubscribe(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
+    def unsubscribe(self, name: str) -> None:
         """Removes all queries of a name, or an unread event definition. Raises UnknownQuery, and InvalidEvents if the
         definition is read."""
         events = self._registry.events
@@ -314,29 +309,29 @@ class QueryChanges:
         with whole_batch(self._store):
             self._stored.definitions.save((), undefined, self._now())
             self._stored.save_removals(gone, self._now(), self._ledger.batch)
-            self._ledger.save_metadata(metadata_for([name]))
+            self._ledger.save_metadata(self.metadata_for([name]))
         if undefined:
             events.redefine(undefined, ())
         for subscription in gone:
             self._registry.remove(subscription.qid)
 
-    def pause(self, name: str, reason: str, metadata_for: MetadataFor = no_metadata) -> None:
+    def pause(self, name: str, reason: str) -> None:
         """Raises UnknownQuery."""
         stopping = {s: reason for s in self._named(name) if s.paused is None}
         self._before_stop(stopping)
-        self._set_paused(stopping, [name], metadata_for)
+        self._set_paused(stopping, [name])
 
-    def resume(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
+    def resume(self, name: str) -> None:
         """Resumed queries see later documents and those from before the pause. Raises UnknownQuery and StoreError."""
         unreadable = self._registry.unreadable()
         if reason := next((unreadable[query] for query in self._named(name) if query in unreadable), None):
             raise StoreError(f"{name}: {reason}")
-        self._set_paused({s: None for s in self._named(name) if s.paused is not None}, [name], metadata_for)
+        self._set_paused({s: None for s in self._named(name) if s.paused is not None}, [name])
 
     def pause_queries(self, reasons: Mapping[Subscription, str]) -> None:
         with suppress(Exception):  # the failure may be in what waits
             self._before_stop(reasons)
-        self._set_paused(reasons, [], no_metadata)
+        self._set_paused(reasons, [])
 
     def _before_stop(self, queries: Iterable[Subscription]) -> None:
         if self._registry.events.stops(queries):
@@ -358,9 +353,7 @@ class QueryChanges:
             raise unknown_query(name, self._registry)
         return found
 
-    def _set_paused(
-        self, reasons: Mapping[Subscription, str | None], names: list[str], metadata_for: MetadataFor
-    ) -> None:
+    def _set_paused(self, reasons: Mapping[Subscription, str | None], names: list[str]) -> None:
         """Pauses queries for reasons, or resumes those without one."""
         events = self._registry.events
         behind = {stream for query in reasons if query.is_events for stream in events.documents(query)}
@@ -370,7 +363,7 @@ class QueryChanges:
             if None in reasons.values():
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
             self.save_pauses(pauses)
-            self._ledger.save_metadata(metadata_for(names))
+            self._ledger.save_metadata(self.metadata_for(names))
         self.apply(pauses)
 
     def _diff(
@@ -438,7 +431,7 @@ class QueryChanges:
         fresh: list[Subscription],
         gone: list[Subscription],
         definitions: DefinitionChanges,
-        note: Callable[[], None],
+        names: list[str],
         within: WithinBatch,
     ) -> None:
         # Replacements are added before the old queries go, so that shared patterns keep their ids and join state, even
@@ -465,7 +458,7 @@ class QueryChanges:
                 self._stored.save(fresh, self._registry, self._now())
                 self._stored.save_removals(gone, self._now(), self._ledger.batch)
                 self._stored.definitions.save(definitions.added, definitions.removed, self._now())
-                note()
+                self._ledger.save_metadata(self.metadata_for(names))
                 self._mark_removed(gone)
                 if within is not no_action:
                     with self._registry.without_readers(without):

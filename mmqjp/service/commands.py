@@ -273,14 +273,16 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks | None = 
 
 def _subscribe(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
     add, backfill = bool(arguments.get("add")), bool(arguments.get("backfill"))
-    engine.subscribe(text_argument(arguments, "text"), add=add, backfill=backfill, metadata_for=metadata_for)
+    with engine.committing(metadata_for):
+        engine.subscribe(text_argument(arguments, "text"), add=add, backfill=backfill)
 
 
 def _of_name(method: str) -> _Change:
     """Returns a command that changes the queries of a name by a method of the engine."""
 
     def run(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
-        getattr(engine, method)(text_argument(arguments, "name"), metadata_for=metadata_for)
+        with engine.committing(metadata_for):
+            getattr(engine, method)(text_argument(arguments, "name"))
 
     return run
 

@@ -106,11 +106,14 @@ def live(engine: Session, seed: int) -> None:
             case Subscribe(places, backfill):
                 texts = [found.statements[place].text() for place in places]
                 text = "; ".join(texts if number else [definitions, *texts])
-                engine.subscribe(text, add=True, backfill=backfill, metadata_for=with_it(metadata))
+                with engine.committing(with_it(metadata)):
+                    engine.subscribe(text, add=True, backfill=backfill)
             case Pause(nth):
-                engine.pause(names(engine)[nth], metadata_for=with_it(metadata))
+                with engine.committing(with_it(metadata)):
+                    engine.pause(names(engine)[nth])
             case Resume(nth):
-                engine.resume(names(engine)[nth], metadata_for=with_it(metadata))
+                with engine.committing(with_it(metadata)):
+                    engine.resume(names(engine)[nth])
             case Process(some):
                 engine.process(some, metadata)
 
