@@ -494,8 +494,7 @@ class Session(CoreEngine):
         return times_rebuilt(self._store)
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
-        """Returns the last plan, and the cost of each template in the last batch that matched it; None before the first
-        batch. Survives a restart after `close`."""
+        """Returns the last plan, and the cost of each template in the last batch that matched it, if any."""
         return (self._plan, costs) if (costs := self._store.costs()) else self._batches.ledger.costs()
 
     def lines(self, after: int = -1) -> OutputStream:
@@ -583,8 +582,7 @@ class Session(CoreEngine):
         return self._batches.ledger.committed_at
 
     def committed_between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`.
-        Omits batches whose time is no longer stored."""
+        """Returns, in order, the first output and commit time, if stored, of batches with outputs `first` to `last`."""
         found = self._store.select(
             f"""SELECT min(o.low) AS low, b.committed_at FROM {_SEQS} JOIN batches b ON b.batch = o.batch
 WHERE o.high >= {first} AND o.low <= {last} GROUP BY o.batch, b.committed_at ORDER BY low"""

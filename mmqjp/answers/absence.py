@@ -146,8 +146,7 @@ class KeptMatches:
         self._keep(self.waiting(row).add(entry))
 
     def see(self, right: AbsenceDisjunct, match: Match, record: Record, steps: Steps) -> int:
-        """Adds a right match and returns its cost in steps. Absences that share sightings are each charged, but the
-        work is done once."""
+        """Adds a right match, once for absences that share sightings, and returns its cost in steps."""
         key = right.sightings, match.docid1, tuple(match.nodes)
         if key in self._seen:
             return self._seen[key]

@@ -42,8 +42,7 @@ class AbsenceGroup(NamedTuple):
     right_stream: str
 
     def decided_before(self, watermark: int) -> int:
-        """Returns the time before which a left document must begin for the right input's watermark to decide it: any
-        partner would be late."""
+        """Returns the time before which left documents begin whose partners would be late at a watermark."""
         if watermark <= EARLIEST:
             return EARLIEST
         if watermark >= LATEST:
@@ -252,8 +251,7 @@ _ANY = Test("element", "*", "*")
 
 @dataclass(eq=False)
 class AbsenceDisjunct:
-    """What an absence looks for: matches of `part`, which belongs to `row` of R_T. Equal right inputs share
-    `sightings`."""
+    """What an absence looks for: matches of `part` of a `row`. Equal right inputs share `sightings`."""
 
     row: int
     part: TargetGroup
@@ -304,8 +302,7 @@ def wanted(
 
 @dataclass(slots=True)
 class Partners:
-    """Finds partners. `watched` are the disjuncts of one absence; `in_vain` counts steps spent on sightings that are
-    not partners."""
+    """Finds partners of one absence. `in_vain` counts steps spent on sightings that are none."""
 
     records: StoredRecords
     order: WordsInOrder

@@ -47,8 +47,7 @@ class AnswerRows:
 def answer_rows(
     given: Sequence[Answer], members: Mapping[str, Members], batch: int, first_answer: int, first_seq: int
 ) -> AnswerRows:
-    """Returns the answers that have recipients, in the order of their outputs; answers are numbered from
-    `first_answer`, outputs from `first_seq`."""
+    """Numbers the answers that have recipients, in the order of outputs, and these from `first_seq`."""
     ordered = _in_order([answer for answer in given if answer.form in members])
     counts = np.array([count_recipients(answer, members[answer.form], batch) for answer in ordered], np.int64)
     answers = [answer for answer, count in zip(ordered, counts.tolist(), strict=True) if count]
@@ -258,8 +257,7 @@ class FanOut:
         return np.array([rank[name] for name in names], np.int64)[place]
 
     def _seq(self, answer: Ints, given: dict[int, int]) -> Ints:
-        """Returns output numbers: those of one group of a batch are consecutive. `given` counts each group's outputs so
-        far."""
+        """Numbers outputs, consecutively in a batch's group, of which `given` counts those so far."""
         first = self._column["first_seq"][answer]
         order = np.argsort(first, kind="stable")
         groups, starts, counts = np.unique(first[order], return_index=True, return_counts=True)

@@ -43,8 +43,7 @@ from xscl.algebra.values import (
 
 
 def residual_holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
-    """Evaluates a residual predicate; `text_of` returns a variable's string value. A regular expression that times out
-    does not match."""
+    """Evaluates a residual predicate. A regular expression that times out does not match."""
     match expr:
         case Compare(op=op, left=left, right=right) if is_of_times(expr):
             return compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))

@@ -102,8 +102,7 @@ class Telling:
         return documents
 
     def _ends(self, recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, list[int]]:
-        """Returns the sorted ends of earlier outputs within the windows of these answers, by key. Omits keys without
-        any."""
+        """Returns the sorted ends of earlier outputs within the windows of these answers, by key."""
         asked: dict[AskedKey, tuple[int, int]] = {}
         for form, one, queries in recipients:
             window = INFINITE if (once := _window(form)) is None else once  # without one, a key has one end
@@ -199,8 +198,7 @@ class StepContext:
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
     ties: set[tuple[Form | EqualTimeBudget, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
-    """Pairs of documents with equal times, as the parts of each: with their budget once examined, with their form once
-    counted."""
+    """Pairs of documents with equal times, as their parts: with a budget if examined, with a form if counted."""
     emitted: dict[tuple[object, ...], tuple[Answer, Match] | None] = field(default_factory=dict)
     """By identity of the answer or tuple; an answer comes with the last match that gave it. It is recorded with all
     its matches, if they are not very many: the first ones depend on the plan."""
@@ -273,8 +271,7 @@ def stored_matches(
 def backfilled_matches(
     store: JoinEngine, registry: Registry, records: Records, state: JoinState, owners: Iterable[Owner]
 ) -> Iterator[Matches]:
-    """Yields the matches of owners in stored documents. Their witnesses also enter the store's join state, so that
-    later documents match them."""
+    """Yields the matches of owners in stored documents, whose witnesses also enter the join state."""
     groups = R_GROUP.empty_table()
     rows = {target.row for owner in owners for target in owner.targets}
     for witnesses, matches in stored_matches(store, registry, records, rows):

@@ -186,8 +186,7 @@ class BoundValue:
 def body(
     selection: Selection, t0: int, t1: int, values: Sequence[BoundValue], holes: Sequence[BoundValue | str]
 ) -> Body:
-    """Builds the output document. `values` are those of the selection's terms; `holes` those of an element constructor,
-    in order of appearance."""
+    """Builds the output document from the values of the selection's terms, and of a constructor's holes in order."""
     normal = selection.normal
     if normal.constructor is not None:
         root = _Constructor(normal, holes).build(normal.constructor)

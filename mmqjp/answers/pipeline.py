@@ -161,8 +161,7 @@ class Pipeline:
         return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
 
     def _save(self, accounts: Accounts, *, stops: bool = False) -> None:
-        """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document.
-        `stops`: a publisher of events does."""
+        """Writes operator state and quota usage up to the last arrival. `stops`: a publisher of events does."""
         self.absences.save()
         self.patterns.save(snapshot=stops)
         if self._ledger.next_arrival:
@@ -311,8 +310,7 @@ class Pipeline:
     def _first_round(
         self, reader: MatchReader, records: list[Record], witnesses: Witnesses, accounts: Accounts, cutoffs: Cutoffs
     ) -> tuple[list[Answer], Iterable[str]]:
-        """Returns completed outputs as `_rounds` does, except those found by executors, and the forms with outputs
-        there."""
+        """Returns answers as `_rounds` does, and the forms with others that executors found."""
         if self._spread is None or not records:
             return self._rounds(reader, records, witnesses), ()
         matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
@@ -322,8 +320,7 @@ class Pipeline:
         return answers, forms
 
     def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses | None = None) -> list[Answer]:
-        """Returns the answers over records, and over what these publish. `witnesses` are those of records that have
-        entered."""
+        """Returns the answers over records, which have entered if `witnesses` are given, and what these publish."""
         answers: list[Answer] = []
         while records:
             if witnesses is None:

@@ -124,8 +124,7 @@ class MatchReader:
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
     def _looking(self, row: int) -> list[EqualTimeBudget] | None:
-        """Returns the budgets for examining equal-time pairs of all parts of a row; None if the row has other uses, or
-        a budget is unlimited so far."""
+        """Returns the limited budgets for examining equal-time pairs, if a row's matches serve nothing else."""
         parts = self._queries.parts_of_row(row)
         if any(part.op != "FOLLOWED BY" for part in parts):
             return None
@@ -138,8 +137,7 @@ class MatchReader:
         chunk: pa.RecordBatch,
         answers: list[Answer],
     ) -> list[Record]:
-        """Appends to `answers`, and logs the matches behind them, which are rows of a chunk. Returns the documents for
-        readers of streams."""
+        """Appends to `answers`, logs the matches behind them, rows of a chunk, and returns published documents."""
         published: list[Record] = []
         places: list[int] = []
         times: list[tuple[int, int]] = []

@@ -187,8 +187,7 @@ def charge(payers: Payers, arrival: int, outputs: int, work: int) -> None:
 
 
 class Accounts:
-    """A step's accounts: one per form, per group of literals whose queries try the same bindings, and per group of
-    readers of a hidden stream."""
+    """A step's accounts, of forms, groups of literals, and groups of readers of a hidden stream."""
 
     def __init__(
         self,

@@ -298,8 +298,7 @@ class QueryChanges:
         return names
 
     def unsubscribe(self, name: str) -> None:
-        """Removes all queries of a name, or an unread event definition. Raises UnknownQuery, and InvalidEvents if the
-        definition is read."""
+        """Removes all queries of a name, or a definition. Raises UnknownQuery, or InvalidEvents if that is read."""
         events = self._registry.events
         undefined = [events.definitions[name]] if name in events.definitions else []
         if undefined and (readers := [query.name for query in events.readers(name)]):

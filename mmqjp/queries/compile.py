@@ -50,8 +50,7 @@ class SharedQuery:
         return text if publish is None else f"{text} PUBLISH {publish}{self._once}"
 
     def normal(self, window: int | None) -> NormalQuery:
-        """The normal form for a join's window in microseconds, computed on first use: a registered query does not need
-        it."""
+        """The normal form for a join's window in microseconds. Registered queries may not need it."""
         if self._query is not None:
             first = normalize(self._query, dict(self._namespaces))
             self._query = None  # of very many queries, the trees take much memory

@@ -75,8 +75,7 @@ class DerivedVariable:
 
 
 def derived_variables(pattern: PatternNode, slots: Mapping[PatternPath, int]) -> list[DerivedVariable] | None:
-    """Returns how each variable of a pattern derives from joined nodes, or None if one does not. `slots` maps joined
-    nodes' paths to template slots."""
+    """Returns how the variables derive from joined nodes, given by path with their slots, if all do."""
     found: dict[str, tuple[int, int] | None] = {}
 
     def nearest(node: PatternNode, path: PatternPath) -> tuple[int, int] | None:
@@ -212,8 +211,7 @@ INDEXES: Mapping[str, Callable[[], LiteralIndex]] = {
 
 
 class OutputChild(NamedTuple):
-    """A child of a default output: element name, and the markup around an element's value. `constant` is the whole
-    unless a term gives its value."""
+    """A child of a default output: element name, markup around an element's value, or a constant whole."""
 
     name: str
     before: str

@@ -78,8 +78,7 @@ class CompactSet(Generic[T]):
 
 
 class Identity:
-    """The part of an output's id shared by all outputs of a query. `text` begins a JSON list: name, text, and number of
-    equal queries registered before."""
+    """What the ids of a query's outputs share: a JSON list of name, text and occurrence, without its end."""
 
     __slots__ = ("_begun", "text")
 
@@ -450,8 +449,7 @@ class StoredTarget(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Target:
-    """Subscription of an owner's conjunctive query `disjunct` to a row of R_T. `window` is in microseconds; `streams`
-    has one per side."""
+    """Subscription of an owner's conjunctive query to a row of R_T. Fields as in StoredTarget."""
 
     owner: Owner
     catalog: Catalog

@@ -171,8 +171,7 @@ class EventStatements:
         return [query for form in self._forms.values() if name in form.reads for query in form.queries]
 
     def stops(self, queries: Iterable[Subscription]) -> bool:
-        """Whether others read the events of one of these queries, which are to stop. Readers cannot be replayed from
-        the time before that."""
+        """Whether others read events of one of these queries, which are to stop: they cannot be replayed then."""
         return any(one.is_events and one.publishes and one.active and one.name in self._readers for one in queries)
 
     # ------------------------------------------------------------ queries
@@ -492,8 +491,7 @@ class Registry:
         return stream in self._readers
 
     def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
-        """Returns the streams that a stream's producers read; none if external. Streams of event queries also wait for
-        the horizon of events."""
+        """Returns the streams that a stream's producers read; those of events also wait for EVENT_TIME."""
         makers = [s for s in self._by_name.get(stream) if s.is_events and s.publishes and s not in without]
         made_of_events = {stream for maker in makers for stream in (*self.events.behind(maker), EVENT_TIME)}
         return made_of_events or self.joined_of(stream, without)
@@ -665,8 +663,7 @@ class Registry:
         return (self._hidden[stream] for stream in target.streams if is_hidden(stream))
 
     def deactivate(self, owner: Owner) -> None:
-        """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the patterns
-        and stores witnesses."""
+        """Drops rows of R_T that no other active plan node needs from stage 2. Stage 1 keeps the patterns."""
         self.version += 1
         self._forms.note(owner)
         self.events.leave(owner)

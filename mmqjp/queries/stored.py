@@ -266,8 +266,7 @@ class StoredQueries:
         self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.paused is None])
 
     def save_pauses(self, pauses: Sequence[Pause], now: int, batch: int) -> None:
-        """Writes, in a batch, pauses and resumptions; until its arrival a paused query still gets this batch's
-        answers."""
+        """Writes pauses and resumptions. A paused query gets this batch's answers up to its arrival."""
         self._rows.append("pauses", [(one.query.qid, one.docid, one.reason, now, batch) for one in pauses])
         members = [(one.query.qid, batch, int(one.reason is None), one.arrival) for one in pauses]
         self._rows.append("memberships", members)

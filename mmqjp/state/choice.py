@@ -184,8 +184,7 @@ class Ownership:
 
 
 class ReadLock:
-    """Shared lock that keeps writers out until `release`. Raises InUse if a writer holds it. Without access to the lock
-    file, writers are not kept out."""
+    """Shared lock that keeps writers out until `release`, if the file can be opened. Raises InUse if one has it."""
 
     def __init__(self, directory: Path) -> None:
         self._handle: int | None = None

@@ -48,8 +48,7 @@ Gaps = tuple[CoverageGap, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Gaps of the join state (`evicted`) and of `documents` (`dropped`). `joined` are the streams joined when documents
-    were last dropped."""
+    """Gaps of the join state and of `documents`. `joined` are the streams joined when some were last dropped."""
 
     evicted: Gaps = ()
     dropped: Gaps = ()
@@ -152,8 +151,7 @@ class JoinState:
         return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
 
     def evict_obsolete(self, greatest: Mapping[str, int]) -> None:
-        """Evicts, within a batch, what is obsolete at these greatest times, and stores the times so that late stays
-        late."""
+        """Evicts, within a batch, what is obsolete at these times, and stores them so that late stays late."""
         lateness = self._watermarks.timing.lateness
         if is_lateness_bounded(lateness):
             self._ledger.save_settings({WATERMARKS: to_setting(lateness, greatest)})

@@ -350,8 +350,7 @@ class SqlWorkers:
         return _Worker(self._source)
 
     def _put_back(self, worker: _Worker) -> None:
-        """Keeps a process for the next question. For one that ended, others start at once, so that one of them is ready
-        when the next ends, too."""
+        """Keeps a process for the next question. For one that ended, others start at once, to be ready."""
         with self._lock:
             if not self._is_closed and worker.is_well():
                 self._idle.append(worker)

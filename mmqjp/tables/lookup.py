@@ -206,8 +206,7 @@ ORDER BY docid DESC LIMIT {most}"""
 
 
 def ids_among(select: SelectFn, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
-    """Returns a query's outputs with these times and one of some ids: number by id, that of the first output with these
-    times."""
+    """Returns the number of the first output with these times, by id, for a query's outputs with some ids."""
     sql = f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
 AND m.name = {quote_literal(name)} UNION ALL SELECT id, seq FROM earlier_outputs
 WHERE t0 = {t0} AND t1 = {t1} AND query = {quote_literal(name)}"""
@@ -363,8 +362,7 @@ _NUMBERS = """numbers AS (
 
 
 def next_batches(after: int, most: int) -> str:
-    """SQL for one row: `until`, the batch up to which those after a batch have about `most` outputs, and the `newest`;
-    both null if there is none."""
+    """SQL for `until`, up to which batches after one have about `most` outputs, and the `newest`; null if none."""
     return f"""WITH {_NUMBERS}, new AS (SELECT batch, seq FROM numbers WHERE batch > {after})
 SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
 

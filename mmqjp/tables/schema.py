@@ -341,8 +341,7 @@ def batches_after(store: TableStore, seq: int) -> pa.Table:
 
 
 def rows_of_batches(store: TableStore, first: int, last: int, *, by_time: bool) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Returns the answers of a range of batches, perhaps by t1; the members of their forms by form, name, qid; and who
-    is withheld from which answer."""
+    """Returns the answers of batches; the members of their forms by form, name, qid; and who is withheld."""
     among = f"a.batch >= {first} AND a.batch <= {last}"
     return (
         store.select(f"SELECT * FROM answers a WHERE {among} ORDER BY {'t1, ' if by_time else ''}first_seq, place"),
@@ -436,8 +435,7 @@ def save_deliveries(store: TableStore, gaps: Sequence[GapRow], undelivered: Sequ
 
 
 def join_gaps(store: TableStore) -> None:
-    """Merges a sink's consecutive gaps, in a batch, if there are many rows, as for an unreachable receiver. The result
-    has the time of its last part."""
+    """Merges consecutive gaps, in a batch, if there are many rows. The result has the time of its last part."""
     rows = [GapRow(*row) for row in TableRows(store).tuples("gaps", " ".join(DELIVERY_TABLES["gaps"].names))]
     if len(rows) < MOST_APART:
         return
