@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from operator import add
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -74,14 +75,6 @@ class Counters:
     duplicates: int = 0
     dead_letters: int = 0
     outputs: int = 0
-
-    def after(self, batch: BatchResult) -> Counters:
-        return Counters(
-            self.documents + batch.documents,
-            self.duplicates + batch.duplicates,
-            self.dead_letters + len(batch.dead_letters),
-            self.outputs + len(batch.outputs),
-        )
 
 
 class CoreEngine:
@@ -167,17 +160,10 @@ class CoreEngine:
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
+            timing = Timing(lateness, idle_after, max_ahead, settle)
+            stage1, make_kernel = _stage1(session, self._store, limits, max_nodes), kernels(patterns, session, quota)
             self._batches = Batches(
-                self._store,
-                ledger,
-                _stage1(session, self._store, limits, max_nodes),
-                Timing(lateness, idle_after, max_ahead, settle),
-                quota,
-                max_document,
-                max_nodes,
-                now,
-                has_executors=on_spark,
-                make_kernel=kernels(patterns, session, quota),
+                self._store, ledger, stage1, timing, quota, max_document, max_nodes, now, make_kernel, spread=on_spark
             )
             opened.pop_all()
         self._counters = Counters()
@@ -314,7 +300,8 @@ class CoreEngine:
         self._last_dead_letters = batch.dead_letters
         if not self._quiet:
             warn_of(self._last_dead_letters)
-        self._counters = self._counters.after(batch)
+        new = batch.documents, batch.duplicates, len(batch.dead_letters), len(batch.outputs)
+        self._counters = Counters(*map(add, astuple(self._counters), new))
 
     # ------------------------------------------------------------ results
 

@@ -358,20 +358,11 @@ class OutputChunk:
         members = self._fan_out.members
         known: dict[str, dict[str, int | str]] = {}
         for answer, member, seq in self._rows():
-            name = members.names[member]
             if answer.nodes not in known:
                 known[answer.nodes] = read_nodes(answer.nodes)
-            yield Output(
-                name,
-                answer.t0,
-                answer.t1,
-                tuple(answer.documents),
-                tuple(answer.streams),
-                known[answer.nodes],
-                Body(answer.head, answer.tail).xml(name),
-                members.identities[member].id(answer.choice),
-                seq,
-            )
+            name, nodes, id = members.names[member], known[answer.nodes], members.identities[member].id(answer.choice)
+            documents, streams, xml = tuple(answer.documents), tuple(answer.streams), Body(answer.head, answer.tail)
+            yield Output(name, answer.t0, answer.t1, documents, streams, nodes, xml.xml(name), id, seq)
 
     def output(self, place: int) -> Output:
         return next(self._take(slice(place, place + 1)).outputs())

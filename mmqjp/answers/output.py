@@ -47,17 +47,9 @@ class Output:
     seq: int = -1
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "seq": self.seq,
-            "query": self.query,
-            "t0": self.t0,
-            "t1": self.t1,
-            "documents": list(self.documents),
-            "streams": list(self.streams),
-            "nodes": dict(self.nodes),
-            "xml": self.xml,
-        }
+        found = {name: getattr(self, name) for name in ("id", "seq", "query", "t0", "t1")}
+        lists = {"documents": list(self.documents), "streams": list(self.streams)}
+        return found | lists | {"nodes": dict(self.nodes), "xml": self.xml}
 
     def to_line(self) -> bytes:
         """Returns the output line as UTF-8 JSON, four times as fast as `json.dumps`."""

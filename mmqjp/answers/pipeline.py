@@ -361,15 +361,15 @@ class Batches:
         max_document: int | None,
         max_nodes: int | None,
         now: Now,
-        *,
-        has_executors: bool,
         make_kernel: MakeKernel,
+        *,
+        spread: bool,
     ) -> None:
         """Registers the store's queries; migrates older formats.
 
         A document may have at most `max_document` bytes and `max_nodes` elements and attributes; None is unlimited.
-        `has_executors`: the store is on Spark. `make_kernel` creates the kernel of event queries. Raises StoreError if
-        the store cannot be read.
+        `make_kernel` creates the kernel of event queries. `spread`: executors answer large batches, since the store is
+        on Spark. Raises StoreError if the store cannot be read.
         """
         self.store, self.ledger, self.stage1, self.now = store, ledger, stage1, now
         with gc_paused(lasting=True):
@@ -389,14 +389,14 @@ class Batches:
         self.admission = Admission(
             self.records.ids, self.watermarks, registry.sources, state.late_by, now, max_document, max_nodes
         )
-        spread = None
-        if has_executors:
+        answers = None
+        if spread:
             from join_stage.spark.engine import SparkEngine
             from mmqjp.answers.spread import SpreadAnswers
 
-            spread = SpreadAnswers(cast(SparkEngine, store), ledger, registry, self.records, quota)
+            answers = SpreadAnswers(cast(SparkEngine, store), ledger, registry, self.records, quota)
         self.pipeline = Pipeline(
-            stage1, store, ledger, registry, self.records, state, self.watermarks, quota, patterns, spread
+            stage1, store, ledger, registry, self.records, state, self.watermarks, quota, patterns, answers
         )
         self.outbox = self.pipeline.outbox
 
@@ -552,13 +552,9 @@ class Batches:
             self.state.save_reach()
             self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
         self.watermarks.advance(greatest, arrived, self.now())
-        return BatchResult(
-            outputs,
-            dead.to_pylist() if len(dead) else [],
-            len(admitted.records),
-            admitted.duplicates,
-            self.changes.apply(answered.pauses) if answered.pauses else {},
-        )
+        paused = self.changes.apply(answered.pauses) if answered.pauses else {}
+        letters = dead.to_pylist() if len(dead) else []
+        return BatchResult(outputs, letters, len(admitted.records), admitted.duplicates, paused)
 
     def pass_time(self) -> BatchResult | None:
         """Advances idle streams to the clock. Runs and returns an empty batch if that decides a query or lets join

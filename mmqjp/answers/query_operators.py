@@ -425,23 +425,12 @@ class QueryOperator:
                 return None
             context.emitted[key] = answer, match
             return Expanded(answer, duplicate=True)
-        selection = form.selection
-        nodes = tuple([value.json() for value in values])
-        answer = Answer(
-            inputs.t0,
-            inputs.t1,
-            inputs.documents,
-            inputs.streams,
-            selection.nodes % nodes,
-            body(selection, inputs.t0, inputs.t1, values, holes),
-            choice_of(inputs.part_ids_json, selection.node_list % nodes),
-            form.id,
-            share.width,
-            share.appeared,
-            share.first_qid,
-            inputs.arrival,
-            tuple([query.qid for query in share.withheld]),
-        )
+        selection, t0, t1 = form.selection, inputs.t0, inputs.t1
+        nodes, withheld = tuple([value.json() for value in values]), tuple([query.qid for query in share.withheld])
+        text, shown = body(selection, t0, t1, values, holes), selection.nodes % nodes
+        choice = choice_of(inputs.part_ids_json, selection.node_list % nodes)
+        given = form.id, share.width, share.appeared, share.first_qid, inputs.arrival
+        answer = Answer(t0, t1, inputs.documents, inputs.streams, shown, text, choice, *given, withheld)
         context.emitted[key] = answer, match
         return Expanded(answer)
 

@@ -338,9 +338,9 @@ class EventStatements:
         ]
 
 
-def inner_join(normal: NormalQuery, stream: str) -> Hidden:
-    """Returns the inner join that produces a hidden stream. Raises StoreError if there is none."""
-    waiting: list[Conjunct] = list(normal.conjuncts)
+def inner_join(query: Subscription, stream: str) -> Hidden:
+    """Returns the inner join of a query that produces a hidden stream. Raises StoreError if there is none."""
+    waiting: list[Conjunct] = list(query.normal.conjuncts)
     while waiting:
         for side in waiting.pop().sides():
             if side.hidden is not None:
@@ -516,11 +516,9 @@ class Registry:
     def without_readers(self, gone: Collection[Subscription]) -> Iterator[None]:
         """Leaves what only these queries read unread for a while."""
         inner = {stream for query in gone for stream in self.inner_joins(query)}
-        owners: list[Owner] = [
-            *gone,
-            *(one for one in inner if all(query in gone for query in self.readers(one.stream))),
-        ]
-        read = Counter(stream for owner in owners for target in owner.targets for stream in target.streams)
+        unread = (one for one in inner if all(query in gone for query in self.readers(one.stream)))
+        targets = (target for owners in (gone, unread) for owner in owners for target in owner.targets)
+        read = Counter(stream for target in targets for stream in target.streams)
         read.update(stream for query in gone if query.is_events for stream in self.events.documents(query))
         before, self._readers, self._read = self._readers, self._readers - read, None
         try:
@@ -585,12 +583,8 @@ class Registry:
                 self._add_target(Target(owner, self.catalog, *one))
                 self._queue_rows((row,))
                 for stream in filter(is_hidden, one.streams):
-                    self._attach(
-                        stream,
-                        lambda stream=stream: inner_join(query.normal, stream),  # type: ignore[misc]  # no inference with a default
-                        query.since,
-                        lambda made, stream=stream: add_targets(made, inner[stream]),  # type: ignore[misc]  # no inference with a default
-                    )
+                    find = partial(inner_join, query, stream)
+                    self._attach(stream, find, query.since, partial(add_targets, stored=inner[stream]))
 
         add_targets(query, own)
         self._index(query)
