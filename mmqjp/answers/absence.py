@@ -355,7 +355,8 @@ class AbsenceOperator:
             entries = self._kept.due(group, watermark, self._decided)
             for plan in plans:
                 wanted = entries
-                if backfilled and plan.is_one_of(backfilled):  # others were told before
+                if backfilled and any(one in backfilled for one in plan.part.form or (plan.owner,)):
+                    # Others were told before.
                     wanted = self._kept.due(group, watermark, self._decided, again=True)
                 if wanted := self._wanted(plan, wanted):
                     due.append((plan, wanted))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import merge
@@ -377,9 +377,6 @@ class LeftPlan:
     @property
     def owner(self) -> Owner:
         return self.part.first.owner
-
-    def is_one_of(self, owners: Collection[Owner]) -> bool:
-        return self.owner in owners if self.part.form is None else any(query in owners for query in self.part.form)
 
 
 class Plans:

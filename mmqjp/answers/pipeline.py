@@ -135,7 +135,15 @@ class Pipeline:
             context = StepContext(accounts, progress=Progress(records, self._ledger.next_arrival))
             reader = self._reader(context)
             joins = self.patterns.step(witnesses)
-            answers, spread = self._first_round(reader, records, joins, accounts, cutoffs)
+            answers: list[Answer] = []
+            forms: Iterable[str] = ()
+            """Those whose answers executors have found."""
+            if self._spread is None or not records:
+                answers += self._rounds(reader, records, joins)
+            else:
+                matches = self._store.join(joins, records[0].docid, self._registry.scope)
+                rest, forms = self._spread.answer(matches, records, accounts, self._usage.block, cutoffs)
+                answers += self._rounds(reader, reader.read(rest, answers))
             until = None if lasts is False else greatest
             answers += self._settled(context, reader, until)
             for results in self.patterns.release(greatest, clock, lasts=lasts):
@@ -155,7 +163,7 @@ class Pipeline:
         pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._save(accounts, stops=self._registry.events.stops(pause.query for pause in pauses))
-        return StepResult(answers, self._members(accounts, answers, spread), pauses)
+        return StepResult(answers, self._members(accounts, answers, forms), pauses)
 
     def _members(self, accounts: Accounts, answers: Iterable[Answer], others: Iterable[str] = ()) -> dict[str, Members]:
         return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
@@ -206,7 +214,7 @@ class Pipeline:
         records: list[Record] = []
         for matches in backfilled_matches(self._store, self._registry, self._records, self._state, owners):
             records += reader.read(matches, answers)
-        accounts.serve_all()
+        accounts.serves_all = True
         later = StepContext(accounts, known_tuples=known, backfilled=owners, put_off=context.put_off)
         reader = self._reader(later)
         answers += self._rounds(reader, fresh(records))
@@ -306,18 +314,6 @@ class Pipeline:
             else:
                 return answers
             answers += self._rounds(reader, fresh(documents))
-
-    def _first_round(
-        self, reader: MatchReader, records: list[Record], witnesses: Witnesses, accounts: Accounts, cutoffs: Cutoffs
-    ) -> tuple[list[Answer], Iterable[str]]:
-        """Returns answers as `_rounds` does, and the forms with others that executors found."""
-        if self._spread is None or not records:
-            return self._rounds(reader, records, witnesses), ()
-        matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
-        rest, forms = self._spread.answer(matches, records, accounts, self._usage.block, cutoffs)
-        answers: list[Answer] = []
-        answers += self._rounds(reader, reader.read(rest, answers))
-        return answers, forms
 
     def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses | None = None) -> list[Answer]:
         """Returns the answers over records, which have entered if `witnesses` are given, and what these publish."""

@@ -237,13 +237,11 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
     if part.op != "FOLLOWED BY" or not is_tie(*inputs):
         return
     arrival, looking = inputs.arrival, context.accounts.of_part(part).looking
-    if not looking.may(arrival):
+    if not looking.counts(arrival) or len(context.ties) >= MOST_TIES:
+        looking.left_out = True
         return
     one, other = sorted((inputs[0].parts, inputs[1].parts))
     pair = looking, one, other
-    if len(context.ties) >= MOST_TIES:
-        looking.left_out = True
-        return
     is_new = pair not in context.ties
     context.ties.add(pair)
     steps = Steps(allowed := min(quota.work, MOST_STEPS))
@@ -289,7 +287,7 @@ class QueryOperator:
             return ()
         if isinstance(part, TargetGroup) and (direct := part.direct) is not None and self._is_free(part, direct):
             form, arrival = part.form_of_queries, inputs.arrival
-            if form.mirror is not None and context.mirrors.tell(form.mirror, inputs, Steps()):
+            if context.mirrors.tell(form.mirror, inputs, Steps()):
                 account.charge(arrival, share, 0, 1)
                 return ()
             item = self._expanded(form, share, context, match, inputs, _direct_values(direct, inputs, match.nodes))
@@ -336,10 +334,9 @@ class QueryOperator:
         return [item._replace(match=match) for item in found]
 
     def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
-        mirror = group.form_of_queries.mirror
-        if direct.steps > self._quota.work or not (mirror is None or mirror.always):
-            return False
-        return not self._registry.read_of(group.form_of_queries.id)
+        form = group.form_of_queries
+        costs_nothing = direct.steps <= self._quota.work and (form.mirror is None or form.mirror.always)
+        return costs_nothing and not self._registry.read_of(form.id)
 
     def _answer_literals(
         self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps

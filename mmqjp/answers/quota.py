@@ -91,12 +91,6 @@ class EqualTimeBudget:
         self.left_out = False
         """Whether some pair was skipped."""
 
-    def may(self, arrival: int) -> bool:
-        if self.counts(arrival):
-            return True
-        self.left_out = True
-        return False
-
     def add(self, arrival: int, pairs: int, steps: int) -> None:
         """Counts examined pairs. Later counts can only move the cutoff earlier."""
         if arrival >= self.cutoff:
@@ -485,7 +479,8 @@ class SharedAccount(Account):
     def share(self, width: int, inputs: Inputs, first_qid: int) -> Share | None:
         """Returns who gets a match of documents `width` microseconds apart, or None."""
         if first_qid not in self._subsets:
-            self._subsets[first_qid] = self.audience.since_qid(first_qid)
+            some = [query for query in self.audience.queries if query.qid >= first_qid]
+            self._subsets[first_qid] = Audience.of(some) if some else None
         audience = self._subsets[first_qid]
         if audience is None:
             return None

@@ -200,11 +200,11 @@ class Accounts:
         looked: Mapping[str, int] | None = None,
     ) -> None:
         """`cutoffs` come from earlier attempts at the step; `before` is the block's usage so far. With `first_new`, the
-        step is a backfill: only queries from this qid on are served, until `serve_all`. `looked` counts equal-time
+        step is a backfill: only queries from this qid on are served, unless it `serves_all`. `looked` counts equal-time
         pairs examined before, by owner."""
         self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
-        self._before, self._block, self._first_new, self._all = before, block, first_new, first_new == 0
-        self._looked = looked or {}
+        self._before, self._block, self._first_new, self._looked = before, block, first_new, looked or {}
+        self.serves_all = first_new == 0
         self._books: dict[str, Book] = {}
         self._forms: dict[str, SharedAccount] = {}
         self._literals: dict[LiteralGroup, SharedAccount] = {}
@@ -295,14 +295,11 @@ class Accounts:
                 cutoff = self._cutoffs.get(query.qid)
                 readers.add(query, NEVER if cutoff is None else cutoff.at)
             found = self._readers[stream] = list(alike.values())
-        return found if self._all else [readers for readers in found if readers.is_new]
+        return found if self.serves_all else [readers for readers in found if readers.is_new]
 
     @property
     def first_qid(self) -> int:
-        return 0 if self._all else self._first_new
-
-    def serve_all(self) -> None:
-        self._all = True
+        return 0 if self.serves_all else self._first_new
 
     def cutoff(self, part: RowPart) -> int:
         """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
@@ -343,25 +340,18 @@ class Accounts:
         """Returns forms without an account whose members may exceed their quota by charges to literal groups alone."""
         step = sum(self._book(group.queries.id).used.work for group in self._literals)
         in_block = self._before.literal_work + step
-        own = self._before.most_work + self._most_own
-        return [
-            form
-            for group in self._literals
-            if self._is_over(group.most_times * step, own + group.most_times * in_block)
-            for form in group.forms()
-            if self._is_over(*self._work_of(form))
-        ]
-
-    def _work_of(self, form: Form) -> tuple[int, int]:
-        """Upper bound of the work, in the step and in the block, of a member of a form without an account."""
-        books = [(self._book(id), times) for id, times in form.shared.items()]
-        step = sum(times * book.used.work for book, times in books)
-        before = self._book(form.id).total.work + sum(times * book.total.work for book, times in books)
-        return step, before + step + self._most_own
-
-    @property
-    def _most_own(self) -> int:
-        return max((used.work for used in self._before.own.values()), default=0)
+        most_own = max((used.work for used in self._before.own.values()), default=0)
+        found: list[Form] = []
+        for group in self._literals:
+            most = self._before.most_work + most_own + group.most_times * in_block
+            for form in group.forms() if self._is_over(group.most_times * step, most) else ():
+                # The most work of a member.
+                books = [(self._book(id), times) for id, times in form.shared.items()]
+                of_step = sum(times * book.used.work for book, times in books)
+                before = self._book(form.id).total.work + sum(times * book.total.work for book, times in books)
+                if self._is_over(of_step, before + of_step + most_own):
+                    found.append(form)
+        return found
 
     def _is_over(self, step: int, in_block: int) -> bool:
         return step > self._quota.work or in_block > self._quota.work_of_block

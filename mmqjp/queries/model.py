@@ -553,10 +553,6 @@ class Audience:
     def place_of(self, query: Subscription) -> int:
         return bisect_left(self.queries, _order(query), key=_order)
 
-    def since_qid(self, first_qid: int) -> Audience | None:
-        found = [query for query in self.queries if query.qid >= first_qid]
-        return Audience.of(found) if found else None
-
 
 def _latest_gap(queries: Iterable[Subscription]) -> int:
     return max((high for query in queries for _, high in query.gaps if high is not None), default=-1)

@@ -90,7 +90,7 @@ class RegisteredDefinition:
 
 
 @dataclass(slots=True)
-class StatementForm:
+class FormQueries:
     """`queries` are all of the form's event queries, including paused ones; `resumed` are members with past pauses.
     The kernel runs `source`: the statement, with names of its own for what it reads apart."""
 
@@ -115,7 +115,7 @@ class EventStatements:
         self.running: dict[str, EventForm] = {}
         self.changed: dict[str, None] = {}
         self._running_readers: Counter[str] = Counter()
-        self._forms: dict[str, StatementForm] = {}
+        self._forms: dict[str, FormQueries] = {}
         self._members: dict[str, CompactSet[Subscription]] = {}
         self._changed: dict[str, None] = {}
         self._readers: Counter[str] = Counter()
@@ -186,7 +186,7 @@ class EventStatements:
             reads = tuple(read_by(stream))
             streams = dict.fromkeys(self.definitions[name].pattern.stream for name in reads if name in self.definitions)
             source = self._source(stream, query.form_id)
-            form = StatementForm(stream, source, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
+            form = FormQueries(stream, source, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
             self._forms[query.form_id] = form
         form.queries.add(query)
         for name in form.reads:
@@ -313,7 +313,7 @@ class EventStatements:
         """Returns the document streams behind a query's events."""
         return () if cannot_be_read(query) else self._forms[query.form_id].documents
 
-    def form(self, form_id: str) -> StatementForm:
+    def form(self, form_id: str) -> FormQueries:
         """Raises StoreError if this version cannot read the statement."""
         if form_id not in self._forms:
             raise StoreError(f"{CANNOT_READ} the event query")
