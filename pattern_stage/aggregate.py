@@ -74,7 +74,6 @@ class Simultaneous:
         self._follow()
 
     def remove(self, number: int) -> None:
-        """Removes an AGGREGATE; the state of the others stays."""
         del self._users[number]
         self._follow()
 
@@ -92,7 +91,11 @@ class Simultaneous:
             self._flow, self._made = flow, {self._by: self._finest(flow)}
         by = tuple(name for name in self._by if name in by)
         if by not in self._made:
-            self._made[by] = self._rolled_up(self._made[self._by], by)
+            whole = self._made[self._by]
+            users = (definition for definition in self._users.values() if set(definition.by) == set(by))
+            measures = {one: whole.measures[one] for definition in users for one in all_measures(definition)}
+            rolled_up = replace(whole, by={name: whole.by[name] for name in by}, measures=measures)
+            self._made[by] = self._merged(rolled_up)
         return self._made[by]
 
     def is_idle(self, flow: Flow) -> bool:
@@ -107,6 +110,10 @@ class Simultaneous:
         events, at = flow.events, flow.at
         pairs = single_events(events, at, flow.rows, ())
         t1, began = events.t1[at], began_of(events, self._lineage)[at]
+        few: Mask = np.ones(len(t1), np.bool_)
+        if not _are_all_few(t1):
+            _, of = number_distinct([flow.rows, t1, began])
+            few = np.bincount(of)[of] < FEW
         return self._merged(
             SimultaneousRows(
                 flow.rows,
@@ -116,16 +123,9 @@ class Simultaneous:
                 {name: events.values[names.index(name)][at] for name in self._by},
                 {one: value(pairs) for one, value in self._measures.items()},
                 events.parts[at],
-                _are_few(flow.rows, t1, began),
+                few,
             )
         )
-
-    def _rolled_up(self, whole: SimultaneousRows, by: tuple[str, ...]) -> SimultaneousRows:
-        users = (definition for definition in self._users.values() if set(definition.by) == set(by))
-        own = {one for definition in users for one in all_measures(definition)}
-        grouped = {name: whole.by[name] for name in by}
-        measures = {one: column for one, column in whole.measures.items() if one in own}
-        return self._merged(replace(whole, by=grouped, measures=measures))
 
     def _merged(self, of: SimultaneousRows) -> SimultaneousRows:
         """Merges all but the few; which are few depends neither on the grouping nor on the caller."""
@@ -142,38 +142,25 @@ class Simultaneous:
         order = np.argsort(found.of, kind="stable")
         sets = self._lineage.together(of.parts[many[order]], found.of[order])[found.of[found.firsts]]
         weights, *values = found.columns
-        measures: dict[Measure, Column] = {}
-        for (one, column), more in zip(of.measures.items(), values, strict=True):
-            measures[one] = np.append(column[few], more).astype(np.float64)
+        parts = np.full((len(sets), of.parts.shape[1]), -1, np.int64)
+        parts[:, 0] = sets
         return SimultaneousRows(
             of.rows[taken],
             of.t1[taken],
             of.began[taken],
             np.append(of.weights[few], weights.astype(np.int64)),
             {name: column[taken] for name, column in of.by.items()},
-            measures,
-            np.concatenate([of.parts[few], _widened(sets, of.parts.shape[1])]),
-            np.append(np.ones(len(few), np.bool_), np.zeros(len(found.firsts), np.bool_)),
+            {
+                one: np.append(column[few], more).astype(np.float64)
+                for (one, column), more in zip(of.measures.items(), values, strict=True)
+            },
+            np.concatenate([of.parts[few], parts]),
+            np.arange(len(taken)) < len(few),
         )
-
-
-def _are_few(rows: Ints, t1: Ints, began: Ints) -> Mask:
-    """Returns which events are among fewer than FEW simultaneous ones. Times ascend."""
-    if _are_all_few(t1):
-        return np.ones(len(t1), np.bool_)
-    _, of = number_distinct([rows, t1, began])
-    few: Mask = np.bincount(of)[of] < FEW
-    return few
 
 
 def _are_all_few(t1: Ints) -> bool:
     return len(t1) < FEW or bool((t1[FEW - 1 :] != t1[: len(t1) - FEW + 1]).all())
-
-
-def _widened(numbers: Ints, width: int) -> Ints:
-    parts = np.full((len(numbers), width), -1, np.int64)
-    parts[:, 0] = numbers
-    return parts
 
 
 def finest(definitions: Iterable[Aggregate]) -> tuple[str, ...]:
@@ -196,17 +183,14 @@ def began_of(events: Columns, lineage: Lineage) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
+    """Events by group and time; `heads` and `ends` of the runs of simultaneous ones that have an event of this
+    interval; and the parts of the events of this interval, with the run of each, ascending."""
+
     times: Ints
     weights: Ints
     columns: list[Column]
     heads: Ints
     ends: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """The parts of the events of this interval, and the run of each, ascending."""
-
     parts: Ints
     runs: Ints
 
@@ -301,9 +285,9 @@ class Aggregating(Bounded):
         codes = keys * step + ranks
         order = np.argsort(codes, kind="stable")
         codes, times, weights, is_new = codes[order], times[order], weights[order], is_new[order]
-        heads = np.flatnonzero(np.diff(codes, prepend=-1))
+        is_head = np.diff(codes, prepend=-1) != 0
+        heads, run_of = np.flatnonzero(is_head), np.cumsum(is_head) - 1
         ends = np.append(heads[1:], len(codes))
-        run_of = np.cumsum(np.diff(codes, prepend=-1) != 0) - 1
         current = is_new[heads] if len(heads) else is_new
         heads, ends = heads[current], ends[current]
         sorted_columns = [column[order] for column in columns]
@@ -317,10 +301,10 @@ class Aggregating(Bounded):
         since = self._rows.apart[rows]
         whole = (-greatest_in(-began, starts, ends[run]))[window] > since
         mine = np.flatnonzero(is_new)
-        arrived = _Arrived(parts[order[mine] - len(kept.rows)], (np.cumsum(current) - 1)[run_of[mine]])
-        data = _Sorted(times, weights, sorted_columns, heads, ends)
+        mine_parts, runs = parts[order[mine] - len(kept.rows)], (np.cumsum(current) - 1)[run_of[mine]]
+        data = _Sorted(times, weights, sorted_columns, heads, ends, mine_parts, runs)
         if whole.all():
-            made, numbers = self._windows(data, run, starts, arrived), window
+            made, numbers = self._windows(data, run, starts), window
         elif np.array_equal(began, times):
             # What a row has not seen yet is at the begin of its windows.
             seen = np.flatnonzero(times[heads][run[window]] > since)
@@ -329,20 +313,13 @@ class Aggregating(Bounded):
                 starts[window], np.searchsorted(codes, first[window] + np.searchsorted(moments, since, "right"))
             )
             distinct_windows, numbers = number_distinct([run[window], begins]) if len(window) else (window, window)
-            made = self._windows(data, run[window][distinct_windows], begins[distinct_windows], arrived)
+            made = self._windows(data, run[window][distinct_windows], begins[distinct_windows])
         else:
-            return self._one_by_one(data, run, starts, began, (window, rows, since), arrived, mine)
+            return self._one_by_one(data, run, starts, began, (window, rows, since), mine)
         return each_once(sorted_flow(made, numbers, rows))
 
     def _one_by_one(
-        self,
-        data: _Sorted,
-        run: Ints,
-        starts: Ints,
-        began: Ints,
-        asked: tuple[Ints, Ints, Ints],
-        arrived: _Arrived,
-        mine: Ints,
+        self, data: _Sorted, run: Ints, starts: Ints, began: Ints, asked: tuple[Ints, Ints, Ints], mine: Ints
     ) -> Flow:
         """Like `_windows`, for rows whose `since` excludes some events of windows."""
         made, pairs, size = [], list[tuple[Ints, Ints]](), 0
@@ -351,44 +328,39 @@ class Aggregating(Bounded):
             seen = began > since
             before = np.append(0, np.cumsum(seen))
             there = before[data.ends] > before[data.heads]
-            runs = np.cumsum(there) - 1
+            runs, here = np.cumsum(there) - 1, seen[mine]
             part = _Sorted(
                 data.times[seen],
                 data.weights[seen],
                 [column[seen] for column in data.columns],
                 before[data.heads[there]],
                 before[data.ends[there]],
+                data.parts[here],
+                runs[data.runs[here]],
             )
             kept = there[run[window]]
             window, rows = window[kept], rows[kept]
-            here = seen[mine]
-            come = _Arrived(arrived.parts[here], runs[arrived.runs[here]])
             windows, numbers = np.unique(window, return_inverse=True)
-            made.append(self._windows(part, runs[run[windows]], before[starts[windows]], come))
+            made.append(self._windows(part, runs[run[windows]], before[starts[windows]]))
             pairs.append((numbers + size, rows))
             size += len(windows)
         at, rows = (np.concatenate(column) for column in zip(*pairs, strict=True))
         return each_once(sorted_flow(joined(made), at, rows))
 
-    def _windows(self, data: _Sorted, run: Ints, starts: Ints, arrived: _Arrived) -> Columns:
+    def _windows(self, data: _Sorted, run: Ints, starts: Ints) -> Columns:
         heads, ends = data.heads[run], data.ends[run]
         by = len(self._by)
         values = tuple(column[heads] for column in data.columns[:by])
         measured = data.columns[by:]
         totals = totals_of(data.weights, measured, self._measures)
         values += tuple(computed(item, measured, totals, starts, ends, self._texts) for item in self._items)
-        # The parts are those of the events that are simultaneous.
-        parts = self._together_parts(arrived) if len(data.heads) else run
-        t = data.times[heads]
+        t, parts = data.times[heads], run
+        if len(data.heads):
+            # The parts are those of the events that are simultaneous: one, or a set that was made together, or more.
+            parts = data.parts[np.flatnonzero(np.diff(data.runs, prepend=-1)), 0]
+            if data.parts.shape[1] > 1 or not np.array_equal(parts[data.runs], data.parts[:, 0]):
+                parts = self._lineage.together(data.parts, data.runs)
         return Columns(t, t, values, parts[run].reshape(-1, 1))
-
-    def _together_parts(self, arrived: _Arrived) -> Ints:
-        parts, runs = arrived.parts, arrived.runs
-        firsts = np.flatnonzero(np.diff(runs, prepend=-1))
-        numbers: Ints = parts[firsts, 0]
-        if parts.shape[1] == 1 and np.array_equal(numbers[runs], parts[:, 0]):
-            return numbers  # of one event, or of a set that was made together
-        return self._lineage.together(parts, runs)
 
     def crowded(self, until: int) -> Ints:
         most = self._meter.limits.partial

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, distinct, group_starts
 from pattern_stage.columns import spread
 from pattern_stage.values import flatten_lists, lists
 
@@ -108,13 +108,15 @@ class Lineage:
 
     def of_documents(self, stream: str, docids: Ints, t0: Ints, t1: Ints, nodes: Ints) -> Ints:
         """Numbers events of documents. `nodes` has a row for each."""
-        return self._add_rows(stream, docids, t0, t1, nodes)
+        count, width = nodes.shape
+        begins, sizes = np.arange(count) * width, np.full(count, width, np.int64)
+        return self._add(stream, docids, t0, t1, begins, sizes, nodes.ravel())
 
     def composed(self, stream: str, digests: Iterable[bytes], t0: Ints, t1: Ints, parts: Ints) -> Ints:
         """Numbers composed events; `parts` has their parts, -1 for none. A digest has 16 bytes."""
         numbers = np.frombuffer(b"".join(digests), np.int64).reshape(-1, DIGEST_NUMBERS)
         docids = np.full(len(t0), COMPOSED, np.int64)
-        return self._add_rows(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
+        return self.of_documents(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
 
     def together(self, parts: Ints, groups: Ints) -> Ints:
         """Returns a number for each group: that of the set of its rows' parts. Rows of `parts` are sorted by group;
@@ -123,9 +125,10 @@ class Lineage:
         group, member = self._flat(np.repeat(groups, parts.shape[1]), parts.ravel())
         order = np.lexsort((member, group))
         group, member = group[order], member[order]
-        new = np.append(True, (group[1:] != group[:-1]) | (member[1:] != member[:-1]))[: len(group)] & (member >= 0)
+        new = group_starts(group, member)
+        new = new[member[new] >= 0]
         group, member = group[new], member[new]
-        starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+        starts = group_starts(group)
         numbers = member[starts]
         counts = np.diff(np.append(starts, len(group)))
         fresh: list[int] = []
@@ -176,11 +179,6 @@ class Lineage:
         """Begins an interval; its sets never equal earlier ones."""
         self._sets.clear()
 
-    def _add_rows(self, stream: str, docids: Ints, t0: Ints, t1: Ints, refers: Ints) -> Ints:
-        count, width = refers.shape
-        begins, sizes = np.arange(count) * width, np.full(count, width, np.int64)
-        return self._add(stream, docids, t0, t1, begins, sizes, refers.ravel())
-
     def _add(self, stream: str, docids: Ints, t0: Ints, t1: Ints, begins: Ints, sizes: Ints, refers: Ints) -> Ints:
         numbers = np.arange(self.next, self.next + len(docids))
         if len(numbers):
@@ -203,16 +201,11 @@ class Lineage:
             columns = block.numbers, block.streams, block.docids, block.t0, block.t1, block.begins, block.sizes
             every = block.refers.tolist()
             for number, stream, docid, t0, t1, begin, size in zip(*(one.tolist() for one in columns), strict=True):
-                refers, name = every[begin : begin + size], streams[stream]
-                if docid == TOGETHER:
-                    found[number] = EventOrigin(name, docid, t0, t1, parts=_known(refers))
-                elif docid == COMPOSED:
-                    digest = np.array(refers[:DIGEST_NUMBERS], np.int64).tobytes()
-                    found[number] = EventOrigin(
-                        name, docid, t0, t1, digest=digest, parts=_known(refers[DIGEST_NUMBERS:])
-                    )
-                else:
-                    found[number] = EventOrigin(name, docid, t0, t1, _known(refers))
+                split = begin + DIGEST_NUMBERS if docid == COMPOSED else begin
+                digest = np.array(every[begin:split], np.int64).tobytes()
+                refers = tuple([one for one in every[split : begin + size] if one >= 0])
+                nodes, parts = (refers, ()) if docid >= 0 else ((), refers)
+                found[number] = EventOrigin(streams[stream], docid, t0, t1, nodes, digest, parts)
         return found
 
     def ends(self, numbers: Ints) -> Ints:
@@ -312,7 +305,3 @@ class Lineage:
         self._blocks = [_Block(number, codes, docid, t0, t1, np.cumsum(sizes) - sizes, sizes, refers)]
         self._size = len(rows)
         self.next = max(self.next, int(number[-1]) + 1)
-
-
-def _known(numbers: Iterable[int]) -> tuple[int, ...]:
-    return tuple([number for number in numbers if number >= 0])

@@ -17,7 +17,7 @@ from pattern_stage.columns import Column, ColumnRecord, Columns, Flow, Mask, joi
 from pattern_stage.fan_out import CountedPlaces, KeptEvents, Slots, grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
-from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value, value_kind
+from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, value_kind
 
 _LITTLE = 4096
 """Up to this number of rows, unused sets are not compacted."""
@@ -159,11 +159,10 @@ class Instances:
         places = self._slots.take(len(batch))
         size = self._slots.end
         if size > len(self._alive):
-            self._batch = InstanceColumns(
-                *(grow_array(getattr(self._batch, name), size) for name in InstanceColumns.__slots__)
-            )
+            columns = (getattr(self._batch, name) for name in InstanceColumns.__slots__)
+            self._batch = InstanceColumns(*(grow_array(column, size) for column in columns))
             self._ends = grow_array(self._ends, size)
-            self._alive = np.concatenate([self._alive, np.zeros(len(self._ends) - len(self._alive), np.bool_)])
+            self._alive = np.append(self._alive, np.zeros(len(self._ends) - len(self._alive), np.bool_))
         for name in InstanceColumns.__slots__:
             getattr(self._batch, name)[places] = getattr(batch, name)
         self._ends[places], self._alive[places] = ends, True
@@ -175,7 +174,11 @@ class Instances:
     def drop(self, places: Ints) -> InstanceColumns:
         """Removes and returns instances. Their events and sets stay until swept."""
         batch = self._batch.take(places)
-        self._forget(places, batch)
+        self._alive[places] = False
+        self._slots.give(places)
+        np.subtract.at(self.by_class, batch.classes, 1)
+        self.kept.leave(batch.events)
+        self.members.leave(batch.members)
         return batch
 
     def sweep(self, events: Ints, members: Ints) -> None:
@@ -192,17 +195,8 @@ class Instances:
         """Removes rows, and instances left without rows."""
         places, batch = self.all()
         self.members.remove(gone)
-        empty = self.members.empty(batch.members, gone)
-        lonely = batch.take(empty)
-        self._forget(places[empty], lonely)
+        lonely = self.drop(places[self.members.empty(batch.members, gone)])
         self.sweep(lonely.events, lonely.members)
-
-    def _forget(self, places: Ints, batch: InstanceColumns) -> None:
-        self._alive[places] = False
-        self._slots.give(places)
-        np.subtract.at(self.by_class, batch.classes, 1)
-        self.kept.leave(batch.events)
-        self.members.leave(batch.members)
 
 
 _NONE = np.zeros(0, np.int64)
@@ -252,7 +246,7 @@ class Candidates:
             # with an epoch, so that ties are not torn apart.
             reach = np.minimum(at + size, end)
             stop = np.minimum(np.searchsorted(self._codes, self._codes[reach - 1], "right"), end)
-            part = self._share(stop - at)
+            part = max(1, int(np.searchsorted(np.cumsum(stop - at), _PAIRS, "right")))
             places, whose = spread(at[:part], (stop - at)[:part])
             self.tests += len(places)
             stops[active[:part]] = stop[:part]
@@ -301,9 +295,6 @@ class Candidates:
         bounds = np.flatnonzero(np.diff(self._codes, prepend=-1, append=-1))
         return min(count, max(1, _PAIRS // int(np.diff(bounds).max(initial=1))))
 
-    def _share(self, sizes: Ints) -> int:
-        return max(1, int(np.searchsorted(np.cumsum(sizes), _PAIRS, "right")))
-
 
 _PairColumn = Callable[[Pairs], Column]
 
@@ -324,24 +315,19 @@ def take_apart(condition: EventCondition, left: Schema, right: Schema, texts: Te
     """Splits a condition of NEXT, or FOLD's first one; without `hashed`, no equality is hashed."""
     clauses = split_condition(condition)
     static = static_clauses(clauses)
-    common = common_equalities(clauses)
+    equal = next(iter(common_equalities(clauses)), None) if hashed else None
     key = None
-    if hashed and common:
-        one, other = (_key(value, common[0], left, right, texts) for value in common[0])
-        key = (one, other)
+    if equal is not None:
+        one, other = equal
+        if value_kind(one) != value_kind(other):
+            one, other = (Function("number", (side,), "number") for side in equal)
+        key = compile_value(one, left, right, texts), compile_value(other, left, right, texts)
     rest: EventCondition = condition
     if len(clauses) == 1:
-        equalities = clauses[0].equalities
-        others = [Comparison("=", *pair) for pair in equalities if key is None or pair != common[0]]
+        others = [Comparison("=", *pair) for pair in clauses[0].equalities if pair != equal]
         rest = AllOf((*others, *clauses[0].rest))
     tested = compile_condition(rest, left, right, texts) if rest != AllOf() else None
     return PairTests(() if () in static else static, key, tested)
-
-
-def _key(value: Value, pair: tuple[Value, Value], left: Schema, right: Schema, texts: Texts) -> _PairColumn:
-    if value_kind(value) == "string" and any(value_kind(one) == "number" for one in pair):
-        value = Function("number", (value,), "number")
-    return compile_value(value, left, right, texts)
 
 
 def known_keys(column: Column) -> tuple[Ints, Mask]:
@@ -365,7 +351,8 @@ class PartnerSearch:
         self._classes, self._instances, self._tests = classes, instances, tests
         self._class_scopes, self._row_scopes = np.full(classes.end, -1, np.int64), _NONE
         self._blocks: dict[int, tuple[int, Ints]] = {}
-        self._parts: list[tuple[Ints, Ints, Ints]] = []
+        self._parts: list[tuple[Ints, Ints, Ints]] = [(_NONE, _NONE, _NONE)]
+        self.marks = _NONE
         self._end = 0
         self.compared = 0
         """Number of pairs of an instance and a candidate up to the time of its partners."""
@@ -409,10 +396,8 @@ class PartnerSearch:
         self._end += count * max(len(values), 1)
 
     def finish(self) -> PartnerSearch:
-        parts = self._parts or [(_NONE, _NONE, _NONE)]
-        groups, at, marks = (np.concatenate(column) for column in zip(*parts, strict=True))
+        groups, at, self.marks = map(np.concatenate, zip(*self._parts, strict=True))
         self.candidates = Candidates(self.right.events.t1, groups, at)
-        self.marks: Ints = marks
         return self
 
     def partners(self, batch: InstanceColumns, most: int = INFINITE, steps: int = INFINITE) -> tuple[Ints, Ints]:

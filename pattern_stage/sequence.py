@@ -94,11 +94,15 @@ class Joining(Bounded):
 
     # ------------------------------------------------------------ instances
 
-    def enter(self, flow: Flow, sides: Callable[[Columns], Sequence[Columns]]) -> InstanceColumns:
+    def _enter(self, flow: Flow, sides: Callable[[Columns], Sequence[Columns]]) -> InstanceColumns:
         """Returns the instances that begin with left events. `sides` returns the sides of an event."""
         if len(flow) == 0:
             return NO_INSTANCES
-        at, classes, members = self._alone(flow) if self.classes.single else self._in_sets(flow)
+        if self.classes.single:
+            places, members = self._readers.of(flow.rows)
+            at, classes = flow.at[places], self.classes.of_row[members]
+        else:
+            at, classes, members = self._in_sets(flow)
         if len(at) == 0:
             return NO_INSTANCES
         used, event_of = np.unique(at, return_inverse=True)
@@ -108,13 +112,9 @@ class Joining(Bounded):
         batch, known = self.awaiting(InstanceColumns(kept[event_of], origins, classes, members, _NONE, _NONE))
         return batch if known.all() else batch.take(known)
 
-    def _alone(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
-        places, rows = self._readers.of(flow.rows)
-        ones = np.ones(len(rows), np.int64)
-        return flow.at[places], self.classes.of_row[rows], self.instances.members.put(rows, ones)
-
     def _in_sets(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
-        """Like `_alone`, where classes have several rows. Events of the same left rows share members."""
+        """Returns events, classes and members where classes have several rows. Events of the same left rows share
+        members."""
         at, numbers, of, left = sets_of(flow)
         places, rows = self._readers.of(left)
         of, classes = of[places], self.classes.of_row[rows]
@@ -139,21 +139,26 @@ class Joining(Bounded):
             found = self._tests[shape].key
             if found is not None:
                 events, classes = batch.events[places], batch.classes[places]
-                keys[places], known[places] = known_keys(
-                    found[0](pairs_of(self.instances, self.classes, events, None, None, classes))
-                )
+                pairs = pairs_of(self.instances, self.classes, events, None, None, classes)
+                keys[places], known[places] = known_keys(found[0](pairs))
         scopes = np.where(self._static[shapes], batch.classes, self.classes.right[batch.classes])
-        marks = mixed([shapes, scopes, keys])
         self._made.append((batch.events, batch.members))
-        return InstanceColumns(batch.events, batch.origins, batch.classes, batch.members, keys, marks), known
+        return replace(batch, keys=keys, marks=mixed([shapes, scopes, keys])), known
 
-    def idle(self, left: Flow, right: Flow, until: int) -> bool:
-        """If nothing begins or finds a partner, ends the interval and returns True."""
-        if len(left) or (len(right) and len(self.instances)):
-            return False
-        gone = self.instances.expire(until)
-        self.instances.sweep(gone.events, gone.members)
-        return True
+    def begin(
+        self, inputs: Sequence[Flow], until: int, room: Room, sides: Callable[[Columns], Sequence[Columns]]
+    ) -> tuple[PartnerSearch, Ints, InstanceColumns] | None:
+        """Begins an interval. Returns the search, the places of the waiting instances that it may concern, and these
+        instances with those that begin; None if nothing begins or finds a partner: then the interval has ended."""
+        left, right = inputs
+        if not len(left) and not (len(right) and len(self.instances)):
+            self._sweep(self.instances.expire(until))
+            return None
+        new = self._enter(left, sides)
+        self.make(room, int(self.sizes_of(new).sum()))
+        search = self.search(right, new.classes)
+        places, waiting = self.instances.touched(search.marks)
+        return search, places, joined_batches([waiting, new])
 
     def finish(self, touched: Ints, kept: InstanceColumns, until: int) -> None:
         """Ends an interval: drops instances at `touched`, adds those of `kept` that can still find a partner, and
@@ -163,11 +168,15 @@ class Joining(Bounded):
             ends = self.instances.kept.sides[0].t0[kept.events] + self.classes.within[kept.classes]
             alive = ends >= until
             self.instances.add(kept.take(alive), ends[alive])
-        late = self.instances.expire(until)
-        used = [(dropped.events, dropped.members), (late.events, late.members), *self._made]
-        events, members = zip(*used, strict=True)
-        self.instances.sweep(np.concatenate(events), np.concatenate(members))
+        self._sweep(dropped, self.instances.expire(until))
+
+    def _sweep(self, *gone: InstanceColumns) -> None:
+        """Sweeps the sets and events of instances that are gone or were made in this interval."""
+        used = [*((one.events, one.members) for one in gone), *self._made]
         self._made = []
+        if used:
+            events, members = zip(*used, strict=True)
+            self.instances.sweep(np.concatenate(events), np.concatenate(members))
 
     # ------------------------------------------------------------ limits
 
@@ -175,13 +184,13 @@ class Joining(Bounded):
         """Takes room for `count` instances. Raises Crowded."""
         room.waiting -= count
         if room.waiting < 0:
-            self._abandon()
+            self._sweep()
             raise Crowded("partial")
 
     def give_up(self, batch: InstanceColumns, results: Ints, room: Room) -> NoReturn:
         """Raises Crowded because of the results per instance so far."""
         rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, self._meter.limits.matches)
-        self._abandon()
+        self._sweep()
         raise Crowded("matches", rows)
 
     def compare(self, search: PartnerSearch, room: Room, once: Callable[[InstanceColumns], Ints] | None = None) -> None:
@@ -189,7 +198,7 @@ class Joining(Bounded):
         instances. Raises Crowded if the search has stopped for its comparisons."""
         found = list(self._compared(search, once))
         if search.candidates.tests > room.compared:
-            self._abandon()
+            self._sweep()
             rows = [_NONE, *(rows for _, rows in found)] if room.epoch is not None else [_NONE]
             raise Crowded("work", np.concatenate(rows))
         room.over += found
@@ -239,23 +248,16 @@ class Joining(Bounded):
         of, rows = self.instances.members.rows(codes)
         sums = np.bincount(rows, np.bincount(which, counts, len(codes))[of])
         found: list[int] = []
-        first = self.instances.kept.sides[0] if len(batch) else None
         for row in np.flatnonzero(sums > most).tolist():
+            first = self.instances.kept.sides[0]
             has_row = np.zeros(len(codes), np.bool_)
             has_row[of[rows == row]] = True
-            assert first is not None, "there are instances"
             mine = np.flatnonzero(has_row[which])
             mine = mine[first.t0[batch.events[mine]] + self._rows.within[row] >= time]
             mine = mine[self._sees(row, first.parts[batch.events[mine], 0])]
             if counts[mine].sum() > most:
                 found.append(row)
         return np.array(found, np.int64)
-
-    def _abandon(self) -> None:
-        if self._made:
-            events, members = zip(*self._made, strict=True)
-            self.instances.sweep(np.concatenate(events), np.concatenate(members))
-        self._made = []
 
     # ------------------------------------------------------------ partners
 
@@ -387,17 +389,14 @@ class Folding(Joining):
         super().add_rows(new)
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        left, right = inputs
-        instances = self.instances
-        if self.idle(left, right, until):
-            return self._results(left.events, right.events, NO_INSTANCES)
-        width = right.events.parts.shape[1]
-        new = self.enter(left, lambda events: [events, replace(events, parts=np.full((len(events), width), -1))])
-        self.make(room, int(self.sizes_of(new).sum()))
-        # A class that has no instance now gets none in this interval.
-        search = self.search(right, new.classes)
-        places, waiting = instances.touched(search.marks)
-        batch = joined_batches([waiting, new])
+        left, right = inputs[0].events, inputs[1].events
+        width = right.parts.shape[1]
+        begun = self.begin(
+            inputs, until, room, lambda events: [events, replace(events, parts=np.full((len(events), width), -1))]
+        )
+        if begun is None:
+            return self._results(left, right, NO_INSTANCES)
+        search, places, batch = begun
         old, touched, unresolved, made = len(places), places[:0], [batch.take(places[:0])], [batch.take(places[:0])]
         while len(batch):
             runs, going_on, resolved = self._generation(search, batch, room)
@@ -407,7 +406,7 @@ class Folding(Joining):
             old = 0
             made.append(runs)
             batch = runs.take(going_on)
-        found = self._results(left.events, right.events, joined_batches(made))
+        found = self._results(left, right, joined_batches(made))
         self.compare(search, room, self._distinct)
         self.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
@@ -542,20 +541,16 @@ class Sequencing(Joining):
         super().add_rows(new)
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        left, right = inputs
-        instances = self.instances
-        if self.idle(left, right, until):
-            return self._results(left.events, right.events, NO_INSTANCES, _NONE, _NONE)
-        new = self.enter(left, lambda events: [events])
-        self.make(room, int(self.sizes_of(new).sum()))
-        search = self.search(right, new.classes)
-        places, waiting = instances.touched(search.marks)
-        batch = joined_batches([waiting, new])
+        left = inputs[0].events
+        begun = self.begin(inputs, until, room, lambda events: [events])
+        if begun is None:
+            return self._results(left, inputs[1].events, NO_INSTANCES, _NONE, _NONE)
+        search, places, batch = begun
         whose, at = search.partners(batch, room.found, room.compared)
         if len(whose) > room.found:
             self.give_up(batch, np.bincount(whose, minlength=len(batch)), room)
         self.compare(search, room)
-        found = self._results(left.events, search.right.events, batch, whose, at)
+        found = self._results(left, search.right.events, batch, whose, at)
         resolved = np.zeros(len(batch), np.bool_)
         resolved[whose] = True
         old = len(places)

@@ -15,7 +15,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
-from mmqjp.explain.retrace.values import all_written, pattern_condition_text
+from mmqjp.explain.retrace.values import all_written, having_of
 from mmqjp.explain.shown import format_window
 from mmqjp.explain.terms import list_with_and
 from mmqjp.queries.model import Subscription
@@ -522,7 +522,7 @@ class _PatternAutomatonBuilder:
 
 
 def _having(pattern: Pattern) -> list[str]:
-    having = pattern_condition_text(pattern.having, pattern.having_names, pattern.variables)
+    having = "" if pattern.having == AllOf() else " AND ".join(one.text for one in having_of(pattern))
     modes = [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
     return [f"HAVING {having}" if having else "", " ".join(modes)]
 

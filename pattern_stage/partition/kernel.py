@@ -191,34 +191,35 @@ MOST_REST = 20
 
 
 @dataclass(slots=True)
+class _Part:
+    """The state of a part of a group; see GroupDone."""
+
+    state: KernelState
+    waiting: tuple[Ints, Ints]
+    due: int | None
+    rested: int = 0
+    """Number of intervals since it last ran."""
+
+
+@dataclass(slots=True)
 class _Group:
     """Statements with equal streams and keys, and their state by part."""
 
     keys: PartitionKeys
     statements: dict[int, NumberedStatement] = field(default_factory=dict)
-    states: dict[int, KernelState] = field(default_factory=dict)
-    waiting: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
-    due: dict[int, int | None] = field(default_factory=dict)
-    """By part, the time before which nothing becomes known without another event."""
-    rested: dict[int, int] = field(default_factory=dict)
-    """By part with state, the number of intervals since it last ran."""
+    parts: dict[int, _Part] = field(default_factory=dict)
 
     def also(self, parts: Collection[int], until: int) -> list[int]:
         """Ends an interval with events in `parts`. Returns the other parts to run: due ones, and those idle for
         MOST_REST intervals."""
-        rested = {part: self.rested.get(part, 0) + 1 for part in self.states if part not in parts}
-        found = [
+        for one in self.parts.values():
+            one.rested += 1
+        return [
             part
-            for part, count in rested.items()
-            if ((due := self.due[part]) is not None and due < until)
-            or (count >= MOST_REST and self.waiting[part][1].any())
+            for part, one in self.parts.items()
+            if part not in parts
+            and ((one.due is not None and one.due < until) or (one.rested >= MOST_REST and one.waiting[1].any()))
         ]
-        self.rested = {part: count for part, count in rested.items() if part not in found}
-        return found
-
-    @property
-    def streams(self) -> frozenset[str]:
-        return frozenset(name for name, _, _ in self.keys.streams)
 
 
 class PartitionedKernel(Kernel):
@@ -240,7 +241,10 @@ class PartitionedKernel(Kernel):
     # ------------------------------------------------------------ statements
 
     def add(self, statement: int, stream: AnyStatement, since: int) -> None:
-        keys = self._keys_of(stream)
+        form = self._forms.form(stream)[0]
+        if id(form) not in self._keys:
+            self._keys[id(form)] = form, find_partition_keys(form)
+        keys = self._keys[id(form)][1]
         if keys is None:
             super().add(statement, stream, since)
             return
@@ -248,12 +252,6 @@ class PartitionedKernel(Kernel):
         self._groups.setdefault(name, _Group(keys)).statements[statement] = NumberedStatement(statement, stream, since)
         self._group_of[statement] = name
         self._told = None
-
-    def _keys_of(self, stream: AnyStatement) -> PartitionKeys | None:
-        form = self._forms.form(stream)[0]
-        if id(form) not in self._keys:
-            self._keys[id(form)] = form, find_partition_keys(form)
-        return self._keys[id(form)][1]
 
     def narrow(self, statement: int, since: int) -> None:
         name = self._group_of.get(statement)
@@ -286,7 +284,9 @@ class PartitionedKernel(Kernel):
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
         self._fed |= events
-        ready = sorted(name for name in self._open if self._groups[name].streams <= self._fed.keys())
+        ready = sorted(
+            name for name in self._open if all(stream in self._fed for stream, _, _ in self._groups[name].keys.streams)
+        )
         return [*super().feed(events), *self._run(ready)]
 
     def end(self) -> list[Results]:
@@ -305,7 +305,10 @@ class PartitionedKernel(Kernel):
                 work[part].append(self._group_work(name, part, parted.get(part, {})))
         if not work:
             return []
-        done = self._runner.run(self._tell(), [some for _, some in sorted(work.items())])
+        if self._told is None:
+            groups = {name: list(group.statements.values()) for name, group in self._groups.items()}
+            self._told = WorkerPlan(uuid.uuid4().hex, groups)
+        done = self._runner.run(self._told, [some for _, some in sorted(work.items())])
         return self._taken(sorted(chain.from_iterable(done), key=lambda one: one.part))
 
     def _parted(self, group: _Group) -> dict[int, dict[str, tuple[Schema, Columns]]]:
@@ -320,29 +323,22 @@ class PartitionedKernel(Kernel):
         return found
 
     def _group_work(self, name: str, part: int, events: Mapping[str, tuple[Schema, Columns]]) -> GroupWork:
-        state = self._groups[name].states.get(part, {})
-        used = [*_parts_in(state), *(some.parts for _, some in events.values())]
+        group = self._groups[name]
+        state = group.parts[part].state if part in group.parts else {}
         sent = {
             stream: (schema, pa.table(saved(some, schema, self.texts, ""))) for stream, (schema, some) in events.items()
         }
-        lineage = self._lineage.rows(used)
+        lineage = self._lineage.rows([*_parts_in(state), *(some.parts for _, some in events.values())])
         ids: Mapping[int, Any] = {}
-        if any(needs_order(one.stream) for one in self._groups[name].statements.values()):
+        if any(needs_order(one.stream) for one in group.statements.values()):
             ids = self._lineage.document_ids({docid for docid in lineage["docid"].to_pylist() if docid >= 0})
         return GroupWork(name, part, self._until, sent, state, lineage, ids)
-
-    def _tell(self) -> WorkerPlan:
-        if self._told is None:
-            groups = {name: list(group.statements.values()) for name, group in self._groups.items()}
-            self._told = WorkerPlan(uuid.uuid4().hex, groups)
-        return self._told
 
     def _taken(self, all_done: Sequence[GroupDone]) -> list[Results]:
         found: dict[Schema, list[tuple[Columns, Ints, Ints]]] = {}
         for done in all_done:
-            numbers, group = set_numbers(done.sets, self._lineage), self._groups[done.group]
-            group.states[done.part], group.waiting[done.part] = numbers.in_state(done.state), done.waiting
-            group.due[done.part] = done.due
+            numbers = set_numbers(done.sets, self._lineage)
+            self._groups[done.group].parts[done.part] = _Part(numbers.in_state(done.state), done.waiting, done.due)
             for schema, table, at, statements in done.found:
                 events = loaded(table, schema, self.texts, "")
                 found.setdefault(schema, []).append((replace(events, parts=numbers.of(events.parts)), at, statements))
@@ -353,8 +349,8 @@ class PartitionedKernel(Kernel):
     def state(self) -> dict[str, pa.Table]:
         state = super().state()
         for name, group in self._groups.items():
-            for part, its in group.states.items():
-                state |= prefix_state(name, part, its)
+            for part, one in group.parts.items():
+                state |= prefix_state(name, part, one.state)
         return state
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
@@ -366,21 +362,22 @@ class PartitionedKernel(Kernel):
         for group in self._groups.values():
             kernel = _kernel_of(self.texts, self._lineage, group.statements.values())
             kernel.restore(state)
-            group.states = dict(enumerate(split_state(kernel, self.texts, self._runner.parts)))
-            for part, its in group.states.items():
+            for part, its in enumerate(split_state(kernel, self.texts, self._runner.parts)):
                 kernel.forget()
                 kernel.restore(its)
-                group.waiting[part], group.due[part] = kernel.instances(), kernel.due()
+                group.parts[part] = _Part(its, kernel.instances(), kernel.due())
 
     def parts(self) -> Iterable[Ints]:
         yield from super().parts()
-        for group in self._groups.values():
-            for state in group.states.values():
-                yield from _parts_in(state)
+        for part in self._parts():
+            yield from _parts_in(part.state)
+
+    def _parts(self) -> Iterator[_Part]:
+        return (part for group in self._groups.values() for part in group.parts.values())
 
     def instances(self) -> tuple[Ints, Ints]:
         found = [super().instances()]
-        found += [one for group in self._groups.values() for one in group.waiting.values()]
+        found += [part.waiting for part in self._parts()]
         statements, counts = (np.concatenate(column) for column in zip(*found, strict=True))
         numbers, at = np.unique(statements, return_inverse=True)
         sums = np.bincount(at, counts, len(numbers)).astype(np.int64)
@@ -388,7 +385,7 @@ class PartitionedKernel(Kernel):
         return numbers[there], sums[there]
 
     def due(self) -> int | None:
-        times = [super().due(), *(time for group in self._groups.values() for time in group.due.values())]
+        times = [super().due(), *(part.due for part in self._parts())]
         return min((time for time in times if time is not None), default=None)
 
 

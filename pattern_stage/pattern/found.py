@@ -20,7 +20,7 @@ from pattern_stage.definition import of_items
 from pattern_stage.lineage import Lineage
 from pattern_stage.measures import aggregate_ranges
 from pattern_stage.pattern.cells import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
-from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns, Tally
+from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, Tally
 from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated
 from pattern_stage.pattern.rows import columns_at
 from pattern_stage.plan import Rows
@@ -324,7 +324,7 @@ def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatche
     starts: list[int] = []
     masks: list[int] = []
     many: list[tuple[int, Ints, Ints, Ints, Ints]] = []
-    columns: dict[int, RootColumns] = {}
+    columns: dict[int, _RootColumns] = {}
     for number, bundle in enumerate(bundles):
         if bundle.stop - bundle.first <= _FEW:
             for root in bundle.roots():
@@ -333,9 +333,9 @@ def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatche
                 starts.append(root.start)
                 masks.append(root.rows)
             continue
-        roots = columns.setdefault(id(bundle.trail), RootColumns())
-        roots.follow(bundle.trail.roots)
-        many.append((number, *_picked(bundle, roots)))
+        if id(bundle.trail) not in columns:
+            columns[id(bundle.trail)] = _RootColumns(bundle.trail.roots)
+        many.append((number, *_picked(bundle, columns[id(bundle.trail)])))
     at, rows = expanded(masks)
     found: list[Ints] = [np.array(column, np.int64) for column in (of, places, starts)]
     if many:
@@ -348,7 +348,17 @@ def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatche
     return BundleMatches(BundleTable(bundles, *found, distinct=distinct), at, rows)
 
 
-def _picked(bundle: Bundle, roots: RootColumns) -> tuple[Ints, Ints, Ints, Ints]:
+class _RootColumns:
+    """Roots as columns: pairs of row and root, and the offset of each root's rows with the end of the last."""
+
+    def __init__(self, roots: Sequence[Root]) -> None:
+        *columns, masks = zip(*roots, strict=True)
+        self.places, self.starts, self.bounds = (np.array(column, np.int64) for column in columns)
+        self.of, self.rows = expanded(masks)
+        self.firsts = np.searchsorted(self.of, np.arange(len(roots) + 1))
+
+
+def _picked(bundle: Bundle, roots: _RootColumns) -> tuple[Ints, Ints, Ints, Ints]:
     """Returns places and starts of the matches of a bundle, and pairs of match and row."""
     ending, first, stop = bundle.ending, bundle.first, bundle.stop
     starts = roots.starts[first:stop]

@@ -34,6 +34,9 @@ Epochs = Sequence[tuple[int, Sequence[Arrival]]]
 
 
 class PatternHost(PatternOp, Generic[S, F]):
+    _by_window, _by_since = True, False
+    """Whether each window has its own store, else runs use the greatest window of their store; and each since."""
+
     def __init__(self, context: MOpContext, streams: Sequence[int] = (), absent_streams: Sequence[int] = ()) -> None:
         """`streams` has the input of each variable whose events are in trails, `absent_streams` of each negated one."""
         super().__init__(context)
@@ -64,9 +67,13 @@ class PatternHost(PatternOp, Generic[S, F]):
 
     # ------------------------------------------------------------ rows
 
-    @abstractmethod
-    def _groups(self, rows: Ints) -> Sequence[Hashable]:
-        """Returns the group of each of some rows."""
+    def _groups(self, rows: Ints) -> Iterable[tuple[int, int]]:
+        """Returns the group of each of some rows: its window, and its since where rows that share a store must have
+        seen the same events."""
+        nothing = np.zeros(len(rows), np.int64)
+        windows = self._rows.within[rows] if self._by_window else nothing
+        since = self._rows.apart[rows] if self._by_since else nothing
+        return zip(windows.tolist(), since.tolist(), strict=True)
 
     @abstractmethod
     def _new_store(self, window: int) -> S:
@@ -209,8 +216,6 @@ class BundleHost(PatternHost[T, BundleMatches]):
 
     _settles: bool
     """Whether the results of an epoch must be known before the next."""
-    _by_window: bool
-    """Whether each window has its own store; otherwise, runs use the greatest window of their store."""
     _nothing: Flow
     """The results of no matches."""
 
@@ -259,12 +264,11 @@ class BundleHost(PatternHost[T, BundleMatches]):
 
     def _settled(self, group: Hashable, store: T, bundles: Iterable[Bundle]) -> Iterator[BundleMatches]:
         apart = self._apart.get(group)
-        for known, some in groupby(bundles, key=lambda one: one.ending.known):
+        for _, some in groupby(bundles, key=lambda one: one.ending.known):
             found = self._checked(store, expand_bundles(list(some), distinct=self._distinct))
             if apart is not None and len(found.at):
-                apart.forget_before(known - store.window)
                 candidates = found.candidates()
-                chosen = apart.chosen(candidates)
+                chosen = apart.chosen(candidates, store.window)
                 self._tell(store, candidates, chosen)
                 found = found.with_rows(chosen)
             yield found

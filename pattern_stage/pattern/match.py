@@ -21,7 +21,7 @@ from pattern_stage.columns import Column, column_of, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import CellTable, EventTuple, Root, expanded, mask_to_rows, rows_to_mask
+from pattern_stage.pattern.cells import CellTable, EventTuple, expanded, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.rows import KeyValues
 from templates.witness import plain_node
 from xscl.algebra.events import Kind
@@ -51,8 +51,13 @@ class Apart:
         """Ends of matches, each with its rows, by key."""
         self._swept = 0
 
-    def chosen(self, matches: Sequence[MatchCandidate]) -> list[int]:
-        """Returns for each match, given all that become known at some times, the rows to report it for."""
+    def chosen(self, matches: Sequence[MatchCandidate], longest: int) -> list[int]:
+        """Returns for each match, given all that become known at some times, the rows to report it for. Matches begin
+        `longest` before they are known, or later."""
+        if len(self.ends) > 2 * self._swept + 100:
+            low = matches[0].known - longest
+            self.ends = {key: some for key, some in self.ends.items() if any(end >= low for end, _ in some)}
+            self._swept = len(self.ends)
         found = [0] * len(matches)
 
         def rank(place: int) -> tuple[int, int, int, int]:
@@ -86,12 +91,6 @@ class Apart:
         if kept:
             key = () if self._whole else key
             self.ends[key] = [*self.ends.get(key, ()), *kept]
-
-    def forget_before(self, time: int) -> None:
-        """Drops ends before a time, periodically: all that comes begins then or later."""
-        if len(self.ends) > 2 * self._swept + 100:
-            self.ends = {key: some for key, some in self.ends.items() if any(end >= time for end, _ in some)}
-            self._swept = len(self.ends)
 
     def without(self, rows: int) -> None:
         kept = {key: [(end, of & ~rows) for end, of in some if of & ~rows] for key, some in self.ends.items()}
@@ -277,40 +276,6 @@ def event_order(lineage: Lineage, numbers: Iterable[int]) -> dict[int, Any]:
         number: (one.t1, one.stream, ids.get(one.docid), [plain_node(node) for node in one.nodes], one.digest)
         for number, one in found.items()
     }
-
-
-_NONE = np.zeros(0, np.int64)
-
-
-class RootColumns:
-    """Columns of an append-only list of roots; may be longer than the list."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.places, self.starts, self.bounds = _NONE, _NONE, _NONE
-        self.firsts = np.zeros(1, np.int64)
-        """Offset of each root's rows, and the end of the last."""
-        self.rows, self.of = _NONE, _NONE
-        """Pairs of row and root."""
-
-    def follow(self, roots: Sequence[Root]) -> None:
-        """Adds the new roots."""
-        new, count = roots[self.count :], len(roots)
-        if not new:
-            return
-        places, starts, bounds, masks = zip(*new, strict=True)
-        here = slice(self.count, count)
-        self.places, self.starts, self.bounds = (
-            grow_array(one, count) for one in (self.places, self.starts, self.bounds)
-        )
-        self.places[here], self.starts[here], self.bounds[here] = places, starts, bounds
-        at, rows = expanded(masks)
-        begin = int(self.firsts[self.count])
-        self.rows, self.of = grow_array(self.rows, begin + len(rows)), grow_array(self.of, begin + len(rows))
-        self.rows[begin : begin + len(rows)], self.of[begin : begin + len(rows)] = rows, at + self.count
-        self.firsts = grow_array(self.firsts, count + 1)
-        self.firsts[self.count + 1 : count + 1] = begin + np.cumsum(np.bincount(at, minlength=len(new)))
-        self.count = count
 
 
 @dataclass(frozen=True, slots=True)

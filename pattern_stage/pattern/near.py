@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.columns import Column, Columns, Flow, bare_columns, no_flow, spread
 from pattern_stage.operators import MOpContext
@@ -140,14 +139,8 @@ class NearMatching(BundleHost[NearStore]):
         self._take_roles([self._role(stream, ()) for stream, _ in enumerate(self._schemas)], slots)
         self._read, self._kinds = self._kinds, {0: ["string"]} if self._has_events else {}
         self._settles, self._by_window = pattern.apart, self._sees_before
+        self._by_since = pattern.budget is not None
         self._nothing = no_flow(pattern.schema, 1)
-
-    def _groups(self, rows: Ints) -> Sequence[tuple[int, int]]:
-        """Returns window and since of rows; with a BUDGET, only those that have seen the same events share a store."""
-        if not self._by_window:
-            return [(0, 0)] * len(rows)
-        since = self._rows.apart[rows] if self._pattern.budget is not None else np.zeros(len(rows), np.int64)
-        return list(zip(self._rows.within[rows].tolist(), since.tolist(), strict=True))
 
     def _new_store(self, window: int) -> NearStore:
         store = NearStore(self._meter, self._rows, lambda: KeyState([()], 0))

@@ -381,10 +381,6 @@ class RunMatching(BundleHost[RunStore]):
 
     # ------------------------------------------------------------ rows
 
-    def _groups(self, rows: Ints) -> Sequence[int]:
-        windows: list[int] = self._rows.within[rows].tolist() if self._by_window else [0] * len(rows)
-        return windows
-
     def _new_store(self, window: int) -> RunStore:
         return RunStore(self._program, self._meter, self._rows, merged=self._merged)
 

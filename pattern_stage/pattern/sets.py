@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from common.arrays import Ints
 from common.bounds import deadline
 from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
@@ -184,10 +183,6 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
 
     # ------------------------------------------------------------ rows and intervals
 
-    def _groups(self, rows: Ints) -> Sequence[int]:
-        windows: list[int] = self._rows.within[rows].tolist()
-        return windows
-
     def _new_store(self, window: int) -> KeptSets:
         # With late matches, events are kept as long as an event that began before.
         return KeptSets(window, 2 * window if self._is_late else window, self._meter)
@@ -196,8 +191,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         apart = self._apart.get(group)
         for found in self._steps(store, epochs, until):
             if apart is not None:
-                apart.forget_before(found[0].known - 2 * store.window)
-                chosen = apart.chosen([match.candidate() for match in found])
+                chosen = apart.chosen([match.candidate() for match in found], 2 * store.window)
                 found = [match._replace(rows=rows) for match, rows in zip(found, chosen, strict=True) if rows]
             yield from found
 

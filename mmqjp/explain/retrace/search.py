@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -25,7 +26,6 @@ from mmqjp.explain.retrace.values import (
     ValueScope,
     as_number,
     before,
-    came_text,
     component_text,
     condition_holds,
     conjunct_of,
@@ -34,13 +34,10 @@ from mmqjp.explain.retrace.values import (
     evaluate_value,
     event_text,
     false_text,
-    first_text,
     having_of,
-    none_text,
     operator_condition_text,
     sequence_event,
     step_scope,
-    step_values,
     stream_text,
 )
 from mmqjp.explain.shown import FunnelStage, StageKind, duration_text, format_window
@@ -93,13 +90,9 @@ class Refusal:
     is_for_all: bool = False
     less: int | None = None
 
-    @property
-    def stage(self) -> FunnelStage:
-        return FunnelStage(self.kind, self.part, 0, "events").told(self.what(), self.hint)
 
-
-Fits = Callable[["Partial", Event, int], bool]
-"""Whether an event may fill a place next."""
+def event_stage(kind: StageKind, part: str, found: int, message: str = "", hint: str = "") -> FunnelStage:
+    return FunnelStage(kind, part, found, "events", message=message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +150,8 @@ class SequenceSearch(ABC):
         self.covers: Covers = lambda one: covers(one) & wanted
         self.named = [[one for one in some if wanted and self.covers(one)] for some in events]
         """Of each place, the events that derive from the documents."""
-        self.fits: Fits | None = None
+        self.fits: Callable[[Partial, Event, int], bool] | None = None
+        """Whether an event may fill a place next."""
         self.best: Refusal | None = None
         """The failure that gets furthest."""
         self.rank: Rank = (-1, 0, 0, 0)
@@ -249,9 +243,9 @@ class SequenceSearch(ABC):
         self._comes(partial.first, (len(partial.bound), -1))
         count = 0 if self.fits is None else sum(map(len, partial.bound))
         key = len(partial.bound), count, id(partial.first), id(partial.last), partial.covered, self.signature(partial)
-        is_known = key in self._known
+        known = len(self._known)
         self._known.add(key)
-        return is_known
+        return len(self._known) == known
 
     def _is_whole(self, partial: Partial) -> bool:
         refusal = self._refusal_at_end(partial)
@@ -330,10 +324,9 @@ class SequenceSearch(ABC):
         if to not in self._keyed:
             self._keyed[to] = None
             if (key_of := self.key_of(to)) is not None:
-                found = dict[Hashable, list[Event]]()
+                found = self._keyed[to] = defaultdict(list)
                 for one in self.events[to]:
-                    found.setdefault(key_of(one), []).append(one)
-                self._keyed[to] = found
+                    found[key_of(one)].append(one)
         return self._keyed[to]
 
     def first_taken(self, partial: Partial, to: int) -> Event | None:
@@ -423,8 +416,8 @@ class SequenceSearch(ABC):
     def _tell_none(self, partial: Partial, to: int) -> None:
         if (latest := self.latest(partial, to)) is not None:
             rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
-            what = bound(none_text, self.source(to), latest)
-            self._fails(rank, Refusal(ORDER, "order", self.component(to), what))
+            what = f"no {self.source(to)} begins after the end of "
+            self._fails(rank, Refusal(ORDER, "order", self.component(to), lambda: what + event_text(latest)))
 
     def _unequal(self, one: Event, first: Event) -> str:
         key = next(key for key in self.keys if one.values[key] is None or one.values[key] != first.values[key])
@@ -435,7 +428,7 @@ class SequenceSearch(ABC):
         """Returns the stages up to the failure that got furthest."""
         if self.best is None:
             what = "the documents cannot be in one match: there is no place for all of them"
-            return (FunnelStage("together", self.part, 0, "events").told(what),)
+            return (event_stage("together", self.part, 0, what),)
         passed: list[tuple[int, StageKind, str]] = [(ORDER, "order", self.part)]
         if self.keys:
             passed.append((EQUAL, "equal", f"[{', '.join(self.keys)}]"))
@@ -443,8 +436,9 @@ class SequenceSearch(ABC):
             passed.append((WINDOW, "window", format_window(self.within)))
         if self.conditions_part and self.best.test >= STRATEGY:
             passed.append((FIRST_CONDITION, "condition", self.conditions_part))
-        stages = [FunnelStage(kind, part, 1, "events") for own, kind, part in passed if own < self.best.test]
-        return (*(stages if self.rank[1] < len(self.events) else ()), self.best.stage)
+        stages = [event_stage(kind, part, 1) for own, kind, part in passed if own < self.best.test]
+        last = event_stage(self.best.kind, self.best.part, 0, self.best.what(), self.best.hint)
+        return (*(stages if self.rank[1] < len(self.events) else ()), last)
 
     @property
     def starts(self) -> int:
@@ -455,12 +449,12 @@ class SequenceSearch(ABC):
         """Returns the stages of all results, up to the first that no first event passes."""
         stages: list[FunnelStage] = []
         for kind, part, least in self.milestones():
-            stage = FunnelStage(kind, part, sum(far >= least for far in self._reached.values()), "events")
-            if not stage.found and self.best is not None:
+            found = sum(far >= least for far in self._reached.values())
+            if not found and self.best is not None:
                 what = self.best.what()
                 message = what if self.best.part == part else f"{self.best.part}: {what}"
-                return (*stages, stage.told(message, self.best.hint))
-            stages.append(stage)
+                return (*stages, event_stage(kind, part, 0, message, self.best.hint))
+            stages.append(event_stage(kind, part, found))
         return tuple(stages)
 
 
@@ -508,7 +502,8 @@ class RunSearch(SequenceSearch):
         steps = partial.state
         if to and isinstance(self._stream, Fold):
             scope = self._scope(partial, one)
-            steps = (*steps, step_values(self._stream, self._values(partial), scope, one))
+            sets = {name: evaluate_value(value, scope) for name, value in self._stream.sets}
+            steps = (*steps, {**self._values(partial), **one.values, **sets})
         yield partial.with_event(one, to, self.covers(one), steps)
 
     def signature(self, partial: Partial) -> Hashable:
@@ -563,7 +558,10 @@ class RunSearch(SequenceSearch):
             return replace(ended, what=lambda: before + ended.what(), near=(by,), is_for_all=True)
         hint = f"{self._name} takes the first right event for which its condition holds"
         hint += "; FOLLOWED BY takes all" if self._name == "NEXT" else ""
-        what = bound(first_text, by, one.t1 - by.t1)
+
+        def what() -> str:
+            return f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(one.t1 - by.t1)} earlier"
+
         return Refusal(STRATEGY, "consumed", self.part, what, hint, (by,), is_for_all=True)
 
 
@@ -710,11 +708,11 @@ class PatternSearch(SequenceSearch):
             self.take(1)
             if (refusal := self._false(asked, match)) is not None:
                 return replace(refusal, test=HAVING, part=f"HAVING {refusal.part}")
-        for at in self.kills:
-            if (killing := next(self._killing(match, at), None)) is not None:
-                part, what = component_text(self._pattern.variables[at]), bound(came_text, killing)
-                return Refusal(ABSENT, "absent", part, what, "", (killing,))
-        return None
+        killing = next(((one, at) for at in self.kills for one in self._killing(match, at)), None)
+        if killing is None:
+            return None
+        one, part = killing[0], component_text(self._pattern.variables[killing[1]])
+        return Refusal(ABSENT, "absent", part, lambda: f"{event_text(one)} came, at {iso_utc(one.t1)}", near=(one,))
 
     def _killing(self, match: MatchBindings, at: int) -> Iterator[Event]:
         variable = self._pattern.variables[at]

@@ -4,16 +4,24 @@ from given documents. A `Trace` has these, or the stages up to the first that no
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import compress, product
+from operator import not_
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
-from mmqjp.explain.retrace.search import GivenEvents, LetterSearch, PatternSearch, RunSearch, SequenceSearch, search_of
+from mmqjp.explain.retrace.search import (
+    GivenEvents,
+    LetterSearch,
+    PatternSearch,
+    RunSearch,
+    SequenceSearch,
+    event_stage,
+    search_of,
+)
 from mmqjp.explain.retrace.values import (
     Covering,
     Derived,
@@ -21,27 +29,27 @@ from mmqjp.explain.retrace.values import (
     Event,
     MatchBindings,
     SourceEvent,
+    as_number,
     condition_holds,
     conjuncts,
+    evaluate_value,
     event_text,
     false_text,
     group_event,
     identity,
     operator_condition_text,
     own_scope,
-    selected,
     stream_text,
 )
 from mmqjp.explain.shown import FunnelStage
 from mmqjp.explain.terms import CHARACTERS_PER_STEP, Plain, ReadableQuery, TooLong
 from mmqjp.queries.compile import stored_definition
 from mmqjp.queries.registry import RegisteredDefinition
-from pattern_stage.clauses import referenced_parts
+from pattern_stage.clauses import on_left, referenced_parts
 from xpath_stage.binder import Node, PreparedNode, Take, each_below, each_binding, uncounted
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
-    Attribute,
     EventAttribute,
     Events,
     Filter,
@@ -53,12 +61,10 @@ from xscl.algebra.events import (
     Statement,
     Stream,
     Union,
-    Value,
-    map_leaves,
     sources_of,
 )
 from xscl.algebra.trees import naming
-from xscl.algebra.values import derive, xpath_number
+from xscl.algebra.values import derive
 from xscl.printer import to_xscl
 from xscl.syntax import Query, Script, SelectItem, SelectItems
 
@@ -100,19 +106,19 @@ class DocumentEvents:
         return list(made.values())
 
     def _value(self, attribute: EventAttribute, record: Record, bound: dict[str, Node], take: Take) -> Plain:
-        if attribute.var is None:
-            return _typed(attribute, attribute.constant)
-        node: Node | None = bound[attribute.var]
-        if (part := self._paths.get(attribute.name)) is not None:
-            below = each_below(part, record.tree, bound[attribute.var], take)
-            node = min((end for ((_, end),) in below), default=None)
-        if node is None:
-            return None
-        text = record.tree.string_value(*node)
-        take(1 + len(text) // CHARACTERS_PER_STEP)
-        for name in attribute.functions:
-            text = derive(name, text)
-        return _typed(attribute, text)
+        text = attribute.constant
+        if attribute.var is not None:
+            node: Node | None = bound[attribute.var]
+            if (part := self._paths.get(attribute.name)) is not None:
+                below = each_below(part, record.tree, bound[attribute.var], take)
+                node = min((end for ((_, end),) in below), default=None)
+            if node is None:
+                return None
+            text = record.tree.string_value(*node)
+            take(1 + len(text) // CHARACTERS_PER_STEP)
+            for name in attribute.functions:
+                text = derive(name, text)
+        return text if attribute.kind == "string" else as_number(text)
 
     @cached_property
     def _readable(self) -> ReadableQuery:
@@ -130,13 +136,6 @@ class DocumentEvents:
             if stage.kind == "asked" and not stage.found:
                 stage = replace(stage, hint="each event takes one with IN")
             yield replace(stage, block=0)
-
-
-def _typed(attribute: EventAttribute, text: str) -> Plain:
-    if attribute.kind == "string":
-        return text
-    number = xpath_number(text)
-    return number if math.isfinite(number) else None
 
 
 def _label(record: Record, node: Node) -> int | str:
@@ -221,7 +220,7 @@ class Evaluator:
                 return self._events(name, docs)
             case Select(source=source):
                 found = self._of(source, docs)
-                return replace(found, events=[selected(stream, one) for one in found.events])
+                return replace(found, events=[_selected(stream, one) for one in found.events])
             case Filter(source=source):
                 return self._filter(stream, self._of(source, docs))
             case Union(left=left, right=right):
@@ -240,13 +239,11 @@ class Evaluator:
     def _events(self, name: str, docs: Docs) -> Trace:
         events = [one for one in self._given(name) if self._covers(one, docs)]
         if events or not docs:
-            stage = FunnelStage("event", name, len(events), "events")
-            if not events:
-                stage = stage.told(f"no kept document has an event {name}")
-            return Trace(events, (stage,), len(docs) if events else 0, (0, 0))
+            what = "" if events else f"no kept document has an event {name}"
+            return Trace(events, (event_stage("event", name, len(events), what),), len(docs) if events else 0, (0, 0))
         if len(docs) > 1:
             what = f"{len(docs)} documents are named for {name}, which is one event"
-            return Trace([], (FunnelStage("event", name, 0, "events").told(what),), 0, SEVERAL)
+            return Trace([], (event_stage("event", name, 0, what),), 0, SEVERAL)
         stages = tuple(self._why_none(name, docs[0]) if self._why_none is not None else ())
         is_there = bool(stages) and stages[-1].kind in ("late", "unseen")
         return Trace([], stages, int(is_there), (0, len(stages)), (), () if is_there else docs)
@@ -256,7 +253,7 @@ class Evaluator:
         for number, condition in enumerate(conjuncts(stream.condition) if events else (), 1):
             self._take(len(events))
             passed = [one for one in events if condition_holds(condition, own_scope(one))]
-            stages.append(FunnelStage("filtered", operator_condition_text(condition, stream), len(passed), "events"))
+            stages.append(event_stage("filtered", operator_condition_text(condition, stream), len(passed)))
             if not passed:
                 stages[-1] = stages[-1].told(false_text(condition, stream, own_scope(events[-1]), events[-1]))
                 return Trace([], tuple(stages), source.found, (height(stream), number))
@@ -266,15 +263,14 @@ class Evaluator:
 
     def _together(self, stream: Aggregate, docs: Docs) -> Trace:
         sources = [self._of(stream.source, (number,)) for number in docs] or [self._of(stream.source, ())]
-        source = replace(_failed(sources) or sources[-1], found=sum(one.found for one in sources))
+        source = _way(sources)
         if not source.events:
             return source
         times = {one.t1 for several in sources for one in several.events} if docs else None
         events = [one for one in self._groups(stream, times) if self._covers(one, docs)]
-        stage = FunnelStage("group", stream_text(stream), len(events), "events")
-        if not events:
-            by = f" that are equal in {', '.join(stream.by)}" if stream.by else ""
-            stage = stage.told(f"an event of it is made of simultaneous events{by}, and these are not")
+        by = f" that are equal in {', '.join(stream.by)}" if stream.by else ""
+        what = "" if events else f"an event of it is made of simultaneous events{by}, and these are not"
+        stage = event_stage("group", stream_text(stream), len(events), what)
         return Trace(events, (*source.stages, stage), source.found, (height(stream), 1))
 
     def _groups(self, stream: Aggregate, times: set[int] | None) -> Iterator[Event]:
@@ -310,12 +306,13 @@ class Evaluator:
 
     def _pattern(self, pattern: Pattern | NearPattern) -> Trace:
         docs = self._documents
-        variables = () if isinstance(pattern, NearPattern) else pattern.variables
-        taking = dict.fromkeys(one.source.stream for one in variables if not one.negated)
-        names = list(taking) or sorted(pattern.streams)
-        sources = [self._events(name, ()) for name in names]
         if isinstance(pattern, NearPattern):
+            names = sorted(pattern.streams)
+            sources = [self._events(name, ()) for name in names]
             sources = [one for one in sources if one.events] or sources[:1]
+        else:
+            names = list(dict.fromkeys(one.source.stream for one in pattern.variables if not one.negated))
+            sources = [self._events(name, ()) for name in names]
         stages = tuple(stage for one in sources for stage in one.stages)
         search: PatternSearch | LetterSearch | None = None
         if _failed(sources) is None:
@@ -331,7 +328,7 @@ class Evaluator:
                 better = better or last
             if better is not None:
                 what = f"a match with {event_text(better)} is earlier or has more events"
-                stage = FunnelStage("maximal", "EARLIEST MAXIMAL", 0, "events").told(what)
+                stage = event_stage("maximal", "EARLIEST MAXIMAL", 0, what)
                 return Trace([], (*stages, stage), len(docs), (0, len(docs), 1 << 20), (better,))
         way = [furthest_trace(self._events(name, (number,)) for name in names) for number in docs]
         return self._answer(search, 0, sources, docs, [], [[*way, *sources]])
@@ -362,6 +359,11 @@ class Evaluator:
         return Trace([], (*stages, *search.failed()), len(docs), (height, *search.rank), near)
 
 
+def _selected(stream: Select, one: Event) -> Event:
+    values = {name: evaluate_value(value, own_scope(one)) for name, value in stream.items}
+    return Event(values, one.t0, one.t1, Derived(stream, (one,)))
+
+
 def _failed(sources: Sequence[Trace]) -> Trace | None:
     return next((one for one in sources if not one.events), None)
 
@@ -376,8 +378,7 @@ def _splits(docs: Docs) -> Iterator[tuple[Docs, Docs]]:
         yield from ((docs[:place], docs[place:]) for place in range(len(docs), -1, -1))
         return
     for sides in product((True, False), repeat=len(docs)):
-        pairs = list(zip(docs, sides, strict=True))
-        yield tuple(one for one, is_left in pairs if is_left), tuple(one for one, is_left in pairs if not is_left)
+        yield tuple(compress(docs, sides)), tuple(compress(docs, map(not_, sides)))
 
 
 def height(stream: Stream) -> int:
@@ -399,11 +400,7 @@ def spelled_out_filters(stream: Stream) -> Stream:
     if not filters:
         return stream
     rest = AllOf(tuple(one for one in every if one not in filters))
-    right = Filter(stream.right, map_leaves(AllOf(filters), _of_input))
+    right = Filter(stream.right, on_left(AllOf(filters)))
     if isinstance(stream, Next):
         return replace(stream, right=right, condition=rest)
     return replace(stream, right=right, chooses=rest)
-
-
-def _of_input(leaf: Value) -> Value:
-    return replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf

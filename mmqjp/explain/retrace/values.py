@@ -5,14 +5,13 @@ the documents behind them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise, product
 from typing import assert_never
 
-from common.dates import iso_utc
 from mmqjp.explain.shown import duration_text, format_window
 from mmqjp.explain.terms import SECOND, Plain, as_text, display_value, placeholder, with_placeholders
 from pattern_stage.clauses import condition_text, value_text
@@ -108,10 +107,6 @@ class Event:
             case Derived(by=Aggregate(), inputs=inputs):
                 return tuple(one for one in inputs if one.t1 == self.t1)
         return self.made.inputs
-
-    @property
-    def is_run(self) -> bool:
-        return isinstance(self.made, Derived) and isinstance(self.made.by, Fold)
 
 
 def given_parts(event: Event) -> Iterator[SourceEvent]:
@@ -213,15 +208,9 @@ def aggregate_group(one: Aggregated, group: Sequence[ValueScope]) -> Plain:
     numbers = [number for number in (as_number(value) for (value,) in rows) if number is not None]
     if not numbers:
         return None
-    match one.name:
-        case "sum":
-            return _finite(_sum(numbers))
-        case "avg":
-            return _finite(_sum(numbers) / len(numbers))
-        case "min":
-            return min(numbers)
-        case "max":
-            return max(numbers)
+    if one.name in ("min", "max"):
+        return min(numbers) if one.name == "min" else max(numbers)
+    return _finite(_sum(numbers) / len(numbers) if one.name == "avg" else _sum(numbers))
 
 
 def _sum(numbers: Sequence[float]) -> float:
@@ -259,17 +248,16 @@ class Covering:
         self._known: dict[int, tuple[Event, frozenset[int]]] = {}
 
     def of(self, event: Event) -> frozenset[int]:
-        known = self._known.get(id(event))
-        if known is None:
-            known = event, self._found(event)  # with the event, so that its id stays its own
-            self._known[id(event)] = known
-        return known[1]
+        if id(event) not in self._known:
+            self._known[id(event)] = event, self._found(event)  # with the event, so that its id stays its own
+        return self._known[id(event)][1]
 
     def _found(self, event: Event) -> frozenset[int]:
         if isinstance(event.made, SourceEvent):
             sources = {event.made.source, *event.made.behind}
             return frozenset(number for number, source in enumerate(self._documents) if source in sources)
-        return frozenset().union(*map(self.of, event.made.inputs if event.is_run else event.parts))
+        is_run = isinstance(event.made.by, Fold)
+        return frozenset().union(*map(self.of, event.made.inputs if is_run else event.parts))
 
 
 # ---------------------------------------------------------------- what operators make
@@ -282,16 +270,6 @@ def own_scope(event: Event) -> ValueScope:
 def step_scope(first: Event, latest: Event, one: Event, values: AttributeValues) -> ValueScope:
     """Returns the values for a right event of NEXT or FOLD, behind a run, or behind the left event alone."""
     return ValueScope(first.values, one.t1 - first.t0, one.values, values, one.t0 - latest.t1)
-
-
-def step_values(stream: Fold, values: AttributeValues, scope: ValueScope, one: Event) -> AttributeValues:
-    """Returns the values of a run with one event more."""
-    return {**values, **one.values, **{name: evaluate_value(value, scope) for name, value in stream.sets}}
-
-
-def selected(stream: Select, one: Event) -> Event:
-    values = {name: evaluate_value(value, own_scope(one)) for name, value in stream.items}
-    return Event(values, one.t0, one.t1, Derived(stream, (one,)))
 
 
 def sequence_event(stream: Next | Fold, inputs: tuple[Event, ...], steps: tuple[AttributeValues, ...]) -> Event:
@@ -332,7 +310,10 @@ Said = tuple[str | NamedValue, ...]
 
 def said(condition: EventCondition, operator: Stream, scope: ValueScope | None = None) -> Said:
     """Returns a condition of an operator with the values of a scope; without one, with NULL for all."""
-    common, found, windows = _common(operator), list[NamedValue](), list[str]()
+    found, windows = list[NamedValue](), list[str]()
+    common: Set[str] = frozenset()
+    if isinstance(operator, Next | Fold):  # what both sides have needs a $1 or $2
+        common = dict(operator.left.schema).keys() & dict(operator.right.schema).keys()
 
     def named(leaf: Value) -> Value:
         match leaf:
@@ -364,19 +345,6 @@ def said(condition: EventCondition, operator: Stream, scope: ValueScope | None =
 
 def operator_condition_text(condition: EventCondition, operator: Stream) -> str:
     return "".join(part if isinstance(part, str) else part.name for part in said(condition, operator))
-
-
-def _common(operator: Stream) -> frozenset[str]:
-    """Returns the attributes that both sides have, and which therefore need a $1 or $2."""
-    if not isinstance(operator, Next | Fold):
-        return frozenset()
-    return frozenset(dict(operator.left.schema)) & frozenset(dict(operator.right.schema))
-
-
-def values_text(found: Said) -> str:
-    """Returns the values in a condition: `score is 5, project is "tarbox"`."""
-    named = dict.fromkeys(part for part in found if isinstance(part, NamedValue))
-    return ", ".join(f"{one.name} is {one.text}" for one in named) or "it never holds"
 
 
 def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
@@ -413,26 +381,16 @@ def event_text(event: Event) -> str:
 
 
 def false_text(asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None) -> str:
-    whose = "" if of is None else f", of {event_text(of)}"
-    return f"{values_text(said(asked, operator, scope))}{whose}"
-
-
-def first_text(by: Event, earlier: int) -> str:
-    return f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(earlier)} earlier"
+    """Returns the values in a condition: `score is 5, project is "tarbox"`."""
+    named = dict.fromkeys(part for part in said(asked, operator, scope) if isinstance(part, NamedValue))
+    text = ", ".join(f"{one.name} is {one.text}" for one in named) or "it never holds"
+    return text if of is None else f"{text}, of {event_text(of)}"
 
 
 def early_text(latest: Event, one: Event) -> str:
     if gap := latest.t1 - one.t0:
         return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
     return f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
-
-
-def came_text(event: Event) -> str:
-    return f"{event_text(event)} came, at {iso_utc(event.t1)}"
-
-
-def none_text(component: str, latest: Event) -> str:
-    return f"no {component} begins after the end of {event_text(latest)}"
 
 
 _PLACES = {"only": "", "first": "[1]", "each": "[i]", "previous": "[i-1]", "every": "[]"}
@@ -446,16 +404,8 @@ STRATEGIES = {
 }
 
 
-def pattern_condition_text(condition: EventCondition, names: Names, variables: Sequence[Variable]) -> str:
-    """Returns a condition with the pattern's variables; "" if it always holds."""
-    if condition == AllOf():
-        return ""
-    texts = {name: referent_text(of, variables) for name, of in names}
-    return condition_text(map_leaves(condition, _named_by(texts.__getitem__)), str, bare=True)
-
-
 def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
-    return " AND ".join(pattern_condition_text(one.condition, one.names, pattern.variables) for one in conjuncts)
+    return " AND ".join(conjunct_of(pattern, one).text for one in conjuncts)
 
 
 def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
@@ -499,10 +449,9 @@ class BoundCondition:
 
     def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
         """Yields values by name for each combination of events, in order; of `new`, only for its last event."""
-        about = {one: self._places(match, one, is_new=one == new) for one in self.variables}
         variables = self._pattern.variables
-        for places in product(*about.values()):
-            at = dict(zip(about, places, strict=True))
+        for places in product(*(self._places(match, one, is_new=one == new) for one in self.variables)):
+            at = dict(zip(self.variables, places, strict=True))
             values = {self._texts[name]: _value(of, match[variables[of.variable].name], at) for name, of in self._names}
             yield ValueScope(values, 0)
 
@@ -516,12 +465,10 @@ class BoundCondition:
 
     def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
         """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
-        count = len(match[self._pattern.variables[variable].name])
-        if self._is_of_pairs(variable):
-            return range(count - 1, count) if is_new else range(1, count)
-        if any(isinstance(of, OfItem) and of.place == "every" for of in self._of(variable)):
-            return range(count - 1, count) if is_new else range(count)
-        return range(1)
+        count, first = len(match[self._pattern.variables[variable].name]), int(self._is_of_pairs(variable))
+        if not first and not any(isinstance(of, OfItem) and of.place == "every" for of in self._of(variable)):
+            return range(1)
+        return range(count - 1 if is_new else first, count)
 
     def _of(self, variable: int) -> list[Referent]:
         return [of for _, of in self._names if of.variable == variable]
