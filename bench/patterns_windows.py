@@ -20,7 +20,7 @@ import numpy as np
 
 from bench import patterns_kernel as kit
 from bench.harness import Line, columns, compared_turns, timed
-from pattern_stage.in_sql.kernel import DuckDBDatabase, ReplayKernel
+from pattern_stage.in_sql.kernel import ReplayKernel, ask_duckdb
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Statement
@@ -377,8 +377,8 @@ def _run_statement(statement: Statement, events: kit.StreamEvents, replayed: boo
     registered = tracked.register({WINDOW_STREAM: events.encoded(texts)})
     kernel = Kernel(texts, lineage)
     if replayed:
-        database = DuckDBDatabase(lambda connection: connection.execute("SET threads = 1"))
-        kernel = ReplayKernel(texts, lineage, database, Kernel)
+        ask = partial(ask_duckdb, set_up=lambda connection: connection.execute("SET threads = 1"))
+        kernel = ReplayKernel(texts, lineage, ask, Kernel)
     start = time.process_time()
     kernel.add(0, statement, -1)
     lineage.begin()

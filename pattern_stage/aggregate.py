@@ -32,7 +32,7 @@ from pattern_stage.measures import (
     totals_of,
 )
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
-from pattern_stage.values import Pairs, Texts, ints, loaded_values, saved_values, single_events
+from pattern_stage.values import Pairs, Texts, ints, loaded_values, saved_values
 from xscl.algebra.events import Aggregate, Schema, is_made_text
 
 FEW = 128
@@ -108,7 +108,7 @@ class Simultaneous:
     def _finest(self, flow: Flow) -> SimultaneousRows:
         names = [name for name, _ in self._schema]
         events, at = flow.events, flow.at
-        pairs = single_events(events, at, flow.rows, ())
+        pairs = Pairs(events, at, flow.rows)
         t1, began = events.t1[at], began_of(events, self._lineage)[at]
         few: Mask = np.ones(len(t1), np.bool_)
         if not _are_all_few(t1):
@@ -258,7 +258,7 @@ class Aggregating(Bounded):
         places, groups = self._groups.groups.of(flow.rows)
         at, events = flow.at[places], flow.events
         columns: list[Column] = [events.values[place][at] for place in self._by]
-        pairs = single_events(events, at, self._groups.class_of[groups], self._classes.parameters)
+        pairs = Pairs(events, at, self._groups.class_of[groups], self._classes.parameters)
         columns += [value(pairs) for value in self._values]
         columns.append(began_of(events, self._lineage)[at])
         return self._sized(groups, events.t1[at], np.ones(len(at), np.int64), columns), events.parts[at]

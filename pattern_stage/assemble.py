@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints
+from common.arrays import Ints, equal_ranges, expand_ranges, group_starts
 from common.bounds import END
-from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, Mask, joined, spread
+from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, Mask, joined
 from pattern_stage.values import Texts
 from templates.catalog import Functions, StepEdge
 from templates.events import EventPlacement, PlacedAttribute
@@ -21,10 +22,7 @@ from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, PLAIN, Witnesses
 from xscl.algebra.values import OF_EVENTS
 
 ORDER_SHIFT = CHAIN_SHIFT
-"""Bits of a place (see `document_order`)."""
-
-MOST_DOCUMENTS = 1 << (63 - ORDER_SHIFT)
-"""Maximum number of documents in one call: document index and place are packed into one key."""
+"""Bits of a place (see `document_order`). The index of a document in a call has the others of a key."""
 
 EdgesOf = Callable[[Iterable[int]], Mapping[int, Collection[StepEdge]]]
 """Returns the edges of groups, by group number."""
@@ -39,18 +37,6 @@ class EdgeRows(ColumnRecord):
     lower: Ints
 
 
-_NO_ROWS = np.zeros(0, np.int64)
-_UNBOUND = EdgeRows(_NO_ROWS, _NO_ROWS, _NO_ROWS)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundValues:
-    """The values of a chain of functions: sorted keys of document and place, and the code of each text."""
-
-    keys: Ints
-    codes: Ints
-
-
 class Witnessed:
     """The event witnesses of a batch: rows by edge, values by chain. Documents are indices into the sorted `docids`."""
 
@@ -62,43 +48,39 @@ class Witnessed:
         r_bin = witnesses.r_bin
         group = r_bin["grp"].to_numpy()
         by_group = np.argsort(group, kind="stable")
-        self._document = np.searchsorted(self.docids, r_bin["docid"].to_numpy()[by_group])
-        self._upper = document_order(r_bin["node1"].to_numpy()[by_group])
-        self._lower = document_order(r_bin["node2"].to_numpy()[by_group])
-        numbers, first = np.unique(group[by_group], return_index=True)
+        self._rows = EdgeRows(
+            np.searchsorted(self.docids, r_bin["docid"].to_numpy()[by_group]),
+            document_order(r_bin["node1"].to_numpy()[by_group]),
+            document_order(r_bin["node2"].to_numpy()[by_group]),
+        )
+        starts = group_starts(group[by_group])
+        numbers = group[by_group][starts].tolist()
         self._slices: dict[StepEdge, list[slice]] = {}
-        ends = np.append(first, len(group))[1:]
-        edges = edges_of(numbers.tolist())
-        for number, begin, end in zip(numbers.tolist(), first.tolist(), ends.tolist(), strict=True):
+        edges = edges_of(numbers)
+        for number, (begin, end) in zip(numbers, pairwise([*starts.tolist(), len(group)]), strict=True):
             for edge in edges[number]:
                 self._slices.setdefault(edge, []).append(slice(begin, end))
-        self._values: dict[int, FoundValues] = {}
+        self._values: dict[int, tuple[Ints, Ints]] = {}
         self._r_doc, self._texts = witnesses.r_doc, texts
         self._chains = witnesses.r_doc["node"].to_numpy() >> CHAIN_SHIFT
 
     def bound(self, edge: StepEdge) -> EdgeRows:
-        """Returns the distinct rows of an edge."""
-        slices = self._slices.get(edge)
-        if slices is None:
-            return _UNBOUND
-        columns = self._document, self._upper, self._lower
-        return EdgeRows(*(np.concatenate([column[part] for part in slices]) for column in columns))
+        """Returns the rows of an edge, distinct and sorted."""
+        found = joined([self._rows.take(part) for part in self._slices.get(edge, [slice(0)])])
+        return found.take(_first_of_each([found.document, found.upper, found.lower]))
 
-    def values(self, chain: int) -> FoundValues:
+    def values(self, chain: int) -> tuple[Ints, Ints]:
+        """Returns the values of a chain of functions: sorted keys of document and place, and the code of each text."""
         found = self._values.get(chain)
         if found is None:
-            found = self._values[chain] = self._read(self._chains == chain)
+            table = self._r_doc.filter(pa.array(self._chains == chain))
+            document = np.searchsorted(self.docids, table["docid"].to_numpy())
+            keys = place_keys(document, document_order(table["node"].to_numpy()))
+            encoded = pa.chunked_array(table["strval"]).combine_chunks().dictionary_encode()
+            codes = self._texts.codes(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
+            order = np.argsort(keys)
+            found = self._values[chain] = keys[order], codes[order]
         return found
-
-    def _read(self, rows: Mask) -> FoundValues:
-        table = self._r_doc.filter(pa.array(rows))
-        keys = place_keys(
-            np.searchsorted(self.docids, table["docid"].to_numpy()), document_order(table["node"].to_numpy())
-        )
-        encoded = pa.chunked_array(table["strval"]).combine_chunks().dictionary_encode()
-        codes = self._texts.codes(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
-        order = np.argsort(keys)
-        return FoundValues(keys[order], codes[order])
 
 
 def document_order(nodes: Ints) -> Ints:
@@ -107,7 +89,6 @@ def document_order(nodes: Ints) -> Ints:
 
 
 def nodes_of(places: Ints) -> Ints:
-    """Converts places to node ids."""
     return places >> (CHAIN_SHIFT - ATTRIBUTE_SHIFT) | (places & ((1 << CHAIN_SHIFT - ATTRIBUTE_SHIFT) - 1)) << (
         ATTRIBUTE_SHIFT
     )
@@ -189,12 +170,13 @@ def assemble_events(placement: EventPlacement, witnessed: Witnessed, texts: Text
 
 def _bindings(placement: EventPlacement, witnessed: Witnessed) -> tuple[Ints, dict[int, Ints], Ints]:
     """Returns the document index of each event and the places of its nodes, and the documents with too many."""
-    rows = [_distinct(witnessed.bound(node.edge)) for node in placement.nodes]
+    rows = [witnessed.bound(node.edge) for node in placement.nodes]
     rows, crowded = _leading_on(placement, rows, len(witnessed.docids))
     document, columns = rows[0].document, {0: rows[0].lower}
     for number, (node, bound) in enumerate(zip(placement.nodes, rows, strict=True)):
         if number:
-            at, found = _partners(place_keys(document, columns[node.parent]), place_keys(bound.document, bound.upper))
+            above, below = place_keys(document, columns[node.parent]), place_keys(bound.document, bound.upper)
+            found, at = expand_ranges(*equal_ranges(above, below))
             document = document[at]
             columns = {place: column[at] for place, column in columns.items()}
             columns[number] = bound.lower[found]
@@ -214,30 +196,17 @@ def _leading_on(placement: EventPlacement, rows: list[EdgeRows], documents: int)
         keys = place_keys(bound.document, bound.upper)  # sorted, as the rows are
         sums = np.append(0, np.cumsum(ways[number]))
         above = place_keys(rows[parent].document, rows[parent].lower)
-        ways[parent] *= sums[np.searchsorted(keys, above, "right")] - sums[np.searchsorted(keys, above, "left")]
+        low, high = equal_ranges(above, keys)
+        ways[parent] *= sums[high] - sums[low]
     crowded = np.bincount(rows[0].document, ways[0], documents) > MOST_BINDINGS
     leading = [(of > 0) & ~crowded[bound.document] for bound, of in zip(rows, ways, strict=True)]
     return [bound.take(kept) for bound, kept in zip(rows, leading, strict=True)], crowded
 
 
-def _distinct(bound: EdgeRows) -> EdgeRows:
-    return bound.take(_first_of_each([bound.document, bound.upper, bound.lower]))
-
-
 def _first_of_each(columns: list[Ints]) -> Ints:
+    """Returns the places of distinct rows, sorted by row."""
     order = np.lexsort(columns[::-1])
-    new = np.zeros(len(order), np.bool_)
-    new[:1] = True
-    for column in columns:
-        ordered = column[order]
-        new[1:] |= ordered[1:] != ordered[:-1]
-    return order[new]
-
-
-def _partners(keys: Ints, ordered: Ints) -> tuple[Ints, Ints]:
-    low, high = np.searchsorted(ordered, keys, "left"), np.searchsorted(ordered, keys, "right")
-    places, at = spread(low, high - low)
-    return at, places
+    return order[group_starts(*(column[order] for column in columns))]
 
 
 # ---------------------------------------------------------------- attributes
@@ -247,19 +216,18 @@ def _attribute(
     attribute: PlacedAttribute, document: Ints, places: dict[int, Ints], witnessed: Witnessed, texts: Texts
 ) -> Column:
     if attribute.node < 0:
-        codes = np.full(len(document), texts.code(attribute.constant), np.int64)
-        return texts.numbers(codes) if attribute.kind == "number" else codes
-    place = places[attribute.node]
-    missing = np.zeros(len(document), np.bool_)
-    if attribute.edge is not None:
-        bound = _distinct(witnessed.bound(attribute.edge))
-        keys = place_keys(document, place)
-        found, missing = _looked_up(place_keys(bound.document, bound.upper), keys)  # the first row has the first node
-        place = np.append(bound.lower, 0)[np.where(missing, len(bound.lower), found)]
-    values = witnessed.values(attribute.chain)
-    at, none = _looked_up(values.keys, place_keys(document, place))
-    column = np.append(values.codes, NULL_TEXT)[np.where(missing | none, len(values.codes), at)]
-    return texts.numbers(column) if attribute.kind == "number" else column
+        column = np.full(len(document), texts.code(attribute.constant), np.int64)
+    else:
+        place, missing = places[attribute.node], np.zeros(len(document), np.bool_)
+        if attribute.edge is not None:
+            bound = witnessed.bound(attribute.edge)
+            keys = place_keys(bound.document, bound.upper)
+            found, missing = _looked_up(keys, place_keys(document, place))  # the first row has the first node
+            place = np.append(bound.lower, 0)[np.where(missing, len(bound.lower), found)]
+        keys, codes = witnessed.values(attribute.chain)
+        at, none = _looked_up(keys, place_keys(document, place))
+        column = np.append(codes, NULL_TEXT)[np.where(missing | none, len(codes), at)]
+    return texts.derived_numbers("number", column) if attribute.kind == "number" else column
 
 
 def _looked_up(ordered: Ints, keys: Ints) -> tuple[Ints, Mask]:
@@ -277,11 +245,6 @@ Settle = int | None | Mapping[str, int | None]
 """How long events wait for earlier ones, in microseconds: for all streams, or by stream. None waits to the end."""
 
 
-def settle_of(settle: Settle, stream: str) -> int | None:
-    """Returns the wait of an external stream; None waits to the end."""
-    return settle.get(stream, settle.get(OTHER_STREAMS)) if isinstance(settle, Mapping) else settle
-
-
 def next_horizon(
     horizon: int, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, clock: int | None = None
 ) -> int:
@@ -289,7 +252,8 @@ def next_horizon(
     stream; `streams` are those that event statements depend on. A live stream counts only up to the `clock`."""
     least = END
     for stream in streams:
-        waits, time = settle_of(settle, stream), greatest.get(stream)
+        time = greatest.get(stream)
+        waits = settle.get(stream, settle.get(OTHER_STREAMS)) if isinstance(settle, Mapping) else settle
         if waits is None or time is None:
             return horizon
         least = min(least, (time if clock is None else min(time, clock)) - waits)
@@ -305,8 +269,7 @@ def last_horizon(
         return horizon
     if not lasts:
         return END
-    times = [greatest[stream] + 1 for stream in streams if stream in greatest]
-    return max([horizon, *times])
+    return max([horizon, *(greatest[stream] + 1 for stream in streams if stream in greatest)])
 
 
 class Buffer:
@@ -350,7 +313,6 @@ class Buffer:
             self._waiting.pop(stream, None)
 
     def parts(self) -> list[Ints]:
-        """Returns the numbers of the waiting events."""
         return [events.parts for parts in self._waiting.values() for events in parts]
 
     def codes(self) -> list[Ints]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal, TypeVar
 
 from common.errors import InputError
@@ -31,7 +32,7 @@ from xscl.algebra.events import (
     Value,
     leaves,
     map_leaves,
-    operands,
+    value_kind,
 )
 from xscl.algebra.values import CompareOp
 
@@ -63,7 +64,18 @@ class Clause:
 def split_condition(condition: EventCondition, part: Literal["left", "right"] = "right") -> tuple[Clause, ...]:
     """Splits a condition into clauses, with atoms about `part` alone as static ones. Raises TooManyClauses. For an
     operator with one input, `part` is `left` and all atoms are static."""
-    return tuple(_clause(atoms, part) for atoms in dnf_clauses(condition))
+    found = []
+    for atoms in dnf_clauses(condition):
+        static, equalities, rest = [], [], []
+        for atom in atoms:
+            if part == "left" or referenced_parts(atom) <= {part}:
+                static.append(atom)
+            elif equality := _dynamic_equality(atom):
+                equalities.append(equality)
+            else:
+                rest.append(atom)
+        found.append(Clause(tuple(static), tuple(equalities), tuple(rest)))
+    return tuple(found)
 
 
 def static_clauses(clauses: tuple[Clause, ...]) -> Clauses:
@@ -113,12 +125,9 @@ def _distinct(clauses: Iterable[Conjunction]) -> Clauses:
 
 def referenced_parts(node: EventCondition | Value) -> frozenset[Part]:
     """Returns whose attributes and times an atom or value mentions. DUR and GAP mention both sides."""
-    match node:
-        case Attribute(part=part):
-            return frozenset({part})
-        case Duration() | Gap():
-            return frozenset({"left", "right"})
-    return frozenset().union(*map(referenced_parts, operands(node)))
+    parts: dict[type, set[Part]] = {Duration: {"left", "right"}, Gap: {"left", "right"}}
+    found = ({leaf.part} if isinstance(leaf, Attribute) else parts.get(type(leaf), ()) for leaf in leaves(node))
+    return frozenset().union(*found)
 
 
 N = TypeVar("N", bound=EventCondition | Value)
@@ -127,18 +136,6 @@ N = TypeVar("N", bound=EventCondition | Value)
 def on_left(node: N) -> N:
     """Returns a condition or value of one event as one of the left event."""
     return map_leaves(node, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
-
-
-def _clause(atoms: Conjunction, part: Literal["left", "right"]) -> Clause:
-    static, equalities, rest = [], [], []
-    for atom in atoms:
-        if part == "left" or referenced_parts(atom) <= {part}:
-            static.append(atom)
-        elif equality := _dynamic_equality(atom):
-            equalities.append(equality)
-        else:
-            rest.append(atom)
-    return Clause(tuple(static), tuple(equalities), tuple(rest))
 
 
 def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
@@ -176,7 +173,6 @@ def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool =
 
 
 def constant_text(value: str | float) -> str:
-    """Returns a constant in statement syntax."""
     if isinstance(value, str):
         return '"' + value.replace('"', '""') + '"'
     return f"{value:.15g}"
@@ -198,29 +194,29 @@ def condition_text(condition: EventCondition, parameter: Callable[[Parameter], s
         case AllOf(()):
             return "TRUE"
         case AllOf(args):
-            return " AND ".join(_inner(arg, parameter, bare) for arg in args)
+            written = (condition_text(arg, parameter, bare) for arg in args)
+            return " AND ".join(
+                f"({one})" if isinstance(arg, AnyOf) and len(arg.args) > 1 else one
+                for arg, one in zip(args, written, strict=True)
+            )
         case AnyOf(()):
             return "FALSE"
         case AnyOf(args):
             return " OR ".join(condition_text(arg, parameter, bare) for arg in args)
 
 
-def _inner(condition: EventCondition, parameter: Callable[[Parameter], str], bare: bool) -> str:
-    written = condition_text(condition, parameter, bare)
-    return f"({written})" if isinstance(condition, AnyOf) and len(condition.args) > 1 else written
-
-
 def shape(item: Value | EventCondition) -> str:
     """Returns the text in which all parameters of a kind look the same."""
 
-    def parameter(one: Parameter) -> str:
-        return f"?{one.kind}"
-
     if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
-        return condition_text(item, parameter)
+        return condition_text(item, lambda one: f"?{one.kind}")
     # A text and a number of one name are different attributes.
     kind = item.kind if isinstance(item, Attribute) else ""
-    return value_text(item, parameter) + kind
+    return value_text(item, lambda one: f"?{one.kind}") + kind
+
+
+def numeric(value: Value) -> Value:
+    return value if value_kind(value) == "number" else Function("number", (value,), "number")
 
 
 def has_parameters(node: EventCondition | Value) -> bool:
@@ -228,7 +224,7 @@ def has_parameters(node: EventCondition | Value) -> bool:
     return any(isinstance(leaf, Parameter) for leaf in leaves(node))
 
 
-_TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 _RANK = {"left": "0", "latest": "1", "right": "2"}
 
@@ -248,15 +244,14 @@ def ordered(condition: EventCondition) -> Ordered:
         clauses = dnf_clauses(condition)
     except TooManyClauses:
         return Ordered(condition, ())
-    written = [{turned(atom): None for atom in clause} for clause in clauses]
-    keyed = [sorted(((_key(atom), atom) for atom in clause), key=_first) for clause in written]
-    keyed.sort(key=lambda clause: list(map(_first, clause)))
+    distinct = [dict.fromkeys(map(turned, clause)) for clause in clauses]
+    keyed = [sorted(((shape(one), one) for one in clause), key=_first) for clause in distinct]
+    keyed.sort(key=_shapes)
     alike = [group for clause in keyed for group in _alike([[pair] for pair in clause])]
     alike += _alike(keyed)
     if [] in keyed:
         return Ordered(AllOf(), ())
-    sorted_clauses = [tuple([atom for _, atom in clause]) for clause in keyed]
-    parts = tuple(clause[0] if len(clause) == 1 else AllOf(clause) for clause in sorted_clauses)
+    parts = tuple(clause[0][1] if len(clause) == 1 else AllOf(tuple([atom for _, atom in clause])) for clause in keyed)
     return Ordered(parts[0] if len(parts) == 1 else AnyOf(parts), tuple(alike))
 
 
@@ -268,7 +263,7 @@ def turned(atom: Atom) -> Atom:
         return atom  # as most atoms are
     if _side(atom.left) <= _side(atom.right):
         return atom
-    return Comparison(_TURNED[atom.op], atom.right, atom.left)
+    return Comparison(TURNED[atom.op], atom.right, atom.left)
 
 
 def _side(value: Value) -> tuple[str, str]:
@@ -280,10 +275,6 @@ def _side(value: Value) -> tuple[str, str]:
     return ("3" if varies else "5" if constant else "4"), shape(value)
 
 
-def _key(atom: Atom) -> str:
-    return shape(atom)
-
-
 _Keyed = tuple[str, Atom]
 """An atom with its sort key."""
 
@@ -292,24 +283,21 @@ def _first(pair: _Keyed) -> str:
     return pair[0]
 
 
+def _shapes(piece: Sequence[_Keyed]) -> list[str]:
+    return list(map(_first, piece))
+
+
 def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ...]]:
     groups: list[tuple[tuple[int, ...], ...]] = []
-    start = 0
-    shapes = [list(map(_first, piece)) for piece in pieces]
-    for end in range(1, len(pieces) + 1):
-        if end < len(pieces) and shapes[end] == shapes[start]:
-            continue
-        if end - start > 1:
-            vectors = [_parameters([atom for _, atom in piece]) for piece in pieces[start:end]]
-            flat = [number for vector in vectors for number in vector]
-            if flat and len(set(flat)) == len(flat):
-                groups.append(tuple(vectors))
-        start = end
+    for _, several in groupby(pieces, _shapes):
+        vectors = [
+            tuple(leaf.index for _, atom in piece for leaf in leaves(atom) if isinstance(leaf, Parameter))
+            for piece in several
+        ]
+        flat = [number for vector in vectors for number in vector]
+        if len(vectors) > 1 and flat and len(set(flat)) == len(flat):
+            groups.append(tuple(vectors))
     return groups
-
-
-def _parameters(atoms: Sequence[Atom]) -> tuple[int, ...]:
-    return tuple(leaf.index for atom in atoms for leaf in leaves(atom) if isinstance(leaf, Parameter))
 
 
 MOST = 400
@@ -325,22 +313,18 @@ def chain(stream: Stream) -> tuple[Stream, EventCondition, tuple[tuple[str, Valu
                 return base, condition, items
             over = _over(inner)
             composed = tuple((name, map_leaves(value, over)) for name, value in items)
-            if sum(_count_leaves(value) for _, value in composed) > MOST:
+            if sum(1 for _, value in composed for _ in leaves(value)) > MOST:
                 return source, AllOf(), items
             return base, condition, composed
         case Filter(source, condition):
             base, below, inner = chain(source)
             if inner is not None:
                 condition = map_leaves(condition, _over(inner))
-            if _count_leaves(condition) > MOST:
+            if sum(1 for _ in leaves(condition)) > MOST:
                 return source, stream.condition, None
             return base, AllOf((below, condition)), inner
         case _:
             return stream, AllOf(), None
-
-
-def _count_leaves(node: EventCondition | Value) -> int:
-    return sum(1 for _ in leaves(node))
 
 
 def _over(items: tuple[tuple[str, Value], ...]) -> Callable[[Value], Value]:

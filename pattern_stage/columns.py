@@ -35,11 +35,20 @@ class ColumnRecord:
     __slots__: tuple[str, ...] = ()
 
     def take(self, places: Ints | Mask | slice) -> Self:
-        found = [
-            tuple([column[places] for column in one]) if isinstance(one, tuple) else one[places]
-            for one in map(partial(getattr, self), self.__slots__)
-        ]
-        return type(self)(*found)
+        return self.mapped(lambda column: column[places])
+
+    def mapped(self, change: Callable[[Any], Any]) -> Self:
+        fields = map(partial(getattr, self), self.__slots__)
+        return type(self)(
+            *(tuple([change(column) for column in one]) if isinstance(one, tuple) else change(one) for one in fields)
+        )
+
+    def put(self, places: Ints, values: Self) -> None:
+        """Overwrites some places of all columns."""
+        for name in self.__slots__:
+            mine, other = getattr(self, name), getattr(values, name)
+            for column, new in zip(mine, other, strict=True) if isinstance(mine, tuple) else ((mine, other),):
+                column[places] = new
 
 
 R = TypeVar("R", bound=ColumnRecord)
@@ -164,7 +173,6 @@ class Flow:
         return len(self.stretches)
 
     def only(self, kept: Mask | Ints) -> Flow:
-        """Returns the flow of these pairs."""
         return Flow(self.events, self.at[kept], self.rows[kept])
 
     def compact(self) -> Flow:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from common.tools import frozen
 from pattern_stage.clauses import Ordered, chain, ordered
@@ -50,12 +50,8 @@ def pattern_template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> Any
     """Returns a pattern over inputs `0`, `1`, ... in the order of `inputs`, with leaves replaced as by `with_leaves`,
     and window 0, or None without one."""
     numbers = {name: str(place) for place, (name, _) in enumerate(inputs(pattern))}
-
-    def source(events: Events) -> Events:
-        return Events(numbers[events.stream], events.schema)
-
-    within = None if pattern.within is None else 0
-    return with_leaves(replace(map_events(pattern, source), within=within), leaf)
+    numbered = map_events(pattern, lambda events: Events(numbers[events.stream], events.schema))
+    return with_leaves(replace(numbered, within=None if pattern.within is None else 0), leaf)
 
 
 def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
@@ -68,17 +64,16 @@ def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPatte
     def tests(some: tuple[WhereConjunct, ...]) -> tuple[WhereConjunct, ...]:
         found: list[WhereConjunct] = []
         for one in some:
-            before = (made for known, made in zip(some, found, strict=False) if _says_it_of_the_first(known, one))
-            twin = next(before, None)
-            condition = map_leaves(one.condition, leaf) if twin is None else twin.condition
-            found.append(replace(one, condition=condition))
+            before = (made.condition for known, made in zip(some, found, strict=False) if _is_of_first(known, one))
+            found.append(replace(one, condition=next(before, None) or map_leaves(one.condition, leaf)))
         return tuple(found)
 
     having = map_leaves(pattern.having, leaf)
     return replace(pattern, conjuncts=tests(pattern.conjuncts), kills=tests(pattern.kills), having=having)
 
 
-def _says_it_of_the_first(known: WhereConjunct, one: WhereConjunct) -> bool:
+def _is_of_first(known: WhereConjunct, one: WhereConjunct) -> bool:
+    """Returns whether `known` says of the first event what `one` says of each other one."""
     if (known.phase, one.phase) != ("first", "each") or known.variable != one.variable:
         return False
     if known.condition != one.condition or len(known.names) != len(one.names):
@@ -134,39 +129,25 @@ class SplitStatement:
 
     def add(self, stream: Statement) -> int:
         """Splits a stream; returns the place of the piece with its events."""
-        if isinstance(stream, Pattern | NearPattern):
-            return self._pattern(stream)
         if isinstance(stream, Events):
             return self._piece(stream, ())
-        if isinstance(stream, Select | Filter):
-            base: Stream = stream
-            chain: list[Select | Filter] = []
-            while isinstance(base, Select | Filter):
-                chain.append(base)
-                base = base.source
-            inputs: tuple[int, ...] = (self.add(base),)
-            return self._piece(self._chain(_input("left", base), chain), inputs)
-        sources, window = sources_of(stream), window_of(stream)
-        inputs = tuple([self.add(source) for source in sources])
-        self._first = len(self.constants)
-        return self._piece(self._over(stream, _inputs(sources), _numbered(window)), inputs, window)
-
-    def _over(self, operator: Stream, sources: Sequence[Stream], window: int | None) -> Stream:
-        return with_parts(operator, sources, window, self._value, self._value)
+        if isinstance(stream, Pattern | NearPattern):
+            places = tuple([self.add(Events(*one)) for one in inputs(stream)])
+            self._first = len(self.constants)
+            return self._piece(pattern_template(stream, self._leaf), places, stream.within)
+        chain: list[Stream] = [stream]
+        while isinstance(stream, Select | Filter) and isinstance(stream.source, Select | Filter):
+            stream = stream.source
+            chain.append(stream)
+        places = tuple([self.add(source) for source in sources_of(stream)])
+        self._first, window = len(self.constants), window_of(stream)
+        sources: list[Stream] = [*_inputs(stream)]
+        for link in reversed(chain):
+            sources = [with_parts(link, sources, None if window is None else 0, self._value, self._value)]
+        return self._piece(sources[0], places, window)
 
     def _value(self, node: Any) -> Any:
         return map_leaves(node, self._leaf)
-
-    def _pattern(self, pattern: AnyPattern) -> int:
-        places = tuple([self.add(Events(name, schema)) for name, schema in inputs(pattern)])
-        self._first = len(self.constants)
-        return self._piece(pattern_template(pattern, self._leaf), places, pattern.within)
-
-    def _chain(self, base: Stream, chain: list[Select | Filter]) -> Stream:
-        self._first = len(self.constants)
-        for link in reversed(chain):
-            base = self._over(link, [base], None)
-        return base
 
     def _piece(self, template: Statement, inputs: tuple[int, ...], window: int | None = None) -> int:
         if window is not None and window not in self.windows:
@@ -183,19 +164,9 @@ class SplitStatement:
         return Parameter(len(self.constants) - 1 - self._first, "string" if isinstance(constant, str) else "number")
 
 
-def _input(name: str, stream: Stream) -> Events:
-    return Events(name, stream.schema)
+def _inputs(operator: Stream) -> list[Events]:
+    return [Events(name, source.schema) for name, source in zip(("left", "right"), sources_of(operator), strict=False)]
 
-
-def _inputs(sources: Iterable[Stream]) -> list[Events]:
-    return [Events(name, source.schema) for name, source in zip(("left", "right"), sources, strict=False)]
-
-
-def _numbered(window: int | None) -> int | None:
-    return None if window is None else 0
-
-
-T = TypeVar("T")
 
 AlgebraOp = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPattern
 
@@ -294,18 +265,6 @@ class _Unit:
     template: Statement
     nodes: tuple[FormNode, ...]
     users: int = 0
-    placed: dict[tuple[object, ...], FormNode] = field(default_factory=dict)
-
-    def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> FormNode:
-        """Returns a node as placed in a form: with these inputs, this first constant and window."""
-        key = at, inputs, first, window
-        found = self.placed.get(key)
-        if found is None:
-            node = self.nodes[at]
-            slots = tuple(slot + first for slot in node.slots)
-            mine = window if node.window >= 0 else -1
-            found = self.placed[key] = FormNode(node.definition, "", node.schema, inputs, slots, node.alike, mine)
-        return found
 
 
 class StatementForms:
@@ -326,7 +285,9 @@ class StatementForms:
         for piece in taken.pieces:
             unit = self._units.get(piece.template)
             if unit is None:
-                unit = self._units[piece.template] = _Unit(self._next, piece.template, normal(piece.template))
+                nodes: list[FormNode] = []
+                _add(piece.template, nodes)
+                unit = self._units[piece.template] = _Unit(self._next, piece.template, tuple(nodes))
                 self._next += 1
             units.append(unit)
             numbers += (unit.number, *piece.inputs, piece.window)
@@ -340,7 +301,6 @@ class StatementForms:
         return form, tuple(taken.constants), tuple(taken.windows)
 
     def forget(self, form: StatementForm) -> None:
-        """Drops a form without statements."""
         key, units = self._made_of.pop(id(form))
         del self._forms[key]
         for unit in units:
@@ -357,25 +317,19 @@ def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
             last.append(_place(unit.nodes[0], nodes))
             continue
         places = [last[place] for place in piece.inputs]
-        for at in range(len(places), len(unit.nodes)):
-            node = unit.nodes[at]
-            inputs = tuple(places[place] for place in node.inputs)
+        for node in unit.nodes[len(places) :]:
+            read = tuple([places[place] for place in node.inputs])
             if node.definition is not None and isinstance(node.definition.operator, Union):
-                inputs = (min(inputs), max(inputs))
-            places.append(_place(unit.node(at, inputs, piece.first, piece.window), nodes))
+                read = (min(read), max(read))
+            slots, window = tuple([slot + piece.first for slot in node.slots]), piece.window if node.window >= 0 else -1
+            places.append(_place(replace(node, inputs=read, slots=slots, window=window), nodes))
         last.append(places[-1])
     kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
     return StatementForm(tuple(nodes), nodes[-1].schema, kinds, len(taken.windows))
 
 
-def normal(template: Statement) -> tuple[FormNode, ...]:
-    """Returns the nodes of a piece, inputs first."""
-    nodes: list[FormNode] = []
-    _add(template, nodes)
-    return tuple(nodes)
-
-
 def _add(stream: Statement, nodes: list[FormNode]) -> int:
+    """Adds the nodes of a template, inputs first; returns the place of the last."""
     if isinstance(stream, Events):
         return _place(FormNode(None, stream.stream, stream.schema, (), ()), nodes)
     if isinstance(stream, Pattern | NearPattern):
@@ -384,33 +338,25 @@ def _add(stream: Statement, nodes: list[FormNode]) -> int:
         slots = _Slots()
         return _node(with_leaves(stream, slots.value), places, slots, nodes, stream.within)
     if isinstance(stream, Select | Filter):
-        return _add_chain(stream, nodes)
-    sources = sources_of(stream)
-    places = tuple([_add(source, nodes) for source in sources])
+        source, condition, items = chain(stream)
+        place, left = _add(source, nodes), Events("left", source.schema)
+        if condition != AllOf():
+            slots = _Slots()
+            place = _node(Filter(left, slots.condition(condition)), (place,), slots, nodes)
+        unchanged = tuple((name, Attribute("left", name, kind)) for name, kind in source.schema)
+        if items is not None and items != unchanged:
+            slots = _Slots()
+            values = tuple((name, slots.value(value)) for name, value in items)
+            place = _node(Select(left, values, stream.schema), (place,), slots, nodes)
+        return place
+    places = tuple([_add(source, nodes) for source in sources_of(stream)])
     if isinstance(stream, Union):
         places = min(places), max(places)
     slots, window = _Slots(), window_of(stream)
-    over = _numbered(window) if isinstance(stream, Aggregate) else None
-    operator = with_parts(stream, _inputs(sources), over, slots.value, slots.condition)
+    over = 0 if isinstance(stream, Aggregate) and window is not None else None
+    operator = with_parts(stream, _inputs(stream), over, slots.value, slots.condition)
     assert not isinstance(operator, Events), "that is no operator"
     return _node(operator, places, slots, nodes, window)
-
-
-def _add_chain(stream: Select | Filter, nodes: list[FormNode]) -> int:
-    source, condition, items = chain(stream)
-    place = _add(source, nodes)
-    if condition != AllOf():
-        slots = _Slots()
-        place = _node(Filter(_input("left", source), slots.condition(condition)), (place,), slots, nodes)
-    if items is not None and not _is_identity(items, source.schema):
-        slots = _Slots()
-        values = tuple((name, slots.value(value)) for name, value in items)
-        place = _node(Select(_input("left", source), values, stream.schema), (place,), slots, nodes)
-    return place
-
-
-def _is_identity(items: tuple[tuple[str, Value], ...], schema: Schema) -> bool:
-    return tuple((name, Attribute("left", name, kind)) for name, kind in schema) == items
 
 
 class _Slots:
@@ -455,28 +401,25 @@ def _node(
 
 
 def _place(node: FormNode, nodes: list[FormNode]) -> int:
-    for place, other in enumerate(nodes):
-        if other is node or (other.inputs == node.inputs and other.slots == node.slots and other == node):
-            return place
-    nodes.append(node)
-    return len(nodes) - 1
+    if node not in nodes:
+        nodes.append(node)
+    return nodes.index(node)
 
 
 def is_alone(one: WhereConjunct, pattern: Pattern) -> bool:
     """Whether a conjunct is about each event of its own variable alone."""
-    places = {of.place if isinstance(of, OfItem) and of.variable == one.variable else "" for _, of in one.names}
+
+    def places_of(some: WhereConjunct) -> set[str]:
+        return {of.place if isinstance(of, OfItem) and of.variable == one.variable else "" for _, of in some.names}
+
+    places = places_of(one)
     if places <= {"only", "every"}:
         return True
     if len(places) > 1 or not places <= {"first", "each"}:
         return False
     # What is said of the first event may be said of all others, too: then it is about each.
     twins = (other for other in pattern.conjuncts if other.variable == one.variable and other.phase != one.phase)
-    return any(
-        {of.place if isinstance(of, OfItem) and of.variable == one.variable else "" for _, of in other.names}
-        == ({"first", "each"} - places)
-        and of_event(other) == of_event(one)
-        for other in twins
-    )
+    return any(places_of(other) == {"first", "each"} - places and of_event(other) == of_event(one) for other in twins)
 
 
 def of_event(one: WhereConjunct) -> EventCondition:

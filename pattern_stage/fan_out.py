@@ -4,6 +4,7 @@ and which rows of an m-op read the rows of an input."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from common.arrays import Ints, distinct
 from pattern_stage.columns import (
     NULL_TEXT,
     Column,
+    ColumnRecord,
     Columns,
     HashTable,
     Mask,
@@ -28,7 +30,8 @@ _NONE = np.zeros(0, np.int64)
 
 Short = NDArray[np.int32]
 
-I = TypeVar("I", Ints, Short)  # noqa: E741
+I = TypeVar("I", Ints, Short, Mask)  # noqa: E741
+R = TypeVar("R", bound=ColumnRecord)
 
 
 class RowReaders:
@@ -131,9 +134,13 @@ def grow_array(array: I, needed: int, fill: int = 0) -> I:
     """Returns `array`, extended to at least `needed` places by `fill`."""
     if needed <= len(array):
         return array
-    result = np.full(room(needed, len(array)), fill, array.dtype)
+    result = np.full((room(needed, len(array)), *array.shape[1:]), fill, array.dtype)
     result[: len(array)] = array
     return cast(I, result)
+
+
+def grow_record(record: R, needed: int) -> R:
+    return record.mapped(partial(grow_array, needed=needed))
 
 
 class Slots:
@@ -230,7 +237,6 @@ class Interned:
         return gone
 
     def free(self, gone: Ints) -> None:
-        """Allows the numbers of unused vectors to be reused."""
         self._slots.give(gone)
 
     def _keys(self, numbers: Ints) -> list[Ints]:
@@ -284,22 +290,7 @@ class KeptEvents(CountedPlaces):
     def put(self, sides: Sequence[Columns]) -> Ints:
         """Adds events without uses; returns their places."""
         places = self.take(len(sides[0]))
-        if not self.sides:
-            self.sides = [_room(side) for side in sides]
-        if self.end > len(self.sides[0]):
-            self.sides = [_room(side, len(self._uses)) for side in self.sides]
+        self.sides = [grow_record(side, self.end) for side in self.sides or [side.take(slice(0)) for side in sides]]
         for kept, side in zip(self.sides, sides, strict=True):
-            kept.t0[places], kept.t1[places], kept.parts[places] = side.t0, side.t1, side.parts
-            for column, values in zip(kept.values, side.values, strict=True):
-                column[places] = values
+            kept.put(places, side)
         return places
-
-
-def _room(columns: Columns, size: int = 16) -> Columns:
-    def longer(column: Column) -> Column:
-        result = np.zeros((max(size, len(column)), *column.shape[1:]), column.dtype)
-        result[: len(column)] = column
-        return result
-
-    values = tuple(longer(column) for column in columns.values)
-    return Columns(longer(columns.t0), longer(columns.t1), values, longer(columns.parts))  # type: ignore[arg-type]  # they stay Ints

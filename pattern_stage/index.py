@@ -6,32 +6,41 @@ vectorised over events. Rows that differ only in left input and window form one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct
-from pattern_stage.clauses import Clauses, Conjunction, has_parameters, on_left, shape
-from pattern_stage.columns import Column, ColumnRecord, Columns, Floats, Mask, bare_columns, joined, scatter
+from common.arrays import Ints, distinct, group_starts
+from pattern_stage.clauses import TURNED, Clauses, Conjunction, has_parameters, numeric, on_left, shape
+from pattern_stage.columns import (
+    Column,
+    ColumnRecord,
+    Columns,
+    Floats,
+    Mask,
+    bare_columns,
+    joined,
+    mixed,
+    same,
+    scatter,
+    spread,
+)
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.plan import Rows
-from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, single_events
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
 from xscl.algebra.events import (
     AllOf,
     Atom,
     Attribute,
     Comparison,
     Duration,
-    EventCondition,
-    Function,
     Parameter,
     Schema,
     Value,
+    leaves,
     map_leaves,
-    operands,
     value_kind,
 )
 
@@ -107,27 +116,23 @@ def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
         yield int(ordered[start]), places
 
 
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound on a value of an event by a constant: lower if `least`, else upper; exclusive if `strict`."""
+    """A bound on a value of an event by a row's constant: lower if `least`, else upper; exclusive if `strict`."""
 
     operand: Value
+    constant: Value
     least: bool
     strict: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ClauseForm:
-    """The atoms of a clause. Rows have the constants `key_sources` and `limit_sources` of `keys` and `limits`. `common`
-    atoms depend on the event alone, `varying` ones also on the row's parameters, `sources`."""
+    """The atoms of a clause. `keys` are equal to constants of the row. `common` atoms depend on the event alone,
+    `varying` ones also on the row's parameters, `sources`."""
 
-    keys: tuple[Value, ...]
-    key_sources: tuple[Value, ...]
+    keys: tuple[tuple[Value, Value], ...]
     limits: tuple[Limit, ...]
-    limit_sources: tuple[Value, ...]
     common: tuple[Atom, ...]
     varying: tuple[Atom, ...]
     sources: tuple[Parameter, ...]
@@ -137,7 +142,7 @@ class ClauseForm:
 def clause_form(clause: Conjunction) -> ClauseForm:
     """Splits a clause's atoms by how they are tested. All attributes become `left`."""
     keys: list[tuple[Value, Value]] = []
-    limits: list[tuple[Limit, Value]] = []
+    limits: list[Limit] = []
     common: list[Atom] = []
     varying: list[Atom] = []
     for atom in sorted(map(on_left, clause), key=shape):
@@ -147,20 +152,15 @@ def clause_form(clause: Conjunction) -> ClauseForm:
         elif turned.op == "=":
             keys.append((turned.left, turned.right))
         else:
-            limit = Limit(_number(turned.left), least=turned.op in (">", ">="), strict=turned.op in ("<", ">"))
-            limits.append((limit, _number(turned.right)))
+            limits.append(Limit(turned.left, turned.right, turned.op in (">", ">="), turned.op in ("<", ">")))
     keys.sort(key=lambda pair: shape(pair[0]))
     order: dict[Parameter, Parameter] = {}
-    varying = [_renumbered(atom, order) for atom in varying]
-    return ClauseForm(
-        tuple(key for key, _ in keys),
-        tuple(source for _, source in keys),
-        tuple(limit for limit, _ in limits),
-        tuple(source for _, source in limits),
-        tuple(common),
-        tuple(varying),
-        tuple(order),
-    )
+
+    def renumbered(leaf: Value) -> Value:
+        return order.setdefault(leaf, Parameter(len(order), leaf.kind)) if isinstance(leaf, Parameter) else leaf
+
+    varying = [map_leaves(atom, renumbered) for atom in varying]
+    return ClauseForm(tuple(keys), tuple(limits), tuple(common), tuple(varying), tuple(order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +193,13 @@ def clause_rows(
 
     known = np.ones(len(entries), np.bool_)
     keys = []
-    for key, source in zip(form.keys, form.key_sources, strict=True):
-        values = column(source)
+    for key, constant in form.keys:
+        values = column(constant)
         known &= values >= 0 if value_kind(key) == "string" else np.isfinite(values)
-        keys.append(as_key(values))
+        keys.append(same(values))
     bounds = []
-    for limit, source in zip(form.limits, form.limit_sources, strict=True):
-        bound = cast(Floats, column(source) if limit.least else -column(source))
+    for limit in form.limits:
+        bound = cast(Floats, column(limit.constant) if limit.least else -column(limit.constant))
         known &= np.isfinite(bound)
         bounds.append(np.nextafter(bound, np.inf) if limit.strict else bound)
     columns = tuple(np.full(len(entries), place, np.int64) for place in limit_places)
@@ -209,43 +209,19 @@ def clause_rows(
     return rows if known.all() else rows.take(known)
 
 
-def as_key(values: Column) -> Ints:
-    """Returns values as numbers to hash: codes, or the bits of numbers; both zeros are equal."""
-    return values if values.dtype == np.int64 else (values + 0.0).view(np.int64)  # type: ignore[return-value]  # codes
-
-
 def _turned(atom: Atom) -> Comparison | None:
     if not isinstance(atom, Comparison) or atom.op == "!=":
         return None
-    for op, one, other in ((atom.op, atom.left, atom.right), (_TURNED[atom.op], atom.right, atom.left)):
+    for op, one, other in ((atom.op, atom.left, atom.right), (TURNED[atom.op], atom.right, atom.left)):
         if _of_event(one) and not has_parameters(one) and not _of_event(other):
             if op == "=" and value_kind(one) == value_kind(other) == "string":
                 return Comparison("=", one, other)
-            return Comparison(op, _number(one), _number(other))  # type: ignore[arg-type]  # an operator
+            return Comparison(op, numeric(one), numeric(other))
     return None
 
 
-def _of_event(value: EventCondition | Value) -> bool:
-    return isinstance(value, Attribute | Duration) or any(map(_of_event, operands(value)))
-
-
-def _number(value: Value) -> Value:
-    return value if value_kind(value) == "number" else Function("number", (value,), "number")
-
-
-def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
-    def change(leaf: Value) -> Value:
-        if not isinstance(leaf, Parameter):
-            return leaf
-        return order.setdefault(leaf, Parameter(len(order), leaf.kind))
-
-    return map_leaves(atom, change)
-
-
-Hashes = NDArray[np.uint64]
-
-_FACTORS = [np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)]
-_HALF = np.uint64(32)
+def _of_event(value: Value) -> bool:
+    return any(isinstance(leaf, Attribute | Duration) for leaf in leaves(value))
 
 
 Ranges = tuple[Ints, Ints, Ints]
@@ -275,13 +251,11 @@ class HashedRun(StaticRun):
     def __init__(self, rows: ShapeRows) -> None:
         seed = 0
         while True:
-            hashes = _hashed(list(rows.keys), seed)
+            hashes = mixed(rows.keys, seed)
             order = np.argsort(hashes, kind="stable")
             hashes, ordered = hashes[order], rows.take(order)
-            begins = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
-            same = np.ones(len(hashes), np.bool_)
-            same[begins] = False
-            if not any((key[1:] != key[:-1])[same[1:]].any() for key in ordered.keys):
+            begins = group_starts(hashes)
+            if len(begins) == len(group_starts(hashes, *ordered.keys)):
                 break
             seed += 1  # two keys have one hash
         super().__init__(ordered)
@@ -292,7 +266,7 @@ class HashedRun(StaticRun):
 
     def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
         keys = [key[chosen] for key in keys]
-        at = np.searchsorted(self._hashes, _hashed(keys, self._seed))
+        at = np.searchsorted(self._hashes, mixed(keys, self._seed))
         at[at == len(self._hashes)] = 0
         found: Mask = np.ones(len(chosen), np.bool_)
         for key, stored in zip(keys, self._keys, strict=True):
@@ -312,7 +286,7 @@ class BoundedRun(StaticRun):
         rows = rows.take(np.lexsort((rows.bounds[0], rows.columns[0])))
         super().__init__(rows)
         columns = rows.columns[0]
-        begins = np.flatnonzero(np.append(True, columns[1:] != columns[:-1]))
+        begins = group_starts(columns)
         ends = np.append(begins[1:], len(columns))
         self._parts = list(zip(columns[begins].tolist(), begins.tolist(), ends.tolist(), strict=True))
 
@@ -327,23 +301,6 @@ class BoundedRun(StaticRun):
         return np.tile(chosen, many), np.repeat(begins, len(chosen)), np.concatenate(counts)
 
 
-def sorted_run(rows: ShapeRows, sample: Floats) -> StaticRun:
-    """Returns the kind of run that suits the shape. `sample` has values to compare of some events."""
-    if rows.keys:
-        return HashedRun(rows)
-    return BoundedRun(rows, sample) if rows.bounds else StaticRun(rows)
-
-
-def _hashed(keys: list[Ints], seed: int) -> Hashes:
-    one, other = _FACTORS
-    found: Hashes = np.full(len(keys[0]), seed, np.uint64)
-    for key in keys:
-        found = (found + key.view(np.uint64)) * one
-        found ^= found >> _HALF
-        found *= other
-    return found ^ (found >> _HALF)
-
-
 def _tightest_first(rows: ShapeRows, sample: Floats) -> ShapeRows:
     """The rows with their most selective bound first, by a sample of events, or else by the bounds themselves."""
     columns, bounds = np.array(rows.columns), np.array(rows.bounds)
@@ -354,7 +311,7 @@ def _tightest_first(rows: ShapeRows, sample: Floats) -> ShapeRows:
         kept[here] = 1 - np.searchsorted(values, bounds[here]) / len(values)
     order = np.argsort(kept, axis=0, kind="stable")
     columns, bounds = np.take_along_axis(columns, order, 0), np.take_along_axis(bounds, order, 0)
-    return ShapeRows(rows.entries, rows.keys, tuple(columns), tuple(bounds), rows.parameters)
+    return replace(rows, columns=tuple(columns), bounds=tuple(bounds))
 
 
 _BLOCK = 1 << 18
@@ -392,25 +349,32 @@ class StaticIndex:
 
     def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
         """Adds clauses, any of which must hold, for targets with these parameters; a target may be given again."""
-        entries = self._entries_of(targets)
+        self._entry_of = grow_array(self._entry_of, int(targets.max(initial=-1)) + 1, -1)
+        new = distinct(targets[self._entry_of[targets] < 0])
+        end = self._entries + len(new)
+        self._target_of = grow_array(self._target_of, end, -1)
+        self._entry_of[new] = np.arange(self._entries, end)
+        self._target_of[self._entries : end] = new
+        self._entries, entries = end, self._entry_of[targets]
         for clause in clauses:
             form = clause_form(clause)
             places = [self._place_of(limit.operand) * 2 + (not limit.least) for limit in form.limits]
             rows = clause_rows(form, entries, places, parameters, self._texts)
             if not len(rows):
                 continue
-            identity = (form.keys, len(form.limits), form.common, form.varying)
+            keys = tuple(key for key, _ in form.keys)
+            identity = (keys, len(form.limits), form.common, form.varying)
             kind = self._shapes.get(identity)
             if kind is None:
-                kind = self._shapes[identity] = _Shape(form, self._schema, self._texts)
-                for key in form.keys:
+                kind = self._shapes[identity] = _Shape(keys, form, self._schema, self._texts)
+                for key in keys:
                     self._keys.setdefault(key, compile_value(key, self._schema, None, self._texts))
             kind.fresh.append(rows)
 
     def settle(self) -> None:
         """Sorts additions ahead of the next events, except those that are sorted by a sample of events."""
         for kind in self._shapes.values():
-            if kind.fresh and kind.form.keys:
+            if kind.fresh and kind.keys:
                 kind.runs_over(self._sample, self._target_of, self._hashed)
 
     def remove(self, targets: Ints) -> None:
@@ -429,10 +393,10 @@ class StaticIndex:
         for kind in self._shapes.values():
             for every in kind.all_rows():
                 rows = every.take(self._target_of[every.entries] >= 0)
-                for key, codes in zip(kind.form.keys, rows.keys, strict=True):
+                for key, codes in zip(kind.keys, rows.keys, strict=True):
                     if value_kind(key) == "string":
                         yield codes
-                for source, column in zip(kind.form.sources, rows.parameters, strict=True):
+                for source, column in zip(kind.sources, rows.parameters, strict=True):
                     if source.kind == "string":
                         yield column  # type: ignore[misc]  # codes
 
@@ -442,57 +406,55 @@ class StaticIndex:
         """Returns distinct pairs of event place and target, sorted. `active` is a mask of targets to consider."""
         found = [np.zeros(0, np.int64)]
         if len(events) and self._shapes:
-            probe = self._probe(events)
-            self._sample = probe.numbers[:_SAMPLE]
+            singles = every_event(events)
+            numbers = np.empty((len(events), 2 * len(self._numbers)))  # compared values, each beside its negative
+            for place, number in self._numbers.values():
+                numbers[:, 2 * place] = number(singles)
+                np.negative(numbers[:, 2 * place], out=numbers[:, 2 * place + 1])
+            self._sample = numbers[:_SAMPLE]
+            keys_of = {key: same(values(singles)) for key, values in self._keys.items()}
             for kind in self._shapes.values():
-                found.extend(self._hits_of(kind, probe, active))
-        hits = np.concatenate(found)
-        hits.sort()
-        repeated = hits[1:] == hits[:-1]
-        if repeated.any():
-            hits = hits[np.append(True, ~repeated)]
+                chosen = singles.left_at if kind.common is None else np.flatnonzero(kind.common(singles))
+                keys = [keys_of[key] for key in kind.keys]
+                for run in kind.runs_over(self._sample, self._target_of, self._hashed):
+                    for at, rows in _blocks(run.candidates(keys, numbers, chosen)):
+                        found.append(self._tested(kind, run, events, keys, numbers, active, at, rows))
+        hits = distinct(np.concatenate(found))
         return hits >> _TARGET_BITS, hits & ((1 << _TARGET_BITS) - 1)
 
-    def _hits_of(self, kind: _Shape, probe: _Probe, active: Mask | None) -> Iterator[Ints]:
-        chosen = np.arange(len(probe.events))
-        if kind.common is not None:
-            chosen = np.flatnonzero(kind.common(single_events(probe.events, chosen, chosen, ())))
-        keys = [probe.keys[key] for key in kind.form.keys]
-        for run in kind.runs_over(self._sample, self._target_of, self._hashed):
-            for at, rows in _blocks(run.candidates(keys, probe.numbers, chosen)):
-                yield self._tested(kind, run, probe, active, at, rows)
-
-    def _tested(self, kind: _Shape, run: StaticRun, probe: _Probe, active: Mask | None, at: Ints, rows: Ints) -> Ints:
+    def _tested(
+        self,
+        kind: _Shape,
+        run: StaticRun,
+        events: Columns,
+        keys: list[Ints],
+        numbers: Floats,
+        active: Mask | None,
+        at: Ints,
+        rows: Ints,
+    ) -> Ints:
         targets = self._target_of[run.rows.entries[rows]]
+
+        def keep(held: Mask) -> None:
+            nonlocal at, rows, targets
+            kept = np.flatnonzero(held)
+            at, rows, targets = at[kept], rows[kept], targets[kept]
+
         if active is not None:
-            kept = np.flatnonzero(active[targets] & (targets >= 0))
-            at, rows, targets = at[kept], rows[kept], targets[kept]
+            keep(active[targets] & (targets >= 0))
         if not run.keys_tested:
-            for key, stored in zip(kind.form.keys, run.rows.keys, strict=True):
-                kept = np.flatnonzero(probe.keys[key][at] == stored[rows])
-                at, rows, targets = at[kept], rows[kept], targets[kept]
-        width = probe.numbers.shape[1]
-        flat = probe.numbers.reshape(-1)
+            for key, stored in zip(keys, run.rows.keys, strict=True):
+                keep(key[at] == stored[rows])
+        width, flat = numbers.shape[1], numbers.reshape(-1)
         for columns, bounds in list(zip(run.rows.columns, run.rows.bounds, strict=True))[run.bounds_tested :]:
-            kept = np.flatnonzero(flat[at * width + columns[rows]] >= bounds[rows])
-            at, rows, targets = at[kept], rows[kept], targets[kept]
+            keep(flat[at * width + columns[rows]] >= bounds[rows])
         if active is None:
-            kept = np.flatnonzero(targets >= 0)
-            at, rows, targets = at[kept], rows[kept], targets[kept]
+            keep(targets >= 0)
         if kind.varying is not None and len(at):
-            kept = np.flatnonzero(kind.varying(single_events(probe.events, at, rows, run.rows.parameters)))
-            at, targets = at[kept], targets[kept]
+            keep(kind.varying(Pairs(events, at, rows, run.rows.parameters)))
         return at << _TARGET_BITS | targets
 
     # ------------------------------------------------------------ upkeep
-
-    def _probe(self, events: Columns) -> _Probe:
-        singles = every_event(events)
-        numbers = np.empty((len(events), 2 * len(self._numbers)))
-        for place, number in self._numbers.values():
-            numbers[:, 2 * place] = number(singles)
-            np.negative(numbers[:, 2 * place], out=numbers[:, 2 * place + 1])
-        return _Probe(events, {key: as_key(values(singles)) for key, values in self._keys.items()}, numbers)
 
     def _place_of(self, operand: Value) -> int:
         found = self._numbers.get(operand)
@@ -500,16 +462,6 @@ class StaticIndex:
             found = len(self._numbers), compile_value(operand, self._schema, None, self._texts)
             self._numbers[operand] = found
         return found[0]
-
-    def _entries_of(self, targets: Ints) -> Ints:
-        self._entry_of = _grown(self._entry_of, int(targets.max(initial=-1)) + 1)
-        new = distinct(targets[self._entry_of[targets] < 0])
-        end = self._entries + len(new)
-        self._target_of = _grown(self._target_of, end)
-        self._entry_of[new] = np.arange(self._entries, end)
-        self._target_of[self._entries : end] = new
-        self._entries = end
-        return self._entry_of[targets]
 
     def _purge(self) -> None:
         alive = self._target_of[: self._entries] >= 0
@@ -527,32 +479,21 @@ class StaticIndex:
         operands = [(operand, compute) for operand, (_, compute) in self._numbers.items()]
         self._numbers = {operands[old][0]: (new, operands[old][1]) for new, old in enumerate(places.tolist())}
         self._sample = np.zeros((0, 0))
-        keys = {key for kind in self._shapes.values() for key in kind.form.keys}
+        keys = {key for kind in self._shapes.values() for key in kind.keys}
         self._keys = {key: values for key, values in self._keys.items() if key in keys}
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """Events as the index sees them: hashed keys, and compared values, each beside its negative."""
-
-    events: Columns
-    keys: dict[Value, Ints]
-    numbers: Floats
-
-
-@dataclass
 class _Shape:
     """The rows of a shape: new ones, and sorted runs, each at least twice as long as the next."""
 
-    form: ClauseForm
-    schema: Schema
-    texts: Texts
-    fresh: list[ShapeRows] = field(default_factory=list)
-    runs: list[StaticRun] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.common = self._compiled(self.form.common)
-        self.varying = self._compiled(self.form.varying)
+    def __init__(self, keys: tuple[Value, ...], form: ClauseForm, schema: Schema, texts: Texts) -> None:
+        self.keys, self.sources = keys, form.sources
+        self.fresh: list[ShapeRows] = []
+        self.runs: list[StaticRun] = []
+        self.common, self.varying = (
+            compile_condition(AllOf(atoms), schema, None, texts) if atoms else None
+            for atoms in (form.common, form.varying)
+        )
 
     def runs_over(self, sample: Floats, target_of: Ints, hashed: bool) -> list[StaticRun]:
         """Returns the runs of all rows after sorting new ones. Merging drops removed rows."""
@@ -563,7 +504,10 @@ class _Shape:
                 rows = joined([self.runs.pop().rows, rows])
                 rows = rows.take(target_of[rows.entries] >= 0)
             if len(rows):
-                self.runs.append(sorted_run(rows, sample) if hashed else StaticRun(rows))
+                if rows.keys and hashed:
+                    self.runs.append(HashedRun(rows))
+                else:
+                    self.runs.append(BoundedRun(rows, sample) if rows.bounds and hashed else StaticRun(rows))
         return self.runs
 
     def all_rows(self) -> list[ShapeRows]:
@@ -574,13 +518,8 @@ class _Shape:
         rows = joined(self.all_rows())
         rows = rows.take(alive[rows.entries])
         self.runs.clear()
-        self.fresh = [ShapeRows(number[rows.entries], rows.keys, rows.columns, rows.bounds, rows.parameters)]
+        self.fresh = [replace(rows, entries=number[rows.entries])]
         return len(rows) > 0
-
-    def _compiled(self, atoms: tuple[object, ...]) -> Callable[[Pairs], Mask] | None:
-        if not atoms:
-            return None
-        return compile_condition(AllOf(atoms), self.schema, None, self.texts)  # type: ignore[arg-type]  # atoms
 
 
 def _blocks(ranges: Ranges) -> Iterator[tuple[Ints, Ints]]:
@@ -590,16 +529,6 @@ def _blocks(ranges: Ranges) -> Iterator[tuple[Ints, Ints]]:
     while begin < len(at):
         done = int(ends[begin - 1]) if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
-        here = counts[begin:end]
-        rows = np.arange(int(ends[end - 1]) - done)
-        rows += np.repeat(begins[begin:end] - (ends[begin:end] - here - done), here)
-        yield np.repeat(at[begin:end], here), rows
+        rows, of = spread(begins[begin:end], counts[begin:end])
+        yield at[begin:end][of], rows
         begin = end
-
-
-def _grown(values: Ints, size: int) -> Ints:
-    if size <= len(values):
-        return values
-    grown = np.full(max(size, 2 * len(values)), -1, np.int64)
-    grown[: len(values)] = values
-    return grown

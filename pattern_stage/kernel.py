@@ -23,13 +23,13 @@ from pattern_stage.aggregate import Aggregating, Simultaneous
 from pattern_stage.columns import Columns, Flow, Mask, no_events, whole
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
-from pattern_stage.operators import Meter, MOpContext, PatternOp
+from pattern_stage.operators import Meter, MOpContext, PatternOp, Renumber
 from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
 from pattern_stage.pattern.state import is_keyed
-from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, NodePlacement, RuleName, extra_columns, is_aggregate
+from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, extra_columns, is_aggregate
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements
@@ -45,24 +45,16 @@ SavedState = Mapping[str, pa.Table]
 
 
 def prefix_state(group: str, part: int, state: SavedState) -> dict[str, pa.Table]:
-    """Prefixes the tables of a part of a group for saving."""
     return {f"{group}.{part} {name}": table for name, table in state.items()}
-
-
-def as_one(several: Sequence[SavedState]) -> dict[str, pa.Table]:
-    """Combines states, which may be saved in parts, as groups of one part."""
-    found: dict[str, pa.Table] = {}
-    for number, state in enumerate(several):
-        for key, table in state.items():
-            group, _, name = key.rpartition(" ")
-            group, _, part = group.rpartition(".")
-            found[f"{number}-{group}.{part or 0} {name}"] = table
-    return found
 
 
 def states(saved: SavedState) -> Iterator[SavedState]:
     """Yields the states saved as one, deduplicated across groups. Parts of a group are disjoint; groups may overlap."""
-    groups = [list(parts) for _, parts in groupby(_parts(saved), key=lambda one: one[0].rpartition(".")[0])]
+    states_of: dict[str, dict[str, pa.Table]] = {}
+    for key in sorted(saved):
+        part, _, name = key.rpartition(" ")
+        states_of.setdefault(part, {})[name] = saved[key]
+    groups = [list(parts) for _, parts in groupby(states_of.items(), key=lambda one: one[0].rpartition(".")[0])]
     held = Counter(name for parts in groups for name in {name for _, state in parts for name in state})
     common = {name for name, count in held.items() if count > 1 and name + _ROWS in held}
     seen: dict[str, set[Hashable]] = {name: set() for name in common}
@@ -75,14 +67,6 @@ def states(saved: SavedState) -> Iterator[SavedState]:
             yield mine
         for name in common:
             seen[name].update(new[name])
-
-
-def _parts(saved: SavedState) -> Iterable[tuple[str, dict[str, pa.Table]]]:
-    found: dict[str, dict[str, pa.Table]] = {}
-    for key in sorted(saved):
-        part, _, name = key.rpartition(" ")
-        found.setdefault(part, {})[name] = saved[key]
-    return found.items()
 
 
 def _unseen(table: pa.Table, rows: pa.Table, seen: set[Hashable], new: Counter[Hashable]) -> pa.Table:
@@ -115,8 +99,14 @@ def adopted(
     state: SavedState, others: SavedState, parts: Iterable[Ints], theirs: Lineage, ours: Lineage
 ) -> dict[str, pa.Table]:
     """Returns a state merged with `others`, which have seen all that it has; their `parts`, numbered in `theirs`, are
-    renumbered in `ours`."""
-    return as_one([_numbers(theirs.rows(parts), ours).in_state(others), state])
+    renumbered in `ours`. Both may be saved in parts, and are groups now."""
+    found: dict[str, pa.Table] = {}
+    for number, one in enumerate([_numbers(theirs.rows(parts), ours).in_state(others), state]):
+        for key, table in one.items():
+            group, _, name = key.rpartition(" ")
+            group, _, part = group.rpartition(".")
+            found[f"{number}-{group}.{part or 0} {name}"] = table
+    return found
 
 
 def _numbers(rows: pa.Table, ours: Lineage) -> Numbers:
@@ -124,25 +114,16 @@ def _numbers(rows: pa.Table, ours: Lineage) -> Numbers:
     number_of: dict[int, int] = {-1: -1}
     new: list[dict[str, object]] = []
     for row in sorted(rows.to_pylist(), key=lambda row: row["number"]):  # what a set or an event is made of is less
-        refers = _refers(row, number_of)
+        digits = {TOGETHER: 0, COMPOSED: DIGEST_NUMBERS}.get(row["docid"], len(row["refers"]))
+        refers = [*row["refers"][:digits], *map(number_of.__getitem__, row["refers"][digits:])]
         key = _key(row, refers)
-        number = known.get(key)
-        if number is None:
+        if (number := known.get(key)) is None:
             number = known[key] = ours.next + len(new)
             new.append(row | {"number": number, "refers": refers})
         number_of[row["number"]] = number
     ours.restore(pa.Table.from_pylist(new, LINEAGE))
     theirs = np.array(sorted(number_of), np.int64)
     return Numbers(theirs, np.array([number_of[number] for number in theirs.tolist()], np.int64))
-
-
-def _refers(row: Mapping[str, Any], number_of: Mapping[int, int]) -> list[int]:
-    refers: list[int] = row["refers"]
-    if row["docid"] == TOGETHER:
-        return [number_of[number] for number in refers]
-    if row["docid"] == COMPOSED:
-        return [*refers[:DIGEST_NUMBERS], *(number_of[number] for number in refers[DIGEST_NUMBERS:])]
-    return refers
 
 
 def _key(row: Mapping[str, Any], refers: list[int]) -> Hashable:
@@ -165,65 +146,19 @@ _OPERATORS: Mapping[type, Callable[[MOpContext], PatternOp]] = {
 
 def make_operator(context: MOpContext, shared: Simultaneous | None) -> PatternOp:
     """Creates the operator of an m-op; `shared` is the state shared by AGGREGATEs."""
-    first = context.definitions[0]
-    if isinstance(first, Aggregate):
-        return Aggregating(context, shared)
-    if isinstance(first, Pattern):
-        return SetMatching(context) if first.has_sets or first.maximal else RunMatching(context)
-    return _OPERATORS[type(first)](context)
+    match context.definitions[0]:
+        case Aggregate():
+            return Aggregating(context, shared)
+        case Pattern(has_sets=has_sets, maximal=maximal):
+            return SetMatching(context) if has_sets or maximal else RunMatching(context)
+        case first:
+            return _OPERATORS[type(first)](context)
 
 
 FORMAT = 1
 """Version of the saved format."""
 
 _FORMAT = "format"
-
-
-def save(plan: EventPlan, operators: Mapping[int, PatternOp]) -> dict[str, pa.Table]:
-    """Returns the state of the m-ops, by name, and the keys of the rows that it belongs to."""
-    keys = SnapshotKeys(plan)
-    saved = {_FORMAT: pa.table({"version": [FORMAT]})}
-    for number, operator in operators.items():
-        state = operator.state()
-        if not len(state):
-            continue
-        rows = distinct(flatten_lists(state, "rows")[0] if "rows" in state.column_names else ints(state, "row"))
-        mop = plan.mops[number]
-        saved[keys.name(mop)] = state
-        saved[keys.name(mop) + _ROWS] = pa.table(
-            {"row": rows, "key": pa.array(keys.of(mop, rows, stored=True), pa.binary())}
-        )
-    return saved
-
-
-def restore(plan: EventPlan, operators: Mapping[int, PatternOp], saved: Mapping[str, pa.Table]) -> None:
-    """Restores the state of the m-ops; state of missing rows is dropped. Raises ValueError for another version."""
-    if not saved:
-        return
-    version = saved[_FORMAT]["version"][0].as_py()
-    if version != FORMAT:
-        raise ValueError(f"the state of event patterns has format {version}; this version reads {FORMAT}")
-    keys = SnapshotKeys(plan)
-    for number, operator in operators.items():
-        mop = plan.mops[number]
-        state = saved.get(keys.name(mop))
-        if state is None:
-            continue
-        table = saved[keys.name(mop) + _ROWS]
-        there = mop.rows.numbers()
-        row_of = dict(zip(keys.of(mop, there, stored=True), there.tolist(), strict=True))
-        before = ints(table, "row")
-        now = np.array([row_of.get(key, -1) for key in table["key"].to_pylist()], np.int64)
-
-        def renumber(rows: Ints, before: Ints = before, now: Ints = now) -> Ints:
-            return now[np.searchsorted(before, rows)]
-
-        operator.restore(state, renumber)
-
-
-def parts(operators: Mapping[int, PatternOp]) -> list[Ints]:
-    """Returns the numbers of all events that the state refers to."""
-    return [numbers.ravel() for operator in operators.values() for numbers in operator.parts()]
 
 
 class SnapshotKeys:
@@ -241,14 +176,9 @@ class SnapshotKeys:
         found = self._names.get(mop.number)
         if found is None:
             inputs = [self.name(self._plan.mops[number]) for number in mop.inputs]
-            found = _digest(repr((self._kind(mop), mop.stream, mop.schema, inputs)).encode()).hex()
-            self._names[mop.number] = found
+            kind = "source" if mop.placement is None else repr(mop.placement.key[:-1])
+            found = self._names[mop.number] = _digest((kind, mop.stream, mop.schema, inputs)).hex()
         return found
-
-    def _kind(self, mop: MOp) -> str:
-        if mop.placement is None:
-            return "source"
-        return repr(mop.placement.key[:-1])
 
     def of(self, mop: MOp, rows: Ints, *, stored: bool = False) -> list[bytes]:
         """Returns the keys of an m-op's rows. `stored`: rows that share a store get the same key."""
@@ -271,15 +201,22 @@ class SnapshotKeys:
         found = []
         for row, (shape, window) in enumerate(zip(shapes, windows, strict=True)):
             name, places = self._definitions[mop.number][shape]
-            kinds = len(places) - extra_columns(mop.placement)
+            kinds = len(places) - len(extra_columns(mop.placement))
             vector = [columns[place][row] for place in (*places[:kinds], *places[-1:] * own)]
-            apart = None if together else window
-            found.append(_digest(repr((name, [side[row] for side in sides], vector, apart)).encode()))
+            found.append(_digest((name, [side[row] for side in sides], vector, None if together else window)))
         return found
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
+def _digest(value: object) -> bytes:
+    return hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
+
+
+def _renumbering(saved: pa.Table, keys: SnapshotKeys, mop: MOp) -> Renumber:
+    there = mop.rows.numbers()
+    row_of = dict(zip(keys.of(mop, there, stored=True), there.tolist(), strict=True))
+    before = ints(saved, "row")
+    now = np.array([row_of.get(key, -1) for key in saved["key"].to_pylist()], np.int64)
+    return lambda rows: now[np.searchsorted(before, rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,8 +298,10 @@ class Kernel:
             self._operators[number].remove_rows(gone)
             self.plan.mops[number].rows.free(gone)
         for mop in mops:
-            if mop.number in self._operators:
-                self._stop_sharing(mop)
+            if mop.number in self._operators and mop.placement and (key := mop.placement.partial) is not None:
+                self._shared[key].remove(mop.number)
+                if not len(self._shared[key]):
+                    del self._shared[key]
             for of_mops in (self._operators, self._meters, self._readers):
                 of_mops.pop(mop.number, None)
 
@@ -378,34 +317,16 @@ class Kernel:
         for mop in self.plan:
             if mop.placement is not None and mop.number not in self._operators:
                 meter = self._meters[mop.number] = Meter(self._limits)
-                context = MOpContext(
-                    mop.definitions,
-                    mop.rows,
-                    self.texts,
-                    self._lineage,
-                    meter,
-                    partial(self._sees, mop.number),
-                    mop.placement.hashed,
-                    self._hashed,
-                    self._merged,
-                )
-                self._operators[mop.number] = make_operator(context, self._sharing(mop, mop.placement))
-
-    def _sharing(self, mop: MOp, placement: NodePlacement) -> Simultaneous | None:
-        key = placement.partial
-        if key is None:
-            return None
-        if key not in self._shared:
-            self._shared[key] = Simultaneous(self.plan.mops[mop.inputs[0]].schema, self.texts, self._lineage)
-        self._shared[key].add(mop.number, mop.definitions[0])  # type: ignore[arg-type]  # it is an AGGREGATE
-        return self._shared[key]
-
-    def _stop_sharing(self, mop: MOp) -> None:
-        key = mop.placement.partial if mop.placement else None
-        if key is not None:
-            self._shared[key].remove(mop.number)
-            if not len(self._shared[key]):
-                del self._shared[key]
+                sees, parts = partial(self._sees, mop.number), (mop.definitions, mop.rows, self.texts, self._lineage)
+                context = MOpContext(*parts, meter, sees, mop.placement.hashed, self._hashed, self._merged)
+                shared = None
+                if (key := mop.placement.partial) is not None:
+                    if key not in self._shared:
+                        source = self.plan.mops[mop.inputs[0]]
+                        self._shared[key] = Simultaneous(source.schema, self.texts, self._lineage)
+                    shared = self._shared[key]
+                    shared.add(mop.number, mop.definitions[0])  # type: ignore[arg-type]  # it is an AGGREGATE
+                self._operators[mop.number] = make_operator(context, shared)
 
     # ------------------------------------------------------------ running
 
@@ -459,8 +380,8 @@ class Kernel:
             self._flows[mop.number] = flow
             self._ran.add(mop.number)
             readers = self._readers.get(mop.number)
-            if readers is not None and len(flow):
-                found += self._results(mop, flow, readers)
+            if readers is not None and len(flow) and len(read := self._read(flow, readers)):
+                found.append(Results(mop.schema, read))
         return found
 
     def _sees(self, mop: int, row: int, firsts: Ints) -> Mask:
@@ -472,10 +393,6 @@ class Kernel:
         for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
             note_excess(self._exceeded, statement, rows[row])
 
-    def _results(self, mop: MOp, flow: Flow, readers: RowReaders) -> list[Results]:
-        read = self._read(flow, readers)
-        return [Results(mop.schema, read)] if len(read) else []
-
     def _read(self, flow: Flow, readers: RowReaders) -> Flow:
         ids = self.statements.ids
         all_see = self.statements.newest < int(flow.events.t0.min())
@@ -485,7 +402,10 @@ class Kernel:
         places, slots = readers.of(flow.rows)
         at = flow.at[places]
         if self._exceeded:
-            kept = self._before_excess(ids[slots], flow.events.t1[at])
+            over = np.array(sorted(self._exceeded), np.int64)
+            ends = np.array([self._exceeded[one].at for one in over.tolist()], np.int64)
+            place = np.minimum(np.searchsorted(over, ids[slots]), len(over) - 1)
+            kept = (over[place] != ids[slots]) | (flow.events.t1[at] < ends[place])
             at, slots = at[kept], slots[kept]
         if all_see:
             return Flow(flow.events, at, ids[slots])
@@ -497,27 +417,37 @@ class Kernel:
             seen[unclear] = self._lineage.ends(flow.events.parts[at[unclear], 0]) > since[unclear]
         return Flow(flow.events, at[seen], ids[slots[seen]])
 
-    def _before_excess(self, statements: Ints, times: Ints) -> Mask:
-        over = np.array(sorted(self._exceeded), np.int64)
-        ends = np.array([self._exceeded[one].at for one in over.tolist()], np.int64)
-        place = np.minimum(np.searchsorted(over, statements), len(over) - 1)
-        before: Mask = (over[place] != statements) | (times < ends[place])
-        return before
-
     # ------------------------------------------------------------ upkeep
 
     def state(self) -> dict[str, pa.Table]:
-        """Returns the state as tables by name. Between intervals only."""
+        """Returns the state of m-ops as tables by name, with the keys of the rows that it belongs to. Between intervals
+        only."""
         self._settle()
-        return save(self.plan, self._operators)
+        keys = SnapshotKeys(self.plan)
+        saved = {_FORMAT: pa.table({"version": [FORMAT]})}
+        for number, operator in self._operators.items():
+            state, mop = operator.state(), self.plan.mops[number]
+            if len(state):
+                rows = distinct(flatten_lists(state, "rows")[0] if "rows" in state.column_names else ints(state, "row"))
+                saved[keys.name(mop)] = state
+                keys_of_rows = pa.array(keys.of(mop, rows, stored=True), pa.binary())
+                saved[keys.name(mop) + _ROWS] = pa.table({"row": rows, "key": keys_of_rows})
+        return saved
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
-        """Restores the state of statements that exist here, whatever their numbers, from a kernel or its parts. Raises
-        ValueError for another version."""
+        """Restores the state of statements that exist here, whatever their numbers, from a kernel or its parts; state
+        of missing rows is dropped. Raises ValueError for another version."""
         self._settle()
         self._due = None
-        for one in states(state):
-            restore(self.plan, self._operators, one)
+        for one in filter(None, states(state)):
+            version = one[_FORMAT]["version"][0].as_py()
+            if version != FORMAT:
+                raise ValueError(f"the state of event patterns has format {version}; this version reads {FORMAT}")
+            keys = SnapshotKeys(self.plan)
+            for number, operator in self._operators.items():
+                mop = self.plan.mops[number]
+                if (name := keys.name(mop)) in one:
+                    operator.restore(one[name], _renumbering(one[name + _ROWS], keys, mop))
 
     def forget(self) -> None:
         """Drops all state. Between intervals only."""
@@ -529,14 +459,13 @@ class Kernel:
             operator.add_rows(self.plan.mops[number].rows.numbers())
 
     def names(self) -> dict[int, str]:
-        """Returns the names of the m-ops in a state, by number."""
         self._settle()
         keys = SnapshotKeys(self.plan)
         return {mop.number: keys.name(mop) for mop in self.plan}
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of all events that the state refers to, for `Lineage.keep`."""
-        return parts(self._operators)
+        return [numbers.ravel() for operator in self._operators.values() for numbers in operator.parts()]
 
     def instances(self) -> tuple[Ints, Ints]:
         """Returns statements and their numbers of waiting instances; shared ones count for each."""

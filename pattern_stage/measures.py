@@ -14,11 +14,12 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from common.arrays import Ints, distinct
-from pattern_stage.columns import NULL_TEXT, Column, Floats, mixed, number_distinct, same, spread
-from pattern_stage.fan_out import Interned, RowReaders, Slots, grow_array
+from pattern_stage.clauses import numeric
+from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Floats, Mask, mixed, number_distinct, same, spread
+from pattern_stage.fan_out import Interned, RowReaders, Slots, grow_array, grow_record
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_value
-from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Function, Schema, Value, value_kind
+from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Schema, Value, value_kind
 
 MergeKind = Literal["count", "sum", "min", "max"]
 """How values of a column are merged, without NaN. Counts are never NaN."""
@@ -150,15 +151,11 @@ def measures_of(one: Aggregated) -> tuple[Measure, ...]:
         case "count":
             return tuple(Measure("known", argument) for argument in one.args)
         case "sum" | "avg":
-            return Measure("sum", _number(one.args[0])), Measure("known", _number(one.args[0]))
+            return Measure("sum", numeric(one.args[0])), Measure("known", numeric(one.args[0]))
         case "min" | "max":
-            return (Measure(one.name, _number(one.args[0])),)
+            return (Measure(one.name, numeric(one.args[0])),)
         case "argmax":
-            return Measure("value", one.args[0]), Measure("value", _number(one.args[1]))
-
-
-def _number(value: Value) -> Value:
-    return Function("number", (value,), "number") if value_kind(value) == "string" else value
+            return Measure("value", one.args[0]), Measure("value", numeric(one.args[1]))
 
 
 def compile_measure(measure: Measure, schema: Schema, texts: Texts) -> Callable[[Pairs], Column]:
@@ -212,12 +209,10 @@ def computed(
 
 def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measure]) -> list[Ints]:
     """Returns the `totals` of rows; empty for measures that are no counts."""
-    none = np.zeros(0, np.int64)
-    found = [np.append(0, np.cumsum(weights))]
-    for column, measure in zip(columns, measures, strict=True):
-        is_count = measure.what == "known"
-        found.append(np.append(0, np.cumsum(column.astype(np.int64))) if is_count else none)
-    return found
+    counts = [
+        column.astype(np.int64) if one.what == "known" else None for column, one in zip(columns, measures, strict=True)
+    ]
+    return [_NONE if count is None else np.append(0, np.cumsum(count)) for count in (weights, *counts)]
 
 
 class _Groups(Interned):
@@ -288,8 +283,11 @@ class WindowGroups:
         return empty
 
 
+_NONE = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
-class WindowRows:
+class WindowRows(ColumnRecord):
     """Stored events: row, t1, number of events, what they count for, and some values."""
 
     rows: Ints
@@ -306,12 +304,12 @@ class WindowStore:
         self.counts = np.zeros(16, np.int64)
         """What the events of each row count for."""
         self._slots = Slots()
-        self._alive = np.zeros(16, np.bool_)
-        self._rows, self._times, self._weights, self._sizes, self._marks = (np.zeros(16, np.int64) for _ in range(5))
-        self._columns: list[Column] = [np.zeros(16, np.int64) if text else np.zeros(16) for text in are_texts]
+        self._alive, self._marks = np.zeros(0, np.bool_), _NONE
+        columns = tuple([_NONE if is_text else np.zeros(0) for is_text in are_texts])
+        self._events = WindowRows(_NONE, _NONE, _NONE, _NONE, columns)
 
     def all(self) -> WindowRows:
-        return self._take(np.flatnonzero(self._alive[: self._slots.end]))
+        return self._events.take(np.flatnonzero(self._alive[: self._slots.end]))
 
     def touched(self, rows: Ints, by: Sequence[Column]) -> WindowRows:
         """Returns the events of these groups, by row and values of BY, and perhaps a few more."""
@@ -319,46 +317,31 @@ class WindowStore:
         table = np.zeros(1 << max(10, int(8 * len(marks)).bit_length()), np.bool_)
         table[marks & (len(table) - 1)] = True
         end = self._slots.end
-        return self._take(np.flatnonzero(table[self._marks[:end] & (len(table) - 1)] & self._alive[:end]))
+        return self._events.take(np.flatnonzero(table[self._marks[:end] & (len(table) - 1)] & self._alive[:end]))
 
     def add(self, given: WindowRows, by: int) -> None:
         """Adds events, whose first `by` columns are the values of BY."""
-        rows, columns, places = given.rows, given.columns, self._slots.take(len(given.rows))
-        if self._slots.end > len(self._alive):
-            self._grow(self._slots.end)
-        self._rows[places], self._times[places], self._marks[places] = rows, given.times, _marks(rows, columns[:by])
-        self._weights[places], self._sizes[places], self._alive[places] = given.weights, given.sizes, True
-        for mine, column in zip(self._columns, columns, strict=True):
-            mine[places] = column
-        self.counts = grow_array(self.counts, int(rows.max(initial=-1)) + 1)
-        np.add.at(self.counts, rows, given.sizes)
+        places, end = self._slots.take(len(given.rows)), self._slots.end
+        self._alive, self._marks = grow_array(self._alive, end), grow_array(self._marks, end)
+        self._events = grow_record(self._events, end)
+        self._events.put(places, given)
+        self._alive[places], self._marks[places] = True, _marks(given.rows, given.columns[:by])
+        self.counts = grow_array(self.counts, int(given.rows.max(initial=-1)) + 1)
+        np.add.at(self.counts, given.rows, given.sizes)
 
     def expire(self, over: Ints, until: int) -> None:
         """Drops events in no window that ends at `until` or later; `over` is by row."""
         end = self._slots.end
-        alive = self._alive[:end]
-        self._drop(np.flatnonzero((self._times[:end] + over[self._rows[:end]] <= until) & alive))
+        self._drop(self._events.times[:end] + over[self._events.rows[:end]] <= until)
 
     def remove_rows(self, gone: Ints) -> None:
-        end = self._slots.end
-        self._drop(np.flatnonzero(np.isin(self._rows[:end], gone) & self._alive[:end]))
+        self._drop(np.isin(self._events.rows[: self._slots.end], gone))
 
-    def _drop(self, places: Ints) -> None:
-        np.subtract.at(self.counts, self._rows[places], self._sizes[places])
+    def _drop(self, chosen: Mask) -> None:
+        places = np.flatnonzero(chosen & self._alive[: len(chosen)])
+        np.subtract.at(self.counts, self._events.rows[places], self._events.sizes[places])
         self._alive[places] = False
         self._slots.give(places)
-
-    def _take(self, places: Ints) -> WindowRows:
-        columns = tuple(column[places] for column in self._columns)
-        return WindowRows(self._rows[places], self._times[places], self._weights[places], self._sizes[places], columns)
-
-    def _grow(self, size: int) -> None:
-        self._rows, self._times = grow_array(self._rows, size), grow_array(self._times, size)
-        self._weights, self._sizes = grow_array(self._weights, size), grow_array(self._sizes, size)
-        self._marks = grow_array(self._marks, size)
-        more = len(self._rows) - len(self._alive)
-        self._alive = np.concatenate([self._alive, np.zeros(more, np.bool_)])
-        self._columns = [np.concatenate([column, np.zeros(more, column.dtype)]) for column in self._columns]
 
 
 def _marks(rows: Ints, by: Sequence[Column]) -> Ints:
@@ -412,7 +395,7 @@ def sums(name: AggregateName, numbers: Floats, counts: Ints, starts: Ints, ends:
     return result
 
 
-def known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def known(column: Column) -> Mask:
     """Returns which values are not NULL."""
     return column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
 
@@ -421,7 +404,7 @@ _BITS = 32
 _LOW = (1 << _BITS) - 1
 
 
-def counts_in(known: np.ndarray[tuple[int], np.dtype[np.bool_]], starts: Ints, ends: Ints) -> Ints:
+def counts_in(known: Mask, starts: Ints, ends: Ints) -> Ints:
     """Returns the number of known rows of each range."""
     totals = np.append(0, np.cumsum(known))
     counts: Ints = totals[ends] - totals[starts]

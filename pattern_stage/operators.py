@@ -47,8 +47,6 @@ Renumber = Callable[[Ints], Ints]
 """Maps row numbers of a saved state to current ones, -1 for removed rows."""
 
 
-_NOTHING: pa.Table = pa.table({})
-
 Sees = Callable[[int, Ints], Mask]
 """Which events a row's statements see, given the row and the numbers of the events' first parts."""
 
@@ -112,7 +110,7 @@ class PatternOp(ABC):
 
     def state(self) -> pa.Table:
         """Returns the state: texts as strings, parts as event numbers, rows as numbered now."""
-        return _NOTHING
+        return pa.table({})
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:  # noqa: B027  # some operators have no state
         """Restores a state, perhaps of another process, of an m-op with the same definitions."""
@@ -187,16 +185,17 @@ class Bounded(PatternOp):
         times = np.unique(np.concatenate([one.events.t1 for one in inputs]))
         if len(times) == 1:
             yield self._epoch(inputs, int(times[0]))
-            self.attempt([_behind(one, until) for one in inputs], until, Room())  # so that instances expire
+            self.attempt([_split(one, until)[1] for one in inputs], until, Room())  # so that instances expire
             return
         cut = int(times[len(times) // 2])
-        yield from self._halved([_before(one, cut) for one in inputs], cut)
-        yield from self._halved([_behind(one, cut) for one in inputs], until)
+        before, behind = zip(*(_split(one, cut) for one in inputs), strict=True)
+        yield from self._halved(before, cut)
+        yield from self._halved(behind, until)
 
     def _attempt(self, inputs: Sequence[Flow], until: int, *, again: bool = False) -> Flow | None:
-        room = self._room(FOUND, COMPARED, max(self._spare, 0))
+        room = Room(max(self._spare, 0), FOUND, COMPARED)
         try:
-            flow = self.attempt(inputs, until, room)
+            flow = self._within(inputs, until, room)
         except Crowded as crowded:
             if again or crowded.bound != "partial":
                 return None
@@ -204,23 +203,22 @@ class Bounded(PatternOp):
             self._spare = self._meter.limits.partial - int(self.waiting().max(initial=0))
             return self._attempt(inputs, until, again=True)
         self._spare = min(self._spare, room.waiting)
-        self._tell_over(room)
         return flow
 
-    def _room(self, found: int, compared: int, waiting: int = INFINITE, epoch: int | None = None) -> Room:
-        return Room(waiting, found, compared if self._meter.limits.work < INFINITE else INFINITE, epoch)
-
-    def _tell_over(self, room: Room) -> None:
+    def _within(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+        if self._meter.limits.work == INFINITE:
+            room.compared = INFINITE
+        flow = self.attempt(inputs, until, room)
         for time, rows in room.over:
             self._meter.tell(rows, time, "work")
+        return flow
 
     def _epoch(self, inputs: Sequence[Flow], time: int) -> Flow:
         """Runs one epoch to its end, then counts what waits. Room grows as long as no row has too many results."""
         found, compared = FOUND, COMPARED
         while True:
-            room = self._room(found, compared, epoch=time)
             try:
-                flow = self.attempt(inputs, time + 1, room)
+                flow = self._within(inputs, time + 1, Room(INFINITE, found, compared, time))
                 break
             except Crowded as crowded:
                 self._tell(crowded.rows, time, crowded.bound)
@@ -228,7 +226,6 @@ class Bounded(PatternOp):
                     compared *= 4
                 else:
                     found *= 4
-        self._tell_over(room)
         self._tell(self.crowded(time + 1), time, "partial")
         self._spare = 0
         return flow
@@ -243,12 +240,10 @@ class Bounded(PatternOp):
         if most == INFINITE:
             return
         sizes = self.sizes(flow)
-        if sizes is None:
-            if len(flow.events) <= most:
-                return
-            sizes = np.ones(len(flow), np.int64)
-        elif sizes.sum() <= most:
+        if (len(flow.events) if sizes is None else sizes.sum()) <= most:
             return
+        if sizes is None:
+            sizes = np.ones(len(flow), np.int64)
         times, ranks, at_once = np.unique(flow.events.t1, return_inverse=True, return_counts=True)
         if at_once.max() <= most and sizes.max(initial=1) == 1:
             return
@@ -261,13 +256,9 @@ class Bounded(PatternOp):
                 self._meter.tell(np.array([row]), int(times[rank]), "matches")
 
 
-def _before(flow: Flow, cut: int) -> Flow:
+def _split(flow: Flow, cut: int) -> tuple[Flow, Flow]:
+    """Returns what ends before a time, and the rest."""
     events = int(np.searchsorted(flow.events.t1, cut))
     pairs = int(np.searchsorted(flow.at, events))
-    return Flow(flow.events.take(np.arange(events)), flow.at[:pairs], flow.rows[:pairs])
-
-
-def _behind(flow: Flow, cut: int) -> Flow:
-    events = int(np.searchsorted(flow.events.t1, cut))
-    pairs = int(np.searchsorted(flow.at, events))
-    return Flow(flow.events.take(np.arange(events, len(flow.events))), flow.at[pairs:] - events, flow.rows[pairs:])
+    before = Flow(flow.events.take(slice(events)), flow.at[:pairs], flow.rows[:pairs])
+    return before, Flow(flow.events.take(slice(events, None)), flow.at[pairs:] - events, flow.rows[pairs:])

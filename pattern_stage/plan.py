@@ -6,6 +6,7 @@ by statement equals one built at once. Statements are added m-op by m-op, inputs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
@@ -29,7 +30,6 @@ from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
     Aggregate,
-    Events,
     Filter,
     Fold,
     Kind,
@@ -38,7 +38,6 @@ from xscl.algebra.events import (
     Parameter,
     Pattern,
     Schema,
-    Statement,
     Value,
     made_texts,
     map_leaves,
@@ -164,14 +163,7 @@ def c_alpha(placement: NodePlacement) -> NodePlacement:
     return placement
 
 
-RULES: dict[RuleName, _Rule] = {
-    "cse": cse,
-    "s_sigma": s_sigma,
-    "s_alpha": s_alpha,
-    "s_window": s_window,
-    "channels": channels,
-    "c_alpha": c_alpha,
-}
+RULES: dict[RuleName, _Rule] = dict(zip(RULE_NAMES, (cse, s_sigma, s_alpha, s_window, channels, c_alpha), strict=True))
 
 
 def placed(definition: Definition, inputs: tuple[int, ...], rules: frozenset[RuleName]) -> NodePlacement:
@@ -225,8 +217,6 @@ Changes = dict[int, Ints]
 
 
 class EventPlan:
-    """The m-ops and their rows."""
-
     def __init__(self, texts: Texts, rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.texts = texts
         self.rules = frozenset(rules)
@@ -293,7 +283,7 @@ class EventPlan:
         self._by_definition[definition, inputs] = mop
         found = mop.shapes.get(definition)
         if found is None:
-            extra: list[Kind] = ["number"] * extra_columns(placement)
+            extra: list[Kind] = ["number"] * len(extra_columns(placement))
             places = mop.rows.places([*definition.kinds, *extra])
             mop.definitions.append(_with_columns(definition.operator, places))
             found = mop.shapes[definition] = (len(mop.definitions) - 1, places)
@@ -331,29 +321,26 @@ class EventPlan:
                 found[at] = column[found[place]]
         return [(place, found[place]) for place in range(len(nodes) - 1, -1, -1)]
 
-    def column(self, values: Sequence[str | float | None], kind: Kind) -> Column:
-        """Returns constants as a column; None is NULL."""
-        if kind == "string":
-            return self.texts.codes(values)  # type: ignore[arg-type]  # texts
-        return np.array(values, np.float64)
-
 
 def is_aggregate(placement: NodePlacement) -> bool:
-    """Returns whether rows are separated by since as those of AGGREGATE."""
     return isinstance(placement.definition.operator, Aggregate)
 
 
 def tells_since(placement: NodePlacement) -> bool:
-    """Returns whether rows are separated by since."""
     operator = placement.definition.operator
     return is_aggregate(placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator))
 
 
-def extra_columns(placement: NodePlacement) -> int:
-    """Returns the number of separating columns behind those of the parameters."""
+def extra_columns(placement: NodePlacement) -> list[str]:
+    """Returns what separates rows, in columns behind those of the parameters."""
     aggregates = is_aggregate(placement)
-    own_since, own_rows = aggregates and placement.own_since, aggregates and placement.own_rows
-    return placement.own_left + placement.own_window + own_since + own_rows
+    extra = {
+        "left": placement.own_left,
+        "within": placement.own_window,
+        "since": aggregates and placement.own_since,
+        "ids": aggregates and placement.own_rows,
+    }
+    return [name for name, is_own in extra.items() if is_own]
 
 
 def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
@@ -369,19 +356,6 @@ def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
     return cast(AlgebraOp, with_parts(operator, sources_of(operator), window_of(operator), mapped, mapped))
 
 
-def add_statements(
-    plan: EventPlan, groups: Sequence[tuple[BoundForm, FormStatements]], ids: Ints, since: Ints
-) -> tuple[Ints, Changes]:
-    """Adds statements, with ids and since group by group. Returns each one's row in its last m-op, and the new rows by
-    m-op."""
-    adding = _Adding(plan, ids, since)
-    first = 0
-    for bound, group in groups:
-        adding.take(bound, group, first)
-        first += len(group)
-    return adding.run(), adding.new
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     bound: BoundForm
@@ -390,6 +364,7 @@ class _Part:
     first: int
     """The place of the first statement among all."""
     begin: int
+    """The place of the first statement among those of the m-op."""
     inputs: tuple[int, ...]
     """Offsets of its inputs' rows among those of their m-ops."""
 
@@ -404,113 +379,92 @@ class _Part:
             return list(zip(*rows, strict=True))
         return [[row[slot] for row in constants] for slot in node.slots]
 
+    def windows(self) -> Iterable[int]:
+        window = self.node.window
+        return [of[window] for of in self.group.windows] if window >= 0 else repeat(LONGEST_WINDOW, len(self.group))
 
-class _Adding:
-    def __init__(self, plan: EventPlan, ids: Ints, since: Ints) -> None:
-        self.new: Changes = {}
-        self._plan, self._ids, self._since = plan, ids, since
-        self._parts: dict[int, list[_Part]] = {}
-        self._sizes: dict[int, int] = {}
-        self._last: dict[int, list[tuple[int, int, int]]] = {}
-        """By last m-op and group: first statement, first row, and number of rows."""
-        self._found: dict[int, Ints] = {}
 
-    def take(self, bound: BoundForm, group: FormStatements, first: int) -> None:
-        begins, count = list[int](), len(group)
-        for place, node in enumerate(bound.form.nodes):
-            mop = bound.mops[place]
-            begin = self._sizes.get(mop.number, 0)
-            begins.append(begin)
-            if mop.placement is None:
-                continue
-            self._sizes[mop.number] = begin + count
-            inputs = tuple([begins[at] for at in node.inputs])
-            self._parts.setdefault(mop.number, []).append(_Part(bound, group, place, first, begin, inputs))
-        self._last.setdefault(bound.mops[-1].number, []).append((first, begins[-1], count))
-        bound.statements += count
+def add_statements(
+    plan: EventPlan, groups: Sequence[tuple[BoundForm, FormStatements]], ids: Ints, since: Ints
+) -> tuple[Ints, Changes]:
+    """Adds statements, with ids and since group by group. Returns each one's row in its last m-op, and the new rows by
+    m-op."""
+    parts: dict[int, list[_Part]] = {}
+    sizes = Counter[int]()
+    last: dict[int, list[tuple[int, int, int]]] = {}
+    """By last m-op and group: first statement, first row, and number of rows."""
+    first = 0
+    for bound, group in groups:
+        begins = list[int]()
+        for place, (node, mop) in enumerate(zip(bound.form.nodes, bound.mops, strict=True)):
+            begins.append(sizes[mop.number])
+            if mop.placement is not None:
+                sizes[mop.number] += len(group)
+                inputs = tuple([begins[at] for at in node.inputs])
+                parts.setdefault(mop.number, []).append(_Part(bound, group, place, first, begins[-1], inputs))
+        last.setdefault(bound.mops[-1].number, []).append((first, begins[-1], len(group)))
+        bound.statements += len(group)
+        first += len(group)
+    found: Changes = {}
+    new: Changes = {}
+    for number in sorted(parts):
+        mop = plan.mops[number]
+        found[number], made, _ = mop.rows.intern(*_vectors(plan, mop, parts[number], found, ids, since))
+        if len(made):
+            new[number] = made
+            _follow_texts(plan, mop, made)
+    rows: Ints = np.zeros(len(ids), np.int64)
+    for number, of_groups in last.items():
+        if number in found:
+            firsts, starts, counts = np.array(of_groups, np.int64).T
+            rows[spread(firsts, counts)[0]] = found[number][spread(starts, counts)[0]]
+    return rows, new
 
-    def run(self) -> Ints:
-        for number in sorted(self._parts):
-            mop, parts = self._plan.mops[number], self._parts[number]
-            self._found[number], made, _ = mop.rows.intern(*self._vectors(mop, parts))
-            if len(made):
-                self.new[number] = made
-                self._follow_texts(mop, made)
-        rows: Ints = np.zeros(len(self._ids), np.int64)
-        for number, groups in self._last.items():
-            if number in self._found:
-                firsts, begins, counts = np.array(groups, np.int64).T
-                rows[spread(firsts, counts)[0]] = self._found[number][spread(begins, counts)[0]]
-        return rows
 
-    def _follow_texts(self, mop: MOp, new: Ints) -> None:
-        rows, sides = mop.rows, [[frozenset[str]()] * len(new)] * 2
-        rows.made = grow_array(rows.made, rows.end)
-        for side, number in enumerate(mop.inputs[:2]):
-            source = self._plan.mops[number]
-            if source.placement is not None:
-                before = (rows.right if side else rows.left)[new]
-                firsts, of = number_distinct([source.rows.shape[before], source.rows.made[before]])
-                made = list(map(source.made_texts, before[firsts].tolist()))
-                sides[side] = [made[place] for place in of.tolist()]
-        for row, pair in zip(new.tolist(), zip(*sides, strict=True), strict=True):
-            if pair not in rows.sources:
-                rows.sources.append(pair)
-            rows.made[row] = rows.sources.index(pair)
+def _follow_texts(plan: EventPlan, mop: MOp, new: Ints) -> None:
+    rows, sides = mop.rows, [[frozenset[str]()] * len(new)] * 2
+    rows.made = grow_array(rows.made, rows.end)
+    for side, number in enumerate(mop.inputs[:2]):
+        source = plan.mops[number]
+        if source.placement is not None:
+            before = (rows.right if side else rows.left)[new]
+            firsts, of = number_distinct([source.rows.shape[before], source.rows.made[before]])
+            made = list(map(source.made_texts, before[firsts].tolist()))
+            sides[side] = [made[place] for place in of.tolist()]
+    for row, pair in zip(new.tolist(), zip(*sides, strict=True), strict=True):
+        if pair not in rows.sources:
+            rows.sources.append(pair)
+        rows.made[row] = rows.sources.index(pair)
 
-    def _vectors(self, mop: MOp, parts: Sequence[_Part]) -> tuple[list[Ints], list[Column]]:
-        assert mop.placement is not None
-        counts = np.array([len(part.group) for part in parts], np.int64)
-        statements, _ = spread(np.array([part.first for part in parts], np.int64), counts)
-        zeros = np.zeros(len(statements), np.int64)
-        sides = [zeros, zeros]
-        for side, number in enumerate(mop.inputs[:2]):
-            if number in self._found:
-                begins = np.array([part.inputs[side] for part in parts], np.int64)
-                sides[side] = self._found[number][spread(begins, counts)[0]]
-        shapes = np.repeat(np.array([part.bound.shapes[part.place] for part in parts], np.int64), counts)
-        within = np.fromiter(chain.from_iterable(map(_windows, parts)), np.int64, len(statements))
-        since, ids = self._since[statements], self._ids[statements]
-        apart = since if tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
-        parameters = self._parameters(mop, parts, len(statements))
-        for at, column in enumerate(_apart_columns(mop.placement, sides[0], within, since, ids)):
-            for part in parts:
-                rows = slice(part.begin, part.begin + len(part.group))
-                kinds = len(part.node.slots)
-                parameters[part.bound.places[part.place][kinds + at]][rows] = column[rows]
-        return [*sides, shapes, within, apart], parameters
 
-    def _parameters(self, mop: MOp, parts: Sequence[_Part], count: int) -> list[Column]:
-        width = len(mop.rows.parameters)
-        columns: list[list[str | float | None]] = [[None] * count for _ in range(width)]
+def _vectors(
+    plan: EventPlan, mop: MOp, parts: Sequence[_Part], found: Changes, ids: Ints, since: Ints
+) -> tuple[list[Ints], list[Column]]:
+    assert mop.placement is not None
+    counts = np.array([len(part.group) for part in parts], np.int64)
+    statements, _ = spread(np.array([part.first for part in parts], np.int64), counts)
+    zeros = np.zeros(len(statements), np.int64)
+    sides = [zeros, zeros]
+    for side, number in enumerate(mop.inputs[:2]):
+        if number in found:
+            begins = np.array([part.inputs[side] for part in parts], np.int64)
+            sides[side] = found[number][spread(begins, counts)[0]]
+    shapes = np.repeat(np.array([part.bound.shapes[part.place] for part in parts], np.int64), counts)
+    within = np.fromiter(chain.from_iterable(part.windows() for part in parts), np.int64, len(statements))
+    since, ids = since[statements], ids[statements]
+    apart = since if tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
+    constants: list[list[str | float | None]] = [[None] * len(statements) for _ in mop.rows.parameters]
+    for part in parts:
+        for place, values in zip(part.bound.places[part.place], part.columns(), strict=False):
+            constants[place][part.begin : part.begin + len(part.group)] = values
+    parameters = [
+        plan.texts.codes(values) if column.dtype == np.int64 else np.array(values, np.float64)  # type: ignore[arg-type]  # texts
+        for values, column in zip(constants, mop.rows.parameters, strict=True)
+    ]
+    extra = {"left": sides[0], "within": within, "since": since, "ids": ids}
+    for at, name in enumerate(extra_columns(mop.placement)):
         for part in parts:
-            end = part.begin + len(part.group)
-            for place, values in zip(part.bound.places[part.place], part.columns(), strict=False):
-                columns[place][part.begin : end] = values
-        return [
-            self._plan.column(column, "string" if of.dtype == np.int64 else "number")
-            for column, of in zip(columns, mop.rows.parameters, strict=True)
-        ]
-
-
-def _windows(part: _Part) -> Sequence[int] | repeat[int]:
-    window = part.node.window
-    if window < 0:
-        return repeat(LONGEST_WINDOW, len(part.group))
-    return [windows[window] for windows in part.group.windows]
-
-
-def _apart_columns(placement: NodePlacement, left: Ints, within: Ints, since: Ints, ids: Ints) -> list[Column]:
-    columns = [left] * placement.own_left + [within] * placement.own_window
-    if is_aggregate(placement):
-        columns += [since] * placement.own_since + [ids] * placement.own_rows
-    return [column.astype(np.float64) for column in columns]
-
-
-def source_streams(stream: Statement) -> frozenset[str]:
-    """Returns the names of the streams that a statement reads."""
-    if isinstance(stream, Events):
-        return frozenset({stream.stream})
-    if isinstance(stream, Pattern | NearPattern):
-        return frozenset(stream.streams)
-    return frozenset().union(*map(source_streams, sources_of(stream)))
+            rows = slice(part.begin, part.begin + len(part.group))
+            place = part.bound.places[part.place][len(part.node.slots) + at]
+            parameters[place][rows] = extra[name][rows].astype(np.float64)
+    return [*sides, shapes, within, apart], parameters

@@ -339,7 +339,7 @@ def pairs_of(
     instances: Instances, classes: RowClasses, events: Ints, right: Columns | None, right_at: Ints | None, of: Ints
 ) -> Pairs:
     sides = instances.kept.sides
-    return Pairs(sides[0], events, right, right_at, sides[-1], of, classes.parameters)
+    return Pairs(sides[0], events, of, classes.parameters, right, right_at, sides[-1])
 
 
 class PartnerSearch:
@@ -386,7 +386,7 @@ class PartnerSearch:
             right = self.right.events.take(used)
             every = np.arange(len(used))
             # Only the right event is mentioned.
-            found, known = known_keys(key[1](Pairs(right, every, right, every, None, every, ())))
+            found, known = known_keys(key[1](Pairs(right, every, every, (), right, every)))
             values, numbers = np.unique(found, return_inverse=True)
             keys, held = found[place], known[place]
             groups = groups * len(values) + numbers[place]

@@ -9,11 +9,11 @@ import numpy as np
 
 from common.arrays import Ints, distinct
 from pattern_stage.clauses import split_condition, static_clauses
-from pattern_stage.columns import Column, Columns, Flow, Mask, Stretches, each_once, joined_flow, number_distinct
+from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, joined_flow, number_distinct
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, StaticIndex, each_shape
 from pattern_stage.operators import MOpContext, PatternOp
-from pattern_stage.values import Pairs, compile_condition, compile_value, single_events
+from pattern_stage.values import Pairs, compile_condition, compile_value
 
 _DEAR = 16
 """Number of rows per event above which the static index is used."""
@@ -32,14 +32,14 @@ class Filtering(PatternOp):
         self._classes = RowClasses(context.rows)
         self._readers = RowReaders()
         self._of_class = RowReaders()
-        self._found: StaticIndex | None = None
+        self._static: StaticIndex | None = None
 
     def add_rows(self, new: Ints) -> None:
         fresh = self._classes.add(new)
         self._readers.add(new, self._rows.left[new])
         self._of_class.add(new, self._classes.of_row[new])
-        if self._found is not None:
-            self._index_classes(fresh)
+        if self._static is not None:
+            self._index_classes(self._static, fresh)
         elif int(self._readers.counts(distinct(self._rows.left[new])).max(initial=0)) > _DEAR:
             self._make_index()
 
@@ -47,35 +47,29 @@ class Filtering(PatternOp):
         self._readers.remove(gone)
         self._of_class.remove(gone)
         emptied = self._classes.remove(gone)
-        if self._found is not None:
-            self._found.remove(emptied)
+        if self._static is not None:
+            self._static.remove(emptied)
 
     def codes(self) -> Iterable[Ints]:
-        return () if self._found is None else self._found.used()
+        return () if self._static is None else self._static.used()
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         (flow,) = inputs
         if len(flow) == 0:
             return flow.compact()
         if flow.stretches is not None and len(classes := self._classes.numbers()) == 1:
-            return self._of_one_class(flow, flow.stretches, classes)
+            at = np.arange(len(flow.events))
+            pairs = Pairs(flow.events, at, np.repeat(classes, len(at)), self._classes.parameters)
+            held = self._condition(int(self._classes.shape[classes[0]]))(pairs)
+            kept = flow.stretches.only(held[flow.stretches.at])
+            return Flow.of(flow.events, kept.through(*self._readers.of(kept.rows))).compact()
         each = int(self._readers.counts(flow.rows).sum())
         if each > _DEAR * len(flow):
             flow = flow.compact()
-            places, classes = self._hits(flow.events)
+            static = self._make_index() if self._static is None else self._static
+            places, classes = static.hits(flow.events)
             if int(self._of_class.counts(classes).sum()) < each:
                 return self._indexed(flow, places, classes)
-        return self._tested(flow)
-
-    def _of_one_class(self, flow: Flow, stretches: Stretches, classes: Ints) -> Flow:
-        at = np.arange(len(flow.events))
-        one = np.repeat(classes, len(at))
-        pairs = single_events(flow.events, at, one, self._classes.parameters)
-        held = self._condition(int(self._classes.shape[classes[0]]))(pairs)
-        kept = stretches.only(held[stretches.at])
-        return Flow.of(flow.events, kept.through(*self._readers.of(kept.rows))).compact()
-
-    def _tested(self, flow: Flow) -> Flow:
         blocks = np.cumsum(self._readers.counts(flow.rows)) // _BLOCK
         bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(flow)]
         found = [self._held(flow.only(np.arange(*ends))) for ends in pairwise(bounds)]
@@ -87,7 +81,7 @@ class Filtering(PatternOp):
         at, classes = flow.at[places], self._classes.of_row[rows]
         held = np.zeros(len(at), np.bool_)
         for shape, chosen in each_shape(self._classes.shape[classes]):
-            pairs = single_events(flow.events, at[chosen], classes[chosen], self._classes.parameters)
+            pairs = Pairs(flow.events, at[chosen], classes[chosen], self._classes.parameters)
             held[chosen] = self._condition(shape)(pairs)
         return at[held], rows[held]
 
@@ -109,23 +103,17 @@ class Filtering(PatternOp):
             at, rows = at[held], rows[held]
         return Flow(flow.events, at, rows).compact()
 
-    def _hits(self, events: Columns) -> tuple[Ints, Ints]:
-        if self._found is None:
-            self._make_index()
-        assert self._found is not None
-        return self._found.hits(events)
+    def _make_index(self) -> StaticIndex:
+        static = self._static = self._index(self._definitions[0].schema, self._texts)
+        self._index_classes(static, self._classes.numbers())
+        return static
 
-    def _make_index(self) -> None:
-        self._found = self._index(self._definitions[0].schema, self._texts)
-        self._index_classes(self._classes.numbers())
-
-    def _index_classes(self, fresh: Ints) -> None:
-        assert self._found is not None
+    def _index_classes(self, static: StaticIndex, fresh: Ints) -> None:
         for shape, places in each_shape(self._classes.shape[fresh]):
             clauses = static_clauses(split_condition(self._definitions[shape].condition, "left"))
             targets = fresh[places]
-            self._found.add(targets, clauses, tuple(column[targets] for column in self._classes.parameters))
-        self._found.settle()
+            static.add(targets, clauses, tuple(column[targets] for column in self._classes.parameters))
+        static.settle()
 
 
 class Selecting(PatternOp):
@@ -161,7 +149,7 @@ class Selecting(PatternOp):
             for _, kind in self._definitions[0].schema
         ]
         for shape, chosen in each_shape(self._classes.shape[of]):
-            pairs = single_events(flow.events, sources[chosen], of[chosen], self._classes.parameters)
+            pairs = Pairs(flow.events, sources[chosen], of[chosen], self._classes.parameters)
             for column, item in zip(values, self._items[shape], strict=True):
                 column[chosen] = item(pairs)
         events = flow.events

@@ -10,7 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from types import CodeType
@@ -79,12 +79,8 @@ class Texts:
 
     # ------------------------------------------------------------ derived values
 
-    def numbers(self, codes: Ints) -> Floats:
-        """Returns the XPath numbers of texts; NaN if invalid or infinite."""
-        return self.derived_numbers("number", codes)
-
     def derived_numbers(self, name: str, codes: Ints) -> Floats:
-        """Returns `name(text)` of each text, `name` in NUMERIC."""
+        """Returns `name(text)` of each text, `name` in NUMERIC; NaN if invalid or infinite."""
 
         def compute(new: Ints) -> list[float]:
             return [finite_or_nan(NUMERIC[name](self._code_of.texts[code])) for code in new.tolist()]
@@ -123,7 +119,6 @@ class Texts:
         return np.array([self.outcome(name, row) for row in rows], np.int8)[at]
 
     def outcome(self, name: str, args: Iterable[int]) -> int:
-        """Returns the outcome of a test of the texts of codes."""
         texts = [self.text(code) for code in args]
         if None in texts:
             return UNDECIDED
@@ -255,36 +250,29 @@ class Pairs:
 
     left: Columns
     left_at: Ints
-    right: Columns | None
-    right_at: Ints | None
-    latest: Columns | None
     rows: Ints
-    parameters: tuple[Column, ...]
+    parameters: tuple[Column, ...] = ()
+    right: Columns | None = None
+    right_at: Ints | None = None
+    latest: Columns | None = None
 
     def __len__(self) -> int:
         return len(self.left_at)
 
     def at(self, places: Ints) -> Pairs:
         right_at = None if self.right_at is None else self.right_at[places]
-        rows = self.rows[places]
-        return Pairs(self.left, self.left_at[places], self.right, right_at, self.latest, rows, self.parameters)
-
-
-def single_events(events: Columns, at: Ints, rows: Ints, parameters: tuple[Column, ...]) -> Pairs:
-    """Returns events without a partner, for operators with one input."""
-    return Pairs(events, at, None, None, None, rows, parameters)
+        return replace(self, left_at=self.left_at[places], rows=self.rows[places], right_at=right_at)
 
 
 def every_event(events: Columns, parameters: tuple[Column, ...] = ()) -> Pairs:
     """Returns each event once; the row of an event is its place."""
     at = np.arange(len(events))
-    return single_events(events, at, at, parameters)
+    return Pairs(events, at, at, parameters)
 
 
 def compile_condition(
     condition: EventCondition, left: Schema, right: Schema | None, texts: Texts
 ) -> Callable[[Pairs], Mask]:
-    """Compiles a condition to a mask of pairs."""
     return np.errstate(all="ignore")(_ColumnWriter(left, right, texts).test(condition))
 
 
@@ -329,7 +317,6 @@ class Writer:
         return eval(_code(f"lambda {arguments}: {body}"), self._names)  # type: ignore[no-any-return]  # eval has none
 
     def condition(self, condition: EventCondition, place: _CodeOf) -> str:
-        """Returns a condition as Python."""
         match condition:
             case AllOf(args=args):
                 return f"({' and '.join(self.condition(arg, place) for arg in args)})" if args else "True"
@@ -355,7 +342,6 @@ class Writer:
         return self.text(value, place) if value_kind(value) == "string" else self.number(value, place)
 
     def text(self, value: Value, place: _CodeOf, depth: int = 0) -> str:
-        """Returns Python for the code of a value's text."""
         if depth == _DEEP and self._arguments:
             return self._apart(self.text(value, place))
         if value_kind(value) == "number":
@@ -372,7 +358,6 @@ class Writer:
         return self._taken(value, place)
 
     def number(self, value: Value, place: _CodeOf, depth: int = 0) -> str:
-        """Returns Python for a value's number."""
         if depth == _DEEP and self._arguments:
             return self._apart(self.number(value, place))
         if value_kind(value) == "string" and not isinstance(value, Constant):
@@ -409,8 +394,6 @@ class Writer:
 
 
 class _ColumnWriter(Writer):
-    """Writes expressions over columns, as functions of `pairs`."""
-
     def __init__(self, left: Schema, right: Schema | None, texts: Texts) -> None:
         super().__init__(_column_functions(texts), "pairs.parameters[{}][pairs.rows]", "pairs")
         self._left = {name: place for place, (name, _) in enumerate(left)}

@@ -19,11 +19,7 @@ PROTOCOLS = {
 }
 """Functions that stand in several modules because a protocol names them."""
 
-BOUND_TO_BACKENDS = {
-    "pattern_stage.in_sql.kernel:DuckDBDatabase",
-    "pattern_stage.in_sql.kernel:SparkDatabase",
-    "pattern_stage.partition.kernel:SparkRunner",
-}
+BOUND_TO_BACKENDS = {"pattern_stage.partition.kernel:SparkRunner"}
 """Bases of `mmqjp.answers.events_run`, which binds what pattern_stage may not know: the store and its errors."""
 
 

@@ -384,11 +384,12 @@ def writing(*errors: type[Exception]) -> Iterator[None]:
         raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
 
 
-_Kind = TypeVar("_Kind", bound=type)
+_Kind = TypeVar("_Kind", bound=Callable[..., Any])
 
 
 def telling(kind: _Kind, errors: tuple[type[Exception], ...], told: Callable[[Exception], StoreError | None]) -> _Kind:
-    """Class decorator: public methods translate `errors` to StoreError, unless `told` returns None."""
+    """Decorator of a function or class: it, or its public methods, translate `errors` to StoreError, unless `told`
+    returns None."""
 
     def translated(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
@@ -403,6 +404,8 @@ def telling(kind: _Kind, errors: tuple[type[Exception], ...], told: Callable[[Ex
 
         return call
 
+    if not isinstance(kind, type):
+        return translated(kind)  # type: ignore[return-value]  # of its type
     for name, method in list(vars(kind).items()):
         if callable(method) and (name == "__init__" or not name.startswith("_")):
             setattr(kind, name, translated(method))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from common.bounds import BEGINNING, END
@@ -17,27 +17,32 @@ from common.limits import BLOCK, Excess, Quota, excess_text
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.events_run import (
     LATE,
+    PATTERNS,
     DefinitionCursor,
     FormResults,
     KernelSnapshot,
     MadeOf,
     MakeKernel,
     Parts,
+    PatternTime,
     RunningForms,
-    StoredEvents,
     WaitingCounts,
     column_texts,
     event_rows,
     events_of,
     ids_of,
+    save_events,
+    save_snapshot,
+    stored_snapshot,
 )
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
-from mmqjp.queries.model import Pause
+from mmqjp.queries.model import Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import EVENTS
 from pattern_stage.assemble import (
     MOST_EVENTS,
     Assembled,
@@ -49,7 +54,6 @@ from pattern_stage.assemble import (
     next_horizon,
     told_apart,
 )
-from pattern_stage.columns import Column
 from pattern_stage.lineage import EventOrigin, Lineage
 from pattern_stage.values import CHARACTERS, Texts
 from templates.catalog import Catalog, Change
@@ -109,10 +113,14 @@ class EventOutput:
         receive them; `running` found the results."""
         answers: list[Answer] = []
         documents: list[Record] = []
+        events = self._registry.events
         for found in results:
             made = self._answers(found, running, first_qid)
             answers += made
-            documents += self._published(found.form_id, made, first_qid)
+            publishers = [one for one in events.members(found.form_id) if one.publishes and one.qid >= first_qid]
+            for query in sorted(publishers, key=lambda query: (query.name, query.qid)):
+                if self._registry.is_read(query.name):
+                    documents += [_document(query, answer) for answer in made if since_of(query) < answer.appeared]
         return answers, documents
 
     def pauses(self, exceeded: Mapping[str, Excess], quota: Quota, horizon: int, first_qid: int = 0) -> Iterable[Pause]:
@@ -132,43 +140,27 @@ class EventOutput:
         form, withheld = running_form_id(found.form_id), self._registry.events.withheld(found.form_id)
         stream = self._registry.events.form(form).stream
         pattern = PatternDocuments(stream) if isinstance(stream, Pattern | NearPattern) else None
-        appeared = running.appeared(events)
         arrival, names = self._ledger.next_arrival - 1, [name for name, _ in found.schema]
-        width = len(stream.schema)
-        values = [column_texts(column, running.texts) for column in events.values[:width]]
-        shown = [_shown(column, running.texts) for column in events.values]
+        values = [column_texts(column, running.texts) for column in events.values[: len(stream.schema)]]
+        shown = [column_texts(column, running.texts, number_text) for column in events.values]
+        columns = [column.tolist() for column in (events.t0, events.t1, events.parts, running.appeared(events))]
         answers = []
-        rows = zip(
-            events.t0.tolist(),
-            events.t1.tolist(),
-            events.parts.tolist(),
-            appeared.tolist(),
-            zip(*values, strict=True) if values else [()] * len(events),
-            zip(*shown, strict=True) if shown else [()] * len(events),
-            strict=True,
-        )
-        for t0, t1, numbers, first, attributes, texts in rows:
-            of = [number for number in numbers if number >= 0]
+        for place, (t0, t1, numbers, first) in enumerate(zip(*columns, strict=True)):
+            of, texts = [number for number in numbers if number >= 0], [column[place] for column in shown]
             if pattern is None:
-                roots, ending = _roots(parts, of), _children(names, texts)
+                children = (element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
+                roots, ending = _roots(parts, of), end_of_match("".join(children))
             else:
                 roots, ending = list(pattern.roots(of, parts)), pattern.document(texts, of, parts)
             documents, streams, nodes = self._behind(sorted(roots, key=lambda root: parts.place(root[1])))
+            body = Body('<match query="', f'" t0="{t0}" t1="{t1}"{ending}')
+            told_apart_by = [t0, t1, [column[place] for column in values], [parts.named(number) for number in of]]
+            choice = f", {json.dumps(told_apart_by, ensure_ascii=False)}]"
+            withheld_from = tuple([qid for qid, since in withheld if since >= first])
             answers.append(
                 Answer(
-                    t0,
-                    t1,
-                    documents,
-                    streams,
-                    nodes,
-                    Body('<match query="', f'" t0="{t0}" t1="{t1}"{ending}'),
-                    _choice(t0, t1, attributes, [parts.id(number) for number in of]),
-                    form,
-                    0,
-                    first,
-                    first_qid,
-                    arrival,
-                    tuple([qid for qid, since in withheld if since >= first]),
+                    *(t0, t1, documents, streams, nodes, body, choice),
+                    *(form, 0, first, first_qid, arrival, withheld_from),
                 )
             )
         return answers
@@ -184,17 +176,6 @@ class EventOutput:
         }
         return tuple([id for id, _ in sources]), tuple([stream for _, stream in sources]), json_nodes(nodes)
 
-    def _published(self, running_id: str, answers: Sequence[Answer], first_qid: int) -> list[Record]:
-        events = self._registry.events
-        publishers = [query for query in events.members(running_id) if query.publishes and query.qid >= first_qid]
-        return [
-            _document(query.name, query.identity.id(answer.choice.encode()), answer)
-            for query in sorted(publishers, key=lambda query: (query.name, query.qid))
-            if self._registry.is_read(query.name)
-            for answer in answers
-            if since_of(query) < answer.appeared
-        ]
-
 
 def _roots(parts: Parts, numbers: Iterable[int]) -> list[tuple[str, EventOrigin]]:
     origins: dict[tuple[int, tuple[int, ...]], EventOrigin] = {}
@@ -204,47 +185,29 @@ def _roots(parts: Parts, numbers: Iterable[int]) -> list[tuple[str, EventOrigin]
     return [("", origin) for origin in origins.values()]
 
 
-def _document(stream: str, id: str, answer: Answer) -> Record:
-    sources = tuple(zip(answer.documents, answer.streams, strict=True))
-    xml = answer.body.xml(stream)
-    own = (own_part_id(stream, id),)
-    return Record(-1, id, stream, answer.t0, answer.t1, xml, "published", (), own, sources, arrival=answer.arrival)
+def _document(query: Subscription, answer: Answer) -> Record:
+    id, sources = query.identity.id(answer.choice.encode()), tuple(zip(answer.documents, answer.streams, strict=True))
+    own, xml = (own_part_id(query.name, id),), answer.body.xml(query.name)
+    return Record(-1, id, query.name, answer.t0, answer.t1, xml, "published", (), own, sources, arrival=answer.arrival)
 
 
-def _children(names: Sequence[str], texts: Sequence[str | None]) -> str:
-    children = "".join(element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
-    return end_of_match(children)
-
-
-def _choice(t0: int, t1: int, attributes: Sequence[str | None], parts: Sequence[str]) -> str:
-    return f", {json.dumps([t0, t1, list(attributes), [json.loads(part) for part in parts]], ensure_ascii=False)}]"
-
-
-def _shown(column: Column, texts: Texts) -> list[str | None]:
-    if column.dtype == np.float64:
-        return [None if value != value else number_text(value) for value in column.tolist()]
-    return column_texts(column, texts)
-
-
-NeedsOf = Callable[[str], Change]
-
-
-class StoredDocumentEvents:
-    def __init__(self, store: JoinEngine, records: Records) -> None:
-        self._store, self._records = store, records
-
-    def events(
-        self, placements: Mapping[str, EventPlacement], needs_of: NeedsOf, ends: range, texts: Texts
-    ) -> Iterator[tuple[str, Assembled]]:
-        """Yields the definitions' events that end within `ends`, in parts, without those of documents that came too
-        late. Evaluates only these definitions, in a stage 1 of their own."""
-        for name, placement in placements.items():
-            stage = XPathStage()
-            stage.add(needs_of(name))
-            for docids in docid_batches(self._store, [placement.stream], ends=ends, refused=LATE):
-                found = stage.evaluate(map(arriving, self._records.parsed(docids)))
-                yield name, assemble_events(placement, Witnessed(found, stage.edges_of, texts), texts)
-                self._records.release_trees()
+def events_of_documents(
+    store: JoinEngine,
+    records: Records,
+    placements: Mapping[str, EventPlacement],
+    needs_of: Callable[[str], Change],
+    ends: range,
+    texts: Texts,
+) -> Iterator[tuple[str, Assembled]]:
+    """Yields the definitions' events that end within `ends`, in parts, without those of documents that came too late.
+    Evaluates only these definitions, in a stage 1 of their own."""
+    for name, placement in placements.items():
+        stage = XPathStage()
+        stage.add(needs_of(name))
+        for docids in docid_batches(store, [placement.stream], ends=ends, refused=LATE):
+            found = stage.evaluate(map(arriving, records.parsed(docids)))
+            yield name, assemble_events(placement, Witnessed(found, stage.edges_of, texts), texts)
+            records.release_trees()
 
 
 class EventBackfill:
@@ -257,9 +220,10 @@ class EventBackfill:
         told: Collection[str],
         definitions: Mapping[str, RegisteredDefinition],
         own: RunningForms,
-        kept: StoredDocumentEvents,
+        stored: Callable[..., Iterator[tuple[str, Assembled]]],
         horizon: int,
     ) -> None:
+        """`stored` is `events_of_documents` of the store."""
         self.running, self._told, self._horizon = own, told, horizon
         self._placements: dict[str, EventPlacement] = {}
         needs: dict[str, Change] = {}
@@ -269,7 +233,7 @@ class EventBackfill:
                 if name in definitions and name not in needs:
                     self._placements[name], needs[name] = place_events(catalog, definitions[name].pattern)
         own.follow(forms, forms)
-        for name, found in kept.events(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
+        for name, found in stored(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
             own.take(name, found)
 
     def take(self, name: str, found: Assembled) -> None:
@@ -285,11 +249,8 @@ class EventBackfill:
         """Returns the new forms over a limit, or all of them if one that they depend on is."""
         found = self.running.exceeded
         behind = [excess for form_id, excess in found.items() if form_id not in self._told]
-        return {
-            form_id: min(known)
-            for form_id in self._told
-            if (known := [*behind, *([found[form_id]] if form_id in found else [])])
-        }
+        known = {form_id: [*behind, *filter(None, [found.get(form_id)])] for form_id in self._told}
+        return {form_id: min(several) for form_id, several in known.items() if several}
 
     def join(self, others: RunningForms) -> None:
         """Merges the waiting state into that of the other forms."""
@@ -321,22 +282,26 @@ class Patterns:
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
         self._statements, self._catalog, self._edges_of = registry.events, registry.catalog, registry.stage1.edges_of
-        self._stored, self._kept = StoredEvents(store, ledger), StoredDocumentEvents(store, records)
-        self._records, self._make_kernel, self._made_of = records, make_kernel, made_of
-        self._ids = ids_of(records)
-        self._settle, self._limits = settle, limits
+        self._store, self._ledger = store, ledger
+        self._events_of_documents = partial(events_of_documents, store, records)
+        self._forms = partial(RunningForms, make_kernel, records=records, made_of=made_of, limits=limits)
+        self._ids, self._settle = ids_of(records), settle
         self._since_snapshot = 0
         self._forget()
 
     def _forget(self) -> None:
-        self._is_open = False
-        self._time = self._stored.time()
+        self._running: RunningForms | None = None
+        self._time = PatternTime.from_setting(self._ledger.setting(PATTERNS))
         self._rows: list[pa.Table] = []
         self.late: dict[int, str] = {}
         """Documents of the batch whose events no statement receives, with reasons."""
         self._backfill: EventBackfill | None = None
         self.exceeded_before: Mapping[str, Excess] = {}
         """Forms that exceeded a limit in the last backfill."""
+
+    @property
+    def running(self) -> RunningForms:
+        return self._running or self._open()
 
     @property
     def horizon(self) -> int:
@@ -350,17 +315,15 @@ class Patterns:
     # ------------------------------------------------------------ statements
 
     def follow(self) -> None:
-        if not self._is_open and not self._statements.running and self._time.horizon == BEGINNING:
-            return
-        self._follow_forms()
-        self._pass_over(self._start())
-        self._follow_definitions()
+        if self._running or self._statements.running or self.is_begun:
+            self._follow_forms()
+            self._pass_over(self._start())
+            self._follow_definitions()
 
     def _follow_forms(self) -> None:
-        if not self._is_open:
-            self._open()
-        elif self._statements.changed:
-            self.running.follow(self._statements.running, self._statements.changed)
+        running = self.running
+        if self._statements.changed:
+            running.follow(self._statements.running, self._statements.changed)
             self._statements.changed.clear()
 
     def _start(self) -> int:
@@ -401,17 +364,16 @@ class Patterns:
         if new := {name: placement for name, placement in placements.items() if name not in taken}:
             taken |= {name: DefinitionCursor(defined[name].id, self.running.lineage.next) for name in new}
             ends = range(self._time.horizon, END)
-            for name, found in self._kept.events(new, self._statements.needs_of, ends, self.running.texts):
+            for name, found in self._events_of_documents(new, self._statements.needs_of, ends, self.running.texts):
                 self._take(name, found)
 
     # ------------------------------------------------------------ events
 
     def step(self, witnesses: Witnesses) -> Witnesses:
-        """Extracts events from witnesses and returns the witnesses left for joins."""
         placements = self._statements.placements
         if not placements:
             return witnesses
-        if not self._is_open:
+        if self._running is None:
             self.follow()
         joins, events = told_apart(witnesses, event_chains(self._catalog.chains))
         witnessed = Witnessed(events, self._edges_of, self.running.texts)
@@ -439,18 +401,14 @@ class Patterns:
     # ------------------------------------------------------------ release
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        if not self.is_begun or not self._statements.running:
-            return False
-        if not self._is_open:
-            self._open()
-        return self.running.is_due(self._next(greatest, clock))
+        return self.moves and self.running.is_due(self._next(greatest, clock))
 
     def release(
         self, greatest: Mapping[str, int], clock: int | None = None, *, lasts: bool | None = None
     ) -> Iterator[list[FormResults]]:
         """Advances the horizon and yields the results of each stratum; answer each before advancing. `clock` is that of
         live streams. `lasts` says, at the end of a finite run, whether its state persists."""
-        if not self._is_open:
+        if self._running is None:
             return
         while True:
             until = self._next(greatest, clock)
@@ -475,7 +433,7 @@ class Patterns:
         return self.running.outside(self._statements.placements)
 
     def exceeded(self) -> Mapping[str, Excess]:
-        return self.running.exceeded if self._is_open else {}
+        return self._running.exceeded if self._running else {}
 
     # ------------------------------------------------------------ backfill
 
@@ -491,9 +449,9 @@ class Patterns:
         ):
             self._pass_over(self._first_horizon(greatest, self._outside()))
         self.follow()
-        lineage = Lineage(0, self._ids)
-        own = RunningForms(self._make_kernel, lineage, self._records, self._made_of, self.running.texts, self._limits)
-        self._backfill = EventBackfill(forms, told, self._statements.definitions, own, self._kept, self._time.horizon)
+        own = self._forms(Lineage(0, self._ids), texts=self.running.texts)
+        definitions, stored = self._statements.definitions, self._events_of_documents
+        self._backfill = EventBackfill(forms, told, definitions, own, stored, self._time.horizon)
 
     def backfill(self) -> Iterator[tuple[list[FormResults], RunningForms]]:
         """Yields the new forms' results up to the horizon by stratum, with the forms that found them; answer each
@@ -510,18 +468,14 @@ class Patterns:
     # ------------------------------------------------------------ what waits
 
     def waiting(self) -> WaitingCounts | None:
-        if not self.is_begun or not self._statements.running:
+        if not self.moves:
             return None
-        if not self._is_open:
-            self._open()
         return WaitingCounts(self._time.horizon, len(self.running.buffer), self.running.waiting())
 
     def oldest(self) -> int | None:
         """Returns the start of the earliest event that anything waits for, or None."""
-        if not self._is_open:
-            if not self.is_begun:
-                return None
-            self._open()
+        if self._running is None and not self.is_begun:
+            return None
         self.running.compact()
         return self.running.lineage.oldest()
 
@@ -534,19 +488,19 @@ class Patterns:
 
     def save(self, *, snapshot: bool = False) -> None:
         """Writes, within the batch, its events, the horizon, and a snapshot, periodically or if it is asked for."""
-        if not self._is_open:
+        running = self._running
+        if running is None:
             return
-        if self.running.is_crowded:  # before answers, which have their texts by now, are copied to be stored
-            self.running.compact()
-        self._time.next = self.running.lineage.next
-        self._stored.save(self._time, self._rows)
+        if running.is_crowded:  # before answers, which have their texts by now, are copied to be stored
+            running.compact()
+        self._time.next = running.lineage.next
+        save_events(self._store, self._ledger, self._time, self._rows)
         self._rows = []
         self._since_snapshot += 1
         if snapshot or self._since_snapshot >= SNAPSHOT_EVERY:
-            self.running.compact()
-            kernel = self.running.kernel.state()
-            lineage, counts = self.running.lineage.table(), self.running.counts.table()
-            self._stored.save_snapshot(KernelSnapshot(self._time.horizon, kernel, lineage, counts))
+            running.compact()
+            kernel, lineage, counts = running.kernel.state(), running.lineage.table(), running.counts.table()
+            save_snapshot(self._store, self._ledger.batch, KernelSnapshot(self._time.horizon, kernel, lineage, counts))
 
     def finish_batch(self, *, committed: bool) -> None:
         """Without a commit, discards the state, to be restored when next needed."""
@@ -557,16 +511,13 @@ class Patterns:
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self._since_snapshot = 0
 
-    def _open(self) -> None:
+    def _open(self) -> RunningForms:
         """Restores the last snapshot and replays the events since. Forms and definitions are added at the points where
         they first were, so the waiting state is identical."""
-        found = self._stored.snapshot()
+        found = stored_snapshot(self._store)
         lineage = Lineage(self._time.next, self._ids)
         lineage.restore(found.lineage)
-        self.running = running = RunningForms(
-            self._make_kernel, lineage, self._records, self._made_of, limits=self._limits
-        )
-        self._is_open = True
+        self._running = running = self._forms(lineage)
         forms, later = self._statements.running, dict[int, list[EventForm]]()
         for form in forms.values():
             if form.since + 1 < found.horizon:
@@ -577,23 +528,19 @@ class Patterns:
         running.kernel.restore(found.kernel)
         running.counts.restore(found.counts, {form.id for form in forms.values() if form.since + 1 < found.horizon})
         schemas = {name: placement.schema for name, placement in self._statements.placements.items()}
-        rows = self._stored.events_from(found.horizon)
+        sql = f"SELECT {', '.join(EVENTS.names)} FROM events WHERE t1 >= {found.horizon} ORDER BY number"
+        rows = self._store.select(sql).cast(EVENTS)
         ids = {name: definition.id for name, definition in self._statements.definitions.items()}
         taken = {name: since for name, since in self._time.taken.items() if ids.get(name) == since.id}
         for name, events in events_of(rows, schemas, lineage, running.texts, taken).items():
             running.buffer.add(name, events)
         reached = found.horizon
-        for start, new in sorted(later.items()):
-            reached = self._run_again(reached, min(start, self._time.horizon))
+        for start, new in [*sorted(later.items()), (END, [])]:
+            if (until := min(start, self._time.horizon)) > reached:
+                for _ in running.run(until, self._statements.placements):
+                    pass
+                running.buffer.pass_over(until)
+                reached = until
             for form in new:
                 running.put(form)
-        self._run_again(reached, self._time.horizon)
-
-    def _run_again(self, reached: int, until: int) -> int:
-        """Replays from one horizon to a later one and returns where the statements are."""
-        if until <= reached:
-            return reached
-        for _ in self.running.run(until, self._statements.placements):
-            pass
-        self.running.buffer.pass_over(until)
-        return until
+        return running

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,8 +34,9 @@ from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import EVENTS, SNAPSHOTS, rows_table
 from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns, joined, no_events
+from pattern_stage.index import each_shape
 from pattern_stage.lineage import COMPOSED, LINEAGE, TOGETHER, DocumentIds, EventOrigin, Lineage
-from pattern_stage.values import Texts
+from pattern_stage.values import Texts, lists, plain_values
 from templates.events import EventPlacement
 from templates.witness import plain_node
 from xscl.algebra.events import NearPattern, Pattern, Schema, Statement, read_by
@@ -42,7 +44,6 @@ from xscl.algebra.events import NearPattern, Pattern, Schema, Statement, read_by
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pattern_stage.in_sql.kernel import Database
     from pattern_stage.kernel import Kernel, Results
     from xscl.syntax import Script
 
@@ -66,19 +67,19 @@ class FormOrder:
         self._made_of = made_of
         self._shapes: Counter[_Shape] = Counter()
         self._shape_of: dict[str, _Shape] = {}
-        self._schemas: dict[str, Schema] = {}
+        self.schemas: dict[str, Schema] = {}
+        """Of all names that were ever read."""
 
     def add(self, form: EventForm) -> None:
         self.remove(form.id)
         read = read_by(form.stream)
-        self._schemas |= read
+        self.schemas |= read
         shape = _Shape(frozenset(read), frozenset(publisher.stream for publisher in form.publishers))
         self._shape_of[form.id] = shape
         self._shapes[shape] += 1
 
     def remove(self, form_id: str) -> None:
-        shape = self._shape_of.pop(form_id, None)
-        if shape is not None:
+        if (shape := self._shape_of.pop(form_id, None)) is not None:
             self._shapes[shape] -= 1
             if not self._shapes[shape]:
                 del self._shapes[shape]
@@ -88,13 +89,8 @@ class FormOrder:
 
     def names_of(self) -> dict[str, list[str]]:
         """Returns the names under which forms read what is published, by the published name."""
-        found: dict[str, list[str]] = {}
-        for name in sorted(self.names()):
-            found.setdefault(published_name(name), []).append(name)
-        return found
-
-    def schema(self, name: str) -> Schema:
-        return self._schemas[name]
+        names = sorted(self.names(), key=lambda name: (published_name(name), name))
+        return {stream: list(several) for stream, several in groupby(names, published_name)}
 
     def outside(self, placements: Mapping[str, EventPlacement], without: Collection[str] = ()) -> set[str]:
         shapes = self._shapes - Counter(self._shape_of[form_id] for form_id in without)
@@ -104,14 +100,12 @@ class FormOrder:
 
     def ready(self, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> list[str]:
         """Returns the names, not yet `fed`, whose events are complete once those fed are answered."""
-        return [name for name in sorted(self.names().difference(fed)) if self._is_complete(name, fed, placements)]
-
-    def _is_complete(self, name: str, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> bool:
-        streams = self._behind([placements[name].stream]) if name in placements else {published_name(name)}
-        return all(shape.reads.issubset(fed) for stream in streams for shape in self._makers(stream))
-
-    def _makers(self, stream: str) -> list[_Shape]:
-        return [shape for shape in self._shapes if stream in shape.publishes]
+        found = []
+        for name in sorted(self.names().difference(fed)):
+            streams = self._behind([placements[name].stream]) if name in placements else {published_name(name)}
+            if all(shape.reads.issubset(fed) for shape in self._shapes if not streams.isdisjoint(shape.publishes)):
+                found.append(name)
+        return found
 
     def _behind(self, streams: Iterable[str]) -> set[str]:
         return set(reachable(streams, lambda stream: self._made_of(stream) or ()))
@@ -137,16 +131,13 @@ class Parts:
     def origin(self, number: int) -> EventOrigin:
         return self._origins[number]
 
-    def id(self, number: int) -> str:
-        """Returns a part's name as JSON, the same in every store."""
-        return json.dumps(self._named(number), ensure_ascii=False)
-
-    def _named(self, number: int) -> object:
+    def named(self, number: int) -> object:
+        """Returns a part's name, the same in every store, for JSON."""
         origin = self._origins[number]
         if origin.docid == COMPOSED:
             return [origin.stream, origin.digest.hex()]
         if origin.docid == TOGETHER:
-            return sorted((self._named(part) for part in origin.parts), key=str)
+            return sorted((self.named(part) for part in origin.parts), key=str)
         record = self._records[origin.docid]
         return [origin.stream, record.stream, record.id, *map(plain_node, origin.nodes)]
 
@@ -180,7 +171,7 @@ class Parts:
             numbers = [part for part in parts if part >= 0]
             if not ordered:
                 numbers = [member for number in numbers for member in self.members(number)]
-            named = [self._named(number) for number in numbers]
+            named = [self.named(number) for number in numbers]
             whole = [identity, t0, t1, attributes, named if ordered else sorted(named, key=str)]
             text = json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogatepass")
             found.append(blake2b(text, digest_size=DIGEST_SIZE).digest())
@@ -195,11 +186,12 @@ def ids_of(records: Records) -> DocumentIds:
     return found
 
 
-def column_texts(column: Column, texts: Texts) -> list[str | None]:
-    """Returns an attribute's values as texts: numbers as Python writes them."""
-    if column.dtype == np.float64:
-        return [None if value != value else repr(value) for value in column.tolist()]
-    return texts.texts(column.astype(np.int64, copy=False))
+def column_texts(column: Column, texts: Texts, written: Callable[[float], str] = repr) -> list[str | None]:
+    """Returns an attribute's values as texts: numbers as Python writes them, or as `written`."""
+    values = plain_values(column, texts)
+    if column.dtype != np.float64:
+        return values
+    return [None if value is None else written(value) for value in values]
 
 
 LATE = "late for patterns"
@@ -208,8 +200,6 @@ LATE = "late for patterns"
 
 @dataclass(frozen=True, slots=True)
 class FormResults:
-    """A form's id, and its results as events with attributes."""
-
     form_id: str
     schema: Schema
     events: Columns
@@ -227,18 +217,9 @@ class WaitingCounts:
 def by_form(found: Sequence[Results], form_ids: Mapping[int, str]) -> list[FormResults]:
     results = []
     for one in found:
-        order = np.argsort(one.statements, kind="stable")
-        numbers, starts = np.unique(one.statements[order], return_index=True)
-        for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+        for number, places in each_shape(one.statements):
             results.append(FormResults(form_ids[number], one.schema, one.events.take(one.at[places])))
     return results
-
-
-def concat_by_time(composed: Sequence[Columns]) -> Columns:
-    """Concatenates events of one schema by t1. Statements may place parts differently."""
-    events = joined(composed)
-    order: Ints = np.argsort(events.t1, kind="stable")
-    return events.take(order)
 
 
 DRIVER, EXECUTORS, SQL = "driver", "executors", "sql"
@@ -291,41 +272,28 @@ def _on_executors(session: SparkSession, limits: Quota) -> MakeKernel:
 
 
 def _as_sql(session: SparkSession | None, limits: Quota) -> MakeKernel:
-    from pattern_stage.in_sql.kernel import ReplayKernel
+    from pattern_stage.in_sql.kernel import ReplayKernel, asking_spark
     from pattern_stage.kernel import Kernel
 
-    database = _duckdb() if session is None else _spark(session)
-    matching: MakeKernel = partial(Kernel, limits=limits) if session is None else _on_executors(session, limits)
-    return partial(ReplayKernel, database=database, matching=matching, limits=limits)
+    if session is None:
+        return partial(ReplayKernel, ask=_ask_duckdb, matching=partial(Kernel, limits=limits), limits=limits)
+    from join_stage.store.spark.session import telling_loss
+
+    ask = telling_loss(telling_loss(asking_spark)(session))
+    return partial(ReplayKernel, ask=ask, matching=_on_executors(session, limits), limits=limits)
 
 
-def _duckdb() -> Database:
+def _ask_duckdb(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     import duckdb
 
     from join_stage.store.duckdb import set_up
     from join_stage.store.protocol import OutOfMemory
-    from pattern_stage.in_sql.kernel import DuckDBDatabase
+    from pattern_stage.in_sql.kernel import ask_duckdb
 
-    class Asked(DuckDBDatabase):
-        def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-            try:
-                return super().ask(sql, tables)
-            except duckdb.OutOfMemoryException as error:
-                raise OutOfMemory(f"event queries as SQL take too much memory: {error}; use the driver") from error
-
-    return Asked(set_up)
-
-
-def _spark(session: SparkSession) -> Database:
-    from join_stage.store.spark.session import telling_loss
-    from pattern_stage.in_sql.kernel import SparkDatabase
-
-    @telling_loss
-    class Asked(SparkDatabase):
-        def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-            return super().ask(sql, tables)
-
-    return Asked(session)
+    try:
+        return ask_duckdb(sql, tables, set_up)
+    except duckdb.OutOfMemoryException as error:
+        raise OutOfMemory(f"event queries as SQL take too much memory: {error}; use the driver") from error
 
 
 _COUNTED = ("times", "told", "steps")
@@ -416,9 +384,7 @@ class RunningForms:
         """Applies added, changed and removed forms to the kernel."""
         gone = []
         changed = dict.fromkeys([*changed, *self.exceeded])
-        for form_id in changed:
-            if form_id not in self._numbers:
-                continue
+        for form_id in [one for one in changed if one in self._numbers]:
             form = forms.get(form_id)
             # What waits is not for statements that are all new: what they read may be defined or published otherwise.
             if form is None or form.oldest > self._known[form_id].newest or form_id in self.exceeded:
@@ -454,9 +420,8 @@ class RunningForms:
     def take_over(self, state: Mapping[str, pa.Table]) -> None:
         """Replaces the kernel by a new one with this state."""
         self.kernel = self._make_kernel(self.texts, self.lineage)
-        for form_id, number in self._numbers.items():
-            form = self._known[form_id]
-            self.kernel.add(number, with_output_attributes(form.stream), form.since)
+        for form_id, form in self._known.items():
+            self.kernel.add(self._numbers[form_id], with_output_attributes(form.stream), form.since)
         self.kernel.restore(state)
 
     def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
@@ -481,8 +446,9 @@ class RunningForms:
             events = self.buffer.release(ready, until)
             for name in ready:
                 if composed := published.pop(name, None):
-                    events[name] = concat_by_time(composed)
-            found = self.kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
+                    all_composed = joined(composed)
+                    events[name] = all_composed.take(np.argsort(all_composed.t1, kind="stable"))
+            found = self.kernel.feed({name: events.get(name, no_events(self._order.schemas[name])) for name in ready})
             fed.update(ready)
             results = self._in_limits(by_form(found, self._form_ids))
             self._publish(results, published)
@@ -512,8 +478,7 @@ class RunningForms:
             form = self._known[one.form_id]
             for publisher in form.publishers:
                 if names := read.get(publisher.stream):
-                    began = self.lineage.ends(one.events.parts[:, 0])
-                    places = (began > publisher.since) & (one.events.t1 <= publisher.until)
+                    places = (self.appeared(one.events) > publisher.since) & (one.events.t1 <= publisher.until)
                     events = replace(one.events, values=one.events.values[: len(form.stream.schema)]).take(places)
                     made = self._composed(publisher, form.stream, events)
                     for name in names:
@@ -585,9 +550,6 @@ class PatternTime:
     next: int = 0
     taken: dict[str, DefinitionCursor] = field(default_factory=dict)
 
-    def to_setting(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
-
     @staticmethod
     def from_setting(text: str | None) -> PatternTime:
         """Parses a setting; None means a store without events."""
@@ -615,52 +577,37 @@ def stored_snapshot(store: TableStore) -> KernelSnapshot:
     return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE], counts)
 
 
-class StoredEvents:
-    def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
-        self._store, self._ledger = store, ledger
+def save_events(store: JoinEngine, ledger: Ledger, time: PatternTime, rows: Sequence[pa.Table]) -> None:
+    if rows:
+        table = pa.concat_tables(rows)
+        batch = pa.repeat(ledger.batch, len(table))
+        store.append("events", table.append_column("batch", batch).select(EVENTS.names).cast(EVENTS))
+    ledger.save_settings({PATTERNS: json.dumps(asdict(time), ensure_ascii=False)})
 
-    def time(self) -> PatternTime:
-        return PatternTime.from_setting(self._ledger.setting(PATTERNS))
 
-    def save(self, time: PatternTime, rows: Sequence[pa.Table]) -> None:
-        if rows:
-            table = pa.concat_tables(rows)
-            batch = pa.repeat(self._ledger.batch, len(table))
-            self._store.append("events", table.append_column("batch", batch).select(EVENTS.names).cast(EVENTS))
-        self._ledger.save_settings({PATTERNS: time.to_setting()})
-
-    def save_snapshot(self, found: KernelSnapshot) -> None:
-        """Replaces the snapshot, and drops the events before its horizon."""
-        horizon, batch = pa.table({"horizon": [found.horizon]}), self._ledger.batch
-        parts = {_HORIZON: horizon, _LINEAGE: found.lineage, _COUNTS: found.counts}
-        parts |= {f"op {name}": table for name, table in found.kernel.items()}
-        self._store.drop_before("pattern_state", "batch", batch + 1)
-        rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
-        self._store.append("pattern_state", rows_table(rows, SNAPSHOTS))
-        self._store.drop_before("events", "t1", found.horizon)
-
-    def snapshot(self) -> KernelSnapshot:
-        return stored_snapshot(self._store)
-
-    def events_from(self, horizon: int) -> pa.Table:
-        """Returns the events that end at a time or later, by number."""
-        columns = ", ".join(EVENTS.names)
-        sql = f"SELECT {columns} FROM events WHERE t1 >= {horizon} ORDER BY number"
-        return self._store.select(sql).cast(EVENTS)
+def save_snapshot(store: JoinEngine, batch: int, found: KernelSnapshot) -> None:
+    """Replaces the snapshot, and drops the events before its horizon."""
+    horizon = pa.table({"horizon": [found.horizon]})
+    parts = {_HORIZON: horizon, _LINEAGE: found.lineage, _COUNTS: found.counts}
+    parts |= {f"op {name}": table for name, table in found.kernel.items()}
+    store.drop_before("pattern_state", "batch", batch + 1)
+    rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
+    store.append("pattern_state", rows_table(rows, SNAPSHOTS))
+    store.drop_before("events", "t1", found.horizon)
 
 
 def event_rows(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.Table:
     columns = [column_texts(column, texts) for column in found.values]
-    attributes = [text for row in zip(*columns, strict=True) for text in row]
+    attributes = list(zip(*columns, strict=True)) if columns else [()] * len(found)
     return pa.table(
         {
             "number": numbers,
             "stream": pa.repeat(name, len(found)),
             "docid": found.docids,
-            "nodes": _lists(pa.array(found.nodes.ravel()), found.nodes.shape[1], len(found)),
+            "nodes": lists(found.nodes.ravel(), np.full(len(found), found.nodes.shape[1])),
             "t0": found.t0,
             "t1": found.t1,
-            "attributes": _lists(pa.array(attributes, pa.string()), len(columns), len(found)),
+            "attributes": pa.array(attributes, EVENTS.field("attributes").type),
         }
     )
 
@@ -679,8 +626,7 @@ def events_of(
             continue
         numbers = rows["number"].to_numpy()
         own = rows.take(np.flatnonzero((at == place) & (numbers >= taken[name].first))).combine_chunks()
-        lists = own["attributes"].combine_chunks()
-        values = lists.flatten().to_pylist()
+        values = own["attributes"].combine_chunks().flatten().to_pylist()
         columns = [_column(values[i :: len(schema)], kind, texts) for i, (_, kind) in enumerate(schema)]
         number, t0, t1 = (own[column].to_numpy().astype(np.int64) for column in ("number", "t0", "t1"))
         found[name] = Columns(t0, t1, tuple(columns), number.reshape(-1, 1))
@@ -692,7 +638,3 @@ def _column(values: Sequence[str | None], kind: str, texts: Texts) -> Column:
     if kind == "string":
         return texts.codes(values)
     return np.array([np.nan if value is None else float(value) for value in values], np.float64)
-
-
-def _lists(values: pa.Array, width: int, count: int) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * width), values)

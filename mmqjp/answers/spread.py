@@ -13,7 +13,6 @@ from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate
 from operator import attrgetter, index
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +53,8 @@ class ShippedQueries:
     """Queries that executors can answer alone: they read external streams, nobody reads them, and they output all they
     find. Implements `mmqjp.queries.registry.KnownQueries`."""
 
-    def __init__(self, registry: Registry, rows: Collection[int]) -> None:
+    def __init__(self, registry: Registry) -> None:
+        rows = {target.row for owner in registry.owners() for target in owner.targets}
         is_external = cache(lambda stream: not registry.made_of(stream))
         parts = {row: tuple(registry.parts_of_row(row)) for row in rows}
         groups = {row: [group for part in of for group in _groups(part)] for row, of in parts.items()}
@@ -228,26 +228,13 @@ class SpreadStep:
         return Accounts(queries, self.quota, cutoffs, EarlierUsage(), self.block)
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counts in a range of times: matches with answers, answers with recipients, outputs."""
-
-    matches: int = 0
-    answers: int = 0
-    outputs: int = 0
-
-    def add(self, other: Counts) -> None:
-        self.matches += other.matches
-        self.answers += other.answers
-        self.outputs += other.outputs
-
-
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """A slice's summary: counts by range; forms with answers; charges; literal groups charged, as row and id; matches
-    of rows left to the driver, as an Arrow stream; and the cost of finding matches."""
+    """A slice's summary: by range, the numbers of matches with answers, answers with recipients, and outputs; forms
+    with answers; charges; literal groups charged, as row and id; matches of rows left to the driver, as an Arrow
+    stream; and the cost of finding matches."""
 
-    counts: list[Counts]
+    counts: Ints
     forms: frozenset[str]
     charges: list[tuple[str, Book]]
     literals: list[tuple[int, str]]
@@ -265,12 +252,12 @@ ShuffleRecord = tuple[int, tuple[int, bytes]]
 """A range or SUMMARY; a slice's number; its pickled SliceAnswers or TaskSummary."""
 
 
+@dataclass(frozen=True, slots=True)
 class DocumentFiles:
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
+    paths: Sequence[str]
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        return pa.concat_tables([DOCUMENTS.empty_table(), *find_rows(self._paths, DOCUMENTS, column, numbers)])
+        return pa.concat_tables([DOCUMENTS.empty_table(), *find_rows(self.paths, DOCUMENTS, column, numbers)])
 
 
 class _MatchRows:
@@ -308,7 +295,14 @@ def answer_slice(
             if ours.any():
                 reader.read_chunk(chunk.filter(pa.array(ours)), answers)
         records.release_trees()
-    of_ranges = _by_range(step, answers, log.rows)
+    of_ranges = [SliceAnswers([]) for _ in range(step.ranges)]
+    for answer in answers:
+        of_ranges[step.range_of(answer.t1)].answers.append(answer)
+    if log.rows:
+        found = pa.concat_tables(log.rows)
+        of = np.array(step.times, np.int64).searchsorted(found["t1"].to_numpy(), "right")
+        for place in np.unique(of).tolist():
+            of_ranges[place].matches.append(found.filter(pa.array(of == place)))
     for place, one in enumerate(of_ranges):
         if one.answers:
             yield place, (number, pickle.dumps(one, pickle.HIGHEST_PROTOCOL))
@@ -316,7 +310,7 @@ def answer_slice(
     forms = frozenset(answer.form for answer in answers)
     members = accounts.members(forms, step.batch)
     summary = TaskSummary(
-        [_counts(step, members, one.answers, one.matches) for one in of_ranges],
+        np.array([_counts(step, members, one.answers, one.matches) for one in of_ranges], np.int64),
         forms,
         list(accounts.charges()),
         [(rows[group], group.queries.id) for group in accounts.charged_literals()],
@@ -326,42 +320,23 @@ def answer_slice(
     yield SUMMARY, (number, pickle.dumps(summary, pickle.HIGHEST_PROTOCOL))
 
 
-def _by_range(step: SpreadStep, answers: Iterable[Answer], matches: Sequence[pa.Table]) -> list[SliceAnswers]:
-    found = [SliceAnswers([]) for _ in range(step.ranges)]
-    for answer in answers:
-        found[step.range_of(answer.t1)].answers.append(answer)
-    if matches:
-        rows = pa.concat_tables(matches)
-        of = np.array(step.times, np.int64).searchsorted(rows["t1"].to_numpy(), "right")
-        for number in np.unique(of).tolist():
-            found[number].matches.append(rows.filter(pa.array(of == number)))
-    return found
-
-
 def _counts(
     step: SpreadStep, members: Mapping[str, Members], answers: Iterable[Answer], matches: Iterable[pa.Table]
-) -> Counts:
+) -> list[int]:
     got = [count_recipients(answer, members[answer.form], step.batch) for answer in answers]
-    return Counts(sum(map(len, matches)), sum(map(bool, got)), sum(got))
+    return [sum(map(len, matches)), sum(map(bool, got)), sum(got)]
 
 
 # ------------------------------------------------------------ writing
 
 
 @dataclass(frozen=True, slots=True)
-class RangeStart:
-    match: int
-    answer: int
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
 class Writing:
-    """What all writing tasks share: each range's start and its counts of executors' matches, answers and outputs; table
-    folders with file-name prefixes; and the output lines' folder."""
+    """What all writing tasks share: each range's first numbers and its counts of executors' matches, answers and
+    outputs; table folders with file-name prefixes; and the output lines' folder."""
 
-    starts: tuple[RangeStart, ...]
-    counts: tuple[Counts, ...]
+    firsts: Ints
+    counts: Ints
     folders: Mapping[str, Path]
     prefix: str
     lines: Path
@@ -377,19 +352,18 @@ class WrittenRange(NamedTuple):
 def write_range(
     queries: ShippedQueries, step: SpreadStep, writing: Writing, number: int, told: Iterable[ShuffleRecord]
 ) -> Iterator[WrittenRange]:
-    """Writes a range's answers and output lines."""
-    start, name = writing.starts[number], f"{writing.prefix}{number}-{task_attempt()}"
+    first, name = writing.firsts[number].tolist(), f"{writing.prefix}{number}-{task_attempt()}"
     pickled = dict(one for _, one in told)
     own: tuple[list[Answer], dict[str, Members]] = ([], {})
     if DRIVER in pickled:
         own = pickle.loads(pickled.pop(DRIVER))
-    answers, matches = _renumbered([pickled[slice_] for slice_ in sorted(pickled)], start.match)
+    answers, matches = _renumbered([pickled[slice_] for slice_ in sorted(pickled)], first[0])
     members = step.accounts(queries).members({answer.form for answer in answers}, step.batch)
     counts = _counts(step, members, answers, matches)
-    if counts != writing.counts[number]:  # numbers have been given to others
-        raise RuntimeError(f"a task was repeated, and found {counts} and not {writing.counts[number]}")
+    if counts != (known := writing.counts[number].tolist()):  # numbers have been given to others
+        raise RuntimeError(f"a task was repeated, and found {counts} and not {known}")
     members |= own[1]
-    rows = answer_rows([*answers, *own[0]], members, step.batch, start.answer, start.seq)
+    rows = answer_rows([*answers, *own[0]], members, step.batch, *first[1:])
     tables = {
         "answers": rows.answers,
         "withheld": rows.withheld,
@@ -432,13 +406,13 @@ TABLES_OF_ANSWERS = ("answers", "withheld", "answer_matches", "match_rows")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Executors' unwritten results of the step, with the shipped queries: counts per range, and first match numbers."""
+    """Executors' unwritten results of the step, with the shipped queries: counts per range, and the first match."""
 
     told: RDD[ShuffleRecord]
     step: SpreadStep
     queries: Broadcast[ShippedQueries]
-    counts: list[Counts]
-    matches: list[int]
+    counts: Ints
+    first_match: int
 
 
 @telling_loss
@@ -461,6 +435,7 @@ class SpreadAnswers:
         if not isinstance(matches, SpreadMatches):
             return matches, frozenset()
         self._records.write()
+        ends, most = sorted(record.t1 for record in records), self._store.parallelism
         step = SpreadStep(
             tuple(self._store.write_out("documents")),
             BatchDocuments(records[0].docid, records[0].arrival, len(records)),
@@ -468,53 +443,47 @@ class SpreadAnswers:
             self._quota,
             block,
             dict(cutoffs),
-            _times(records, self._store.parallelism),
+            tuple(sorted({ends[place * len(ends) // most] for place in range(1, most)})),  # equally many documents end
         )
-        shipped = self._shipped.of(self._registry.version, self._queries)
+        shipped = self._shipped.of(self._registry.version, lambda: ShippedQueries(self._registry))
         told = matches.answered(with_shipped(answer_slice, shipped, step)).persist(StorageLevel.DISK_ONLY)
         summaries: list[TaskSummary] = [
             pickle.loads(one) for _, (_, one) in told.filter(lambda one: one[0] == SUMMARY).collect()
         ]
-        counts = [Counts() for _ in range(step.ranges)]
+        counts: Ints = np.zeros((step.ranges, 3), np.int64)
         for summary in summaries:
-            for all_, one in zip(counts, summary.counts, strict=True):
-                all_.add(one)
-            accounts.add_charges(summary.charges, self._groups(summary.literals))
+            counts += summary.counts
+            charged = (
+                part
+                for row, id in summary.literals
+                for part in self._registry.parts_of_row(row)
+                if isinstance(part, LiteralGroup) and part.queries.id == id
+            )
+            accounts.add_charges(summary.charges, charged)
         matches.note(cost for summary in summaries for cost in summary.costs)
-        ends = list(accumulate((one.matches for one in counts), initial=self._ledger.next_match))
-        self._ledger.next_match = ends[-1]
-        self._found = _Found(told, step, shipped, counts, ends[:-1])
-        return _rest(summaries), frozenset(form for summary in summaries for form in summary.forms)
-
-    def _groups(self, charged: Iterable[tuple[int, str]]) -> Iterator[LiteralGroup]:
-        for row, id in charged:
-            for part in self._registry.parts_of_row(row):
-                if isinstance(part, LiteralGroup) and part.queries.id == id:
-                    yield part
-
-    def _queries(self) -> ShippedQueries:
-        rows = {target.row for owner in self._registry.owners() for target in owner.targets}
-        return ShippedQueries(self._registry, rows)
+        self._found = _Found(told, step, shipped, counts, self._ledger.next_match)
+        self._ledger.next_match += int(counts[:, 0].sum())
+        rest = [unpacked(one.rest) for one in summaries if one.rest is not None]
+        forms = frozenset(form for summary in summaries for form in summary.forms)
+        return pa.concat_tables([RESULT.empty_table(), *rest]), forms
 
     def write(self, own: Sequence[Answer], members: Mapping[str, Members]) -> list[RangeFiles] | None:
         """Numbers and writes the step's answers and outputs, including the driver's `own`. Returns the files of each
         range by time; None if executors have no answers."""
         found, ledger = self._found, self._ledger
-        if found is None or not any(one.answers for one in found.counts):
+        if found is None or not found.counts[:, 1].any():
             return None
-        step = found.step
+        step, counts = found.step, found.counts.copy()
         of_range: list[list[Answer]] = [[] for _ in range(step.ranges)]
-        counts = [Counts(0, one.answers, one.outputs) for one in found.counts]
         for answer in own:
             if answer.form in members and (got := count_recipients(answer, members[answer.form], step.batch)):
                 number = step.range_of(answer.t1)
                 of_range[number].append(answer)
-                counts[number].add(Counts(0, 1, got))
-        answers = list(accumulate((one.answers for one in counts), initial=ledger.next_answer))
-        seqs = list(accumulate((one.outputs for one in counts), initial=ledger.next_seq))
+                counts[number] += (0, 1, got)
+        ends: Ints = counts.cumsum(axis=0) + np.array([found.first_match, ledger.next_answer, ledger.next_seq])
         writing = Writing(
-            tuple(map(RangeStart, found.matches, answers, seqs)),
-            tuple(found.counts),
+            ends - counts,
+            found.counts,
             {table: self._store.folder(table) for table in TABLES_OF_ANSWERS},
             self._store.prefix_for_others(TABLES_OF_ANSWERS),
             self._store.emptied_scratch(),
@@ -536,7 +505,7 @@ class SpreadAnswers:
                 self._store.adopt(table, file)
             paths = {table: self._store.folder(table) / file.name for table, file in tables.items()}
             files.append(RangeFiles(paths, lines, pieces))
-        ledger.next_answer, ledger.next_seq = answers[-1], seqs[-1]
+        ledger.next_answer, ledger.next_seq = ends[-1, 1:].tolist()
         return files
 
     def discard(self) -> None:
@@ -544,14 +513,3 @@ class SpreadAnswers:
         if found is not None:
             with suppress(Py4JError, PySparkException, ConnectionError):  # if it is gone, so is what it keeps
                 found.told.unpersist()
-
-
-def _times(records: Sequence[Record], most: int) -> tuple[int, ...]:
-    """Returns boundaries for at most `most` ranges in which equally many documents end."""
-    ends = sorted(record.t1 for record in records)
-    return tuple(sorted({ends[place * len(ends) // most] for place in range(1, most)}))
-
-
-def _rest(summaries: Iterable[TaskSummary]) -> pa.Table:
-    streams = [unpacked(one.rest) for one in summaries if one.rest is not None]
-    return pa.concat_tables([RESULT.empty_table(), *streams])

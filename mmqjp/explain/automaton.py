@@ -116,7 +116,7 @@ def static_index(clauses: Clauses) -> list[str]:
     keys: dict[str, None] = {}
     for clause in clauses:
         form = clause_form(clause)
-        keys.update({f"{value_text(key, str, True)} hashed": None for key in form.keys})
+        keys.update({f"{value_text(key, str, True)} hashed": None for key, _ in form.keys})
         keys.update({f"{value_text(limit.operand, str, True)} in order": None for limit in form.limits})
     return [f"static index: {', '.join(keys) or 'no attribute, each clause is tested'}"]
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from common.limits import UNLIMITED, Quota
-from pattern_stage.columns import Columns, Flow, each_once, no_events, padded, sorted_flow
-from pattern_stage.definition import StatementForm, StatementForms
+from pattern_stage.columns import Columns, Flow, each_once, padded, sorted_flow
+from pattern_stage.definition import StatementForms
 from pattern_stage.in_sql.question import (
     AlikeStatements,
-    Constants,
     QuestionGroup,
-    StatementQuestion,
     is_askable,
     question,
     results_of,
@@ -30,19 +28,15 @@ from pattern_stage.in_sql.question import (
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.pattern.program import match_windows
-from pattern_stage.plan import source_streams
 from pattern_stage.values import Texts
-from xscl.algebra.events import NearPattern, Pattern, Statement, Stream
+from xscl.algebra.events import NearPattern, Pattern, Statement, Stream, read_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Database(Protocol):
-    """A stateless database: each query comes with its tables."""
-
-    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Answers a query over named tables."""
+Ask = Callable[[str, Mapping[str, pa.Table]], pa.Table]
+"""Answers a query over named tables."""
 
 
 def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
@@ -63,15 +57,15 @@ class ReplayKernel(Kernel):
         self,
         texts: Texts,
         lineage: Lineage,
-        database: Database,
+        ask: Ask,
         matching: Callable[[Texts, Lineage], Kernel],
         *,
         limits: Quota = UNLIMITED,
     ) -> None:
-        """`matching` creates the kernel that matches in the windows found by the database; `limits` are for statements
-        that run here."""
+        """`ask` queries a database; `matching` creates the kernel that matches in the windows found by it; `limits` are
+        for statements that run here."""
         super().__init__(texts, lineage, limits=limits)
-        self._database, self._matching = database, matching
+        self._ask, self._matching = ask, matching
         self._asked: dict[int, tuple[Stream | Pattern, int]] = {}
         self._fed: dict[str, Columns] = {}
         self._ended = False
@@ -108,22 +102,23 @@ class ReplayKernel(Kernel):
         """Takes all events of some streams. Returns the results of statements whose streams are now complete."""
         self._fed |= events
         found = super().feed(events)
-        ready = [number for number, (stream, _) in self._waiting.items() if source_streams(stream) <= self._fed.keys()]
-        return found + self._ask(ready)
+        ready = [number for number, (stream, _) in self._waiting.items() if read_by(stream).keys() <= self._fed.keys()]
+        return found + self._answers(ready)
 
     def end(self) -> list[Results]:
         """Ends the interval: missing streams had no events."""
-        found = super().end() + self._ask(list(self._waiting))
+        found = super().end() + self._answers(list(self._waiting))
         self._ended = any(map(len, self._fed.values()))
         self._fed = {}
         return found
 
     # ------------------------------------------------------------ the database
 
-    def _ask(self, numbers: Sequence[int]) -> list[Results]:
-        if not numbers:
-            return []
-        whole, windowed = AlikeStatements(question), AlikeStatements(_any_window)
+    def _answers(self, numbers: Sequence[int]) -> list[Results]:
+        whole, windowed = (
+            AlikeStatements(question),
+            AlikeStatements(lambda form, fixed: window_question(form, fixed, 0)),
+        )
         for number in numbers:
             stream, since = self._waiting.pop(number)
             (windowed if isinstance(stream, Pattern) else whole).add(number, stream, since)
@@ -132,30 +127,26 @@ class ReplayKernel(Kernel):
 
     def _answered(self, alike: QuestionGroup) -> Results:
         asked = question(alike.form, alike.fixed)
-        given = self._given(asked)
-        answer = self._database.ask(asked.sql, asked.tables(alike, given, self.texts))
+        given = asked.events_in(self._fed)
+        answer = self._ask(asked.sql, asked.tables(alike, given, self.texts))
         places = max(one.parts.shape[1] for one in given)
         parts = np.concatenate([padded(one, places).parts for one in given])
         made, rows = results_of(asked, answer, alike.form.schema, parts)
         flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
         return Results(alike.form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
 
-    def _given(self, asked: StatementQuestion) -> list[Columns]:
-        return [self._fed.get(source.stream, no_events(source.schema)) for source in asked.sources]
-
     def _matched(self, alike: QuestionGroup) -> list[Results]:
         """Returns the matches in windows that may have one."""
         asked = window_question(alike.form, alike.fixed, max(chain.from_iterable(alike.windows), default=0))
-        given = self._given(asked)
+        given = asked.events_in(self._fed)
         if not any(map(len, given)):
             return []
         starts = np.cumsum([0, *map(len, given)])
-        answer = self._database.ask(asked.sql, asked.tables(alike, given, self.texts))
-        kept = np.sort(answer["k"].to_numpy())
-        bounds = zip(starts.tolist(), np.split(kept, np.searchsorted(kept, starts[1:-1])), strict=False)
+        kept = np.sort(self._ask(asked.sql, asked.tables(alike, given, self.texts))["k"].to_numpy())
+        places = np.split(kept, np.searchsorted(kept, starts[1:-1]))
         left = {
-            source.stream: some.take(places - first)
-            for source, some, (first, places) in zip(asked.sources, given, bounds, strict=True)
+            source.stream: some.take(of - first)
+            for source, some, of, first in zip(asked.sources, given, places, starts.tolist(), strict=False)
         }
         matcher = self._matching(self.texts, self._lineage)
         for number, since in zip(alike.numbers, alike.since, strict=True):
@@ -165,41 +156,35 @@ class ReplayKernel(Kernel):
         return found
 
 
-def _any_window(form: StatementForm, fixed: Constants) -> StatementQuestion:
-    return window_question(form, fixed, 0)
-
-
-class DuckDBDatabase:
-    """A `Database` on an in-memory DuckDB."""
-
-    def __init__(self, set_up: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None) -> None:
-        self._set_up = set_up
-
-    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        # By default a database in memory spills into the working directory, which is the user's.
-        with (
-            TemporaryDirectory(prefix="mmqjp-") as spilled,
-            duckdb.connect(config={"temp_directory": spilled}) as connection,
-        ):
-            self._set_up(connection)
-            for name, table in tables.items():
-                connection.register(name, table)
-            return connection.sql(sql).to_arrow_table()
-
-
-class SparkDatabase:
-    """A `Database` on Spark."""
-
-    def __init__(self, session: SparkSession) -> None:
-        # The views of one session are not those of another.
-        self._session = session.newSession()
-        self._session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
-
-    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+def ask_duckdb(
+    sql: str,
+    tables: Mapping[str, pa.Table],
+    set_up: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
+) -> pa.Table:
+    """`Ask` of an in-memory DuckDB."""
+    # By default a database in memory spills into the working directory, which is the user's.
+    with (
+        TemporaryDirectory(prefix="mmqjp-") as spilled,
+        duckdb.connect(config={"temp_directory": spilled}) as connection,
+    ):
+        set_up(connection)
         for name, table in tables.items():
-            self._session.createDataFrame(table.combine_chunks()).createOrReplaceTempView(name)
+            connection.register(name, table)
+        return connection.sql(sql).to_arrow_table()
+
+
+def asking_spark(session: SparkSession) -> Ask:
+    """`Ask` of Spark, in a session of its own: the views of one session are not those of another."""
+    own = session.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
+
+    def ask(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        for name, table in tables.items():
+            own.createDataFrame(table.combine_chunks()).createOrReplaceTempView(name)
         try:
-            return self._session.sql(sql).toArrow()
+            return own.sql(sql).toArrow()
         finally:
             for name in tables:
-                self._session.catalog.dropTempView(name)
+                own.catalog.dropTempView(name)
+
+    return ask

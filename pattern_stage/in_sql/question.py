@@ -8,6 +8,7 @@ where a match may begin; events in such windows stay. See `pattern_stage.pattern
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
-from pattern_stage.clauses import on_left
-from pattern_stage.columns import NULL_TEXT, Column, Columns, bare_columns
+from pattern_stage.clauses import N, numeric, on_left
+from pattern_stage.columns import NULL_TEXT, Column, Columns, bare_columns, no_events
 from pattern_stage.definition import FormNode, FormStatements, StatementForm, StatementForms
 from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
@@ -36,7 +37,6 @@ from xscl.algebra.events import (
     Next,
     NullTest,
     Parameter,
-    Part,
     Pattern,
     Schema,
     Select,
@@ -89,10 +89,6 @@ class SqlScope:
         self._inputs, self._column, self._parameter = inputs, column, parameter
         self.uses_parameters = False
 
-    def derived(self, derived: DerivedColumn) -> str:
-        """Returns the column of the left input for a derived value."""
-        return f"l.{self._column(self._inputs[0], derived)}"
-
     def window(self, number: int) -> str:
         self.uses_parameters = True
         return f"p.w{number}"
@@ -112,36 +108,27 @@ class SqlScope:
                 return f"{one} {'<>' if op == '!=' else op} {other}"
             case NullTest(value=value, negated=negated):
                 return f"{self.value(value, native_form(value_kind(value)))} IS {'NOT ' if negated else ''}NULL"
-            case TextTest():
-                return self._test(condition)
-
-    def _test(self, test: TextTest) -> str:
-        side = self._side(test.args)
-        if side is not None:
-            return self._of_side(side, test, "truth")
-        if test.name not in _CONTAINS:
-            raise _lacking(test.args)
-        written = _CONTAINS[test.name].format(*(self.value(arg, "text") for arg in test.args))
-        return f"NOT ({written})" if test.negated else written
+            case TextTest(name=name, args=args, negated=negated):
+                if (column := self._of_side(condition, "truth")) is not None:
+                    return column
+                if name not in _CONTAINS:
+                    raise _lacking(condition)
+                written = _CONTAINS[name].format(*(self.value(arg, "text") for arg in args))
+                return f"NOT ({written})" if negated else written
 
     # ------------------------------------------------------------ values
 
     def value(self, value: Value, form: Shown) -> str:
-        side = self._side([value])
-        if side is not None:
-            return self._of_side(side, value, form)
+        if (column := self._of_side(value, form)) is not None:
+            return column
         if not any(isinstance(leaf, Attribute | Duration | Gap) for leaf in leaves(value)):
             self.uses_parameters = True
             return f"p.{self._parameter((value, form))}"
-        if form == "number":
-            return self._number(value)
         match value:
-            case Function(name="coalesce", args=args) if form == "code":
-                return f"coalesce({', '.join(self.value(arg, 'code') for arg in args)})"
-        raise _lacking([value])
-
-    def _number(self, value: Value) -> str:
-        match value:
+            case Function(name="coalesce", args=args, kind=kind) if form == native_form(kind):
+                return f"coalesce({', '.join(self.value(arg, form) for arg in args)})"
+            case _ if form != "number":
+                raise _lacking(value)
             case Duration():
                 return "CAST(r.t1 - l.t0 AS DOUBLE) / 1e6"
             case Gap():
@@ -150,18 +137,19 @@ class SqlScope:
                 one, other = self.value(left, "number"), self.value(right, "number")
                 if op in ("/", "%"):
                     other = f"nullif({other}, CAST(0 AS DOUBLE))"
-                return _finite(f"({one} {op} {other})")
-            case Function(name="coalesce", args=args, kind="number"):
-                return f"coalesce({', '.join(self.value(arg, 'number') for arg in args)})"
+                # Infinite numbers and NaN are NULL; SQL orders NaN above all others.
+                found = f"({one} {op} {other})"
+                return f"CASE WHEN abs({found}) < CAST('Infinity' AS DOUBLE) THEN {found} END"
             case Function(name="abs", args=(arg,)):
                 return f"abs({self.value(arg, 'number')})"
             case Function(name="number", args=(arg,)) if value_kind(arg) == "number":
                 return self.value(arg, "number")
-        raise _lacking([value])
+        raise _lacking(value)
 
-    def _side(self, values: Sequence[Value]) -> int | None:
+    def _of_side(self, item: Value | TextTest, form: Shown) -> str | None:
+        """Returns the column of what is about one input alone."""
         sides = set[int]()
-        for leaf in (leaf for value in values for leaf in leaves(value)):
+        for leaf in leaves(item):
             match leaf:
                 case Parameter():
                     return None
@@ -169,9 +157,9 @@ class SqlScope:
                     sides.add(1 if part == "right" else 0)
                 case Duration() | Gap():
                     sides.update(range(len(self._inputs)))
-        return sides.pop() if len(sides) == 1 else None
-
-    def _of_side(self, side: int, item: Value | TextTest, form: Shown) -> str:
+        if len(sides) != 1:
+            return None
+        (side,) = sides
         return f"{'lr'[side]}.{self._column(self._inputs[side], (on_left(item), form))}"
 
 
@@ -180,19 +168,14 @@ def native_form(kind: Kind) -> Shown:
     return "code" if kind == "string" else "number"
 
 
-def _finite(number: str) -> str:
-    """NULL for infinite and NaN numbers; SQL orders NaN above all others."""
-    return f"CASE WHEN abs({number}) < CAST('Infinity' AS DOUBLE) THEN {number} END"
-
-
 def _joined(parts: Sequence[str], word: str, none: str) -> str:
     if not parts:
         return none
     return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"
 
 
-def _lacking(values: Sequence[Value]) -> Exception:
-    slots = frozenset(leaf.index for value in values for leaf in leaves(value) if isinstance(leaf, Parameter))
+def _lacking(node: Value | TextTest) -> Exception:
+    slots = frozenset(leaf.index for leaf in leaves(node) if isinstance(leaf, Parameter))
     return AsConstant(slots) if slots else NotSql("SQL computes no such value of several events")
 
 
@@ -206,17 +189,12 @@ class QuestionGroup(FormStatements):
 
     fixed: Constants = field(default_factory=dict)
 
-    def row_columns(self) -> dict[str, Any]:
-        windows = {f"w{place}": column for place, column in enumerate(zip(*self.windows, strict=True))}
-        return {"q": range(len(self)), "since": self.since, **windows}
-
     def vectors(self, texts: Texts) -> Pairs:
         """Returns the constants that the query does not fix, as parameters."""
-        none = np.zeros(len(self), np.int64)
         values: list[Column] = []
         for slot, (column, kind) in enumerate(zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)):
             if slot in self.fixed:
-                values.append(none)
+                values.append(np.zeros(len(self), np.int64))
             else:
                 values.append(texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64))
         return every_event(bare_columns((), len(self)), tuple(values))
@@ -227,8 +205,7 @@ class AlikeStatements:
 
     def __init__(self, asked: Callable[[StatementForm, Constants], object]) -> None:
         """`asked` builds the query of a form with fixed constants; see `fixed_constants`."""
-        self._asked = asked
-        self._forms = StatementForms()
+        self._asked, self._forms = asked, StatementForms()
         self._fixed: dict[int, frozenset[int]] = {}
         self._alike: dict[tuple[object, ...], QuestionGroup] = {}
 
@@ -276,6 +253,9 @@ class StatementQuestion:
     sources: tuple[SourceTable, ...]
     parameters: Mapping[DerivedColumn, str]
 
+    def events_in(self, fed: Mapping[str, Columns]) -> list[Columns]:
+        return [fed.get(source.stream, no_events(source.schema)) for source in self.sources]
+
     def tables(self, group: QuestionGroup, events: Sequence[Columns], texts: Texts) -> dict[str, pa.Table]:
         """Returns the tables for the events of each source, which are numbered one after the other."""
         found, first = {}, 0
@@ -283,7 +263,9 @@ class StatementQuestion:
             own = {"t0": some.t0, "t1": some.t1, "k": range(first, first + len(some))}
             found[source.name] = _table(own, source.columns, source.schema, every_event(some), texts)
             first += len(some)
-        found["p"] = _table(group.row_columns(), self.parameters, (), group.vectors(texts), texts)
+        rows: dict[str, Any] = {"q": range(len(group)), "since": group.since}
+        rows |= {f"w{place}": column for place, column in enumerate(zip(*group.windows, strict=True))}
+        found["p"] = _table(rows, self.parameters, (), group.vectors(texts), texts)
         return found
 
 
@@ -308,7 +290,6 @@ def is_askable(form: StatementForm) -> bool:
 
 
 def question(form: StatementForm, fixed: Constants) -> FormQuestion:
-    """Returns the query for a form with some constants fixed. Raises NotSql."""
     return _QuestionBuilder(form, fixed).question()
 
 
@@ -334,14 +315,16 @@ class _Builder:
     def _parameter(self, derived: DerivedColumn) -> str:
         return self._parameters.setdefault(derived, f"s{len(self._parameters)}")
 
-    def _leaf(self, node: FormNode, leaf: Value) -> Value:
-        if not isinstance(leaf, Parameter):
-            return leaf
-        slot = node.slots[leaf.index]
-        return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
+    def _in_form(self, node: FormNode, item: N) -> N:
+        """Returns a condition or value of a node with the parameters of the form, or what is fixed for them."""
 
-    def _condition(self, node: FormNode, condition: EventCondition) -> EventCondition:
-        return map_leaves(condition, lambda leaf: self._leaf(node, leaf))
+        def leaf(one: Value) -> Value:
+            if not isinstance(one, Parameter):
+                return one
+            slot = node.slots[one.index]
+            return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, one.kind)
+
+        return map_leaves(item, leaf)
 
 
 class _QuestionBuilder(_Builder):
@@ -360,12 +343,10 @@ class _QuestionBuilder(_Builder):
         if node.definition is None:
             return _Relation(False, 1, False)
         match node.definition.operator:
-            case Next():
+            case Next() | Filter() | Select():
                 return _Relation(has_q, sum(counts), is_forked)
             case Union():
                 return _Relation(has_q, max(counts), True)
-            case Filter() | Select():
-                return _Relation(has_q, counts[0], is_forked)
         raise NotSql("FOLD and AGGREGATE have no question in SQL")
 
     def question(self) -> FormQuestion:
@@ -406,18 +387,18 @@ class _QuestionBuilder(_Builder):
         match node.definition.operator:
             case Filter(condition=condition):
                 scope = self._scope(node)
-                where = scope.condition(self._condition(node, condition))
-                columns = [f"{scope.derived(one)} AS {name}" for one, name in self._relations[place].columns.items()]
+                where = scope.condition(self._in_form(node, condition))
+                columns = self._renamed(place, scope, lambda leaf: leaf)
                 return self._single(node, place, scope, columns, [where])
             case Select(items=items):
-                values = {name: map_leaves(value, lambda leaf: self._leaf(node, leaf)) for name, value in items}
+                values = {name: self._in_form(node, value) for name, value in items}
                 scope = self._scope(node)
                 columns = self._renamed(place, scope, lambda leaf: values[leaf.name])
                 return self._single(node, place, scope, columns, [])
             case Union():
                 return " UNION ALL ".join(self._branch(place, at) for at in node.inputs)
-            case Next(condition=condition, names=names, schema=schema):
-                return self._next(node, place, self._condition(node, condition), names, schema)
+            case Next() as operator:
+                return self._next(node, place, operator)
             case _:
                 raise AssertionError("refused before")
 
@@ -443,23 +424,18 @@ class _QuestionBuilder(_Builder):
 
     def _branch(self, place: NodeIndex, at: NodeIndex) -> str:
         relation, below = self._relations[place], self._relations[at]
-        own = [_of_branch(name, below) for name in relation.own]
+        lacking = {name: "p.q" if name == "q" else f"CAST(NULL AS BIGINT) AS {name}" for name in relation.own}
+        own = [f"l.{name}" if name in below.own else lacking[name] for name in relation.own]
         columns = [f"l.{self._column(at, derived)} AS {name}" for derived, name in relation.columns.items()]
         sources = [f"n{at} l", *(["p"] if relation.has_q and not below.has_q else [])]
         return _select([*own, *columns], sources, [])
 
-    def _next(
-        self,
-        node: FormNode,
-        place: NodeIndex,
-        condition: EventCondition,
-        names: tuple[tuple[Part, str], ...],
-        schema: Schema,
-    ) -> str:
+    def _next(self, node: FormNode, place: NodeIndex, operator: Next) -> str:
         """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one."""
         scope, relation = self._scope(node), self._relations[place]
-        of = {name: Attribute(part, source, kind) for (part, source), (name, kind) in zip(names, schema, strict=True)}
-        where = ["r.t0 > l.t1", scope.condition(condition)]
+        names = zip(operator.names, operator.schema, strict=True)
+        of = {name: Attribute(part, source, kind) for (part, source), (name, kind) in names}
+        where = ["r.t0 > l.t1", scope.condition(self._in_form(node, operator.condition))]
         columns = self._renamed(place, scope, lambda leaf: of[leaf.name])
         if node.window >= 0:
             where.append(f"r.t1 - l.t0 <= {scope.window(node.window)}")
@@ -485,17 +461,9 @@ class _QuestionBuilder(_Builder):
         return sources, [f"{one} = {of[0]}" for one in of[1:]]
 
 
-def _of_branch(name: str, below: _Relation) -> str:
-    if name in below.own:
-        return f"l.{name}"
-    return "p.q" if name == "q" else f"CAST(NULL AS BIGINT) AS {name}"
-
-
 def _select(columns: Iterable[str], sources: Iterable[str], where: Iterable[str]) -> str:
-    conditions = [one for one in where if one != "TRUE"]
-    return f"SELECT {', '.join(columns)} FROM {', '.join(sources)}" + (
-        f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    )
+    conditions = " AND ".join(one for one in where if one != "TRUE")
+    return f"SELECT {', '.join(columns)} FROM {', '.join(sources)}" + (conditions and f" WHERE {conditions}")
 
 
 def _table(
@@ -509,14 +477,11 @@ def _derived(derived: DerivedColumn, schema: Schema, pairs: Pairs, texts: Texts)
     item, form = derived
     if isinstance(item, TextTest):
         return pa.array(compile_condition(item, schema, None, texts)(pairs))
-    wanted = "number" if form == "number" else "string"
-    value: Value = item
-    if value_kind(value) != wanted:
-        value = Function("number", (item,), "number") if form == "number" else Function("concat", (item,), "string")
-    column = compile_value(value, schema, None, texts)(pairs)
     if form == "number":
+        column = compile_value(numeric(item), schema, None, texts)(pairs)
         return pa.array(column, pa.float64(), mask=np.isnan(column))
-    codes: Ints = column.astype(np.int64)
+    value = item if value_kind(item) == "string" else Function("concat", (item,), "string")
+    codes: Ints = compile_value(value, schema, None, texts)(pairs).astype(np.int64)
     if form == "text":
         return pa.array(texts.texts(codes), pa.string())
     return pa.array(codes, pa.int64(), mask=codes == NULL_TEXT)
@@ -575,7 +540,8 @@ class _WindowQuestionBuilder(_Builder):
         """The events that may have a role, judged alone. `one` counts each event once in its windows."""
         role, place = self._windows.roles[at], self._source(self._windows.roles[at])
         scope = SqlScope([place], self._column, self._parameter)
-        keys = [scope.value(_key(key), native_form(key.kind)) for key in role.keys]
+        of_keys = [Arithmetic("+", key, Constant(0.0)) if key.kind == "number" else key for key in role.keys]  # -0 = 0
+        keys = [scope.value(key, native_form(value_kind(key))) for key in of_keys]
         # A match may be one event, which no equality then compares with another, so that its keys may be NULL.
         is_alone = self._windows.firsts == [at]
         where = [f"{key} IS NOT NULL" for key in keys if not is_alone] + self._conditions(role, scope)
@@ -595,14 +561,11 @@ class _WindowQuestionBuilder(_Builder):
         return f"SELECT {', '.join(found)} FROM e{place} l, p WHERE {' AND '.join(where) or 'TRUE'}"
 
     def _conditions(self, role: MatchRole, scope: SqlScope) -> list[str]:
-        return list(self._asked(role.conditions, scope))
-
-    def _asked(self, conditions: Sequence[EventCondition], scope: SqlScope) -> Iterator[str]:
-        for one in conditions:
-            try:
-                yield scope.condition(self._condition(self._node, one))
-            except NotSql:
-                continue  # less is left out
+        found = []
+        for one in role.conditions:
+            with suppress(NotSql):  # then less is left out
+                found.append(scope.condition(self._in_form(self._node, one)))
+        return found
 
     def _source(self, role: MatchRole) -> NodeIndex:
         return self._node.inputs[int(self._pattern.variables[role.variable].source.stream)]
@@ -636,11 +599,8 @@ class _WindowQuestionBuilder(_Builder):
         latest, next_one = ("latest IS NOT NULL", "coming IS NOT NULL")
         if self._longest is not None:
             latest, next_one = "latest >= t1 - w", "coming <= t0 + w"
-        leading = [
-            str(at)
-            for at, role in enumerate(self._windows.roles)
-            if role.unit == "absent" and self._windows.groups[at] == 0
-        ]
+        roles = zip(self._windows.roles, self._windows.groups, strict=True)
+        leading = [str(at) for at, (role, group) in enumerate(roles) if role.unit == "absent" and group == 0]
         kept, seen = latest, ["max(s) OVER behind AS latest"]
         named = [f"behind AS ({self._order()} RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"]
         if leading:
@@ -652,8 +612,3 @@ class _WindowQuestionBuilder(_Builder):
     def _order(self) -> str:
         keys = [f"g{number}" for number in range(len(self._windows.roles[0].keys))]
         return f"PARTITION BY {', '.join(['q', *keys])} ORDER BY t0"
-
-
-def _key(key: Attribute) -> Value:
-    """Returns a key that is equal for equal numbers, since -0 = 0."""
-    return Arithmetic("+", key, Constant(0.0)) if value_kind(key) == "number" else key

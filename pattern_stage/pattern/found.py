@@ -426,7 +426,7 @@ class Conditions:
             left, every = bare_columns(values, len(pair)), np.arange(len(pair))
             there = None if other_at is None else other_at[pair]
             events = columns_at(others, slots, right)
-            outcome = holds(Pairs(left, every, events, there, None, rows[0][pair], rows[1]))
+            outcome = holds(Pairs(left, every, rows[0][pair], rows[1], events, there))
             if not ranges:
                 return outcome
             result: Mask = np.ones(len(at), np.bool_)

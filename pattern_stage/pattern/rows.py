@@ -24,15 +24,7 @@ from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.index import StaticIndex, each_shape
 from pattern_stage.pattern.cells import mask_of_flags, rows_to_mask
 from pattern_stage.plan import Rows
-from pattern_stage.values import (
-    Pairs,
-    Texts,
-    compile_condition,
-    compile_value,
-    every_event,
-    finite_or_nan,
-    single_events,
-)
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, finite_or_nan
 from xscl.algebra.events import AllOf, EventCondition, Kind, Parameter, Schema, Value, leaves
 from xscl.algebra.values import number_text
 
@@ -451,7 +443,7 @@ class RowTest:
     def _many(self, vector: tuple[Any, ...]) -> int:
         one = columns_at([vector], range(len(vector)), self._values)
         at = np.zeros(len(self._heads), np.int64)
-        held = self._holds(single_events(one, at, self._heads, self._parameters))
+        held = self._holds(Pairs(one, at, self._heads, self._parameters))
         return mask_of_flags(np.append(held, False)[self._class_of])
 
 

@@ -33,7 +33,7 @@ def test_a_regular_expression_that_is_none_or_takes_too_long_is_undecided():
 def test_what_is_kept_keeps_its_code_and_the_rest_is_forgotten():
     texts = Texts()
     codes = texts.codes(f"text {number}" for number in range(1000))
-    texts.numbers(codes)
+    texts.derived_numbers("number", codes)
     texts.derived("upper-case", codes)
     kept = np.append(codes[[3, 500, 7]], NULL_TEXT)
     texts.keep([kept, np.zeros(0, np.int64)])
@@ -41,7 +41,9 @@ def test_what_is_kept_keeps_its_code_and_the_rest_is_forgotten():
     new = texts.codes(f"{number}" for number in range(2000))
     assert len(set(new.tolist()) | set(kept.tolist())) == 2004, "codes are used again, but not those that are in use"
     assert new.max() < 2010
-    assert texts.numbers(new).tolist() == list(range(2000)), "nothing of the texts that had the codes before"
+    assert texts.derived_numbers("number", new).tolist() == list(range(2000)), (
+        "nothing of the texts that had the codes before"
+    )
     assert texts.texts(texts.derived("upper-case", kept)) == ["TEXT 3", "TEXT 500", "TEXT 7", None]
 
 
@@ -93,6 +95,6 @@ def test_an_expression_may_be_as_deep_as_statements_make_it():
     texts, one = Texts(), np.zeros(1, np.int64)
     events = Columns(one, one, (np.array([1.5]),), one.reshape(1, 1))
     computed = compile_value(value, (("n", "number"),), None, texts)
-    assert computed(Pairs(events, one, None, None, None, one, ())).tolist() == [301.5]
+    assert computed(Pairs(events, one, one)).tolist() == [301.5]
     with_constant = map_leaves(value, lambda leaf: Constant(0.5) if isinstance(leaf, Attribute) else leaf)
     assert next(leaves(with_constant)) == Constant(0.5)

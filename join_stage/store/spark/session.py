@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
@@ -22,7 +22,7 @@ from common.errors import InputError
 from join_stage.store.protocol import DamagedRun, OtherSession, OutOfMemory, StoreError, telling
 from join_stage.store.spark.java import heap_mb, java_home, memory_bytes, runs_in_submit
 
-_Kind = TypeVar("_Kind", bound=type)
+_Kind = TypeVar("_Kind", bound=Callable[..., Any])
 
 ENDED = "Spark has ended, or its JVM was killed; the same command goes on from here"
 
@@ -45,7 +45,7 @@ _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH|No module named '(?:common|
 
 
 def telling_loss(kind: _Kind) -> _Kind:
-    """Class decorator: public methods raise StoreError if Spark lacks processes or memory."""
+    """Decorator: a function, or the public methods of a class, raise StoreError if Spark lacks processes or memory."""
     return telling(kind, (Py4JError, PySparkException, ConnectionError), loss)
 
 

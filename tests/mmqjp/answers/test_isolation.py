@@ -14,7 +14,7 @@ import pytest
 from lxml import etree
 
 from feeds.documents import Document
-from mmqjp.answers.events import Patterns
+from mmqjp.answers.events_run import RunningForms
 from mmqjp.engine import Session
 from templates.catalog import Catalog
 from templates.events import place_events
@@ -129,7 +129,7 @@ def test_what_waits_is_not_taken_over_in_part(monkeypatch: pytest.MonkeyPatch, t
         engine.process(documents[:3])
     with Session("duckdb", state=tmp_path, settle=0) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(Patterns, "_run_again", lambda self, reached, until: fails("", ""))
+            patch.setattr(RunningForms, "run", lambda self, until, placements: fails("", ""))
             engine._batches.changes.pause_queries({engine.registry.named("P")[0]: "it fails"})
         found = engine.process(documents[3:])
         assert [one.documents for one in found if one.query == "Q"] == [(f"d{n}", f"d{n + 1}") for n in range(1, 4)]

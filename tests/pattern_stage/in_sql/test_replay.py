@@ -11,14 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pattern_stage.columns import Columns
-from pattern_stage.in_sql.kernel import (
-    Database,
-    DuckDBDatabase,
-    ReplayKernel,
-    SparkDatabase,
-    has_match_windows,
-    runs_as_sql,
-)
+from pattern_stage.in_sql.kernel import Ask, ReplayKernel, ask_duckdb, asking_spark, has_match_windows, runs_as_sql
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
@@ -84,37 +77,37 @@ NO_SQL = [
 class Counting:
     """A database that counts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Ask) -> None:
         self._database, self.questions = database, 0
 
-    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def __call__(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         self.questions += 1
-        return self._database.ask(sql, tables)
+        return self._database(sql, tables)
 
 
-def replayed(made: World, database: Database) -> list[Events]:
+def replayed(made: World, database: Ask) -> list[Events]:
     return Runner(made, Run(WHOLE), replaying(database)).results()
 
 
 @pytest.mark.parametrize("seed", seeds(3, 500, first=40_000))
 def test_random_statements_on_duckdb(seed: int):
-    assert_finds(world(seed), Run(WHOLE), replaying(DuckDBDatabase()))
+    assert_finds(world(seed), Run(WHOLE), replaying(ask_duckdb))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(50_000, 50_020))
 def test_random_statements_on_spark(seed: int, spark: SparkSession):
-    assert_finds(world(seed, templates=3, statements=6), Run(WHOLE), replaying(SparkDatabase(spark)))
+    assert_finds(world(seed, templates=3, statements=6), Run(WHOLE), replaying(asking_spark(spark)))
 
 
-def test_written_statements(database: Database):
+def test_written_statements(database: Ask):
     made = written(STATEMENTS, GIVEN)
     found = replayed(made, database)
     assert found == Runner(made, Run(WHOLE)).results()
     assert [bool(some) for some in found] == ["E3" not in one for one in STATEMENTS]
 
 
-def test_statements_that_differ_in_constants_are_one_question(database: Database):
+def test_statements_that_differ_in_constants_are_one_question(database: Ask):
     counted = Counting(database)
     made = written(
         [f'FROM FILTER{{a = "{a}" AND x >= {x}}} E1 NEXT{{y >= {x}}} E2' for a in "pq1" for x in range(4)], GIVEN
@@ -130,7 +123,7 @@ def test_what_has_no_question_is_told():
 
 def test_a_replay_ends_with_its_first_events():
     made = written(["FROM E1 NEXT{a = b} E2"], GIVEN)
-    kernel = ReplayKernel(texts := Texts(), Lineage(), DuckDBDatabase(), Kernel)
+    kernel = ReplayKernel(texts := Texts(), Lineage(), ask_duckdb, Kernel)
     (stream,), _ = lowered(made)
     kernel.add(0, stream, -1)
     for until in (5, 9):
@@ -145,17 +138,17 @@ def test_a_replay_ends_with_its_first_events():
 
 
 @pytest.fixture(params=["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
-def database(request: pytest.FixtureRequest) -> Database:
+def database(request: pytest.FixtureRequest) -> Ask:
     """DuckDB, and in the long run Spark."""
     if request.param == "duckdb":
-        return DuckDBDatabase()
-    return SparkDatabase(request.getfixturevalue("spark"))
+        return ask_duckdb
+    return asking_spark(request.getfixturevalue("spark"))
 
 
 Matching = Callable[[Texts, Lineage], Kernel]
 
 
-def replaying(database: Database, matching: Matching = Kernel) -> MakeKernel:
+def replaying(database: Ask, matching: Matching = Kernel) -> MakeKernel:
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return ReplayKernel(texts, lineage, database, matching)
 
@@ -172,10 +165,10 @@ class Recording(Kernel):
         return super().feed(events)
 
 
-def matched(statement: str, streams: str, database: Database | None = None) -> tuple[list[str], list[int]]:
+def matched(statement: str, streams: str, database: Ask | None = None) -> tuple[list[str], list[int]]:
     """What is told, and the events in windows that may have a match, by their numbers."""
     Recording.fed = []
-    runner = run(statement, streams, replaying(database or DuckDBDatabase(), Recording))
+    runner = run(statement, streams, replaying(database or ask_duckdb, Recording))
     fed = [part for one in Recording.fed for part in runner.numbers.events[one].parts if isinstance(part, int)]
     return told(runner), sorted(fed)
 
@@ -186,7 +179,7 @@ def matched(statement: str, streams: str, database: Database | None = None) -> t
 @pytest.mark.parametrize("kind", ["run", "set"])
 @pytest.mark.parametrize("seed", seeds(4, 1_500, first=60_000))
 def test_random_patterns_on_duckdb(seed: int, kind: str):
-    assert_finds(patterns(seed, kind), Run((END,)), replaying(DuckDBDatabase()))
+    assert_finds(patterns(seed, kind), Run((END,)), replaying(ask_duckdb))
 
 
 @pytest.mark.parametrize(("statement", "streams", "expected"), cases("patterns")[:: 1 if at_length() else 6])
@@ -216,7 +209,7 @@ PATIENTS = [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13]
         ("Chemo p", f"{KINDS} AND {PATIENT}", "13 s", [5, 7, 8, 10, 12, 13]),
     ],
 )
-def test_each_way_to_prune_leaves_less(member: str, where: str, within: str, left: list[int], database: Database):
+def test_each_way_to_prune_leaves_less(member: str, where: str, within: str, left: list[int], database: Ask):
     condition = f" WHERE {{{where}}}" if where else ""
     statement = f"PATTERN SEQ(SET(Chemo c, {member}), Chemo b){condition} WITHIN {within}"
     assert matched(statement, CHEMO, database)[1] == left
@@ -265,7 +258,7 @@ def test_windows_have_what_a_match_needs(statement: str, streams: str, expected:
 
 def on_executors(spark: SparkSession) -> MakeKernel:
     runner = SparkRunner(spark.sparkContext, 2, least=1)
-    return replaying(SparkDatabase(spark), lambda texts, lineage: PartitionedKernel(texts, lineage, runner))
+    return replaying(asking_spark(spark), lambda texts, lineage: PartitionedKernel(texts, lineage, runner))
 
 
 def test_both_phases_on_executors(spark: SparkSession):
