@@ -34,7 +34,7 @@ class JoinRow:
 
 
 class RowIndex:
-    """The rows of R_T. A row with joins has an index, its place, into `joins` and the arrays; `windows` in microseconds."""
+    """The rows of R_T. A row with joins has an index, its place, into `joins` and the arrays; `windows` in µs."""
 
     def __init__(self) -> None:
         self.version = 0
