@@ -108,12 +108,11 @@ def event_chains(chains: Mapping[Functions, int]) -> Mask:
 
 def told_apart(witnesses: Witnesses, chains: Mask) -> tuple[Witnesses, Witnesses]:
     """Splits witnesses into those for joins and those for events, whose chains are in the mask `chains`."""
-    of_edges = chains[witnesses.r_bin["node2"].to_numpy() >> CHAIN_SHIFT]
-    of_values = chains[witnesses.r_doc["node"].to_numpy() >> CHAIN_SHIFT]
+    r_bin, r_doc = witnesses.r_bin, witnesses.r_doc
+    of_edges = chains[r_bin["node2"].to_numpy() >> CHAIN_SHIFT]
+    of_values = chains[r_doc["node"].to_numpy() >> CHAIN_SHIFT]
     joins, events = (
-        replace(
-            witnesses, r_bin=witnesses.r_bin.filter(pa.array(edges)), r_doc=witnesses.r_doc.filter(pa.array(values))
-        )
+        replace(witnesses, r_bin=r_bin.filter(pa.array(edges)), r_doc=r_doc.filter(pa.array(values)))
         for edges, values in ((~of_edges, ~of_values), (of_edges, of_values))
     )
     return joins, events
@@ -127,42 +126,27 @@ MOST_BINDINGS = 16 * MOST_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class Assembled(ColumnRecord):
     """The events of a definition in a batch, in document order: docid, interval, node ids (root first, a column each),
-    and attributes. `crowded` are the docids of documents with more than MOST_EVENTS, which have none here."""
+    and attributes."""
 
     docids: Ints
     t0: Ints
     t1: Ints
     nodes: Ints
     values: tuple[Column, ...]
-    crowded: Ints
 
     def __len__(self) -> int:
         return len(self.docids)
 
-    def take(self, places: Ints | Mask) -> Assembled:
-        return Assembled(
-            self.docids[places],
-            self.t0[places],
-            self.t1[places],
-            self.nodes[places],
-            tuple([column[places] for column in self.values]),
-            self.crowded,
-        )
 
-
-def assemble_events(placement: EventPlacement, witnessed: Witnessed, texts: Texts) -> Assembled:
+def assemble_events(placement: EventPlacement, witnessed: Witnessed, texts: Texts) -> tuple[Assembled, Ints]:
+    """Returns events, and the docids of documents with more than MOST_EVENTS, which have none here."""
     document, places, crowded = _bindings(placement, witnessed)
-    values = [_attribute(attribute, document, places, witnessed, texts) for attribute in placement.attributes]
-    return Assembled(
-        witnessed.docids[document],
-        witnessed.t0[document],
-        witnessed.t1[document],
-        nodes_of(np.stack([places[node] for node in placement.key], axis=1)),
-        tuple(values),
-        witnessed.docids[crowded],
-    )
+    values = tuple([_attribute(attribute, document, places, witnessed, texts) for attribute in placement.attributes])
+    nodes = nodes_of(np.stack([places[node] for node in placement.key], axis=1))
+    docids, t0, t1 = (column[document] for column in (witnessed.docids, witnessed.t0, witnessed.t1))
+    return Assembled(docids, t0, t1, nodes, values), witnessed.docids[crowded]
 
 
 # ---------------------------------------------------------------- bindings

@@ -240,20 +240,15 @@ def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
     else:
         hashes = mixed(keys)
         ordered = np.argsort(hashes, kind="stable")
-        if not _adjacent(keys, hashes, ordered):
+        alike = np.flatnonzero(np.diff(hashes[ordered]) == 0)
+        if not all(np.array_equal(key[ordered[alike]], key[ordered[alike + 1]]) for key in keys):
             ordered = np.lexsort(tuple(keys))
-    differs = np.zeros(count, np.bool_)
-    differs[:1] = True
-    for key in keys:
-        taken = key[ordered]
-        differs[1:] |= taken[1:] != taken[:-1]
-    # A stable sort leaves the first place of each group at its head.
-    heads = ordered[differs]
+    starts = group_starts(*(key[ordered] for key in keys))
+    heads = ordered[starts]  # a stable sort leaves the first place of each group at its head
     order = np.argsort(heads, kind="stable")
-    numbers = np.empty(len(heads), np.int64)
+    numbers, result = np.empty(len(heads), np.int64), np.empty(count, np.int64)
     numbers[order] = np.arange(len(heads))
-    result = np.empty(count, np.int64)
-    result[ordered] = numbers[np.cumsum(differs) - 1]
+    result[ordered] = np.repeat(numbers, np.diff(starts, append=count))
     return heads[order], result
 
 
@@ -267,13 +262,6 @@ def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
     places = max(flow.events.parts.shape[1] for flow in flows)
     events = joined([padded(flow.events, places) for flow in flows])
     return sorted_flow(events, at, np.concatenate([flow.rows for flow in flows])).compact()
-
-
-def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
-    taken = hashes[ordered]
-    alike = np.flatnonzero(taken[1:] == taken[:-1])
-    here, there = ordered[alike], ordered[alike + 1]
-    return all(np.array_equal(key[here], key[there]) for key in keys)
 
 
 def each_once(flow: Flow) -> Flow:

@@ -91,10 +91,9 @@ def inputs(pattern: AnyPattern) -> tuple[tuple[str, Schema], ...]:
 
 def sees_before(pattern: AnyPattern) -> bool:
     """Returns whether results depend on earlier events: then statements that began at different times share nothing."""
-    if isinstance(pattern, NearPattern):
-        return pattern.apart or pattern.budget is not None
-    leading = any(one.negated and one.group == 0 for one in pattern.variables)
-    return pattern.apart or pattern.maximal or pattern.has_sets or leading
+    if isinstance(pattern, NearPattern) or needs_order(pattern):
+        return needs_order(pattern)
+    return pattern.has_sets or any(one.negated and one.group == 0 for one in pattern.variables)
 
 
 def needs_order(statement: Statement) -> bool:
@@ -106,16 +105,14 @@ def needs_order(statement: Statement) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TemplatePiece:
-    """A source, an operator, or a chain of selections and renamings."""
+    """A source, an operator, or a chain of selections and renamings, over the pieces at the places `inputs`. `first` is
+    the index of its first constant among all, `window` that of its window in the statement, -1 for none."""
 
     template: Statement
     """Over streams `left` and `right`, or `0`, `1`, ... of a PATTERN; parameters count from 0; window 0."""
     inputs: tuple[int, ...]
-    """The places of its input pieces."""
     first: int
-    """The index of its first constant among all."""
     window: int
-    """The index of its window in the statement; -1 for none."""
 
 
 @dataclass(slots=True)
@@ -202,19 +199,18 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class FormNode:
-    """An operator of a normal form, or a source: then `definition` is None and `stream` its name."""
+    """An operator of a normal form, or a source: then `definition` is None and `stream` its name. `inputs` are places
+    in the normal form, `slots` the constants that are its parameters, `alike` the groups of interchangeable parameter
+    vectors, inner groups first. `window` is the index of its WITHIN or OVER among the statement's windows, -1 for
+    none."""
 
     definition: Definition | None
     stream: str
     schema: Schema
     inputs: tuple[int, ...]
-    """The places of its inputs in the normal form."""
     slots: tuple[int, ...]
-    """The constants that are its parameters."""
     alike: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    """Groups of interchangeable parameter vectors, inner groups first."""
     window: int = -1
-    """The index of its WITHIN or OVER among the statement's windows; -1 for none."""
 
     def sorted_values(self, parameters: Sequence[str | float]) -> list[str | float]:
         """Returns parameters with interchangeable ones sorted."""
@@ -229,14 +225,11 @@ class FormNode:
 
 @dataclass(frozen=True, slots=True)
 class StatementForm:
-    """The normal form of statements that differ only in constants. The last node has the results."""
+    """The normal form of statements that differ only in constants, of these `kinds`. The last node has the results."""
 
     nodes: tuple[FormNode, ...]
     schema: Schema
     kinds: tuple[Kind, ...]
-    """The kinds of a statement's constants."""
-    windows: int
-    """Number of windows of a statement."""
 
 
 @dataclass(slots=True)
@@ -325,7 +318,7 @@ def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
             places.append(_place(replace(node, inputs=read, slots=slots, window=window), nodes))
         last.append(places[-1])
     kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
-    return StatementForm(tuple(nodes), nodes[-1].schema, kinds, len(taken.windows))
+    return StatementForm(tuple(nodes), nodes[-1].schema, kinds)
 
 
 def _add(stream: Statement, nodes: list[FormNode]) -> int:

@@ -104,16 +104,13 @@ def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
     """Yields the distinct shapes, each with its places."""
     if len(shapes) == 0:
         return
-    first = int(shapes[0])
-    if np.all(shapes == first):
-        yield first, slice(None)
+    if np.all(shapes == shapes[0]):
+        yield int(shapes[0]), slice(None)
         return
     # Short integers are sorted by their digits, in linear time.
     order = np.argsort(shapes.astype(np.uint16) if int(shapes.max()) < 1 << 16 else shapes, kind="stable")
-    ordered = shapes[order]
-    bounds = np.flatnonzero(np.diff(ordered)) + 1
-    for start, places in zip([0, *bounds.tolist()], np.split(order, bounds), strict=True):
-        yield int(ordered[start]), places
+    starts = group_starts(shapes[order])
+    yield from zip(shapes[order[starts]].tolist(), np.split(order, starts[1:]), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +322,9 @@ _MANY_REMOVED = 1000
 
 _TARGET_BITS = 32
 
+_Probe = tuple[Columns, list[Ints], Floats]
+"""Events, the keys that a shape compares, and all compared values, each beside its negative."""
+
 
 class StaticIndex:
     """Targets with clauses of atoms about a single event; an event hits a target if one of its clauses holds. Targets
@@ -418,21 +418,12 @@ class StaticIndex:
                 keys = [keys_of[key] for key in kind.keys]
                 for run in kind.runs_over(self._sample, self._target_of, self._hashed):
                     for at, rows in _blocks(run.candidates(keys, numbers, chosen)):
-                        found.append(self._tested(kind, run, events, keys, numbers, active, at, rows))
+                        found.append(self._tested(kind, run, (events, keys, numbers), active, at, rows))
         hits = distinct(np.concatenate(found))
         return hits >> _TARGET_BITS, hits & ((1 << _TARGET_BITS) - 1)
 
-    def _tested(
-        self,
-        kind: _Shape,
-        run: StaticRun,
-        events: Columns,
-        keys: list[Ints],
-        numbers: Floats,
-        active: Mask | None,
-        at: Ints,
-        rows: Ints,
-    ) -> Ints:
+    def _tested(self, kind: _Shape, run: StaticRun, probe: _Probe, active: Mask | None, at: Ints, rows: Ints) -> Ints:
+        events, keys, numbers = probe
         targets = self._target_of[run.rows.entries[rows]]
 
         def keep(held: Mask) -> None:

@@ -268,12 +268,11 @@ class Kernel:
         self._operators: dict[int, PatternOp] = {}
         self._meters: dict[int, Meter] = {}
         self._shared: dict[MOpKey, Simultaneous] = {}
-        self._exceeded: dict[int, Excess] = {}
+        self.exceeded: dict[int, Excess] = {}
+        """Statements that exceeded a limit. They have no results until they are removed."""
         self._readers: dict[int, RowReaders] = {}
         self._flows: dict[int, Flow] = {}
         self._due: tuple[int | None] | None = None
-        self._ran: set[int] = set()
-        self._order: list[MOp] = []
 
     # ------------------------------------------------------------ statements
 
@@ -290,7 +289,7 @@ class Kernel:
         """Removes statements and state that belongs to them alone."""
         self._settle()
         for statement in statements:
-            self._exceeded.pop(statement, None)
+            self.exceeded.pop(statement, None)
         slots_of, rows, mops = self.statements.remove(statements)
         for number, slots in slots_of:
             self._readers[number].remove(slots)
@@ -337,16 +336,10 @@ class Kernel:
         found = self.feed(events)
         return found + self.end()
 
-    @property
-    def exceeded(self) -> Mapping[int, Excess]:
-        """Statements that exceeded a limit. They have no results until they are removed."""
-        return self._exceeded
-
     def begin(self, until: int) -> None:
         """Begins an interval that ends before `until`."""
         self._settle()
-        self._until, self._order, self._due = until, list(self.plan), None
-        self._flows, self._ran = {}, set()
+        self._until, self._flows, self._due = until, {}, None
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
         """Takes all events of some streams in this interval. Returns the results of statements whose streams are
@@ -356,29 +349,30 @@ class Kernel:
     def end(self) -> list[Results]:
         """Ends the interval: missing streams had no events. Returns the remaining results."""
         found = self._advance({}, last=True)
-        self._flows, self._order = {}, []
+        self._flows = {}
         for shared in self._shared.values():
             shared.forget()
         return found
 
     def _advance(self, events: Mapping[str, Columns], *, last: bool) -> list[Results]:
         found: list[Results] = []
-        for mop in self._order:
-            if mop.number in self._ran:
+        for mop in self.plan:
+            if mop.number in self._flows:
                 continue
             if mop.placement is None:
                 if mop.stream not in events and not last:
                     continue
                 flow = whole(events[mop.stream] if mop.stream in events else no_events(mop.schema))
-            elif all(number in self._ran for number in mop.inputs):
+            elif self._flows.keys() >= set(mop.inputs):
                 inputs = [self._flows[number] for number in mop.inputs]
                 flow = self._operators[mop.number].run(inputs, self._until)
                 if exceeded := self._meters[mop.number].taken():
-                    self._exceed(mop, exceeded)
+                    rows = np.array(sorted(exceeded), np.int64)
+                    for statement, row in zip(*self.statements.of_rows(mop.number, rows), strict=True):
+                        note_excess(self.exceeded, statement, exceeded[row])
             else:
                 continue
             self._flows[mop.number] = flow
-            self._ran.add(mop.number)
             readers = self._readers.get(mop.number)
             if readers is not None and len(flow) and len(read := self._read(flow, readers)):
                 found.append(Results(mop.schema, read))
@@ -389,21 +383,17 @@ class Kernel:
         seen: Mask = self._lineage.ends(firsts) > min(map(self.statements.since_of, statements), default=END)
         return seen
 
-    def _exceed(self, mop: MOp, rows: Mapping[int, Excess]) -> None:
-        for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
-            note_excess(self._exceeded, statement, rows[row])
-
     def _read(self, flow: Flow, readers: RowReaders) -> Flow:
         ids = self.statements.ids
         all_see = self.statements.newest < int(flow.events.t0.min())
-        if all_see and flow.stretches is not None and not self._exceeded:
+        if all_see and flow.stretches is not None and not self.exceeded:
             places, slots = readers.of(flow.stretches.rows)
             return Flow.of(flow.events, flow.stretches.through(places, ids[slots]))
         places, slots = readers.of(flow.rows)
         at = flow.at[places]
-        if self._exceeded:
-            over = np.array(sorted(self._exceeded), np.int64)
-            ends = np.array([self._exceeded[one].at for one in over.tolist()], np.int64)
+        if self.exceeded:
+            over = np.array(sorted(self.exceeded), np.int64)
+            ends = np.array([self.exceeded[one].at for one in over.tolist()], np.int64)
             place = np.minimum(np.searchsorted(over, ids[slots]), len(over) - 1)
             kept = (over[place] != ids[slots]) | (flow.events.t1[at] < ends[place])
             at, slots = at[kept], slots[kept]

@@ -25,6 +25,9 @@ MergeKind = Literal["count", "sum", "min", "max"]
 """How values of a column are merged, without NaN. Counts are never NaN."""
 
 
+_MERGE = {"count": np.add, "min": np.fmin, "max": np.fmax}
+
+
 class Merged(NamedTuple):
     """Merged rows: for each, the place of its first source row and its values; and for each source row its first merged
     row. Of several merged rows for one key, the first has the counts."""
@@ -46,21 +49,10 @@ def merge_rows_by_key(keys: Sequence[Ints], columns: Sequence[Column], kinds: Se
     found: list[list[Floats]] = []
     for kind, column in zip(kinds, columns, strict=True):
         ordered = column[order].astype(np.float64)
-        match kind:
-            case "count":
-                found.append([np.add.reduceat(ordered, starts)])
-            case "sum":
-                found.append(addends(ordered, starts, ends))
-            case "min":
-                found.append([np.fmin.reduceat(ordered, starts)])
-            case "max":
-                found.append([np.fmax.reduceat(ordered, starts)])
+        found.append(addends(ordered, starts, ends) if kind == "sum" else [_MERGE[kind].reduceat(ordered, starts)])
     firsts, values = [heads], [[parts[0]] for parts in found]
     for step in range(1, max((len(parts) for parts in found), default=1)):
-        more = np.zeros(len(heads), np.bool_)
-        for parts in found:
-            if step < len(parts):
-                more |= ~np.isnan(parts[step])
+        more = np.logical_or.reduce([~np.isnan(parts[step]) for parts in found if step < len(parts)])
         firsts.append(heads[more])
         for mine, kind, parts in zip(values, kinds, found, strict=True):
             none = np.full(len(heads), 0.0 if kind == "count" else np.nan)

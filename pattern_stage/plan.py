@@ -7,7 +7,7 @@ by statement equals one built at once. Statements are added m-op by m-op, inputs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Any, Literal, cast, get_args
@@ -89,12 +89,11 @@ MOpKey = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """The place of a node of a normal form: the m-op of a key, over these m-ops."""
+    """The place of a node of a normal form: the m-op that `key` identifies, over these m-ops."""
 
     definition: Definition
     inputs: tuple[int, ...]
     key: MOpKey
-    """Identifies the m-op."""
     own_rows: bool = True
     """Each statement has its own rows; otherwise equal rows are one."""
     own_left: bool = True
@@ -107,9 +106,6 @@ class NodePlacement:
     """Identifies shared partial aggregates; None if an AGGREGATE reads events."""
     hashed: bool = False
     """A static index finds the rows that an event satisfies."""
-
-
-_Rule = Callable[[NodePlacement], NodePlacement]
 
 
 def cse(placement: NodePlacement) -> NodePlacement:
@@ -163,16 +159,7 @@ def c_alpha(placement: NodePlacement) -> NodePlacement:
     return placement
 
 
-RULES: dict[RuleName, _Rule] = dict(zip(RULE_NAMES, (cse, s_sigma, s_alpha, s_window, channels, c_alpha), strict=True))
-
-
-def placed(definition: Definition, inputs: tuple[int, ...], rules: frozenset[RuleName]) -> NodePlacement:
-    """Places a definition over these m-ops by the enabled rules."""
-    placement = NodePlacement(definition, inputs, (definition, inputs))
-    for name in RULE_NAMES:
-        if name in rules:
-            placement = RULES[name](placement)
-    return placement
+RULES = dict(zip(RULE_NAMES, (cse, s_sigma, s_alpha, s_window, channels, c_alpha), strict=True))
 
 
 _NONE = np.zeros(0, np.int64)
@@ -196,9 +183,6 @@ class MOp:
     """Number of forms that use it."""
     shapes: dict[Definition, tuple[int, list[int]]] = field(default_factory=dict)
     """By definition: its shape, and the columns of its parameters and of what separates instances."""
-
-    def made_texts(self, row: int) -> frozenset[str]:
-        return made_texts(self.definitions[self.rows.shape[row]], *self.rows.sources[self.rows.made[row]])
 
 
 @dataclass(slots=True)
@@ -247,14 +231,11 @@ class EventPlan:
         for mop in self:
             if mop.placement is not None and mop.placement.partial is not None:
                 groups.setdefault(mop.placement.partial, []).append(mop)
-        found = {}
-        for key, mops in groups.items():
-            if len(mops) > 1:
-                if key not in self._partials:
-                    self._partials[key] = self._next
-                    self._next += 1
-                found[self._partials[key]] = mops
-        return found
+        several = {key: mops for key, mops in groups.items() if len(mops) > 1}
+        for key in [one for one in several if one not in self._partials]:
+            self._partials[key] = self._next
+            self._next += 1
+        return {self._partials[key]: mops for key, mops in several.items()}
 
     def unbind(self, bound: BoundForm) -> list[MOp]:
         """Releases the m-ops of a form without statements. Returns the unused ones."""
@@ -273,21 +254,20 @@ class EventPlan:
         if definition is None:
             key: MOpKey = ("source", node.stream, node.schema)
             return self._by_key.get(key) or self._make(MOp(self._next, key, (), node.schema, node.stream)), 0, []
-        known = self._by_definition.get((definition, inputs))
-        if known is not None:
-            return known, *known.shapes[definition]
-        placement = placed(definition, inputs, self.rules)
-        mop = self._by_key.get(placement.key)
+        mop = self._by_definition.get((definition, inputs))
         if mop is None:
-            mop = self._make(MOp(self._next, placement.key, inputs, node.schema, placement=placement))
-        self._by_definition[definition, inputs] = mop
-        found = mop.shapes.get(definition)
-        if found is None:
+            placement = NodePlacement(definition, inputs, (definition, inputs))
+            for name, rule in RULES.items():
+                placement = rule(placement) if name in self.rules else placement
+            mop = self._by_key.get(placement.key)
+            if mop is None:
+                mop = self._make(MOp(self._next, placement.key, inputs, node.schema, placement=placement))
+            self._by_definition[definition, inputs] = mop
             extra: list[Kind] = ["number"] * len(extra_columns(placement))
             places = mop.rows.places([*definition.kinds, *extra])
             mop.definitions.append(_with_columns(definition.operator, places))
-            found = mop.shapes[definition] = (len(mop.definitions) - 1, places)
-        return mop, *found
+            mop.shapes[definition] = (len(mop.definitions) - 1, places)
+        return mop, *mop.shapes[definition]
 
     def _make(self, mop: MOp) -> MOp:
         self._next += 1
@@ -428,8 +408,10 @@ def _follow_texts(plan: EventPlan, mop: MOp, new: Ints) -> None:
         source = plan.mops[number]
         if source.placement is not None:
             before = (rows.right if side else rows.left)[new]
-            firsts, of = number_distinct([source.rows.shape[before], source.rows.made[before]])
-            made = list(map(source.made_texts, before[firsts].tolist()))
+            shapes, sources = source.rows.shape[before], source.rows.made[before]
+            firsts, of = number_distinct([shapes, sources])
+            pairs = zip(shapes[firsts].tolist(), sources[firsts].tolist(), strict=True)
+            made = [made_texts(source.definitions[one], *source.rows.sources[texts]) for one, texts in pairs]
             sides[side] = [made[place] for place in of.tolist()]
     for row, pair in zip(new.tolist(), zip(*sides, strict=True), strict=True):
         if pair not in rows.sources:

@@ -31,11 +31,13 @@ from xscl.algebra.events import (
     Duration,
     EventCondition,
     Function,
+    Kind,
     NullTest,
     Parameter,
     Schema,
     TextTest,
     Value,
+    operands,
     value_kind,
 )
 from xscl.algebra.regex import PatternError, PatternLimit
@@ -96,10 +98,13 @@ class Texts:
 
         return self._derived[name].of(codes, len(self._code_of.texts), compute)
 
+    def lengths(self, codes: Column) -> Ints:
+        """Returns the number of characters of each text; 0 for NULL."""
+        return np.nan_to_num(self.derived_numbers("string-length", codes.astype(np.int64))).astype(np.int64)
+
     def sizes(self, codes: Column) -> Ints:
         """Returns what texts count for beside their event: 1 for each CHARACTERS."""
-        lengths = self.derived_numbers("string-length", codes.astype(np.int64))
-        return np.nan_to_num(lengths).astype(np.int64) // CHARACTERS
+        return self.lengths(codes) // CHARACTERS
 
     def written(self, numbers: Floats) -> Ints:
         """Returns the codes of numbers written as texts; NULL for NaN."""
@@ -303,6 +308,13 @@ _DEEP = 40
 """An expression this deep in another is a function of its own: Python allows 200 nested parentheses."""
 
 
+_CALLS = {
+    ("coalesce", "string"): "first_text",
+    ("coalesce", "number"): "first_number",
+    ("concat", "string"): "concatenated",
+}
+
+
 class Writer:
     """Writes expressions as Python, over `functions`, and compiles them. `parameter` is the code of a parameter, given
     its number. With `arguments`, of all functions that are compiled, expressions may be of any depth."""
@@ -326,7 +338,7 @@ class Writer:
                 if op in ("=", "!=") and value_kind(left) == value_kind(right) == "string":
                     call = "same_text" if op == "=" else "other_text"
                     return f"{call}({self.value(left, place)}, {self.value(right, place)})"
-                one, other = self.number(left, place), self.number(right, place)
+                one, other = self.value(left, place, "number"), self.value(right, place, "number")
                 if op == "!=":
                     return f"other_number({one}, {other})"
                 return f"({one} {'==' if op == '=' else op} {other})"
@@ -334,58 +346,46 @@ class Writer:
                 call = "null_text" if value_kind(value) == "string" else "null_number"
                 return f"({call}({self.value(value, place)}) != {negated})"
             case TextTest(name=name, args=args, negated=negated):
-                texts = ", ".join(self.text(arg, place) for arg in args)
+                texts = ", ".join(self.value(arg, place, "string") for arg in args)
                 return f"tested({name!r}, {FALSE if negated else TRUE}, {texts})"
         assert_never(condition)
 
-    def value(self, value: Value, place: _CodeOf) -> str:
-        return self.text(value, place) if value_kind(value) == "string" else self.number(value, place)
-
-    def text(self, value: Value, place: _CodeOf, depth: int = 0) -> str:
+    def value(self, value: Value, place: _CodeOf, kind: Kind | None = None, depth: int = 0) -> str:
+        """Returns Python for a value's number, or the code of its text: by default, what it is."""
+        own = value_kind(value)
+        kind = kind or own
         if depth == _DEEP and self._arguments:
-            return self._apart(self.text(value, place))
-        if value_kind(value) == "number":
-            return f"written({self.number(value, place, depth)})"
+            code = self.value(value, place, kind)
+            return f"{self._named(self.compiled(self._arguments, code))}({self._arguments})"
+        if kind == "string" and own == "number":
+            return f"written({self.value(value, place, 'number', depth)})"
+        if kind == "number" and own == "string" and not isinstance(value, Constant):
+            return f"number_of('number', {self.value(value, place, 'string', depth)})"
+
+        depth += 1
         match value:
             case Constant(value=constant):
-                return f"code({self._named(str(constant))})"
-            case Function(name="coalesce", args=args):
-                return f"first_text({', '.join(self.text(arg, place, depth + 1) for arg in args)})"
-            case Function(name="concat", args=args):
-                return f"concatenated({', '.join(self.text(arg, place, depth + 1) for arg in args)})"
-            case Function(name=name, args=(arg,)):
-                return f"derived({name!r}, {self.text(arg, place, depth + 1)})"
-        return self._taken(value, place)
-
-    def number(self, value: Value, place: _CodeOf, depth: int = 0) -> str:
-        if depth == _DEEP and self._arguments:
-            return self._apart(self.number(value, place))
-        if value_kind(value) == "string" and not isinstance(value, Constant):
-            return f"number_of('number', {self.text(value, place, depth)})"
-        match value:
-            case Constant(value=constant):
+                if kind == "string":
+                    return f"code({self._named(str(constant))})"
                 number = xpath_number(constant) if isinstance(constant, str) else float(constant)
                 return self._named(finite_or_nan(number))
             case Arithmetic(op=op, left=left, right=right):
-                one, other = self.number(left, place, depth + 1), self.number(right, place, depth + 1)
+                one, other = self.value(left, place, "number", depth), self.value(right, place, "number", depth)
                 if op in "/%":
                     return f"{'divided' if op == '/' else 'rest'}({one}, {other})"
                 return f"finite({one} {op} {other})"
-            case Function(name="coalesce", args=args):
-                return f"first_number({', '.join(self.number(arg, place, depth + 1) for arg in args)})"
+            case Function(name="coalesce" | "concat" as name, args=args):
+                return f"{_CALLS[name, kind]}({', '.join([self.value(arg, place, kind, depth) for arg in args])})"
             case Function(name="abs", args=(arg,)):
-                return f"abs({self.number(arg, place, depth + 1)})"
+                return f"abs({self.value(arg, place, 'number', depth)})"
             case Function(name="number", args=(arg,)):
-                return self.number(arg, place, depth + 1)
+                return self.value(arg, place, "number", depth)
             case Function(name=name, args=(arg,)):
-                return f"number_of({name!r}, {self.text(arg, place, depth + 1)})"
-        return self._taken(value, place)
-
-    def _taken(self, value: Value, place: _CodeOf) -> str:
-        return self._parameter.format(value.index) if isinstance(value, Parameter) else place(value)
-
-    def _apart(self, code: str) -> str:
-        return f"{self._named(self.compiled(self._arguments, code))}({self._arguments})"
+                call = "derived" if kind == "string" else "number_of"
+                return f"{call}({name!r}, {self.value(arg, place, 'string', depth)})"
+            case Parameter(index=index):
+                return self._parameter.format(index)
+        return place(value)
 
     def _named(self, constant: object) -> str:
         name = f"c{len(self._names)}"
@@ -457,20 +457,12 @@ COSTLY = 10
 """Tests from this cost on run only where they matter."""
 
 
+_COSTS: dict[type, int] = {Comparison: 1, Arithmetic: 1, Function: COSTLY, TextTest: 100}
+
+
 def cost(condition: EventCondition | Value) -> int:
     """Returns the approximate cost per pair, in comparisons of numbers."""
-    match condition:
-        case AllOf(args=args) | AnyOf(args=args):
-            return sum(map(cost, args))
-        case Comparison(left=left, right=right) | Arithmetic(left=left, right=right):
-            return 1 + cost(left) + cost(right)
-        case TextTest(args=args):
-            return 100 + sum(map(cost, args))
-        case Function(args=args):
-            return COSTLY + sum(map(cost, args))
-        case NullTest(value=value):
-            return cost(value)
-    return 0
+    return _COSTS.get(type(condition), 0) + sum(map(cost, operands(condition)))
 
 
 # ---------------------------------------------------------------- what functions are made of
@@ -527,10 +519,8 @@ def _whole(values: Any, size: int) -> Any:
 
 
 def _duration(pairs: Pairs) -> Floats:
-    if pairs.right is not None:
-        end = pairs.right.t1[pairs.right_at]
-    else:
-        end = (pairs.left if pairs.latest is None else pairs.latest).t1[pairs.left_at]
+    latest = pairs.left if pairs.latest is None else pairs.latest
+    end = latest.t1[pairs.left_at] if pairs.right is None else pairs.right.t1[pairs.right_at]
     return (end - pairs.left.t0[pairs.left_at]) / MICROSECONDS
 
 
@@ -558,14 +548,10 @@ def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[s
 
 def loaded(table: pa.Table, schema: Schema, texts: Texts, prefix: str) -> Columns:
     parts, sizes = flatten_lists(table, f"{prefix}parts")
-    return Columns(
-        ints(table, f"{prefix}t0"),
-        ints(table, f"{prefix}t1"),
-        tuple(
-            loaded_values(table, f"{prefix}{place}", kind == "string", texts) for place, (_, kind) in enumerate(schema)
-        ),
-        parts.reshape(len(table), int(sizes[0])),
-    )
+    t0, t1 = ints(table, f"{prefix}t0"), ints(table, f"{prefix}t1")
+    kinds = [kind for _, kind in schema]
+    values = [loaded_values(table, f"{prefix}{at}", kind == "string", texts) for at, kind in enumerate(kinds)]
+    return Columns(t0, t1, tuple(values), parts.reshape(len(table), int(sizes[0])))
 
 
 def saved_values(column: Column, are_texts: bool, texts: Texts) -> pa.Array:

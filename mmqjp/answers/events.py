@@ -11,6 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from common.arrays import Ints
 from common.bounds import BEGINNING, END
 from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
@@ -23,7 +24,6 @@ from mmqjp.answers.events_run import (
     KernelSnapshot,
     MadeOf,
     MakeKernel,
-    Parts,
     PatternTime,
     RunningForms,
     WaitingCounts,
@@ -149,7 +149,8 @@ class EventOutput:
             of, texts = [number for number in numbers if number >= 0], [column[place] for column in shown]
             if pattern is None:
                 children = (element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
-                roots, ending = _roots(parts, of), end_of_match("".join(children))
+                origins = {(origin.docid, origin.nodes): origin for one in of for origin in parts.documents(one)}
+                roots, ending = [("", origin) for origin in origins.values()], end_of_match("".join(children))
             else:
                 roots, ending = list(pattern.roots(of, parts)), pattern.document(texts, of, parts)
             documents, streams, nodes = self._behind(sorted(roots, key=lambda root: parts.place(root[1])))
@@ -177,14 +178,6 @@ class EventOutput:
         return tuple([id for id, _ in sources]), tuple([stream for _, stream in sources]), json_nodes(nodes)
 
 
-def _roots(parts: Parts, numbers: Iterable[int]) -> list[tuple[str, EventOrigin]]:
-    origins: dict[tuple[int, tuple[int, ...]], EventOrigin] = {}
-    for number in numbers:
-        for origin in parts.documents(number):
-            origins.setdefault((origin.docid, origin.nodes), origin)
-    return [("", origin) for origin in origins.values()]
-
-
 def _document(query: Subscription, answer: Answer) -> Record:
     id, sources = query.identity.id(answer.choice.encode()), tuple(zip(answer.documents, answer.streams, strict=True))
     own, xml = (own_part_id(query.name, id),), answer.body.xml(query.name)
@@ -198,15 +191,15 @@ def events_of_documents(
     needs_of: Callable[[str], Change],
     ends: range,
     texts: Texts,
-) -> Iterator[tuple[str, Assembled]]:
-    """Yields the definitions' events that end within `ends`, in parts, without those of documents that came too late.
-    Evaluates only these definitions, in a stage 1 of their own."""
+) -> Iterator[tuple[str, Assembled, Ints]]:
+    """Yields the definitions' events that end within `ends`, in parts, as `assemble_events` does, without those of
+    documents that came too late. Evaluates only these definitions, in a stage 1 of their own."""
     for name, placement in placements.items():
         stage = XPathStage()
         stage.add(needs_of(name))
         for docids in docid_batches(store, [placement.stream], ends=ends, refused=LATE):
             found = stage.evaluate(map(arriving, records.parsed(docids)))
-            yield name, assemble_events(placement, Witnessed(found, stage.edges_of, texts), texts)
+            yield name, *assemble_events(placement, Witnessed(found, stage.edges_of, texts), texts)
             records.release_trees()
 
 
@@ -220,7 +213,7 @@ class EventBackfill:
         told: Collection[str],
         definitions: Mapping[str, RegisteredDefinition],
         own: RunningForms,
-        stored: Callable[..., Iterator[tuple[str, Assembled]]],
+        stored: Callable[..., Iterator[tuple[str, Assembled, Ints]]],
         horizon: int,
     ) -> None:
         """`stored` is `events_of_documents` of the store."""
@@ -233,7 +226,7 @@ class EventBackfill:
                 if name in definitions and name not in needs:
                     self._placements[name], needs[name] = place_events(catalog, definitions[name].pattern)
         own.follow(forms, forms)
-        for name, found in stored(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
+        for name, found, _ in stored(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
             own.take(name, found)
 
     def take(self, name: str, found: Assembled) -> None:
@@ -364,8 +357,9 @@ class Patterns:
         if new := {name: placement for name, placement in placements.items() if name not in taken}:
             taken |= {name: DefinitionCursor(defined[name].id, self.running.lineage.next) for name in new}
             ends = range(self._time.horizon, END)
-            for name, found in self._events_of_documents(new, self._statements.needs_of, ends, self.running.texts):
-                self._take(name, found)
+            needs_of, texts = self._statements.needs_of, self.running.texts
+            for name, found, crowded in self._events_of_documents(new, needs_of, ends, texts):
+                self._take(name, found, crowded)
 
     # ------------------------------------------------------------ events
 
@@ -378,14 +372,14 @@ class Patterns:
         joins, events = told_apart(witnesses, event_chains(self._catalog.chains))
         witnessed = Witnessed(events, self._edges_of, self.running.texts)
         for name, placement in placements.items():
-            found = assemble_events(placement, witnessed, self.running.texts)
+            found, crowded = assemble_events(placement, witnessed, self.running.texts)
             if self._backfill is not None:
                 self._backfill.take(name, found)
-            self._take(name, found)
+            self._take(name, found, crowded)
         return joins
 
-    def _take(self, name: str, found: Assembled) -> None:
-        for docid in found.crowded.tolist():
+    def _take(self, name: str, found: Assembled, crowded: Ints) -> None:
+        for docid in crowded.tolist():
             self.late.setdefault(docid, f"more than {MOST_EVENTS:,} events {name}, for patterns")
         late = found.t1 < self._time.horizon
         if late.any():
@@ -470,7 +464,8 @@ class Patterns:
     def waiting(self) -> WaitingCounts | None:
         if not self.moves:
             return None
-        return WaitingCounts(self._time.horizon, len(self.running.buffer), self.running.waiting())
+        _, partials = self.running.kernel.instances()
+        return WaitingCounts(self._time.horizon, len(self.running.buffer), int(partials.sum()))
 
     def oldest(self) -> int | None:
         """Returns the start of the earliest event that anything waits for, or None."""
@@ -491,8 +486,8 @@ class Patterns:
         running = self._running
         if running is None:
             return
-        if running.is_crowded:  # before answers, which have their texts by now, are copied to be stored
-            running.compact()
+        if running.lineage.crowded or running.texts.crowded:
+            running.compact()  # before answers, which have their texts by now, are copied to be stored
         self._time.next = running.lineage.next
         save_events(self._store, self._ledger, self._time, self._rows)
         self._rows = []

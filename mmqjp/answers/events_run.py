@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -86,11 +85,6 @@ class FormOrder:
 
     def names(self) -> set[str]:
         return set().union(*(shape.reads for shape in self._shapes))
-
-    def names_of(self) -> dict[str, list[str]]:
-        """Returns the names under which forms read what is published, by the published name."""
-        names = sorted(self.names(), key=lambda name: (published_name(name), name))
-        return {stream: list(several) for stream, several in groupby(names, published_name)}
 
     def outside(self, placements: Mapping[str, EventPlacement], without: Collection[str] = ()) -> set[str]:
         shapes = self._shapes - Counter(self._shape_of[form_id] for form_id in without)
@@ -214,14 +208,6 @@ class WaitingCounts:
     partial: int
 
 
-def by_form(found: Sequence[Results], form_ids: Mapping[int, str]) -> list[FormResults]:
-    results = []
-    for one in found:
-        for number, places in each_shape(one.statements):
-            results.append(FormResults(form_ids[number], one.schema, one.events.take(one.at[places])))
-    return results
-
-
 DRIVER, EXECUTORS, SQL = "driver", "executors", "sql"
 
 PLACES = (DRIVER, EXECUTORS, SQL)
@@ -250,16 +236,15 @@ def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
 
 def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED) -> MakeKernel:
     """Returns a factory of kernels for a place. In the driver they are limited."""
-    if place == EXECUTORS and session is not None:
-        return _on_executors(session, limits)
-    if place == SQL:
-        return _as_sql(session, limits)
     from pattern_stage.kernel import Kernel
 
-    return partial(Kernel, limits=limits)
+    in_driver: MakeKernel = partial(Kernel, limits=limits)
+    if place == DRIVER or (place == EXECUTORS and session is None):
+        return in_driver
+    from pattern_stage.in_sql.kernel import ReplayKernel, asking_spark
 
-
-def _on_executors(session: SparkSession, limits: Quota) -> MakeKernel:
+    if session is None:
+        return partial(ReplayKernel, ask=_ask_duckdb, matching=in_driver, limits=limits)
     from join_stage.store.spark.session import telling_loss
     from pattern_stage.partition.kernel import GroupDone, GroupWork, PartitionedKernel, SparkRunner, WorkerPlan
 
@@ -268,19 +253,11 @@ def _on_executors(session: SparkSession, limits: Quota) -> MakeKernel:
         def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
             return super().run(told, works)
 
-    return partial(PartitionedKernel, runner=Runner(session.sparkContext), limits=limits)
-
-
-def _as_sql(session: SparkSession | None, limits: Quota) -> MakeKernel:
-    from pattern_stage.in_sql.kernel import ReplayKernel, asking_spark
-    from pattern_stage.kernel import Kernel
-
-    if session is None:
-        return partial(ReplayKernel, ask=_ask_duckdb, matching=partial(Kernel, limits=limits), limits=limits)
-    from join_stage.store.spark.session import telling_loss
-
+    on_executors: MakeKernel = partial(PartitionedKernel, runner=Runner(session.sparkContext), limits=limits)
+    if place == EXECUTORS:
+        return on_executors
     ask = telling_loss(telling_loss(asking_spark)(session))
-    return partial(ReplayKernel, ask=ask, matching=_on_executors(session, limits), limits=limits)
+    return partial(ReplayKernel, ask=ask, matching=on_executors, limits=limits)
 
 
 def _ask_duckdb(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -329,12 +306,8 @@ class OutputCounts:
         self._blocks[form_id] = int(sums[2][-1]), int(sums[0][-1]), int(sums[1][-1])
 
     def _steps(self, events: Columns) -> Ints:
-        characters = np.zeros(len(events), np.int64)
-        for column in events.values:
-            if column.dtype == np.int64:
-                texts = self._texts.texts(column.astype(np.int64))
-                characters += np.fromiter((len(text or "") for text in texts), np.int64, len(texts))
-        return 1 + characters // XML_CHARACTERS_PER_STEP
+        lengths = (self._texts.lengths(column) for column in events.values if column.dtype == np.int64)
+        return 1 + sum(lengths, np.zeros(len(events), np.int64)) // XML_CHARACTERS_PER_STEP
 
     def forget(self, form_id: str) -> None:
         self._blocks.pop(form_id, None)
@@ -450,30 +423,32 @@ class RunningForms:
                     events[name] = all_composed.take(np.argsort(all_composed.t1, kind="stable"))
             found = self.kernel.feed({name: events.get(name, no_events(self._order.schemas[name])) for name in ready})
             fed.update(ready)
-            results = self._in_limits(by_form(found, self._form_ids))
+            results = self._in_limits(found)
             self._publish(results, published)
             yield results
-        yield self._in_limits(by_form(self.kernel.end(), self._form_ids))
+        yield self._in_limits(self.kernel.end())
 
-    def _in_limits(self, results: Sequence[FormResults]) -> list[FormResults]:
+    def _in_limits(self, found: Sequence[Results]) -> list[FormResults]:
         for number, excess in self.kernel.exceeded.items():
             note_excess(self.exceeded, self._form_ids[number], excess)
-        of_form: dict[str, list[Columns]] = {}
-        for one in results:
-            of_form.setdefault(one.form_id, []).append(one.events)
-        for form_id, events in of_form.items():
-            for excess in self.counts.add(form_id, events):
+        of_form: dict[str, list[FormResults]] = {}
+        for one in found:
+            for number, places in each_shape(one.statements):
+                form_id, events = self._form_ids[number], one.events.take(one.at[places])
+                of_form.setdefault(form_id, []).append(FormResults(form_id, one.schema, events))
+        kept: list[FormResults] = []
+        for form_id, results in of_form.items():
+            for excess in self.counts.add(form_id, [one.events for one in results]):
                 note_excess(self.exceeded, form_id, excess)
-        kept = []
-        for one in results:
-            if (known := self.exceeded.get(one.form_id)) is not None:
-                one = replace(one, events=one.events.take(one.events.t1 < known.at))
-            if len(one.events):
-                kept.append(one)
+            if (known := self.exceeded.get(form_id)) is not None:
+                results = [replace(one, events=one.events.take(one.events.t1 < known.at)) for one in results]
+            kept += [one for one in results if len(one.events)]
         return kept
 
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
-        read = self._order.names_of()
+        read: dict[str, list[str]] = {}  # the names under which forms read what is published
+        for name in sorted(self._order.names()):
+            read.setdefault(published_name(name), []).append(name)
         for one in results:
             form = self._known[one.form_id]
             for publisher in form.publishers:
@@ -511,19 +486,10 @@ class RunningForms:
         due = self.kernel.due()
         return self.buffer.is_due(until) or (due is not None and due < until)
 
-    def waiting(self) -> int:
-        """Returns the number of partial matches, counted per form."""
-        _, partial = self.kernel.instances()
-        return int(partial.sum())
-
     def compact(self) -> None:
         """Drops the numbers and texts that no waiting state refers to."""
         self.lineage.keep([*self.kernel.parts(), *self.buffer.parts()])
         self.texts.keep([*self.kernel.codes(), *self.buffer.codes()])
-
-    @property
-    def is_crowded(self) -> bool:
-        return self.lineage.crowded or self.texts.crowded
 
 
 PATTERNS = "patterns"
@@ -627,14 +593,11 @@ def events_of(
         numbers = rows["number"].to_numpy()
         own = rows.take(np.flatnonzero((at == place) & (numbers >= taken[name].first))).combine_chunks()
         values = own["attributes"].combine_chunks().flatten().to_pylist()
-        columns = [_column(values[i :: len(schema)], kind, texts) for i, (_, kind) in enumerate(schema)]
+        columns: list[Column] = []
+        for place_of, (_, kind) in enumerate(schema):
+            some = values[place_of :: len(schema)]
+            columns.append(texts.codes(some) if kind == "string" else np.array(some, np.float64))
         number, t0, t1 = (own[column].to_numpy().astype(np.int64) for column in ("number", "t0", "t1"))
         found[name] = Columns(t0, t1, tuple(columns), number.reshape(-1, 1))
         lineage.restore(own.select(["number", "stream", "docid", "t0", "t1", "nodes"]).rename_columns(LINEAGE.names))
     return found
-
-
-def _column(values: Sequence[str | None], kind: str, texts: Texts) -> Column:
-    if kind == "string":
-        return texts.codes(values)
-    return np.array([np.nan if value is None else float(value) for value in values], np.float64)

@@ -192,22 +192,14 @@ DRIVER = -1
 """In place of a slice: answers found by the driver."""
 
 
-class BatchDocuments(NamedTuple):
-    """First docid and first arrival of a batch, both consecutive, and the number of documents."""
-
-    docid: int
-    arrival: int
-    number: int
-
-
 @dataclass(frozen=True, slots=True)
 class SpreadStep:
-    """What all tasks of a step share: the files of the table `documents` including the batch's; the batch's documents
-    and number; the quota, arrival block and cutoffs by qid; and the ascending times at which answer ranges begin, by
-    their ends."""
+    """What all tasks of a step share: the files of the table `documents` including the batch's; the batch's docids and
+    arrivals, and number; the quota, arrival block and cutoffs by qid; and the ascending times at which answer ranges
+    begin, by their ends."""
 
     documents: tuple[str, ...]
-    entered: BatchDocuments
+    entered: tuple[range, range]
     batch: int
     quota: Quota
     block: int
@@ -279,9 +271,8 @@ def answer_slice(
     accounts, log = step.accounts(queries), _MatchRows()
     context, records = StepContext(accounts), StoredRecords(DocumentFiles(step.documents))
     arrivals = Arrivals()
-    first = step.entered
-    for place in range(first.number):
-        arrivals.add(first.docid + place, first.arrival + place)
+    for docid, arrival in zip(*step.entered, strict=True):
+        arrivals.add(docid, arrival)
     operator = QueryOperator(queries, records, step.quota)
     reader = MatchReader(queries, records, operator.on_match, context, arrivals, log)
     answers: list[Answer] = []
@@ -435,10 +426,11 @@ class SpreadAnswers:
         if not isinstance(matches, SpreadMatches):
             return matches, frozenset()
         self._records.write()
+        docid, arrival = records[0].docid, records[0].arrival
         ends, most = sorted(record.t1 for record in records), self._store.parallelism
         step = SpreadStep(
             tuple(self._store.write_out("documents")),
-            BatchDocuments(records[0].docid, records[0].arrival, len(records)),
+            (range(docid, docid + len(records)), range(arrival, arrival + len(records))),
             self._ledger.batch,
             self._quota,
             block,

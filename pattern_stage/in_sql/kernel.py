@@ -18,8 +18,8 @@ from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, Flow, each_once, padded, sorted_flow
 from pattern_stage.definition import StatementForms
 from pattern_stage.in_sql.question import (
-    AlikeStatements,
     QuestionGroup,
+    alike_statements,
     is_askable,
     question,
     results_of,
@@ -87,7 +87,7 @@ class ReplayKernel(Kernel):
     def remove(self, statements: Sequence[int]) -> None:
         others = [number for number in statements if self._asked.pop(number, None) is None]
         for number in statements:
-            self._exceeded.pop(number, None)
+            self.exceeded.pop(number, None)
         if others:
             super().remove(others)
 
@@ -115,13 +115,10 @@ class ReplayKernel(Kernel):
     # ------------------------------------------------------------ the database
 
     def _answers(self, numbers: Sequence[int]) -> list[Results]:
-        whole, windowed = (
-            AlikeStatements(question),
-            AlikeStatements(lambda form, fixed: window_question(form, fixed, 0)),
-        )
-        for number in numbers:
-            stream, since = self._waiting.pop(number)
-            (windowed if isinstance(stream, Pattern) else whole).add(number, stream, since)
+        asked = [(number, *self._waiting.pop(number)) for number in numbers]
+        patterns = [one for one in asked if isinstance(one[1], Pattern)]
+        whole = alike_statements([one for one in asked if not isinstance(one[1], Pattern)], question)
+        windowed = alike_statements(patterns, lambda form, fixed: window_question(form, fixed, 0))
         found = [one for one in map(self._answered, whole) if len(one)]
         return found + [one for alike in windowed for one in self._matched(alike)]
 
@@ -152,7 +149,7 @@ class ReplayKernel(Kernel):
         for number, since in zip(alike.numbers, alike.since, strict=True):
             matcher.add(number, self._asked[number][0], since)
         found = matcher.run(left, self._until)
-        self._exceeded |= matcher.exceeded
+        self.exceeded |= matcher.exceeded
         return found
 
 

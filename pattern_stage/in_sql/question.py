@@ -7,7 +7,7 @@ where a match may begin; events in such windows stay. See `pattern_stage.pattern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -200,30 +200,25 @@ class QuestionGroup(FormStatements):
         return every_event(bare_columns((), len(self)), tuple(values))
 
 
-class AlikeStatements:
-    """Groups statements by query."""
-
-    def __init__(self, asked: Callable[[StatementForm, Constants], object]) -> None:
-        """`asked` builds the query of a form with fixed constants; see `fixed_constants`."""
-        self._asked, self._forms = asked, StatementForms()
-        self._fixed: dict[int, frozenset[int]] = {}
-        self._alike: dict[tuple[object, ...], QuestionGroup] = {}
-
-    def add(self, number: int, statement: Statement, since: int) -> None:
-        form, constants, windows = self._forms.form(statement)
-        if id(form) not in self._fixed:
-            self._fixed[id(form)] = fixed_constants(form, self._asked)
-        fixed = {slot: constants[slot] for slot in sorted(self._fixed[id(form)])}
-        alike = self._alike.setdefault((id(form), *fixed.values()), QuestionGroup(form, fixed=fixed))
+def alike_statements(
+    statements: Iterable[tuple[int, Statement, int]], asked: Callable[[StatementForm, Constants], object]
+) -> Iterable[QuestionGroup]:
+    """Groups statements, each with its number and since, by query; `asked` as in `fixed_constants`."""
+    forms, slots_of = StatementForms(), dict[int, frozenset[int]]()
+    found: dict[tuple[object, ...], QuestionGroup] = {}
+    for number, statement, since in statements:
+        form, constants, windows = forms.form(statement)
+        if id(form) not in slots_of:
+            slots_of[id(form)] = fixed_constants(form, asked)
+        fixed = {slot: constants[slot] for slot in sorted(slots_of[id(form)])}
+        alike = found.setdefault((id(form), *fixed.values()), QuestionGroup(form, fixed=fixed))
         alike.add(number, since, constants, windows)
-
-    def __iter__(self) -> Iterator[QuestionGroup]:
-        return iter(self._alike.values())
+    return found.values()
 
 
 def fixed_constants(form: StatementForm, asked: Callable[[StatementForm, Constants], object]) -> frozenset[int]:
-    """Returns the constants that the query must fix; the others are parameters. Exceptions of `asked` other than
-    AsConstant propagate."""
+    """Returns the constants that the query must fix; the others are parameters. `asked` builds the query of a form with
+    fixed constants; its exceptions other than AsConstant propagate."""
     fixed: Constants = {}
     while True:
         try:

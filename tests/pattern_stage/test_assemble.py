@@ -47,7 +47,7 @@ class Stage:
 
     def events(self, placement: EventPlacement, witnessed: Witnessed) -> dict[int, list[Defined]]:
         """The events of a definition, by docid."""
-        found = assemble_events(placement, witnessed, self.texts)
+        found, _ = assemble_events(placement, witnessed, self.texts)
         columns = [
             [None if x != x else x for x in column.tolist()]
             if column.dtype == np.float64
@@ -115,11 +115,11 @@ def test_a_document_with_too_many_events_has_none(monkeypatch: pytest.MonkeyPatc
     placement = stage.add(definition)
     xmls = [b"<a>" + count * b"<b>1</b>" + b"</a>" for count in (2, 21, 3, 22, 2000)]
     _, witnessed = stage.evaluate(xmls)
-    found = assemble_events(placement, witnessed, stage.texts)
+    found, crowded = assemble_events(placement, witnessed, stage.texts)
     assert np.bincount(found.docids).tolist()[5:] == [8, 9261, 27]
-    assert found.crowded.tolist() == [8, 9]
+    assert crowded.tolist() == [8, 9]
     monkeypatch.setattr("pattern_stage.assemble.MOST_BINDINGS", 10)
-    assert assemble_events(placement, witnessed, stage.texts).crowded.tolist() == [6, 7, 8, 9]
+    assert assemble_events(placement, witnessed, stage.texts)[1].tolist() == [6, 7, 8, 9]
 
 
 def test_places_are_in_document_order() -> None:
