@@ -13,7 +13,7 @@ from sys import maxsize
 
 from mmqjp.answers.matches import text_of_operand
 from mmqjp.explain.shown import apply_functions
-from mmqjp.explain.terms import StepBudget, TooLong, truncate_value
+from mmqjp.explain.terms import StepBudget, TooLong, cut, truncate_value
 from mmqjp.process import printable_line, printable_text
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, split_name
@@ -25,7 +25,8 @@ from xscl.lower import PatternBuilder
 MAX_SAMPLE_STEPS = 1_000_000
 """Step limit of a path in a document."""
 
-_END = "end"
+VALUE_WIDTH = 40
+"""Characters shown of a value of a condition."""
 
 
 class PathHints:
@@ -50,9 +51,9 @@ class PathHints:
     def _nodes(self, path: tuple[Step, ...], tree: ParsedDocument) -> Iterator[Node]:
         """The nodes at the end of a path. Raises TooLong."""
         *steps, last = path
-        pattern = self._builder.path((*steps, Step(last.axis, last.test, last.filters)), last_var=_END)
+        pattern = self._builder.path((*steps, Step(last.axis, last.test, last.filters)), last_var="end")
         take = StepBudget(maxsize, MAX_SAMPLE_STEPS).take_here
-        for ((_, node),) in each_binding(PreparedNode(naming(pattern, (_END,))), tree, {}, take):
+        for ((_, node),) in each_binding(PreparedNode(naming(pattern, ("end",))), tree, {}, take):
             yield node
 
     def _occurs(self, path: tuple[Step, ...]) -> bool:
@@ -72,10 +73,10 @@ class PathHints:
                 numbers = [number for number, place in self._nodes(tuple(above), tree) if not place] if above else None
             except TooLong:
                 continue
-            names = _Names(tree, numbers, deep=last.axis == "//")
-            own.update(names.attributes if sign else names.elements)
-            other.update(names.elements if sign else names.attributes)
-            deeper.update(names.deeper_attributes if sign else names.deeper)
+            elements, attributes = _names(tree, numbers, deep=last.axis == "//")
+            own.update(attributes[0] if sign else elements[0])
+            other.update(elements[0] if sign else attributes[0])
+            deeper.update(attributes[1] if sign else elements[1])
         for name in own:
             uri, local = split_name(name)
             if local == wanted and uri and last.test.prefix is None:
@@ -106,31 +107,25 @@ class PathHints:
             values.update(list(dict.fromkeys(apply_functions(text, functions) for text in texts)))
         if not values:
             return ""
-        shown = ", ".join(f'"{_short(value)}" ({_in(count)})' for value, count in values.most_common(3))
+        most = [(cut(printable_text(value), VALUE_WIDTH), count) for value, count in values.most_common(3)]
+        shown = ", ".join(f'"{value}" ({_in(count)})' for value, count in most)
         return f"the values are {shown}{' and others' if len(values) > 3 else ''}"
 
 
-class _Names:
-    """The names in and below some elements of a document, each once, in order; `numbers` None: those of the document
-    itself."""
-
-    def __init__(self, tree: ParsedDocument, numbers: list[int] | None, *, deep: bool) -> None:
-        everything: Sequence[int] = range(len(tree.elements))
-        below: Sequence[int]
-        children: Sequence[int]
-        owners: Sequence[int]
-        if numbers is None:
-            children = everything if deep else range(1)
-            below, owners = everything, everything if deep else range(0)
-        else:
-            below = sorted({n for number in numbers for n in range(number + 1, tree.end[number])})
-            parents = set(numbers)
-            children = below if deep else [n for n in below if tree.parent[n] in parents]
-            owners = sorted({*numbers, *below}) if deep else numbers
-        self.elements = list(dict.fromkeys(str(tree.elements[n].tag) for n in children))
-        self.deeper = list(dict.fromkeys(str(tree.elements[n].tag) for n in below))
-        self.attributes = list(dict.fromkeys(str(name) for n in owners for name in tree.elements[n].attrib))
-        self.deeper_attributes = list(dict.fromkeys(str(name) for n in below for name in tree.elements[n].attrib))
+def _names(tree: ParsedDocument, numbers: Sequence[int] | None, *, deep: bool) -> tuple[list[list[str]], ...]:
+    """Returns the names of elements, and of attributes: those in some elements of a document (None: in the document
+    itself), and those anywhere below, each once, in order."""
+    below: Sequence[int] = range(len(tree.elements))
+    children, owners = below[:1], below[:0]
+    if numbers is not None:
+        below = sorted({n for number in numbers for n in range(number + 1, tree.end[number])})
+        parents = set(numbers)
+        children, owners = [n for n in below if tree.parent[n] in parents], numbers
+    if deep:
+        children, owners = below, sorted({*(numbers or ()), *below})
+    elements = [[str(tree.elements[n].tag) for n in some] for some in (children, below)]
+    attributes = [[str(name) for n in some for name in tree.elements[n].attrib] for some in (owners, below)]
+    return tuple([list(dict.fromkeys(names)) for names in found] for found in (elements, attributes))
 
 
 def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tuple[str, ...]]]:
@@ -145,15 +140,6 @@ def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tu
 
 def _in(count: int) -> str:
     return f"in {count:,}"
-
-
-VALUE_WIDTH = 40
-"""Characters shown of a value of a condition."""
-
-
-def _short(value: str) -> str:
-    line = printable_text(value)
-    return line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"
 
 
 # ---------------------------------------------------------------- values of two sides

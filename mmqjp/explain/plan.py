@@ -4,16 +4,15 @@ pairs of equal nodes per new document, and says when absences are decided and ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.tools import JsonRecord
-from join_stage.protocol import Cost
 from join_stage.tables import DOCUMENTS, EQUAL_VALUES
-from mmqjp.explain.automaton import EventProgram, NamedStatement
+from mmqjp.explain.automaton import EventProgram, registered_statements
 from mmqjp.explain.shown import format_window
 from mmqjp.explain.terms import few, structure_text
 from mmqjp.process import printable_line
@@ -52,30 +51,21 @@ class Operation:
 
 def whole_plan(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> list[Operation]:
     """Returns the operations of all queries, inputs first where possible. `joined`: the rule for value joins is on."""
-    events = _EventPlan(registry, rules)
-    joins = _join_operations(registry, joined=joined)
-    makers: dict[str, list[str]] = {}
-    for operation in joins:
-        for name in operation.users:
-            makers.setdefault(name, []).append(operation.key)
-    for name, key in events.ends:
-        makers.setdefault(name, []).append(key)
-    found = [*joins, *events.operations]
+    ends: dict[str, dict[str, None]] = {}
+    found = [*_join_operations(registry, joined=joined), *_event_operations(registry, rules, ends)]
+    makers: dict[str, dict[str, None]] = {}
+    for operation in found:
+        for name in operation.users if operation.key.startswith(("join ", "filter ")) else ():
+            makers.setdefault(name, {})[operation.key] = None
+    for name, keys in ends.items():
+        makers.setdefault(name, {}).update(keys)
     known = {operation.key for operation in found}
-    read = dict.fromkeys(key for operation in found for key in operation.reads if key not in known)
-    streams = [
-        Operation(key, _documents(key, made=key in makers), reads=tuple(dict.fromkeys(makers.get(key, ()))))
-        for key in read
-    ]
+    streams = []
+    for key in dict.fromkeys(key for operation in found for key in operation.reads if key not in known):
+        name = f"inner join {short_name(key)}" if is_hidden(key) else key
+        title = f"outputs {name}" if key in makers else f"documents {name}"
+        streams.append(Operation(key, title, reads=tuple(makers.get(key, ()))))
     return _inputs_first([*streams, *found])
-
-
-def _documents(stream: str, *, made: bool) -> str:
-    name = f"inner join {short_name(stream)}" if is_hidden(stream) else stream
-    return f"outputs {name}" if made else f"documents {name}"
-
-
-# ---------------------------------------------------------------- joins
 
 
 def _join_operations(registry: Registry, *, joined: bool) -> list[Operation]:
@@ -85,59 +75,40 @@ def _join_operations(registry: Registry, *, joined: bool) -> list[Operation]:
             kind = "join" if len(target.streams) > 1 else "filter"
             key = f"{kind} {target.template}" if joined else f"{kind} {len(groups)}"
             groups.setdefault(key, []).append((owner, target))
-    return [_join(key, group, joined=joined) for key, group in groups.items()]
-
-
-def _join(key: str, group: Sequence[tuple[Owner, Target]], *, joined: bool) -> Operation:
-    kind, _, number = key.partition(" ")
-    names = tuple(dict.fromkeys(_owner_name(owner) for owner, _ in group))
-    streams = tuple(dict.fromkeys(stream for _, target in group for stream in target.streams))
-    title = f"{kind.upper()} of template {number}" if joined else kind.upper()
-    ops = dict.fromkeys(str(target.op) for _, target in group if target.op is not None)
-    return Operation(key, title, tuple(ops), len({target.row for _, target in group}), names, streams)
-
-
-def _owner_name(owner: Owner) -> str:
-    return owner.name if isinstance(owner, Subscription) else owner.label.removeprefix("inner join ")
-
-
-# ---------------------------------------------------------------- event queries
-
-
-class _EventPlan:
-    """The m-ops of event queries as operations; `ends` maps m-ops to the queries that end there."""
-
-    def __init__(self, registry: Registry, rules: Sequence[RuleName]) -> None:
-        queries = [query for query in registry.subscriptions.values() if query.is_events]
-        program = EventProgram(
-            [NamedStatement(one.name, one.text, registry.events.form(one.form_id).stream) for one in queries], rules
+    found = []
+    for key, group in groups.items():
+        kind, _, number = key.partition(" ")
+        title = f"{kind.upper()} of template {number}" if joined else kind.upper()
+        names = dict.fromkeys(
+            owner.name if isinstance(owner, Subscription) else owner.label.removeprefix("inner join ")
+            for owner, _ in group
         )
-        last = [program.last(number) for number in range(len(queries))]
-        self.ends = [
-            (query.name, _operator_key(number)) for query, number in zip(queries, last, strict=True) if query.publishes
-        ]
-        makers: dict[str, list[str]] = {}
-        for name, key in self.ends:
-            makers.setdefault(name, []).append(key)
-        users = program.users_of_mops()
-        self.operations = []
-        for one in described(program.plan):
-            reads = tuple(_operator_key(number) for number in one.reads)
-            if not reads:
-                definition = registry.events.definitions.get(one.title)
-                made = makers.get(one.title, ()) if definition is None else (definition.pattern.stream,)
-                operation = Operation(
-                    _operator_key(one.number), f"events {one.title}", reads=tuple(dict.fromkeys(made))
-                )
-            else:
-                operation = Operation(
-                    _operator_key(one.number), one.title, one.shapes, one.rows, tuple(users.get(one.number, ())), reads
-                )
-            self.operations.append(operation)
+        targets = [target for _, target in group]
+        ops = dict.fromkeys(str(target.op) for target in targets if target.op is not None)
+        streams = dict.fromkeys(stream for target in targets for stream in target.streams)
+        rows = len({target.row for target in targets})
+        found.append(Operation(key, title, tuple(ops), rows, tuple(names), tuple(streams)))
+    return found
 
 
-def _operator_key(number: int) -> str:
-    return f"m-op {number}"
+def _event_operations(
+    registry: Registry, rules: Sequence[RuleName], ends: dict[str, dict[str, None]]
+) -> Iterator[Operation]:
+    """Yields the m-ops of event queries. Adds to `ends` where those that PUBLISH end."""
+    queries = [query for query in registry.subscriptions.values() if query.is_events]
+    program = EventProgram(registered_statements(registry), rules)
+    for number, query in enumerate(queries):
+        if query.publishes:
+            ends.setdefault(query.name, {})[f"m-op {program.last(number)}"] = None
+    users = program.users_of_mops()
+    for one in described(program.plan):
+        key, reads = f"m-op {one.number}", tuple(f"m-op {number}" for number in one.reads)
+        if reads:
+            yield Operation(key, one.title, one.shapes, one.rows, tuple(users.get(one.number, ())), reads)
+        elif (definition := registry.events.definitions.get(one.title)) is not None:
+            yield Operation(key, f"events {one.title}", reads=(definition.pattern.stream,))
+        else:
+            yield Operation(key, f"events {one.title}", reads=tuple(ends.get(one.title, ())))
 
 
 # ---------------------------------------------------------------- order and text
@@ -224,40 +195,37 @@ class Sharing(JsonRecord):
     plan: str | None = None
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts of a template; its rows as number of subscribers and negated row number."""
-
-    rows: list[tuple[int, int]] = field(default_factory=list)
-    subscribers: int = 0
-
-
 def summarise_sharing(engine: Session) -> Sharing:
     """Summarises what registered queries share, in time linear in the rows of R_T, not in the queries."""
     registry, catalog = engine.registry, engine.catalog
-    tallies: dict[int, _Tally] = {}
+    rows: dict[int, list[tuple[int, int]]] = {}  # of a template: number of subscribers and negated row number
     for row, targets in registry.rows.items():
         template, count = targets.template_and_count()
-        if (tally := tallies.get(template)) is None:
-            tally = tallies[template] = _Tally()
-        tally.rows.append((count, -row))
-        tally.subscribers += count
+        rows.setdefault(template, []).append((count, -row))
+    subscribers = {template: sum(count for count, _ in own) for template, own in rows.items()}
     plan, costs = engine.costs() or (None, {})
 
     def order(template: int) -> tuple[float, int, int]:
-        tally = tallies[template]
-        return costs[template].seconds if template in costs else -1.0, len(tally.rows), tally.subscribers
+        seconds = costs[template].seconds if template in costs else -1.0
+        return seconds, len(rows[template]), subscribers[template]
 
     def shown(template: int) -> SharedTemplate:
-        tally, cost = tallies[template], costs.get(template)
-        most = nlargest(MOST_ROWS, tally.rows)
-        return SharedTemplate(
+        own = rows[template]
+        found = SharedTemplate(
             template,
             structure_text(catalog.templates[template]),
-            len(tally.rows),
-            tally.subscribers,
-            tuple(SharedRowUse(-row, count, _subscriber_names(engine, -row)) for count, row in most),
-            *_measured(cost, tallies),
+            len(own),
+            subscribers[template],
+            tuple(
+                SharedRowUse(-row, count, _subscriber_names(engine, -row)) for count, row in nlargest(MOST_ROWS, own)
+            ),
+        )
+        if (cost := costs.get(template)) is None:
+            return found
+        milliseconds, measured = cost.seconds * 1e3, sum(len(rows.get(other, ())) for other in cost.templates)
+        one_more = milliseconds / measured if measured else None
+        return replace(
+            found, milliseconds=milliseconds, matches=cost.matches, together=cost.templates, one_more=one_more
         )
 
     return Sharing(
@@ -265,22 +233,11 @@ def summarise_sharing(engine: Session) -> Sharing:
         forms=len({query.form_id for query in registry.subscriptions.values()}),
         patterns=len(catalog.steps),
         rows=len(registry.rows),
-        subscribers=sum(tally.subscribers for tally in tallies.values()),
-        templates=len(tallies),
-        shown=tuple(map(shown, nlargest(MOST_TEMPLATES, tallies, key=order))),
+        subscribers=sum(subscribers.values()),
+        templates=len(rows),
+        shown=tuple(map(shown, nlargest(MOST_TEMPLATES, rows, key=order))),
         plan=plan,
     )
-
-
-def _measured(
-    cost: Cost | None, tallies: Mapping[int, _Tally]
-) -> tuple[float | None, int | None, tuple[int, ...], float | None]:
-    """The milliseconds, matches, templates measured together, and cost of one more row."""
-    if cost is None:
-        return None, None, (), None
-    milliseconds = cost.seconds * 1e3
-    rows = sum(len(tallies[template].rows) for template in cost.templates if template in tallies)
-    return milliseconds, cost.matches, cost.templates, milliseconds / rows if rows else None
 
 
 def _subscriber_names(engine: Session, row: int) -> tuple[str, ...]:

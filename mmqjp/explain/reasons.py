@@ -6,13 +6,13 @@ its nodes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from mmqjp.answers.matches import residual_holds
-from mmqjp.answers.output import BoundValue
+from mmqjp.answers.output import BoundValue, Output
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow
 from mmqjp.explain.retrace.search import GivenEvents, Partial, search_of
@@ -105,21 +105,21 @@ class _Reader:
         conditions: list[ShownCondition] = []
         timings: list[JoinTiming] = []
         for step in row.trail():
-            join, bound = step.of, {var: one for part in step.parts for var, one in part.bound.items()}
-            if isinstance(join, BlockEvidence):
+            if isinstance(step.of, BlockEvidence):
                 continue
-            times, whole_join = [(part.t0, part.t1) for part in step.parts], join.whole
-            assert whole_join.op is not None, "what has parts is a join"
-            if isinstance(join, AbsenceEvidence):
-                operands = self._lacked(whole_join, bound)
-                conditions.append(lacking(whole_join.op, whole_join.window, whole_join.absent, operands, times[0]))
+            join, bound = step.of.whole, {var: one for part in step.parts for var, one in part.bound.items()}
+            times = [(part.t0, part.t1) for part in step.parts]
+            assert join.op is not None, "what has parts is a join"
+            if isinstance(step.of, AbsenceEvidence):
+                operands = self._lacked(join, bound)
+                conditions.append(lacking(join.op, join.window, join.absent, operands, times[0]))
                 continue
-            for left, right in join.conjunct.equalities():
+            for left, right in step.of.conjunct.equalities():
                 joined.append(JoinedValue(self._operand(bound, left), self._operand(bound, right)))
-            for expr in join.conjunct.residual:
+            for expr in step.of.conjunct.residual:
                 operands = {var: self._operand(bound, Term(var)) for var in variables_of(expr)}
                 conditions.append(ShownCondition(in_parts(expr, operands)))
-            timings.append(JoinTiming(whole_join.op, whole_join.window, times[0], times[1]))
+            timings.append(JoinTiming(join.op, join.window, times[0], times[1]))
         if not whole:
             return Reason(tuple(joined), tuple(conditions))
         return Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(self._filters(row)))
@@ -149,9 +149,6 @@ class _Reader:
                     nodes = {var: one.node for var, one in leaf.bound.items()}
                     filters = _Filters(self._query, record.tree, self._places[record.docid], self._take)
                     yield from filters.of(leaf.of.side.pattern, nodes)
-
-
-_END = "end"
 
 
 class _Filters:
@@ -186,8 +183,8 @@ class _Filters:
         def name_of(rel: Rel) -> Expr:
             nodes = [at]
             if rel.steps:
-                branch = attach_branch(named, _name(path), self._query.builder.path(rel.steps, last_var=_END))
-                part = PreparedNode(naming(branch, (_END,)))
+                branch = attach_branch(named, _name(path), self._query.builder.path(rel.steps, last_var="end"))
+                part = PreparedNode(naming(branch, ("end",)))
                 nodes = [node for ((_, node),) in each_binding(part, self._tree, {path: at}, self._take)]
             if not nodes:
                 return rel
@@ -256,7 +253,7 @@ MAX_SHOWN_EVENTS = 5
 
 def explain_event(event: Event, documents: Sequence[DocumentRef]) -> tuple[Filling, Reason]:
     telling = _Telling(source_places(documents))
-    telling.tell(event, "")
+    telling.tell(event)
     reason = Reason((), tuple(telling.conditions), (), tuple(telling.filters))
     return Filling(tuple(telling.parts), tuple(telling.spans)), reason
 
@@ -269,7 +266,7 @@ class _Telling:
         self.conditions: list[ShownCondition] = []
         self.filters: list[ShownCondition] = []
 
-    def tell(self, event: Event, operator: str) -> None:
+    def tell(self, event: Event, operator: str = "") -> None:
         match event.made:
             case SourceEvent(stream=stream):
                 self._fill(f"{operator} {stream}".lstrip(), [event])
@@ -320,8 +317,7 @@ def build_part(name: str, events: Sequence[Event], places: Mapping[DocumentRef, 
 
 
 def _seen(event: Event, places: Mapping[DocumentRef, int]) -> ShownEvent:
-    behind = {source: None for given in given_parts(event) for source in given.behind}
-    own = tuple(places[source] for source in behind if source in places)
+    own = tuple(places[source] for source in _behind(event) if source in places)
     seen = ShownEvent(tuple(event.values.items()), event.t0, event.t1, own)
     while isinstance(event.made, Derived) and isinstance(event.made.by, Filter):
         (event,) = event.made.inputs
@@ -332,64 +328,42 @@ def _seen(event: Event, places: Mapping[DocumentRef, int]) -> ShownEvent:
 
 def shown(operator: Stream, condition: EventCondition, scope: ValueScope) -> ShownCondition:
     """Returns a condition that held as reasons show it, with texts like those of nodes."""
-    parts = [
-        part
-        if isinstance(part, str)
-        else Operand(part.name, part.value)
-        if isinstance(part.value, str)
-        else f"{part.name} {part.text}"
-        for part in said(condition, operator, scope)
-    ]
+    parts: list[str | Operand] = []
+    for part in said(condition, operator, scope):
+        if isinstance(part, str):
+            parts.append(part)
+        else:
+            parts.append(Operand(part.name, part.value) if isinstance(part.value, str) else f"{part.name} {part.text}")
     return ShownCondition(tuple(parts))
 
 
 _NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Filler:
-    """An event of a match: its variable or letter, its index there, from 0, and its nodes in the output in order of
-    time. A published event has several."""
+def match_slots(nodes: Mapping[str, int | str]) -> dict[tuple[str, int], set[int | str]]:
+    """Returns the events of a match by variable or letter and index there, from 0: the nodes of each in the output, of
+    which a published event has several.
 
-    variable: str
-    place: int
-    roots: tuple[int | str, ...]
-
-
-def fillers(nodes: Mapping[str, int | str]) -> list[Filler]:
-    """Returns the events of a match, given the nodes of its output, in the order of their first nodes.
-
-    >>> fillers({"p[1]": 0, "q.e1": 3, "p[2]": 1, "q.e2": 0})
-    [Filler(variable='p', place=0, roots=(0,)), Filler(variable='q', place=0, roots=(3, 0)), \
-Filler(variable='p', place=1, roots=(1,))]
+    >>> match_slots({"p[1]": 0, "q.e1": 3, "p[2]": 1, "q.e2": 0})
+    {('p', 0): {0}, ('q', 0): {0, 3}, ('p', 1): {1}}
     """
-    found: dict[tuple[str, int], tuple[int | str, ...]] = {}
+    found: dict[tuple[str, int], set[int | str]] = {}
     for name, node in nodes.items():
         match = _NAME.fullmatch(name)
         assert match is not None, "a PATTERN names its nodes so"
-        key = match[1], int(match[2] or 1) - 1
-        found[key] = (*found.get(key, ()), node)
-    return [Filler(*key, roots) for key, roots in found.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputMatch:
-    """A match as its output shows it: the events, their interval, and the documents behind them."""
-
-    fillers: Sequence[Filler]
-    t0: int
-    documents: frozenset[DocumentRef]
+        found.setdefault((match[1], int(match[2] or 1) - 1), set()).add(node)
+    return found
 
 
 def output_match(
-    pattern: Pattern | NearPattern, given: GivenEvents, wanted: OutputMatch, take: Take
+    pattern: Pattern | NearPattern, given: GivenEvents, output: Output, take: Take
 ) -> MatchBindings | None:
     """Returns a match with the events in an output; None if there is none. `take` is called with the steps done."""
-    documents = sorted(wanted.documents)
-    slots = {(one.variable, one.place): set(one.roots) for one in wanted.fillers}
+    sources = set(zip(output.documents, output.streams, strict=True))
+    documents, slots = sorted(sources), match_slots(output.nodes)
 
     def own(name: str) -> list[Event]:
-        return [one for one in given(name) if one.t0 >= wanted.t0 and _behind([one]) <= wanted.documents]
+        return [one for one in given(name) if one.t0 >= output.t0 and _behind(one).keys() <= sources]
 
     def fits(partial: Partial, one: Event, to: int) -> bool:
         name = search.name(one, to)
@@ -402,7 +376,7 @@ def output_match(
     search.fits, search.kills = fits, {}
     for partial in search.results():
         events = list(partial.events())
-        if len(events) == len(slots) and min(one.t0 for one in events) == wanted.t0:
+        if len(events) == len(slots) and min(one.t0 for one in events) == output.t0:
             return search.match(partial)
     return None
 
@@ -421,5 +395,5 @@ def known_at(pattern: Pattern | NearPattern, match: MatchBindings) -> int:
     return max(one.t1 for one in every)
 
 
-def _behind(events: Iterable[Event]) -> frozenset[DocumentRef]:
-    return frozenset(source for event in events for part in given_parts(event) for source in part.behind)
+def _behind(event: Event) -> dict[DocumentRef, None]:
+    return {source: None for part in given_parts(event) for source in part.behind}

@@ -9,6 +9,7 @@ import hashlib
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from xml.sax.saxutils import escape as escape_text
@@ -26,7 +27,7 @@ from xscl.lower import and_arms, path_and_literal
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
-from xscl.syntax import Block, Input, Join, Query, Script
+from xscl.syntax import Block, Input, Join, Script
 
 SIZE = 12
 """Font size, in units of the picture."""
@@ -281,7 +282,6 @@ def _filters(condition: Expr) -> Iterator[OutlineNode]:
 
 WIDTH = 100
 
-_TIE = "\u00a0"
 _TIED = re.compile(r"(?<!,) (?!AND )")
 
 
@@ -311,8 +311,8 @@ def wrapped_sql(sql: str, indent: int) -> Iterator[str]:
     """Wraps the lines of SQL after commas and before AND only."""
     for line in sql.splitlines():
         own = len(line) - len(line.lstrip())
-        tied = " " * own + _TIED.sub(_TIE, line.lstrip())
-        yield from (part.replace(_TIE, " ") for part in wrapped(tied, indent))
+        tied = " " * own + _TIED.sub("\u00a0", line.lstrip())
+        yield from (part.replace("\u00a0", " ") for part in wrapped(tied, indent))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -332,33 +332,22 @@ def tree(pattern: PatternNode) -> Iterator[str]:
 
 def query_lines(script: Script, indent: int) -> Iterator[str]:
     """Yields a script's canonical text with one line per clause. The result parses again."""
-    declarations = Script((), script.namespaces)
     if script.namespaces:
-        yield from wrapped(f"{to_xscl(declarations)};", indent)
+        yield from wrapped(f"{to_xscl(Script((), script.namespaces))};", indent)
     for query in script.queries:
-        yield from _query(query, indent)
-
-
-def text_lines(text: str, indent: int) -> Iterator[str]:
-    """Yields the text of a stored query with one line per clause; that of an event query unchanged."""
-    try:
-        script = Script(()) if is_bare(text) else parse_script(text, stored=True)
-    except XsclErrors:
-        script = Script(())
-    if not script.queries:
-        yield from wrapped(text, indent)
-    else:
-        yield from query_lines(script, indent)
-
-
-def _query(query: Query, indent: int) -> Iterator[str]:
-    if query.select is not None:
-        yield from indented([f"SELECT {to_xscl(query.select)}"], indent)
-    first, *rest = _input(query.source)
-    yield from indented([f"FROM {first}", *rest], indent)
-    if query.publish is not None:
+        select = [] if query.select is None else [f"SELECT {to_xscl(query.select)}"]
+        first, *rest = _input(query.source)
+        publish = [] if query.publish is None else [f"PUBLISH {query.publish}"]
         once = [] if query.once is None else [to_xscl(query.once)]
-        yield from indented([f"PUBLISH {query.publish}", *once], indent)
+        yield from indented([*select, f"FROM {first}", *rest, *publish, *once], indent)
+
+
+def text_lines(text: str) -> Iterator[str]:
+    """Yields the text of a stored query with one line per clause; that of an event query unchanged."""
+    script = Script(())
+    with suppress(XsclErrors):
+        script = script if is_bare(text) else parse_script(text, stored=True)
+    yield from query_lines(script, 0) if script.queries else wrapped(text, 0)
 
 
 def _input(source: Input) -> Iterator[str]:
@@ -366,21 +355,18 @@ def _input(source: Input) -> Iterator[str]:
         yield to_xscl(source)
         return
     yield from _input(source.left)
-    yield from _operator(source)
+    pred, end = source.pred, f", {to_xscl(source.window)}}}"
+    line = f"  {source.op} {{{to_xscl(pred)}{end}"
+    if len(line) <= WIDTH // 5 * 4 or not isinstance(pred, And | Or):
+        yield line
+    else:
+        word = "and" if isinstance(pred, And) else "or"
+        arms = [f"({to_xscl(arm)})" if isinstance(arm, And | Or) else to_xscl(arm) for arm in pred.args]
+        yield f"  {source.op} {{{arms[0]}"
+        yield from (f"    {word} {arm}" for arm in arms[1:-1])
+        yield f"    {word} {arms[-1]}{end}"
     right = to_xscl(source.right)
     yield f"  ({right})" if isinstance(source.right, Join) else f"  {right}"
-
-
-def _operator(join: Join) -> Iterator[str]:
-    line = f"  {join.op} {{{to_xscl(join.pred)}, {to_xscl(join.window)}}}"
-    if len(line) <= WIDTH // 5 * 4 or not isinstance(join.pred, And | Or):
-        yield line
-        return
-    word = "and" if isinstance(join.pred, And) else "or"
-    arms = [f"({to_xscl(arm)})" if isinstance(arm, And | Or) else to_xscl(arm) for arm in join.pred.args]
-    yield f"  {join.op} {{{arms[0]}"
-    yield from (f"    {word} {arm}" for arm in arms[1:-1])
-    yield f"    {word} {arms[-1]}, {to_xscl(join.window)}}}"
 
 
 SHORT_TEXT, SHORT_LINES = 160, 80
@@ -411,43 +397,39 @@ def visible(text: str) -> str:
 def _lines(root: etree._Element, width: int, full: bool) -> Iterator[Text]:
     number, depth = 0, 0
     for event, element in etree.iterwalk(root, events=("start", "end")):
+        text = element.text if event == "start" else element.tail if element is not root else None
+        end = Text(f"</{_name(element)}>", TAG)
         if event == "start":
-            line = Text().append(f"{number:>{width}}  ", NUMBER).append("  " * depth)
-            line.append_text(_start(element, full))
+            line = Text().append(f"{number:>{width}}  ", NUMBER).append("  " * depth).append_text(_start(element, full))
             number += 1
             depth += 1
             if not len(element):
-                text = element.text or ""
-                if text:
-                    line.append_text(_text(text, full)).append(f"</{_name(element)}>", TAG)
-                yield line
+                yield line.append_text(_text(text, full)).append_text(end) if text else line
                 continue
             yield line
-            yield from _text_line(element.text, width, depth, full)
-            continue
-        depth -= 1
-        if len(element):
-            yield Text(" " * (width + 2) + "  " * depth).append(f"</{_name(element)}>", TAG)
-        if element is not root:
-            yield from _text_line(element.tail, width, depth, full)
-
-
-def _text_line(text: str | None, width: int, depth: int, full: bool) -> Iterator[Text]:
-    if text and text.strip():
-        yield Text(" " * (width + 2) + "  " * depth).append_text(_text(text, full))
+        else:
+            depth -= 1
+            if len(element):
+                yield Text(" " * (width + 2) + "  " * depth).append_text(end)
+        if text and text.strip():
+            yield Text(" " * (width + 2) + "  " * depth).append_text(_text(text, full))
 
 
 def _start(element: etree._Element, full: bool) -> Text:
     tag = Text().append(f"<{_name(element)}", TAG)
     parent = element.getparent()
     above = {} if parent is None else parent.nsmap
-    declared = [
-        ("xmlns" + (f":{prefix}" if prefix else ""), uri)
+    attributes = [
+        (f"xmlns:{prefix}" if prefix else "xmlns", uri)
         for prefix, uri in element.nsmap.items()
         if above.get(prefix) != uri
     ]
-    own = [(_attribute(element, str(name)), str(value)) for name, value in element.attrib.items()]
-    for name, value in [*declared, *own]:
+    prefixes = {uri: prefix for prefix, uri in element.nsmap.items() if prefix} | {_XML: "xml"}
+    for name, value in element.attrib.items():
+        qname = etree.QName(name)
+        local = f"{prefixes.get(qname.namespace, '?')}:{qname.localname}" if qname.namespace else qname.localname
+        attributes.append((local, str(value)))
+    for name, value in attributes:
         quoted = quoteattr(visible(_short(value, full)))
         tag.append(" ").append(visible(name), NAME).append("=", TAG).append(quoted, VALUE)
     return tag.append(">" if len(element) or element.text else "/>", TAG)
@@ -456,14 +438,6 @@ def _start(element: etree._Element, full: bool) -> Text:
 def _name(element: etree._Element) -> str:
     local = etree.QName(element).localname
     return visible(f"{element.prefix}:{local}" if element.prefix else local)
-
-
-def _attribute(element: etree._Element, name: str) -> str:
-    qname = etree.QName(name)
-    if not qname.namespace:
-        return name
-    prefixes = {uri: prefix for prefix, uri in element.nsmap.items() if prefix} | {_XML: "xml"}
-    return f"{prefixes.get(qname.namespace, '?')}:{qname.localname}"
 
 
 def _text(text: str, full: bool) -> Text:

@@ -166,25 +166,14 @@ def lacking(
             parts.append(" and " if place else " or" if number else "")
             parts.append("" if place else " with ")
             parts += in_parts(expr, {var: names.get(var, var) for var in variables_of(expr)})
-    t0, t1 = times
-    within = "" if window is None else f" within {format_window(window)}"
-    match op:
-        case "NOT FOLLOWED BY":
-            parts.append(f" followed{within}{_until(over_at(op, window or 0, t0, t1))}")
-        case "NOT PRECEDED BY":
-            parts.append(f" preceded it{within}")
-        case _:
-            parts.append(f" came{within}{_until(over_at(op, window or 0, t0, t1))}")
+    words = {"NOT FOLLOWED BY": " followed", "NOT PRECEDED BY": " preceded it"}
+    parts.append(words.get(op, " came") + ("" if window is None else f" within {format_window(window)}"))
+    with suppress(OverflowError):  # a time after the year 9999
+        until = iso_utc(over_at(op, window or 0, *times))
+        parts.append("" if op == "NOT PRECEDED BY" else f", until {until}")
     runs = groupby(parts, lambda part: isinstance(part, str))
     merged: Iterator[Iterable[str | Operand]] = (["".join(map(str, run))] if is_text else run for is_text, run in runs)
     return ShownCondition(tuple(chain.from_iterable(merged)))
-
-
-def _until(time: int) -> str:
-    """In words, unless the time is after the year 9999."""
-    with suppress(OverflowError):
-        return f", until {iso_utc(time)}"
-    return ""
 
 
 def _conditions(absent: Absent) -> list[Expr]:
@@ -210,9 +199,12 @@ VALUE_WIDTH = PART_WIDTH = 60
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def truncate_value(text: str) -> str:
-    line = printable_line(text)
-    return line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"
+    return cut(printable_line(text), VALUE_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +227,12 @@ def _stages(steps: tuple[Step, ...]) -> Iterator[BlockStage]:
         for arm in (arm for condition in step.filters for arm in and_arms(condition)):
             here, found = (*done, replace(bare, filters=kept)), kept
             for path in _needed(arm):
+                unbound: tuple[Step, ...] = ()
                 for stage in _stages(path.steps):
-                    filters = (*found, Rel(stage.steps))
+                    unbound = stage.steps
+                    filters = (*found, Rel(unbound))
                     yield replace(stage, steps=(*done, replace(bare, filters=filters)), above=(*here, *stage.above))
-                found = (*found, Rel(_unbound(path.steps)))
+                found = (*found, Rel(unbound))
             if isinstance(arm, Rel):
                 kept = found
             else:
@@ -254,10 +248,6 @@ def _needed(arm: Expr) -> Iterator[Rel]:
             yield arm
         case Compare():
             yield from (side for side in (arm.left, arm.right) if isinstance(side, Rel))
-
-
-def _unbound(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    return list(_stages(steps))[-1].steps if steps else ()
 
 
 @dataclass(frozen=True)
@@ -309,8 +299,7 @@ class ReadableQuery:
         start = span.start
         if self.text[start : start + 1] == "/" and self.text[max(start - 1, 0) : start] == ".":
             start -= 1  # a step says no more than its axis and name
-        part = printable_text(_LINE_BREAK.sub(" ", self.text[start : span.end]))
-        return part if len(part) <= PART_WIDTH else part[: PART_WIDTH - 1] + "…"
+        return cut(printable_text(_LINE_BREAK.sub(" ", self.text[start : span.end])), PART_WIDTH)
 
     def variable(self, var: str) -> str:
         return to_xscl(self.paths[var]) if var in self.paths else var

@@ -15,10 +15,11 @@ from lxml import etree
 
 from feeds.feed import EntryForm
 from feeds.items import ATTRIBUTES, FIELDS
+from mmqjp.explain.terms import list_with_and
 from xpath_stage.binder import DOCUMENT, Node, PreparedNode, each_below
 from xpath_stage.documents import ParsedDocument, parse_document
 from xscl import syntax
-from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value, value_kind
+from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, value_kind
 from xscl.algebra.trees import PatternNode, Test
 from xscl.algebra.values import (
     ORDERS,
@@ -89,10 +90,11 @@ def _walk(expr: Expr) -> Iterator[Expr]:
 
 def _impossible(expr: Expr) -> Iterator[Problem]:
     match expr:
-        case Compare(op="=" | "!=", left=Call(name=name), right=String() as literal):
-            said, holds = "is {}", "always" if expr.op == "!=" else "never"
-        case Compare(op="=" | "!=", left=String() as literal, right=Call(name=name)):
-            said, holds = "is {}", "always" if expr.op == "!=" else "never"
+        case (
+            Compare(op="=" | "!=", left=Call(name=name), right=String() as literal)
+            | Compare(op="=" | "!=", left=String() as literal, right=Call(name=name))
+        ):
+            said, holds = "is {}", _holds(expr)
         case Call(name="contains" | "starts-with" | "ends-with", args=(Call(name=name), String() as literal)):
             said, holds = _PARTS[expr.name], "never"
             if name not in _CASES:
@@ -108,6 +110,10 @@ def _impossible(expr: Expr) -> Iterator[Problem]:
         message = f"{name}(...) never {said.format(to_xscl(literal))}: this {holds} holds"
         hint = f"write {to_xscl(String(given))}" if given else f"{name}(...) is empty for such a text"
         yield Problem(message, literal.span, hint)
+
+
+def _holds(expr: Compare) -> str:
+    return "always" if expr.op == "!=" else "never"
 
 
 # ---------------------------------------------------------------- variables that are taken for elements
@@ -322,9 +328,8 @@ class _Checker:
                 continue
             if what == "a time" and not isinstance(other, Number):
                 continue
-            holds = "always" if expr.op == "!=" else "never"
             hint = 'compare it with a time, such as "2026-07-16"' if what == "a time" else "compare it with = or !="
-            self._warn(f"{_named(places)} holds {what}, which is no number: this {holds} holds", expr.span, hint)
+            self._warn(f"{_named(places)} holds {what}, which is no number: this {_holds(expr)} holds", expr.span, hint)
             return
 
     def _of_times(self, expr: Compare, other: Expr) -> bool:
@@ -334,9 +339,8 @@ class _Checker:
             return True
         if expr.op in ORDERS or not isinstance(other, String) or time_text(other.value) in ("", other.value):
             return False
-        holds = "always" if expr.op == "!=" else "never"
         dated = dated.replace(f"date({to_xscl(other)})", to_xscl(other))
-        self._warn(f"items write this time as {time_text(other.value)}: this {holds} holds", expr.span, dated)
+        self._warn(f"items write this time as {time_text(other.value)}: this {_holds(expr)} holds", expr.span, dated)
         return True
 
     def _value(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
@@ -392,27 +396,24 @@ def _named(places: Places | None) -> str:
 def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
     test, span = step.test, step.test.span
     if test.prefix not in (None, "*"):
-        return (
-            "items have no namespaces",
-            span,
-            f"write {test.local} without the prefix, or read feeds as they are (raw)",
-        )
+        hint = f"write {test.local} without the prefix, or read feeds as they are (raw)"
+        return "items have no namespaces", span, hint
     if test.kind == "attribute":
         return _missing_attribute(step, above)
     if all(map(_is_field, above)):
         owner = min(map(_name, above))
-        if test.local in ATTRIBUTES.get(owner, ()):
+        hint = f"it holds text: end the path with {owner}"
+        if attributes := ATTRIBUTES.get(owner, ()):
+            hint = f"it has the attributes {list_with_and(attributes)}, as in {owner}/@{attributes[0]}"
+        if test.local in attributes:
             hint = f"{test.local} is an attribute: write {owner}/@{test.local}"
-        elif owner in ATTRIBUTES:
-            hint = f"it has the attributes {_list(ATTRIBUTES[owner])}, as in {owner}/@{ATTRIBUTES[owner][0]}"
-        else:
-            hint = f"it holds text: end the path with {owner}"
         return f"{owner} has no elements in it", span, hint
     if above == {DOCUMENT} and step.axis == "/":
         hint = f"write //{test.local}" if test.local in FIELDS else "write //item"
         return f"the root element of an item is item, not {test.local}", span, hint
     known = ["item", *FIELDS] if DOCUMENT in above else FIELDS
-    return f"items have no {test.local}", span, _did_you_mean(test.local, known) or f"they have {_list(FIELDS)}"
+    hint = _did_you_mean(test.local, known) or f"they have {list_with_and(FIELDS)}"
+    return f"items have no {test.local}", span, hint
 
 
 def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
@@ -420,17 +421,14 @@ def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
     owners = [_name(place) for place in above if _holds_no_text(place)]
     if owners:
         owner = min(owners)
-        hint = _did_you_mean(local, ATTRIBUTES[owner]) or f"it has {_list(ATTRIBUTES[owner])}"
+        hint = _did_you_mean(local, ATTRIBUTES[owner]) or f"it has {list_with_and(ATTRIBUTES[owner])}"
         return f"{owner} has no attribute {local}", span, hint
     if ROOT in above and local in FIELDS:
         return f"items have no attribute {local}", span, f"{local} is an element: write it without the @"
-    with_attribute = [field for field in FIELDS if local in ATTRIBUTES.get(field, ())]
-    hint = (
-        f"{with_attribute[0]} has it: write {with_attribute[0]}/@{local}"
-        if with_attribute
-        else "only link and enclosure have attributes"
-    )
-    return f"{_named(above) or 'this'} has no attribute {local}", span, hint
+    having = (field for field in FIELDS if local in ATTRIBUTES.get(field, ()))
+    hints = [f"{field} has it: write {field}/@{local}" for field in having]
+    named = _named(above) or "this"
+    return f"{named} has no attribute {local}", span, [*hints, "only link and enclosure have attributes"][0]
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -438,10 +436,6 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
     meant = called if called in known else None
     close = get_close_matches(name.lower(), known, n=1)
     return f"did you mean {meant or close[0]}?" if meant or close else ""
-
-
-def _list(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 MOST_COMPARED = 1_000
@@ -454,50 +448,47 @@ def stream_warnings(query: syntax.Query, published: Collection[str], *, feeds: b
     With `feeds`, documents come on the default stream alone; otherwise on any stream, so only likely typos are
     reported.
     """
+    default = syntax.DEFAULT_STREAM
     for block in blocks(query.source):
         stream = block.stream
-        if stream == syntax.DEFAULT_STREAM or stream in published:
+        if stream == default or stream in published:
             continue
         names = list(islice(published, MOST_COMPARED))
         close = get_close_matches(stream, names, n=1, cutoff=0.75)
-        folded = [name for name in (syntax.DEFAULT_STREAM, *names) if name.lower() == stream.lower()]
-        meant = (folded or close or [""])[0]
-        span = Span(block.span.start, block.span.start + len(stream))
+        folded = [name for name in (default, *names) if name.lower() == stream.lower()]
+        hint = "".join(f"did you mean {meant}?" for meant in (folded or close)[:1])
+        message, span = f"nothing PUBLISHes {stream}", Span(block.span.start, block.span.start + len(stream))
         if feeds:
-            hint = (
-                f"did you mean {meant}?"
-                if meant
-                else f"read {syntax.DEFAULT_STREAM}, or PUBLISH {stream} in another query"
-            )
+            message = f"{message}, and feeds come on stream {default}"
             if stream == "item" or stream in FIELDS:
-                hint = f"to read all elements of this name, write {syntax.DEFAULT_STREAM}//{stream}"
+                hint = f"to read all elements of this name, write {default}//{stream}"
             elif "." in stream:
-                hint = f"write {syntax.DEFAULT_STREAM}//{'/'.join(filter(None, stream.split('.')[1:]))}"
-            yield Problem(f"nothing PUBLISHes {stream}, and feeds come on stream {syntax.DEFAULT_STREAM}", span, hint)
-        elif meant:
-            yield Problem(f"nothing PUBLISHes {stream}", span, f"did you mean {meant}?")
+                hint = f"write {default}//{'/'.join(filter(None, stream.split('.')[1:]))}"
+            hint = hint or f"read {default}, or PUBLISH {stream} in another query"
+        if hint:
+            yield Problem(message, span, hint)
 
 
-_FOREVER = "what waits here is kept for ever"
 _NUMBER_HINT = "make it a number where the event is defined, with number(...)"
 
 
 def _remarks(query: syntax.EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
     """Warnings for a query without problems, in the order of their places, which are in its own text."""
-    body = query.stream
+    body, place = query.stream, None
     if isinstance(body, syntax.Sequenced):
         of_pattern = _PatternRemarking(schemas)
         of_pattern.pattern(query, body)
-        found, place = of_pattern.remarks, None
+        found, hint = of_pattern.remarks, "write a window, such as WITHIN 30 d"
         if query.within is not None and query.within.us is None:
-            place, hint = query.within.span, "write a window, such as WITHIN 30 d"
+            place = query.within.span
     else:
         remarking = _Remarking(schemas)
         remarking.query(query.select, body, query.within)
         found, place = remarking.remarks, _without_end(query, body, schemas)
         hint = "write WITHIN and a window at the end of the query, such as WITHIN 30 d"
     if place is not None:
-        found.append(Problem(f"{_FOREVER}: nothing says how long a result may take", place, hint))
+        message = "what waits here is kept for ever: nothing says how long a result may take"
+        found.append(Problem(message, place, hint))
     # A part of the tree may have been resolved more than once.
     distinct = {(problem.span.start, problem.span.end, problem.message): problem for problem in found}
     return [problem for _, problem in sorted(distinct.items())]
@@ -510,24 +501,20 @@ class _TextRemarks(Resolver):
 
     def comparison(self, expr: Compare, scope: Scope, negated: bool) -> EventCondition | None:
         """Texts count as numbers in all but = and !=, and beside a number."""
-        left, right = self.value(expr.left, scope), self.value(expr.right, scope)
-        if left is not None and right is not None:
-            self._texts(expr, left, right)
-        return super().comparison(expr, scope, negated)
-
-    def _texts(self, expr: Compare, left: Value, right: Value) -> None:
+        values = [(one, value) for one in (expr.left, expr.right) if (value := self.value(one, scope)) is not None]
+        kinds = [value_kind(value) for _, value in values]
         texts = [
-            one for one, value in ((expr.left, left), (expr.right, right))
-            if value_kind(value) == "string" and not isinstance(value, Constant)
+            one for (one, value), kind in zip(values, kinds, strict=True)
+            if kind == "string" and not isinstance(value, Constant)
         ]  # fmt: skip
         if len(texts) == 2 and expr.op in ORDERS:
             message = f"{expr.op} compares numbers, and both of these are texts: it holds for texts that are numbers"
-            self.remarks.append(
-                Problem(message, expr.span, f"{_NUMBER_HINT}; DUR and GAP say how far apart events are")
-            )
-        elif len(texts) == 1 and (expr.op in ORDERS or "number" in (value_kind(left), value_kind(right))):
+            hint = f"{_NUMBER_HINT}; DUR and GAP say how far apart events are"
+            self.remarks.append(Problem(message, expr.span, hint))
+        elif len(texts) == 1 and len(values) == 2 and (expr.op in ORDERS or "number" in kinds):
             message = "a text is compared with a number: this never holds for a text that is none"
             self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
+        return super().comparison(expr, scope, negated)
 
 
 class _PatternRemarking(_TextRemarks, PatternResolver): ...
@@ -536,7 +523,7 @@ class _PatternRemarking(_TextRemarks, PatternResolver): ...
 class _Remarking(_TextRemarks):
     def query(self, select: object, source: syntax.EventStream, within: syntax.Window | None) -> Stream | None:
         """WITHIN has a meaning for NEXT and FOLD only."""
-        if within is not None and within.us is not None and not any(_joins(source)):
+        if within is not None and within.us is not None and not _has_joins(source):
             hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
             self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
         return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
@@ -556,28 +543,22 @@ class _Remarking(_TextRemarks):
         before = {f"{name}_1" if clash else name for name, _ in left}
         for atom in condition.args if isinstance(condition, And) else (condition,):
             match atom:
-                case Compare(op="=", left=syntax.Reference(name=one), right=syntax.Reference(name=other)) if {
-                    one,
-                    other,
-                } & before and {one, other} & names:
-                    message = "NEXT has taken the first event of all before this is tested"
-                    hint = "write it in the braces of NEXT for the first event for which it holds"
-                    self.remarks.append(Problem(message, atom.span, hint))
+                case Compare(op="=", left=syntax.Reference(name=one), right=syntax.Reference(name=other)):
+                    if {one, other} & before and {one, other} & names:
+                        message = "NEXT has taken the first event of all before this is tested"
+                        hint = "write it in the braces of NEXT for the first event for which it holds"
+                        self.remarks.append(Problem(message, atom.span, hint))
 
 
-def _joins(stream: syntax.EventStream) -> Iterator[syntax.EventStream]:
-    waiting = [stream]
-    while waiting:
-        node = waiting.pop()
-        match node:
-            case syntax.Inner():
-                waiting.append(node.stream)
-            case syntax.Filtered() | syntax.Grouped():
-                waiting.append(node.source)
-            case syntax.NextStream() | syntax.Iteration() | syntax.UnionStream():
-                if not isinstance(node, syntax.UnionStream):
-                    yield node
-                waiting += node.left, node.right
+def _has_joins(node: syntax.EventStream) -> bool:
+    match node:
+        case syntax.Inner():
+            return _has_joins(node.stream)
+        case syntax.Filtered() | syntax.Grouped():
+            return _has_joins(node.source)
+        case syntax.UnionStream():
+            return _has_joins(node.left) or _has_joins(node.right)
+    return isinstance(node, syntax.NextStream | syntax.Iteration)
 
 
 def _without_end(query: syntax.EventQuery, node: syntax.EventStream, schemas: Mapping[str, Schema]) -> Span | None:
@@ -591,22 +572,16 @@ def _without_end(query: syntax.EventQuery, node: syntax.EventStream, schemas: Ma
                 node = node.stream
             case syntax.Filtered() | syntax.Grouped():
                 node = node.source
-            case syntax.UnionStream():
-                left = Resolver(schemas, ()).stream(node.left)
-                node = node.right if left is not None and is_windowed(left) else node.left
-            case syntax.NextStream() | syntax.Iteration():
-                if _is_endless(Resolver(schemas, ()).stream(node)):
+            case syntax.UnionStream() | syntax.NextStream() | syntax.Iteration():
+                own = Resolver(schemas, ()).stream(node)
+                while isinstance(own, Select):
+                    own = own.source
+                if isinstance(own, Next | Fold) and own.within is None:
                     return node.span
                 left = Resolver(schemas, ()).stream(node.left)
                 node = node.right if left is not None and is_windowed(left) else node.left
             case _:
                 return node.span
-
-
-def _is_endless(stream: Stream | None) -> bool:
-    while isinstance(stream, Select):
-        stream = stream.source
-    return isinstance(stream, Next | Fold) and stream.within is None
 
 
 def event_warnings(text: str, script: syntax.Script, *, feeds: bool, items: bool) -> Iterator[Problem]:

@@ -18,16 +18,7 @@ from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
-from mmqjp.explain.reasons import (
-    OutputMatch,
-    build_part,
-    explain_event,
-    fillers,
-    output_match,
-    shown,
-    source_places,
-    tested,
-)
+from mmqjp.explain.reasons import build_part, explain_event, output_match, shown, source_places, tested
 from mmqjp.explain.retrace.search import missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
 from mmqjp.explain.retrace.values import (
@@ -305,8 +296,7 @@ def _told_by(
     known: KnownEvents, events: EventSources, work: StepBudget, output: Output, sources: Sequence[DocumentRef]
 ) -> tuple[Filling, Reason] | None:
     if isinstance(known.stream, Pattern | NearPattern):
-        wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources))
-        match = output_match(known.stream, events.given, wanted, work.take) if sources else None
+        match = output_match(known.stream, events.given, output, work.take) if sources else None
         return None if match is None else _told(known.stream, match, output, sources)
     values = output_attributes(output.xml)
     for event in Evaluator(events.given, work.take, list(dict.fromkeys(sources))).trace(known.stream).events:

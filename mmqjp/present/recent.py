@@ -41,8 +41,7 @@ from mmqjp.present.recipients import (
     output_of,
 )
 from mmqjp.queries.model import Identity
-from mmqjp.tables import lookup
-from mmqjp.tables import schema as answer_tables
+from mmqjp.tables import lookup, schema
 from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
 
 AT_ONCE = 1_000
@@ -56,16 +55,6 @@ class RowBlock:
     numbers: NDArray[np.int64]
     columns: dict[str, pa.Array]
     size: int
-
-    @property
-    def first(self) -> int:
-        return int(self.numbers[0])
-
-    def row(self, number: int) -> Row | None:
-        place = int(np.searchsorted(self.numbers, number))
-        if place == len(self.numbers) or self.numbers[place] != number:
-            return None
-        return {name: column[place].as_py() for name, column in self.columns.items()}
 
 
 def sort_into_blocks(rows: pa.Table, column: str) -> list[RowBlock]:
@@ -98,9 +87,12 @@ class RecentRows:
         """Returns those of the rows that are cached, by number."""
         found: dict[int, Row] = {}
         for number in wanted:
-            place = bisect_right(self._blocks, number, key=lambda block: block.first) - 1
-            if place >= 0 and (row := self._blocks[place].row(number)) is not None:
-                found[number] = row
+            after = bisect_right(self._blocks, number, key=lambda block: int(block.numbers[0]))
+            if after:
+                block = self._blocks[after - 1]
+                place = int(np.searchsorted(block.numbers, number))
+                if place < len(block.numbers) and block.numbers[place] == number:
+                    found[number] = {name: column[place].as_py() for name, column in block.columns.items()}
         return found
 
     def clear(self) -> None:
@@ -176,56 +168,44 @@ def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool)
     rows = committed.rows
     if rows is None or any(table in rows for table in ASKED):
         return None
-    news = News(before._replace(mark=committed.mark), are_many=are_many)
-    if (answers := _after(rows, "answers", "answer", before.answer)) is not None and not _add(news, rows, answers):
-        return None
-    if (documents := _after(rows, "documents", "docid", before.docid)) is not None:
-        news.known = news.known._replace(
-            docid=pc.max(documents["docid"]).as_py(), documents=before.documents + len(documents)
+    known, news = before._replace(mark=committed.mark), News(before, are_many=are_many)
+    answers = _later(_rows(rows, "answers"), "answer", before.answer)
+    documents = _later(_rows(rows, "documents"), "docid", before.docid)
+    if len(answers):
+        behind = _behind(rows, answers["answer"])
+        if len(answers) > MOST_NEW or behind is None:
+            return None
+        known = known._replace(
+            batch=pc.max(answers["batch"]).as_py(),
+            answer=pc.max(answers["answer"]).as_py(),
+            seq=pc.max(answers["last_seq"]).as_py(),
+            answers=before.answers + len(answers),
+            are_withheld=before.are_withheld or "withheld" in rows,
         )
+        if not are_many:
+            batches = _rows(rows, "batches")
+            times = dict(zip(batches["batch"].to_pylist(), batches["committed_at"].to_pylist(), strict=True))
+            committed_at = pa.array(map(times.get, answers["batch"].to_pylist()), pa.int64())
+            told = answers.append_column("committed_at", committed_at).select(ANSWER_COLUMNS)
+            news.answers = AnswerTable(told, behind, _rows(rows, "withheld"))
+            length = pc.add(pc.utf8_length(answers["head"]), pc.utf8_length(answers["tail"]))
+            texts = answers.select(["answer", "head", "tail"]).filter(pc.less_equal(length, LONGEST_XML))
+            news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_TEXTS, 0)), "answer")
+    if len(documents):
+        docid = pc.max(documents["docid"]).as_py()
+        known = known._replace(docid=docid, documents=before.documents + len(documents))
         short = documents.filter(pc.less_equal(pc.utf8_length(documents["xml"]), LONGEST_XML))
         news.documents = sort_into_blocks(short.slice(max(len(short) - MOST_NEW_DOCUMENTS, 0)), "docid")
+    news.known = known
     return news
 
 
-def _add(news: News, rows: Mapping[str, pa.Table], answers: pa.Table) -> bool:
-    """Adds new answers. Returns False if the store has to be queried instead."""
-    behind = _behind(rows, answers["answer"])
-    if len(answers) > MOST_NEW or behind is None:
-        return False
-    before = news.known
-    news.known = before._replace(
-        batch=pc.max(answers["batch"]).as_py(),
-        answer=pc.max(answers["answer"]).as_py(),
-        seq=pc.max(answers["last_seq"]).as_py(),
-        answers=before.answers + len(answers),
-        are_withheld=before.are_withheld or "withheld" in rows,
-    )
-    if not news.are_many:
-        told = answers.append_column("committed_at", _committed_at(rows, answers["batch"])).select(ANSWER_COLUMNS)
-        news.answers = AnswerTable(told, behind, _rows(rows, "withheld"))
-        length = pc.add(pc.utf8_length(answers["head"]), pc.utf8_length(answers["tail"]))
-        texts = answers.select(["answer", "head", "tail"]).filter(pc.less_equal(length, LONGEST_XML))
-        news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_TEXTS, 0)), "answer")
-    return True
-
-
 def _rows(rows: Mapping[str, pa.Table], table: str) -> pa.Table:
-    return rows[table] if table in rows else answer_tables.ANSWER_TABLES[table].empty_table()
+    return rows[table] if table in rows else schema.TABLES[table].empty_table()
 
 
-def _after(rows: Mapping[str, pa.Table], table: str, column: str, number: int) -> pa.Table | None:
-    if table not in rows:
-        return None
-    found = rows[table]
-    later = found.filter(pc.greater(found[column], number))
-    return later if len(later) else None
-
-
-def _committed_at(rows: Mapping[str, pa.Table], wanted: pa.ChunkedArray) -> pa.Array:
-    told = rows["batches"].select(["batch", "committed_at"]) if "batches" in rows else None
-    known = {} if told is None else dict(zip(*(column.to_pylist() for column in told.columns), strict=True))
-    return pa.array([known.get(batch) for batch in wanted.to_pylist()], pa.int64())
+def _later(rows: pa.Table, column: str, number: int) -> pa.Table:
+    return rows.filter(pc.greater(rows[column], number))
 
 
 def _behind(rows: Mapping[str, pa.Table], answers: pa.ChunkedArray) -> pa.Table | None:
@@ -378,13 +358,14 @@ class RememberedDocuments:
         wanted = set(docids)
         found = self._kept.found(wanted)
         with self._lock:
-            read = {docid: record_of(row) for docid, row in self._newest.rows(wanted - found.keys()).items()}
-        self._keep(read.values())
-        found |= read
-        if missing := wanted - found.keys():
-            read = {record.docid: record for record in map(record_of, documents_by_docid(self.select, missing))}
-            self._keep(read.values())
-            found |= read
+            newest = self._newest.rows(wanted - found.keys())
+        rows = list(newest.values())
+        if missing := wanted - found.keys() - newest.keys():
+            rows += documents_by_docid(self.select, missing)
+        for record in map(record_of, rows):
+            found[record.docid] = record
+            if TREE * len(record.xml) <= LARGEST and record.docid not in self._kept:
+                self._kept.put(record.docid, record)
         return found
 
     def with_parts(self, docids: Iterable[int]) -> dict[int, Record]:
@@ -405,11 +386,6 @@ class RememberedDocuments:
         self._items.clear()
         with self._lock:
             self._newest.clear()
-
-    def _keep(self, records: Iterable[Record]) -> None:
-        for record in records:
-            if TREE * len(record.xml) <= LARGEST and record.docid not in self._kept:
-                self._kept.put(record.docid, record)
 
 
 OF_FORM = 200
@@ -436,16 +412,6 @@ class OfFeed:
     numbers: str | None
     drops: int
     since: int
-
-
-class NewOutputs(NamedTuple):
-    """Who `got` the answers after a batch, up to `batch`; the count of all `answers`; and `changes`, which differs once
-    queries are registered or paused."""
-
-    got: Got
-    batch: int
-    answers: int
-    changes: tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,14 +504,15 @@ class RecentAnswers:
             found |= {row["answer"]: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
-    def outputs_after(self, batch: int) -> NewOutputs | None:
-        """Returns the outputs of all later batches. None if some are not cached, or too many."""
+    def outputs_after(self, batch: int) -> tuple[Got, StoreCursor] | None:
+        """Returns who got the answers of all later batches, and up to where. None if some are not cached, or too
+        many."""
         self._look()
         with self._lock:
             if self._known.earlier or self._members is None:
                 return None
-            got, known = self._newest.got_after(batch, self._members), self._known
-            return None if got is None else NewOutputs(got, known.batch, known.answers, known.changes)
+            got = self._newest.got_after(batch, self._members)
+            return None if got is None else (got, self._known)
 
     def members(self, name: str) -> list[Member] | None:
         """Returns the members of a name, ended ones included. None if not cached."""

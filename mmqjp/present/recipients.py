@@ -99,9 +99,6 @@ def _columns(members: Sequence[Member]) -> Members:
     return Members([one.name for one in members], [one.identity for one in members], *columns)
 
 
-READ_AT_ONCE = 20
-"""Answers read together, though perhaps only the first are needed."""
-
 JUDGED_AT_ONCE = 500
 """Answers whose recipients are computed together."""
 
@@ -255,11 +252,17 @@ class AnswerTable:
         return NumberedGroup(first_seq, self.at(range(begin, end)), list(forms.values()), answers, recipients)
 
     def at(self, places: Iterable[int]) -> list[AnswerRow]:
-        wanted = list(places)
-        for place in wanted:
-            if place not in self._read:
-                self._read[place] = self._answer({name: column[place].as_py() for name, column in self._arrays.items()})
-        return [self._read[place] for place in wanted]
+        found: list[AnswerRow] = []
+        for place in places:
+            if (answer := self._read.get(place)) is None:
+                row = {name: column[place].as_py() for name, column in self._arrays.items()}
+                row |= {"documents": tuple(row["documents"]), "streams": tuple(row["streams"])}
+                begin, end = np.searchsorted(self._behind["answer"], (row["answer"], row["answer"] + 1))
+                pairs = zip(*(self._behind[name][begin:end].tolist() for name in ("docid1", "docid2")), strict=True)
+                behind = tuple((one,) if two < 0 else (one, two) for one, two in pairs)
+                answer = self._read[place] = AnswerRow(**row, behind=behind)
+            found.append(answer)
+        return found
 
     def got_after(self, batch: int, members: MemberHistory, most: int) -> Got | None:
         """Returns the recipients of all later batches. None if that evaluates more than `most` pairs."""
@@ -283,19 +286,14 @@ class AnswerTable:
         if before_batch is not None:
             places = places[self._columns["batch"][places] < before_batch]
         for end in range(len(places), 0, -JUDGED_AT_ONCE):
-            for told in self._told(places[max(end - JUDGED_AT_ONCE, 0) : end], members):
-                if before is None or told[0] < before:
-                    yield told
-
-    def _told(self, places: Ints, members: SomeMembers) -> Iterator[OutputRow]:
-        low, high = np.zeros_like(places), np.full_like(places, len(members.all))
-        found = members.columns.receiving(places, low, high, self._columns, self._withheld)
-        got, those = (one[::-1] for one in found)
-        for begin in range(0, len(got), READ_AT_ONCE):
-            some = slice(begin, begin + READ_AT_ONCE)
-            for answer, number in zip(self.at(got[some].tolist()), those[some].tolist(), strict=True):
-                member = members.all[number]
-                yield (answer.first_seq, answer.place, member.qid), answer, member
+            judged = places[max(end - JUDGED_AT_ONCE, 0) : end]
+            low, high = np.zeros_like(judged), np.full_like(judged, len(members.all))
+            found = members.columns.receiving(judged, low, high, self._columns, self._withheld)
+            for place, number in zip(*(one[::-1] for one in found), strict=True):  # perhaps only the first are needed
+                (answer,), member = self.at((int(place),)), members.all[number]
+                order = answer.first_seq, answer.place, member.qid
+                if before is None or order < before:
+                    yield order, answer, member
 
     @cached_property
     def _arrays(self) -> dict[str, pa.Array]:
@@ -313,12 +311,6 @@ class AnswerTable:
     def _forms(self) -> tuple[list[str], Ints]:
         encoded = self._rows["form"].combine_chunks().dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
-
-    def _answer(self, row: dict[str, Any]) -> AnswerRow:
-        begin, end = np.searchsorted(self._behind["answer"], (row["answer"], row["answer"] + 1))
-        pairs = zip(*(self._behind[name][begin:end].tolist() for name in ("docid1", "docid2")), strict=True)
-        row |= {"documents": tuple(row["documents"]), "streams": tuple(row["streams"])}
-        return AnswerRow(**row, behind=tuple((one,) if two < 0 else (one, two) for one, two in pairs))
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

@@ -257,7 +257,7 @@ def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
         print_facts(label, facts, out)
     if found.text:
         out.print()
-        for line in text_lines(found.text, 0):
+        for line in text_lines(found.text):
             out.print(Text(line, style="dim"), soft_wrap=True)
 
 

@@ -112,11 +112,13 @@ class Tallies:
         """Adds newer batches from the cache. Returns False if they are not cached, outputs were deleted, or queries
         changed."""
         found = None if self._batch < 0 else self._recent.outputs_after(self._batch)
-        if found is None or (found.answers - found.got.answers, found.changes) != (self._kept, self._queries_are):
+        if found is None:
             return False
-        _, qids, t1s = found.got
+        (answers, qids, t1s), known = found
+        if (known.answers - answers, known.changes) != (self._kept, self._queries_are):
+            return False
         self._add(self._of_qid[qids], np.ones(len(qids), np.int64), t1s // HOUR, t1s)
-        self._batch, self._kept = found.batch, found.answers
+        self._batch, self._kept = known.batch, known.answers
         return True
 
     def _count(self) -> bool:
