@@ -412,12 +412,12 @@ def _served_beside(
 ) -> Iterator[FreeMemory]:
     from mmqjp.web.access import token_of
     from mmqjp.web.readers import CursorReader
-    from mmqjp.web.serving import PageProcess
+    from mmqjp.web.serving import page_process
 
     if not options.no_token:
         token_of(Path(options.state))  # made before the service has started, for programs that wait for that
     reader = None if stored_engine(Path(options.state)) == SPARK else CursorReader(engine)
-    with PageProcess(options, listening, reader, log, stop):
+    with page_process(options, listening, reader, log, stop):
         yield never if reader is None else reader.free_memory
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock, Thread, local
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from weakref import finalize
 
@@ -257,26 +256,6 @@ def _array(values: list[object]) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         return pa.array([None if value is None else str(value) for value in values], pa.string())
-
-
-MOST_SLOW = 10
-"""Maximum number of concurrent slow requests: a quarter of the threads."""
-
-
-class ConcurrencyLimit:
-    """A context manager for slow requests. Thread-safe; raises Busy instead of waiting if there are `most`."""
-
-    def __init__(self, most: int = MOST_SLOW) -> None:
-        self._places = BoundedSemaphore(most)
-
-    def __enter__(self) -> None:
-        if not self._places.acquire(blocking=False):
-            raise Busy("too much is being looked for: try again in a moment")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._places.release()
 
 
 _Made = TypeVar("_Made")

@@ -23,8 +23,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -41,7 +40,7 @@ from common.tools import JsonRecord, LruCache
 from mmqjp.engine import Session
 from mmqjp.process import end_without_freeing, gc_frozen, printable_line
 from mmqjp.service.commands import Client
-from mmqjp.service.log import Log, SharedLog, records_in, standard_log
+from mmqjp.service.log import Log, SharedLog, in_background, records_in, standard_log
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.state.choice import SPARK, stored_engine
 from mmqjp.web import areas
@@ -174,11 +173,8 @@ def _copied(message: Message) -> Message:
 
 def _is_kept(message: Message) -> bool:
     headers = Headers(raw=message["headers"])
-    return (
-        headers.get("content-type", "").startswith(KEPT_TYPES)
-        and "no-store" not in headers.get("cache-control", "")
-        and "set-cookie" not in headers
-    )
+    is_marked = "no-store" in headers.get("cache-control", "") or "set-cookie" in headers
+    return headers.get("content-type", "").startswith(KEPT_TYPES) and not is_marked
 
 
 DESCRIPTION = """What the page of `mmqjp serve` does. Send the header `Authorization: Bearer TOKEN`; the token
@@ -269,7 +265,7 @@ def page_served(
     app = make_app(site, Hosts(host, port, options.public_url))
     Thread(target=site.prepare_templates, name="mmqjp templates", daemon=True).start()
     said = records_in(log, "uvicorn", "asyncio")
-    with closing(reader), said, Server(app, listening, log, stop), closing(site.hub):
+    with closing(reader), said, app_served(app, listening, log, stop), closing(site.hub):
         log.event("serving", url=url, **({} if holds else {"beside": "a running service"}))
         link = access.link(url)
         sys.stderr.write(f"mmqjp: open {link}{'' if access.is_open else ONCE}\n")
@@ -365,50 +361,45 @@ class PageEnded(OperationalError, RuntimeError):
     """The process that serves the page has ended by itself."""
 
 
-class PageProcess:
-    """A context manager that serves the page in another process. `stop` is set if that ends early. `reader` answers its
-    questions; None if it reads the files of a store itself."""
+@contextmanager
+def page_process(
+    options: PageOptions, listening: socket.socket, reader: CursorReader | None, log: Log, stop: Event
+) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Serves the page in another process inside the block. `stop` is set if that ends early. `reader` answers its
+    questions, which come through the pipe; None if it reads the files of a store itself. Raises PageEnded at the end
+    of the block."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        kept = listening.fileno(), theirs.fileno()
+        command = [sys.executable, "-m", "mmqjp.web.serving", json.dumps(options.to_dict()), *map(str, kept)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=kept)
+    pipe, ending = Connection(ours.detach()), Event()
 
-    def __init__(
-        self, options: PageOptions, listening: socket.socket, reader: CursorReader | None, log: Log, stop: Event
-    ) -> None:
-        self._options, self._listening, self._reader = options, listening, reader
-        self._log, self._stop = log, stop
-        self._ending = False
-
-    def __enter__(self) -> Self:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            kept = self._listening.fileno(), theirs.fileno()
-            command = [sys.executable, "-m", "mmqjp.web.serving", json.dumps(self._options.to_dict()), *map(str, kept)]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=kept)
-        self._pipe = Connection(ours.detach())
-        self._thread = Thread(target=self._run, name="mmqjp page", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        ended_before, self._ending = self._process.poll(), True
-        self._process.terminate()
+    def answer() -> None:
         try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._thread.join(END_SECONDS)
-        self._pipe.close()
-        if ended_before is not None and error is None:
-            raise PageEnded(f"the page is not served any more: its process ended with status {ended_before}")
-
-    def _run(self) -> None:
-        try:
-            QuestionServer(self._pipe, self._reader).run()
+            QuestionServer(pipe, reader).run()
         finally:
-            if not self._ending:
-                self._log.event("serve-failed", status=self._process.wait())
-                self._stop.set()
+            if not ending.is_set():
+                log.event("serve-failed", status=process.wait())
+                stop.set()
+
+    thread = Thread(target=answer, name="mmqjp page", daemon=True)
+    thread.start()
+    try:
+        yield process, pipe
+    finally:
+        ended_before = process.poll()
+        ending.set()
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        thread.join(END_SECONDS)
+        pipe.close()
+    if ended_before is not None:
+        raise PageEnded(f"the page is not served any more: its process ended with status {ended_before}")
 
 
 MOST_CONNECTIONS = 500
@@ -504,16 +495,18 @@ class PatientProtocol(H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             if self._head is None:
                 self._wait_for_head()
-        elif self._head is not None:
-            self._head.cancel()
-            self._head = None
+        else:
+            self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._opened.remove(self)
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
         if self._head is not None:
             self._head.cancel()
             self._head = None
-        super().connection_lost(exc)
 
     def _know(self) -> None:
         """Called by the guard when it has seen who asks."""
@@ -537,49 +530,32 @@ class _Server(uvicorn.Server):
             listening.listen(BACKLOG)
 
 
-class Server:
-    """A context manager that serves an app over a socket in its own thread. `stop` is set on failure."""
+@contextmanager
+def app_served(app: ASGIApp, listening: socket.socket, log: Log, stop: Event) -> Iterator[None]:
+    """Serves an app over a socket in a thread inside the block. `stop` is set when it ends."""
+    config = uvicorn.Config(
+        app,
+        http=partial(PatientProtocol, opened=Connections()),  # type: ignore[arg-type]  # it only calls it
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=ACCEPTED_AT_ONCE,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    server = _Server(config)
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, log: Log, stop: Event) -> None:
-        config = uvicorn.Config(
-            app,
-            http=partial(PatientProtocol, opened=Connections()),  # type: ignore[arg-type]  # it only calls it
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=ACCEPTED_AT_ONCE,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        self._server, self._socket, self._log, self._stop = _Server(config), listening, log, stop
-        self._thread = Thread(target=self._run, name="mmqjp serve", daemon=True)
-        self._failure: BaseException | None = None
+    def serve() -> None:
+        # `Server.run` would take over the signals, which are the service's.
+        asyncio.run(server.serve([listening]))
+        stop.set()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        if self._failure is not None and error is None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            # `Server.run` would take over the signals, which are the service's.
-            asyncio.run(self._server.serve([self._socket]))
-        except BaseException as error:
-            self._failure = error
-            self._log.event("serve-failed", error=error)
-        finally:
-            self._stop.set()
+    with in_background("mmqjp serve", serve, partial(setattr, server, "should_exit", True), log, "serve-failed", stop):
+        yield
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -46,7 +47,7 @@ from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
 from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
-from mmqjp.web.readers import Busy, ConcurrencyLimit, SharedCache, StoreReader, TooSlow
+from mmqjp.web.readers import Busy, SharedCache, StoreReader, TooSlow
 from mmqjp.web.tallies import Tallies
 from xscl.problems import XsclErrors
 
@@ -82,8 +83,10 @@ YEAR = 365 * 24 * 3600
 class Assets:
     """The files in `static/`. Their addresses share one digest, so that they can refer to each other relatively."""
 
-    def __init__(self, content: Mapping[str, bytes] | None = None) -> None:
-        self._content = _read_assets() if content is None else content
+    def __init__(self) -> None:
+        look = files("mmqjp.present").joinpath("templates", "page.css")  # which files of matches have inside
+        found = [look, *files("mmqjp.web").joinpath("static").iterdir()]
+        self._content = {file.name: file.read_bytes() for file in found if file.name.rpartition(".")[2] in TYPES}
         every = b"\0".join(name.encode() + b"\0" + text for name, text in sorted(self._content.items()))
         self._digest = sha256(every).hexdigest()[:16]
 
@@ -99,12 +102,6 @@ class Assets:
             return None
         kept = {"Cache-Control": f"public, max-age={YEAR}, immutable"}
         return Response(self._content[name], headers=kept, media_type=TYPES[name.rpartition(".")[2]])
-
-
-def _read_assets() -> dict[str, bytes]:
-    look = files("mmqjp.present").joinpath("templates", "page.css")  # which files of matches have inside
-    found = [look, *files("mmqjp.web").joinpath("static").iterdir()]
-    return {file.name: file.read_bytes() for file in found if file.name.rpartition(".")[2] in TYPES}
 
 
 def cursor(*values: int | str) -> str:
@@ -216,29 +213,6 @@ class Hub:
         return await asyncio.to_thread(self._read.get, key, version, make)
 
 
-def environment(clock: TimeFormat) -> Environment:
-    """Returns the environment of pages, with `mmqjp.present`'s below `present/`. Times are in the zone of `clock`."""
-    made = template_environment(
-        ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})])
-    )
-    made.auto_reload = False
-    functions: dict[str, Callable[..., object]] = {
-        "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
-        "sections": sections, "stage_name": stage_name, "notes": funnel_notes,
-    }  # fmt: skip
-    made.globals.update(functions)
-    made.globals["verdict_titles"] = TITLES
-    made.filters["number"] = format_number
-    made.filters["segment"] = segment
-    made.filters["bytes"] = format_bytes
-    made.filters["duration"] = format_duration
-    return made
-
-
-def format_number(value: int) -> str:
-    return f"{value:,}"
-
-
 def format_bytes(count: int | None) -> str:
     """Formats a number of bytes.
 
@@ -303,6 +277,9 @@ MAX_CACHED_REPLIES, REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS = 200, 1.0, 10.0
 """Maximum number of cached replies, seconds for which one is fresh, and for which it is served stale while a newer one
 is fetched."""
 
+MOST_SLOW = 10
+"""Maximum number of concurrent slow requests: a quarter of the threads."""
+
 TOLD = "told"
 """The query parameter with the key of a one-time message."""
 
@@ -346,9 +323,18 @@ class Site:
         return {name: self.select(f"SELECT * FROM {name} LIMIT 0").column_names for name in SCHEMA.documented}
 
     @cached_property
-    def slow(self) -> ConcurrencyLimit:
-        """The limit for slow requests, some of which wait for seconds."""
-        return ConcurrencyLimit()
+    def _slow_places(self) -> BoundedSemaphore:
+        return BoundedSemaphore(MOST_SLOW)
+
+    @contextmanager
+    def slow(self) -> Iterator[None]:
+        """For requests that may wait for seconds. Raises Busy if there are too many."""
+        if not self._slow_places.acquire(blocking=False):
+            raise Busy("too much is being looked for: try again in a moment")
+        try:
+            yield
+        finally:
+            self._slow_places.release()
 
     @cached_property
     def tallies(self) -> Tallies:
@@ -414,8 +400,18 @@ class Site:
 
     @cached_property
     def _templates(self) -> Environment:
-        made = environment(self.clock)
-        made.globals["asset"] = self.assets.url
+        """Those of pages, with `mmqjp.present`'s below `present/`."""
+        loaders = [PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]
+        made, clock = template_environment(ChoiceLoader(loaders)), self.clock
+        made.auto_reload = False
+        made.globals |= {
+            "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
+            "sections": sections, "stage_name": stage_name, "notes": funnel_notes, "verdict_titles": TITLES,
+            "asset": self.assets.url,
+        }  # fmt: skip
+        made.filters |= {
+            "number": "{:,}".format, "segment": segment, "bytes": format_bytes, "duration": format_duration,
+        }  # fmt: skip
         return made
 
     def add_links(self, links: Sequence[Link]) -> None:
@@ -490,10 +486,6 @@ def problem_response(site: Site, request: Request, status: int, problem: ErrorBo
     return site.render(request, "error.html", status, heading=heading, problem=problem)
 
 
-def mistakes_of(errors: XsclErrors) -> list[Mistake]:
-    return [Mistake(one.line, one.column, one.message, one.hint or None) for one in errors.errors[:MOST_MISTAKES]]
-
-
 def status_of(error: MmqjpError) -> int:
     match error:
         case UnknownQuery():
@@ -512,7 +504,8 @@ def status_of(error: MmqjpError) -> int:
 def handle_errors(app: FastAPI, site: Site) -> None:
     def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, MmqjpError)
-        mistakes = mistakes_of(error) if isinstance(error, XsclErrors) else ()
+        known = error.errors[:MOST_MISTAKES] if isinstance(error, XsclErrors) else ()
+        mistakes = [Mistake(one.line, one.column, one.message, one.hint or None) for one in known]
         status = status_of(error)
         response = problem_response(site, request, status, ErrorBody(str(error), mistakes))
         if status in (429, 503):
@@ -536,10 +529,9 @@ def handle_errors(app: FastAPI, site: Site) -> None:
         text = f"unexpected {type(error).__name__}; the log of the server has more"
         return problem_response(site, request, 500, ErrorBody(text))
 
-    app.add_exception_handler(MmqjpError, ours)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(Exception, unexpected)
+    handlers = {MmqjpError: ours, HTTPException: http, RequestValidationError: invalid, Exception: unexpected}
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
 
 
 def plain_error_response(path: str, status: int, message: str) -> Response:
@@ -565,7 +557,7 @@ class ServerSentEvents(StreamingResponse):
 
     def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
         # Without the last one, some proxies keep messages back.
-        super().__init__(_retried(messages), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        super().__init__(self._retried(), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._messages = messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -579,11 +571,10 @@ class ServerSentEvents(StreamingResponse):
         finally:
             await self._messages.aclose()
 
-
-async def _retried(messages: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    yield RETRY
-    async for message in messages:
-        yield message
+    async def _retried(self) -> AsyncIterator[bytes]:
+        yield RETRY
+        async for message in self._messages:
+            yield message
 
 
 def message(event: str, id: int, data: str) -> bytes:

@@ -3,8 +3,8 @@ beside the running fetch, which picks up changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from common.files import make_inside
 from feeds.fetch.lists import read_feed_list
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, change_feeds
 from feeds.items import LONGEST_TITLE, one_line
+from mmqjp.process import pluralise
 from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_named, known_feeds
 from mmqjp.web.site import Link, Site, cursor, decode_cursor
 
@@ -81,11 +82,6 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
     )
 
 
-def opml(site: Site) -> bytes:
-    """Returns the feeds as OPML, without names and passwords. Raises SourceError."""
-    return as_opml(_known(site))
-
-
 def add_feed(site: Site, address: str, title: str = "", folder: str = "") -> FeedsChanged:
     """Raises NoSuchFeed if it is no web address, SourceError, OSError."""
     feed = feed_named(address.strip())
@@ -137,14 +133,8 @@ def _file(site: Site) -> Path:
 
 def _row(feed: FeedState) -> FeedRow:
     told = FeedSummary.of(feed)
-    health: Health = "well"
-    if told.stopped:
-        health = "stopped"
-    elif told.errors:
-        health = "failing"
-    elif told.checked_at is None:
-        health = "new"
-    return FeedRow(**{name: getattr(told, name) for name in FeedSummary.__dataclass_fields__}, health=health)
+    signs: dict[Health, object] = {"stopped": told.stopped, "failing": told.errors, "new": told.checked_at is None}
+    return FeedRow(**asdict(told), health=next((health for health, has in signs.items() if has), "well"))
 
 
 LINKS = (Link("/feeds", "Feeds", 30),)
@@ -155,9 +145,6 @@ LONGEST = 4_000
 OPML = "text/x-opml; charset=utf-8"
 FRESH = {"Cache-Control": "no-store"}
 """Not cacheable, as the fetch changes the data without a commit."""
-
-DONE = {"add": "added", "remove": "removed", "retry": "due now"}
-"""The result of an action, in words."""
 
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
 Address = Annotated[str, Form(max_length=LONGEST)]
@@ -194,13 +181,18 @@ def feeds_router(site: Site) -> APIRouter:
     def feeds_page(request: Request, health: WantedFeeds = "", after: _After = None) -> Response:
         return page(request, health, after)
 
-    def changed(do: str, change: Callable[[], FeedsChanged]) -> Response:
-        return site.show("/feeds", _message(do, change()))
+    def changed(done: str, made: FeedsChanged) -> Response:
+        text = f"{pluralise(made.feeds, 'feed')} {done}"
+        if made.known:
+            text += f"; {made.known:,} {'was' if made.known == 1 else 'were'} there already"
+        if left_out := len(made.complaints):
+            text += f"; {left_out:,} left out, whose addresses are no web addresses"
+        return site.show("/feeds", f"{text}." if made.made else f"{text}. The fetch takes that in in a moment.")
 
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:
         try:
-            return changed("add", lambda: add_feed(site, address, folder=folder))
+            return changed("added", add_feed(site, address, folder=folder))
         except InputError as error:
             return page(request, status=400, address=address, error=str(error))
 
@@ -209,23 +201,23 @@ def feeds_router(site: Site) -> APIRouter:
         if not opml:
             return page(request, status=400, list_error="choose a file first")
         try:
-            return changed("add", lambda: add_feed_list(site, opml))
+            return changed("added", add_feed_list(site, opml))
         except InputError as error:
             return page(request, status=400, list_error=str(error))
 
     @routes.post("/feeds/remove")
     def remove_form(address: Address) -> Response:
-        return changed("remove", lambda: remove_feed(site, address))
+        return changed("removed", remove_feed(site, address))
 
     @routes.post("/feeds/retry")
     def retry_form(address: Address = "") -> Response:
-        return changed("retry", lambda: retry_feeds(site, [address] if address else []))
+        return changed("due now", retry_feeds(site, [address] if address else []))
 
     @routes.get("/feeds/feeds.opml", include_in_schema=False)
     @routes.get("/api/v1/feeds.opml", tags=["feeds"], summary="Download the feeds as OPML", response_class=Response)
     def download() -> Response:
         named = {"Content-Disposition": 'attachment; filename="feeds.opml"'}
-        return Response(opml(site), media_type=OPML, headers=FRESH | named)
+        return Response(as_opml(_known(site)), media_type=OPML, headers=FRESH | named)
 
     @routes.get("/api/v1/feeds", tags=["feeds"], summary="List the feeds")
     def feeds(response: Response, health: WantedFeeds = "", after: _After = None) -> FeedPage:
@@ -251,15 +243,6 @@ def feeds_router(site: Site) -> APIRouter:
         return retry_feeds(site, address or [])
 
     return routes
-
-
-def _message(done: str, made: FeedsChanged) -> str:
-    text = f"{made.feeds:,} feed{'' if made.feeds == 1 else 's'} {DONE[done]}"
-    if made.known:
-        text += f"; {made.known:,} {'was' if made.known == 1 else 'were'} there already"
-    if left_out := len(made.complaints):
-        text += f"; {left_out:,} left out, whose addresses are no web addresses"
-    return f"{text}." if made.made else f"{text}. The fetch takes that in in a moment."
 
 
 ROUTERS = (feeds_router,)

@@ -22,7 +22,7 @@ from mmqjp.present.why_not import QueryFunnels
 from mmqjp.service.sql_question import WHY_NOT
 from mmqjp.syndication import read_entries
 from mmqjp.web.areas.queries import atom_feed_url, place_in
-from mmqjp.web.site import COMMENT, Hub, Link, OutputGap, ServerSentEvents, Site, message, segment
+from mmqjp.web.site import COMMENT, Link, OutputGap, ServerSentEvents, Site, message, segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ class LatestOutputs:
 
 def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
     """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest."""
-    return site.kept.get(("latest", query, most), site.reader.version(), partial(_latest, site, query, most))
 
+    def read() -> LatestOutputs:
+        newest = site.recent.greatest()
+        begin = max(newest - (LOOKED_THROUGH if query else most), -1)
+        found = site.matches.between(begin, newest, query or None, whole=False)
+        return LatestOutputs(found[-most:][::-1], newest)
 
-def _latest(site: Site, query: str, most: int) -> LatestOutputs:
-    newest = site.recent.greatest()
-    begin = max(newest - (LOOKED_THROUGH if query else most), -1)
-    found = site.matches.between(begin, newest, query or None, whole=False)
-    return LatestOutputs(found[-most:][::-1], newest)
+    return site.kept.get(("latest", query, most), site.reader.version(), read)
 
 
 LINKS = (Link("/live", "Live", 20),)
@@ -125,13 +125,18 @@ def live_router(site: Site) -> APIRouter:
     async def events(query: _Name = "", form: _Form = "json", last: LastId = "", after: _AfterSeq = None) -> Response:
         site.hub.check()
         seen = int(last) if last.isascii() and last.isdecimal() and len(last) < 19 else after
-        return ServerSentEvents(_messages(site, site.hub, query, form, seen))
+        return ServerSentEvents(_messages(site, query, form, seen))
 
     return routes
 
 
-async def _messages(site: Site, hub: Hub, query: str, form: str, seen: int | None) -> AsyncGenerator[bytes, None]:
-    events = hub.listen(seen, QUIET)
+async def _messages(site: Site, query: str, form: str, seen: int | None) -> AsyncGenerator[bytes, None]:
+    def data(match: ShownMatch) -> str:
+        if form == "json":
+            return json.dumps(match.to_dict(), ensure_ascii=False)
+        return site.piece("match.html", match=match)
+
+    events = site.hub.listen(seen, QUIET)
     try:
         async for event in events:
             match event:
@@ -140,17 +145,11 @@ async def _messages(site: Site, hub: Hub, query: str, form: str, seen: int | Non
                 case OutputGap(first, end):
                     yield message("gap", end, json.dumps({"first": first, "last": end}))
                 case ShownMatch() if query in ("", event.output.query):
-                    yield message("output", event.output.seq, await run_in_threadpool(_data, site, event, form))
+                    yield message("output", event.output.seq, await run_in_threadpool(data, event))
     except MmqjpError:
         return  # the store cannot be read now: the client comes back
     finally:
         await events.aclose()
-
-
-def _data(site: Site, match: ShownMatch, form: str) -> str:
-    if form == "json":
-        return json.dumps(match.to_dict(), ensure_ascii=False)
-    return site.piece("match.html", match=match)
 
 
 LONGEST_OUTPUT_ID = 64
@@ -204,7 +203,7 @@ def why_not_router(site: Site) -> APIRouter:
     def asked(name: str, documents: list[str]) -> tuple[list[str], dict[str, Any]]:
         """Returns the named documents, and the answer, computed beside the batches."""
         named = [text.strip() for text in documents if text.strip()]
-        with site.slow:
+        with site.slow():
             return named, site.ask(WHY_NOT, {"query": name, "documents": named})
 
     @routes.get("/q/{name}/why-not", response_class=HTMLResponse)

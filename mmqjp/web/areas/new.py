@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.resources import files
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Query, Request
@@ -19,10 +20,11 @@ from common.errors import InputError
 from mmqjp.backtest.script import Backtest, a_day, novelty
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.present.query_lookup import event_streams
+from mmqjp.process import pluralise
 from mmqjp.service.drops import DROPS
 from mmqjp.service.sql_question import BACKTEST
-from mmqjp.web.areas.queries import editable_script
-from mmqjp.web.site import MOST_CACHED, Site, segment
+from mmqjp.web.areas.queries import Changed, editable_script
+from mmqjp.web.site import MOST_CACHED, Mistake, Site, segment
 from xscl.parser import parse_script
 from xscl.problems import LACKS_EVENTS, XsclError, XsclErrors
 from xscl.syntax import Script
@@ -37,15 +39,10 @@ MOST_NAMES = 1_000
 """Maximum number of query names reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A mistake or warning: its place, counted from 1, what it is, and what may help (None: unknown). `shown` has the
-    line with carets below the place."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark(Mistake):
+    """A mistake or warning. `shown` has the line with carets below the place."""
 
-    line: int
-    column: int
-    message: str
-    hint: str | None
     shown: str
 
 
@@ -70,10 +67,10 @@ class Checked:
         if self.is_empty:
             return ""
         if self.mistakes:
-            return _counted(self.mistakes, "mistake")
+            return pluralise(self.mistakes, "mistake")
         names = ", ".join(self.names[:3]) + (" and others" if self.queries > 3 else "")
-        found = f"No mistakes. {_counted(self.queries, 'query', 'queries')}: {names}."
-        return f"{found} {_counted(self.warnings, 'warning')}." if self.warnings else found
+        found = f"No mistakes. {pluralise(self.queries, 'query', 'queries')}: {names}."
+        return f"{found} {pluralise(self.warnings, 'warning')}." if self.warnings else found
 
 
 def check_script_text(site: Site, text: str) -> Checked:
@@ -98,19 +95,14 @@ def parsed(site: Site, text: str) -> Script:
     except XsclErrors as found:
         if not any(error.message.startswith(LACKS_EVENTS) for error in found.errors):
             raise
-    known = event_streams(partial(site.select, limit=MOST_CACHED))
-    return parse_script(text, events=known)
+    return parse_script(text, events=event_streams(partial(site.select, limit=MOST_CACHED)))
 
 
 def _remarks(found: Iterable[XsclError], kind: str) -> tuple[Remark, ...]:
     return tuple(
-        Remark(one.line, one.column, one.message, one.hint or None, one.render(kind=kind))
-        for one, _ in zip(found, range(MOST_TOLD), strict=False)
+        Remark(one.line, one.column, one.message, one.hint or None, shown=one.render(kind=kind))
+        for one in islice(found, MOST_TOLD)
     )
-
-
-def _counted(number: int, one: str, more: str = "") -> str:
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 NAMES = ("same_story", "follow_up", "retitled", "safety_research", "elsewhere")
@@ -167,35 +159,20 @@ class QueryText:
 
 
 @dataclass(frozen=True, slots=True)
-class NewQueries:
+class NewQueries(QueryText):
     """Queries to subscribe to. They replace all of their names, unless `add`. With `backfill`, they are also evaluated
     over stored documents."""
 
-    text: _Text
     add: bool = False
     backfill: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribed:
-    """The names of the queries."""
-
-    names: list[str]
 
 
 def new_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def page(request: Request, status: int = 200, **context: object) -> Response:
-        empty: dict[str, Any] = {
-            "text": "",
-            "checked": Checked(),
-            "trial": None,
-            "error": "",
-            "note": "",
-            "backfill": False,
-            "add": False,
-        }
+        empty: dict[str, Any] = dict.fromkeys(("text", "error", "note"), "") | {"checked": Checked()}
+        empty |= {"trial": None, "backfill": False, "add": False}
         return site.render(request, "new.html", status, starters=starters(), **empty | context)
 
     def subscribed(text: str, *, add: bool, backfill: bool) -> list[str]:
@@ -204,9 +181,8 @@ def new_router(site: Site) -> APIRouter:
         return list(dict.fromkeys(found))
 
     def tried(text: str) -> dict[str, Any]:
-        with site.slow:
-            found: dict[str, Any] = site.ask(BACKTEST, {"text": text})
-            return found
+        with site.slow():
+            return dict(site.ask(BACKTEST, {"text": text}))
 
     @routes.get("/new", response_class=HTMLResponse)
     def form(
@@ -229,13 +205,9 @@ def new_router(site: Site) -> APIRouter:
         add: Annotated[bool, Form()] = False,
         backfill: Annotated[bool, Form()] = False,
     ) -> Response:
-        given: dict[str, Any] = {
-            "text": text,
-            "add": add,
-            "backfill": backfill,
-            "checked": check_script_text(site, text),
-        }
-        if given["checked"].mistakes or given["checked"].is_empty:
+        checked = check_script_text(site, text)
+        given: dict[str, Any] = {"text": text, "add": add, "backfill": backfill, "checked": checked}
+        if checked.mistakes or checked.is_empty:
             error = "There is no query yet: write one, or begin with one of those below." if not text.strip() else ""
             return page(request, 400 if do != "check" or error else 200, **given, error=error)
         if do == "check":
@@ -257,8 +229,8 @@ def new_router(site: Site) -> APIRouter:
         return check_script_text(site, given.text)
 
     @routes.post("/api/v1/queries", tags=["queries"], summary="Subscribe to queries")
-    def subscribe(given: NewQueries) -> Subscribed:
-        return Subscribed(subscribed(given.text, add=given.add, backfill=given.backfill))
+    def subscribe(given: NewQueries) -> Changed:
+        return Changed(subscribed(given.text, add=given.add, backfill=given.backfill))
 
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(given: QueryText) -> dict[str, Any]:

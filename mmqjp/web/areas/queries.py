@@ -137,16 +137,13 @@ LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
 LONGEST = 200
 """Maximum length of a search, in characters."""
 
-DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed"}
-"""The result of a command, in words."""
-
 _Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The names of the queries that were changed."""
+    """The names of the queries that were added or changed."""
 
     names: list[str]
 
@@ -171,38 +168,28 @@ def queries_router(site: Site) -> APIRouter:
     ) -> QueryPage:
         return query_page(site.tallies.current(), search, state, sort, after)
 
-    def change(name: str, do: str, back: str) -> Response:
-        site.ask(do, {"name": name})
-        where = "/" if do == "unsubscribe" or back != "query" else f"/q/{segment(name)}"
-        return site.show(where, f"{name}: {DONE[do]}")
+    def add_change(do: str, done: str, summary: str, call: str = "", method: str = "POST") -> None:
+        """Adds the form `/q/NAME/DO` and its twin."""
+        call = call or do
 
-    @routes.post("/q/{name}/pause")
-    def pause_form(name: str, back: Annotated[str, Form()] = "") -> Response:
-        return change(name, "pause", back)
+        @routes.post(f"/q/{{name}}/{do}")
+        def form(name: str, back: Annotated[str, Form()] = "") -> Response:
+            site.ask(call, {"name": name})
+            return site.show(f"/q/{segment(name)}" if back == "query" else "/", f"{name}: {done}")
 
-    @routes.post("/q/{name}/resume")
-    def resume_form(name: str, back: Annotated[str, Form()] = "") -> Response:
-        return change(name, "resume", back)
+        path = f"/api/v1/queries/{{name}}{'' if method == 'DELETE' else f'/{do}'}"
+
+        @routes.api_route(path, methods=[method], tags=["queries"], summary=summary, name=do)
+        def change(name: str) -> Changed:
+            return Changed(site.ask(call, {"name": name}))
+
+    add_change("pause", "paused", "Pause the queries of a name")
+    add_change("resume", "resumed", "Resume the paused queries of a name")
+    add_change("remove", "removed", "Remove the queries of a name", "unsubscribe", "DELETE")
 
     @routes.get("/q/{name}/remove", response_class=HTMLResponse)
     def confirm(request: Request, name: str) -> Response:
         return site.render(request, "remove.html", name=name)
-
-    @routes.post("/q/{name}/remove")
-    def remove_form(name: str) -> Response:
-        return change(name, "unsubscribe", "")
-
-    @routes.post("/api/v1/queries/{name}/pause", tags=["queries"], summary="Pause the queries of a name")
-    def pause(name: str) -> Changed:
-        return Changed(site.ask("pause", {"name": name}))
-
-    @routes.post("/api/v1/queries/{name}/resume", tags=["queries"], summary="Resume the paused queries of a name")
-    def resume(name: str) -> Changed:
-        return Changed(site.ask("resume", {"name": name}))
-
-    @routes.delete("/api/v1/queries/{name}", tags=["queries"], summary="Remove the queries of a name")
-    def remove(name: str) -> Changed:
-        return Changed(site.ask("unsubscribe", {"name": name}))
 
     return routes
 
@@ -299,13 +286,9 @@ def atom_feed_url(site: Site, name: str) -> str:
     return site.public_url + feed_path(key, name)
 
 
+@lru_cache(KEPT_GRAPHS)
 def graph(text: str, name: str) -> str:
     """Returns the join graph of a query as an SVG element; "" if it cannot be drawn."""
-    return _graph(text, name)
-
-
-@lru_cache(KEPT_GRAPHS)
-def _graph(text: str, name: str) -> str:
     try:
         return "" if is_bare(text) else join_graph(text, name)
     except MmqjpError:

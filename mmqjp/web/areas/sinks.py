@@ -81,8 +81,8 @@ TEST_SECONDS = 5.0
 
 DONE = {
     "added": "It was added, and delivers what comes from now on.",
-    "paused": "It is paused. It keeps its place, as far back as its backlog allows.",
-    "resumed": "It tries again now.",
+    "pause": "It is paused. It keeps its place, as far back as its backlog allows.",
+    "resume": "It tries again now.",
     "replayed": "It delivers again.",
     "stays": "There is nothing to deliver again from there on. It keeps its place.",
     "tested": "The test was acknowledged.",
@@ -162,15 +162,19 @@ def sinks_router(site: Site) -> APIRouter:
     def sink_page(request: Request, name: str) -> Response:
         return shown(request, name)
 
-    @routes.post("/sinks/{name}/pause")
-    def pause_form(name: str) -> Response:
-        site.ask("sinks-pause", {"name": name})
-        return back(name, "paused")
+    def add_change(do: str, summary: str) -> None:
+        @routes.post(f"/sinks/{{name}}/{do}")
+        def form(name: str) -> Response:
+            site.ask(f"sinks-{do}", {"name": name})
+            return back(name, do)
 
-    @routes.post("/sinks/{name}/resume")
-    def resume_form(name: str) -> Response:
-        site.ask("sinks-resume", {"name": name})
-        return back(name, "resumed")
+        @routes.post(f"/api/v1/sinks/{{name}}/{do}", tags=["sinks"], summary=summary, name=do)
+        def change(name: str) -> SinkRow:
+            site.ask(f"sinks-{do}", {"name": name})
+            return sink_view(site.ask, name).sink
+
+    add_change("pause", "Pause a sink")
+    add_change("resume", "Let a sink try again at once")
 
     @routes.post("/sinks/{name}/test", response_class=HTMLResponse)
     def test_form(request: Request, name: str) -> Response:
@@ -200,10 +204,6 @@ def sinks_router(site: Site) -> APIRouter:
 
 
 def _add_api(routes: APIRouter, site: Site) -> None:
-    def change(do: str, arguments: Mapping[str, Any]) -> SinkRow:
-        site.ask(do, arguments)
-        return sink_view(site.ask, arguments["name"]).sink
-
     @routes.get("/api/v1/sinks", tags=["sinks"], summary="List the sinks")
     def sinks(response: Response) -> list[SinkRow]:
         response.headers.update(FRESH)
@@ -224,14 +224,6 @@ def _add_api(routes: APIRouter, site: Site) -> None:
         set_sink(site.ask, site.state, name, table)
         return sink_view(site.ask, name).sink
 
-    @routes.post("/api/v1/sinks/{name}/pause", tags=["sinks"], summary="Pause a sink")
-    def pause(name: str) -> SinkRow:
-        return change("sinks-pause", {"name": name})
-
-    @routes.post("/api/v1/sinks/{name}/resume", tags=["sinks"], summary="Let a sink try again at once")
-    def resume(name: str) -> SinkRow:
-        return change("sinks-resume", {"name": name})
-
     @routes.post("/api/v1/sinks/{name}/test", tags=["sinks"], summary="Send a test message")
     def test(name: str) -> Tested:
         problem = try_sink(site.ask, name, TEST_SECONDS)
@@ -239,7 +231,8 @@ def _add_api(routes: APIRouter, site: Site) -> None:
 
     @routes.post("/api/v1/sinks/{name}/replay", tags=["sinks"], summary="Deliver again from a place on")
     def replay(name: str, place: Replay) -> SinkRow:
-        return change("sinks-replay", {"name": name, "from": place.start})
+        site.ask("sinks-replay", {"name": name, "from": place.start})
+        return sink_view(site.ask, name).sink
 
     @routes.delete("/api/v1/sinks/{name}", tags=["sinks"], summary="Remove a sink")
     def remove(name: str) -> str:

@@ -59,7 +59,7 @@ def answer(site: Site, sql: str) -> SqlResult:
     if not question:
         raise QuestionRefused("there is no question yet: write a SELECT")
     bounded = f"SELECT * FROM (\n{question}\n) AS answer LIMIT {MOST_ROWS + 1}"
-    with site.slow:
+    with site.slow():
         found = site.reader.select(bounded, MOST_ROWS + 1, SECONDS)
     columns = [column_values(column) for column in found.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]

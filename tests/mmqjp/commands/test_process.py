@@ -19,7 +19,7 @@ from mmqjp.commands.serve import run_service
 from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
 from mmqjp.web.readers import CursorReader
-from mmqjp.web.serving import PageEnded, PageOptions, PageProcess, listen
+from mmqjp.web.serving import PageEnded, PageOptions, listen, page_process
 from tests.support.cli import DOCUMENTS, mmqjp, write_documents, write_queries
 from tests.support.served import served
 from xscl.parser import parse_script
@@ -164,17 +164,18 @@ def test_a_page_whose_service_is_gone_waits_for_no_client(tmp_path, monkeypatch)
         return popen([command[0], "-c", program, *command[3:]], **options)
 
     def killed():
-        with page, httpx.stream("GET", f"http://127.0.0.1:{opened.getsockname()[1]}/events", timeout=60) as stream:
+        address = f"http://127.0.0.1:{opened.getsockname()[1]}/events"
+        with page as (process, pipe), httpx.stream("GET", address, timeout=60) as stream:
             assert stream.status_code == 200
-            with socket.socket(fileno=os.dup(page._pipe.fileno())) as pipe:
-                pipe.shutdown(socket.SHUT_RDWR)  # as the end of the service does
-            page._process.wait(60)
+            with socket.socket(fileno=os.dup(pipe.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)  # as the end of the service does
+            process.wait(60)
 
     popen = subprocess.Popen
     monkeypatch.setattr("mmqjp.web.serving.subprocess.Popen", with_patient_server)
     options = PageOptions(str(tmp_path), "127.0.0.1", no_token=True)
     with Session("duckdb", state=tmp_path) as engine, listen("127.0.0.1", 0) as opened:
-        page = PageProcess(options, opened, CursorReader(engine), NullLog(), Event())
+        page = page_process(options, opened, CursorReader(engine), NullLog(), Event())
         with pytest.raises(PageEnded, match="status 1"):
             killed()
 

@@ -25,7 +25,7 @@ from mmqjp.web.serving import (
     MOST_STRANGERS,
     Connections,
     PatientProtocol,
-    Server,
+    app_served,
     listen,
 )
 from tests.generate.seeds import at_length, seeds
@@ -94,7 +94,7 @@ def page() -> Iterator[int]:
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         guard = Guard(app, Access(TOKEN), Hosts("127.0.0.1", port))
-        with Server(guard, listening, NullLog(), Event()):
+        with app_served(guard, listening, NullLog(), Event()):
             yield port
 
 
@@ -140,7 +140,7 @@ def test_who_comes_in_a_crowd_is_heard() -> None:
         asks = held.enter_context(closing(opened(port, head)))
         for _ in range(2 * MOST_OF_CLIENT):
             held.enter_context(closing(opened(port, b"GET")))
-        with Server(Guard(app, Access(TOKEN), Hosts("127.0.0.1", port)), listening, NullLog(), Event()):
+        with app_served(Guard(app, Access(TOKEN), Hosts("127.0.0.1", port)), listening, NullLog(), Event()):
             assert asks.recv(100).startswith(b"HTTP/1.1 200")
 
 

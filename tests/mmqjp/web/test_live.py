@@ -23,7 +23,7 @@ from mmqjp.service.log import NullLog
 from mmqjp.web.access import Hosts
 from mmqjp.web.areas.engine import HOUR, HOURS
 from mmqjp.web.readers import FilesReader
-from mmqjp.web.serving import Server, listen
+from mmqjp.web.serving import app_served, listen
 from mmqjp.web.site import MOST_BEHIND, MOST_LISTENERS, PAGE, Hub, OutputGap, ServerSentEvents, TooManyListeners
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.places import ROOT
@@ -43,7 +43,7 @@ def server(site):
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         app = app_of(site, Hosts("127.0.0.1", port))
-        with Server(app, listening, NullLog(), threading.Event()):
+        with app_served(app, listening, NullLog(), threading.Event()):
             client = httpx.Client(
                 base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20
             )

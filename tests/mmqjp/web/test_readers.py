@@ -27,7 +27,7 @@ from mmqjp.tables import lookup
 from mmqjp.web import readers
 from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
 from mmqjp.web.serving import LONGEST_ADDRESS, MOST_SECONDS, PageCache
-from mmqjp.web.site import Site
+from mmqjp.web.site import MOST_SLOW, Site
 from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.web.conftest import NOW
 from tests.support.stores import TABLES, parquet_store
@@ -332,7 +332,7 @@ def test_others_are_served_while_slow_requests_wait(engine, kind, monkeypatch):
     object.__setattr__(site, "ask", slow_ask)
     monkeypatch.setattr(site.reader, "select", slow_select)
     with browser(site) as client, ThreadPoolExecutor(2 * THREADS) as pool:
-        waiting = [pool.submit(SLOW[kind], client, n) for n in range(readers.MOST_SLOW)]
+        waiting = [pool.submit(SLOW[kind], client, n) for n in range(MOST_SLOW)]
         for _ in waiting:
             begun.get(timeout=60)
         more = [pool.submit(SLOW[kind], client, n) for n in range(100, 100 + THREADS)]
