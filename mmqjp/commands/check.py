@@ -6,7 +6,6 @@ import json
 from collections.abc import Container, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 from rich.table import Table
@@ -81,13 +80,9 @@ NAME_WIDTH = 40
 @time_xpath_option
 @debug_option
 def check(
-    files: tuple[Path, ...],
-    feeds: EntryForm | None,
-    strict: bool,
-    against: tuple[Path, ...],
-    limit: int,
+    files: tuple[Path, ...], feeds: EntryForm | None, strict: bool, against: tuple[Path, ...], limit: int,
     time_xpath: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Check query files: print every mistake with its place and a hint, or a summary of the queries.
 
     \b
@@ -116,23 +111,22 @@ def check(
             failure.show()
             failed = True
             continue
-        click.echo(f"{path}: {_counts(script)}, no mistakes")
+        counts = pluralise(len(script.all_queries), "query", "queries")
+        counts += f", {pluralise(len(script.definitions), 'event')} defined" if script.definitions else ""
+        click.echo(f"{path}: {counts}, no mistakes")
         if sample is not None:
             _show_trial(path, text, script, sample)
         elif summary is not None:
-            _show(summary.table, len(script.queries), "query", "queries")
-            click.echo("".join(f"{note}\n" for note in summary.notes), nl=False)
-        _show_events(script)
+            table, notes = summary
+            _show(table, len(script.queries), "query", "queries")
+            click.echo("".join(f"{note}\n" for note in notes), nl=False)
+        if script.has_events:
+            _show_events(script)
         if warnings := warnings_of(text, script, feeds):
             click.echo(rendered(warnings, str(path), "warning", "warning"), err=True)
             failed = failed or strict
     if failed:
         raise click.exceptions.Exit(FAILED)
-
-
-def _counts(script: Script) -> str:
-    counts = pluralise(len(script.all_queries), "query", "queries")
-    return f"{counts}, {pluralise(len(script.definitions), 'event')} defined" if script.definitions else counts
 
 
 def _show(table: Table, count: int, noun: str, several: str) -> None:
@@ -142,8 +136,6 @@ def _show(table: Table, count: int, noun: str, several: str) -> None:
 
 
 def _show_events(script: Script) -> None:
-    if not script.has_events:
-        return
     program = EventProgram(compile_statements(script))
     if script.definitions:
         rows = (definition_row(definition, program) for definition in script.definitions[:MOST_LISTED])
@@ -173,15 +165,9 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
         click.echo(rendered(notes, str(path), "note", "note"))
 
 
-class CheckSummary(NamedTuple):
-    """A table with a row per query, at most MOST_LISTED, and a line per absence that says when it is decided."""
-
-    table: Table
-    notes: list[str]
-
-
-def summarise_script(script: Script) -> CheckSummary:
-    """Summarizes the queries of a script, registered in a new, empty engine."""
+def summarise_script(script: Script) -> tuple[Table, list[str]]:
+    """Registers a script in a new engine. Returns a table with a row per query, at most MOST_LISTED, and a line per
+    absence that says when it is decided."""
     named = zip(script.all_queries, script.names(), strict=True)
     names = [name for query, name in named if isinstance(query, Query)]
     with Session("duckdb") as engine:
@@ -191,7 +177,7 @@ def summarise_script(script: Script) -> CheckSummary:
         table = text_table(COLUMNS, (_row(engine.registry, subscription) for subscription in joins))
         table.columns[0].min_width = min(max(map(len, names[:MOST_LISTED])), NAME_WIDTH)
     told = ((one.name, dict.fromkeys(map(answers_after, absences_in(one.normal)))) for one in joins)
-    return CheckSummary(table, [f"{printable_line(name)}: {one}" for name, some in told for one in some])
+    return table, [f"{printable_line(name)}: {one}" for name, some in told for one in some]
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
@@ -245,14 +231,9 @@ LISTED_NAMES = 10
 )  # fmt: skip
 @debug_option
 def explain(
-    file: Path,
-    query: str | None,
-    state: Path | None,
-    svg: Path | None,
-    without: tuple[str, ...],
-    as_json: bool,
+    file: Path, query: str | None, state: Path | None, svg: Path | None, without: tuple[str, ...], as_json: bool,
     plan: str,
-) -> None:
+) -> None:  # fmt: skip
     """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and what is shared.
 
     \b
@@ -280,35 +261,26 @@ def explain(
         if not names:
             raise Failure(f"{state} has none of the queries in {file}: mmqjp run --state registers them")
         if query is not None and query not in names:
-            raise _unknown(file, query, names)
+            close = get_close_matches(query, names, 1)
+            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
+            raise Failure(f"{file} has no query named {query}; {known}")
         chosen = names if query is None else [query]
         rules = [name for name in RULE_NAMES if name not in without]
+        joined = JOIN_RULE not in without
         if as_json:
             _explain_events(file, engine, chosen, rules)
-            return
-        if shows_plan:
-            _explain_plan(engine, rules, svg, joined=JOIN_RULE not in without)
-            return
-        if svg is not None:
-            _draw(engine, chosen, svg)
-            return
-        click.echo("\n".join(explanation(engine, chosen)))
-
-
-def _unknown(file: Path, query: str, names: Sequence[str]) -> Failure:
-    close = get_close_matches(query, names, 1)
-    known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
-    return Failure(f"{file} has no query named {query}; {known}")
-
-
-def _explain_plan(engine: Session, rules: Sequence[RuleName], svg: Path | None, *, joined: bool) -> None:
-    if svg is None:
-        click.echo("\n".join(plan_explanation(engine.registry, rules, joined=joined)))
-        return
-    before = whole_plan(engine.registry, (), joined=False)
-    after = whole_plan(engine.registry, rules, joined=joined)
-    with whole_file(svg) as output:
-        output.write(as_file(plan_picture(before, after)).encode())
+        elif svg is not None:
+            if shows_plan:
+                before = whole_plan(engine.registry, (), joined=False)
+                drawn = plan_picture(before, whole_plan(engine.registry, rules, joined=joined))
+            else:
+                drawn = _graphs(engine, chosen)
+            with whole_file(svg) as output:
+                output.write(as_file(drawn).encode())
+        elif shows_plan:
+            click.echo("\n".join(plan_explanation(engine.registry, rules, joined=joined)))
+        else:
+            click.echo("\n".join(explanation(engine, chosen)))
 
 
 def _explain_events(file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName]) -> None:
@@ -321,14 +293,12 @@ def _explain_events(file: Path, engine: Session, names: Container[str], rules: S
             click.echo(json.dumps(explanation_json(program, number)))
 
 
-def _draw(engine: Session, names: Container[str], file: Path) -> None:
+def _graphs(engine: Session, names: Container[str]) -> str:
     subscriptions = engine.registry.subscriptions.values()
     joins = [(query.name, query.text) for query in subscriptions if query.name in names and not query.is_events]
     if not joins:
         raise Failure("event queries have no join graph: --plan --svg FILE draws how they are run")
-    drawn = join_graphs(joins)  # parses no more texts than it draws
-    with whole_file(file) as output:
-        output.write(as_file(drawn).encode())
+    return join_graphs(joins)  # parses no more texts than it draws
 
 
 def _opened(state: Path | None, plan: str) -> Session:

@@ -80,10 +80,10 @@ _ADVICE = {
 class Failure(click.ClickException):
     """The work failed. The message says why and what to do."""
 
-    exit_code = FAILED
+    exit_code, kind = FAILED, "error"
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"mmqjp: error: {printable_line(self.message)}", file=file, err=file is None)
+        click.echo(f"mmqjp: {self.kind}: {printable_line(self.message)}", file=file, err=file is None)
 
 
 class ScriptFailure(Failure):
@@ -100,10 +100,7 @@ class ScriptFailure(Failure):
 class Interrupted(Failure):
     """Ctrl-C; the message says what is saved."""
 
-    exit_code = INTERRUPTED
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"mmqjp: interrupted: {printable_line(self.message)}", file=file, err=file is None)
+    exit_code, kind = INTERRUPTED, "interrupted"
 
 
 class CommandLine(click.Group):
@@ -183,8 +180,7 @@ def debug_option(command: Decorated) -> Decorated:
     """The option --debug, accepted before or after the command's name."""
 
     def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-        if value:
-            context.meta[DEBUG] = True
+        context.meta[DEBUG] = value or context.meta.get(DEBUG)
 
     text = "Print a traceback with an error."
     return click.option("--debug", is_flag=True, expose_value=False, is_eager=True, callback=note, help=text)(command)

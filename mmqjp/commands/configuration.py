@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -16,19 +15,10 @@ from common.files import with_home
 
 NAME = "mmqjp.toml"
 
-
 SINK_TABLES = frozenset({"secrets", "sinks"})
-
 
 DefaultMap = dict[str, Any]
 """Option values by command and parameter, nested for groups, in click's format."""
-
-
-def configuration_files() -> list[Path]:
-    """Returns the default files: in the current directory, then in the user's configuration directory."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    home = base if base.is_absolute() else with_home("~/.config")
-    return [Path(NAME), home / "mmqjp" / NAME]
 
 
 def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
@@ -37,15 +27,25 @@ def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
     found: DefaultMap = {}
     for path, settings in read_configurations(chosen):
         if SINK_TABLES & settings.keys():
-            _check_sinks(settings, path)
+            # Imported here because few configurations have sinks.
+            from mmqjp.sinks.definition import read_tables
+            from mmqjp.sinks.secrets import BadSink
+
+            try:
+                read_tables(settings, path)
+            except BadSink as error:
+                raise click.UsageError(str(error)) from None
         options = {key: value for key, value in settings.items() if key not in SINK_TABLES}
         found = _merged(_defaults(group, options, path), found)
     return found
 
 
 def read_configurations(chosen: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields the chosen file, else all existing default files, parsed. Raises UsageError."""
-    for path in configuration_files() if chosen is None else [chosen]:
+    """Yields the chosen file, else all existing default files, parsed: in the current directory, then in the user's
+    configuration directory. Raises UsageError."""
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    home = base if base.is_absolute() else with_home("~/.config")
+    for path in [Path(NAME), home / "mmqjp" / NAME] if chosen is None else [chosen]:
         try:
             yield path, tomllib.loads(path.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -53,17 +53,6 @@ def read_configurations(chosen: Path | None) -> Iterator[tuple[Path, dict[str, A
                 raise click.UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise click.UsageError(f"the configuration {path} cannot be read: {error}; correct or remove it") from None
-
-
-def _check_sinks(settings: Mapping[str, Any], path: Path) -> None:
-    # Imported here because few configurations have sinks.
-    from mmqjp.sinks.definition import read_tables
-    from mmqjp.sinks.secrets import BadSink
-
-    try:
-        read_tables(settings, path)
-    except BadSink as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefix: str = "") -> DefaultMap:
@@ -120,11 +109,10 @@ def _merged(lower: DefaultMap, upper: DefaultMap) -> DefaultMap:
     return {**lower, **upper, **both}
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(NamedTuple):
     """An option under one of its names. A flag's negative name, such as --watch for --once, negates the value."""
 
-    option: click.Option | click.Argument
+    option: click.Parameter
     opposite: bool = False
 
     def default(self, path: Path, key: str, value: Any) -> dict[str, Any]:
@@ -135,30 +123,31 @@ class _Setting:
 
 def _parameters(command: click.Command) -> dict[str, _Setting]:
     """Returns a command's options by long name without dashes, and optional argument lists by name."""
-    options = [option for option in command.params if isinstance(option, click.Option)]
-    arguments = [
-        one for one in command.params if isinstance(one, click.Argument) and one.nargs == -1 and not one.required
-    ]
-    names = [(name, _Setting(option)) for option in options for name in option.opts]
-    names += [(name, _Setting(option, True)) for option in options for name in option.secondary_opts]
-    long = {name.removeprefix("--"): setting for name, setting in names if name.startswith("--")}
-    return {argument.name or "": _Setting(argument) for argument in arguments} | long
+    found: dict[str, _Setting] = {}
+    for one in command.params:
+        if isinstance(one, click.Option):
+            names = [(name, _Setting(one)) for name in one.opts]
+            names += [(name, _Setting(one, True)) for name in one.secondary_opts]
+            found |= {name.removeprefix("--"): setting for name, setting in names if name.startswith("--")}
+        elif one.nargs == -1 and not one.required:
+            found[one.name or ""] = _Setting(one)
+    return found
 
 
-def _option_value(path: Path, key: str, option: click.Option | click.Argument, value: Any) -> Any:
+def _option_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any:
     """Converts a value to what the command line would give. A type with `takes_table` accepts a table, as NAME=VALUE
     entries."""
     if getattr(option.type, "takes_table", False):
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]
     values = value if isinstance(value, list) else [value]
-    several = option.multiple or option.nargs == -1
-    if any(not isinstance(one, str | int | float) for one in values) or (several != isinstance(value, list)):
-        expected = "a list of strings" if several else "a string, a number, or true or false"
+    several, is_flag = option.multiple or option.nargs == -1, getattr(option, "is_flag", False)
+    expected = "a list of strings" if several else "a string, a number, or true or false"
+    is_fit = all(isinstance(one, str | int | float) for one in values) and several == isinstance(value, list)
+    if not is_fit or (is_flag and not isinstance(value, bool)):
+        expected = "true or false" if is_fit else expected
         raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write {expected}")
-    if isinstance(option, click.Option) and option.is_flag:
-        if not isinstance(value, bool):
-            raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write true or false")
+    if is_flag:
         return value
     context = click.Context(click.Command("mmqjp"))
     for one in values if not isinstance(option.type, click.Path) else ():  # a path is checked when it is used
@@ -197,14 +186,11 @@ def table_of(given: Iterable[str], *, empty: bool = False) -> dict[str, Any]:
             raise click.UsageError(f'{key[:60]} is given twice; write a list, as in \'queries=["a", "b"]\'')
         if not value and not empty:
             raise click.UsageError(f"{key[:60]} has no value")
-        table[key] = _parse_value(key, value) if value else None
+        table[key] = value or None
+        is_number = value.isascii() and value.isdecimal()
+        if value[:1] in ("[", "{", '"', "'") or value in ("true", "false") or is_number:
+            try:
+                table[key] = tomllib.loads(f"value = {value.lstrip('0') or '0' if is_number else value}")["value"]
+            except tomllib.TOMLDecodeError:
+                raise click.UsageError(f"the value of {key[:60]} is no TOML; mind the quotes of the shell") from None
     return table
-
-
-def _parse_value(key: str, text: str) -> Any:
-    if not (text[0] in "[{\"'" or text in ("true", "false") or (text.isascii() and text.isdecimal())):
-        return text
-    try:
-        return tomllib.loads(f"value = {text.lstrip('0') or '0' if text.isdecimal() else text}")["value"]
-    except tomllib.TOMLDecodeError:
-        raise click.UsageError(f"the value of {key[:60]} is no TOML; mind the quotes of the shell") from None

@@ -121,12 +121,28 @@ def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None
     if not sys.stderr.isatty():
         yield
         return
-    bar = _Bar(clock)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    out = Console(file=sys.stderr, force_terminal=True)
+    bar, following = Progress(*columns, console=out, transient=True, auto_refresh=False), clock() + DELAY
+
+    def advance(what: str, done: int, total: int) -> None:
+        nonlocal following
+        now = clock()
+        if now < following:
+            return
+        following = now + INTERVAL
+        if not bar.task_ids:
+            bar.add_task(what)
+            bar.start()
+        bar.update(bar.task_ids[0], description=what, completed=done, total=total)
+        bar.refresh()
+
     try:
-        with observed(bar.advance):
+        with observed(advance):
             yield
     finally:
-        bar.close()
+        if bar.task_ids:
+            bar.stop()
 
 
 @contextmanager
@@ -148,27 +164,3 @@ def live_line(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[
     finally:
         if is_shown:
             click.echo("\r\x1b[K", nl=False, err=True)
-
-
-class _Bar:
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._next = clock, clock() + DELAY
-        self._shown: Progress | None = None
-
-    def advance(self, what: str, done: int, total: int) -> None:
-        now = self._clock()
-        if now < self._next:
-            return
-        self._next = now + INTERVAL
-        if self._shown is None:
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            console = Console(file=sys.stderr, force_terminal=True)
-            self._shown = Progress(*columns, console=console, transient=True, auto_refresh=False)
-            self._shown.add_task(what)
-            self._shown.start()
-        self._shown.update(self._shown.task_ids[0], description=what, completed=done, total=total)
-        self._shown.refresh()
-
-    def close(self) -> None:
-        if self._shown is not None:
-            self._shown.stop()

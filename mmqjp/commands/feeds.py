@@ -48,7 +48,10 @@ def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
         status = "stopped" if feed.stopped else str(feed.status or "-")
         due = "-" if feed.stopped else _minute(feed.next_check)
         yield _ROW.format(status, _minute(feed.checked_at), due, feed.errors, printable_line(feed.shown))
-        for text in (_called(feed), without_credentials(feed.last_error), _undated(feed)):
+        called = " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
+        count = pluralise(feed.hints.undated, "entry", "entries")
+        undated = f"{count} with a date that cannot be read" if feed.hints.undated else ""
+        for text in (called, without_credentials(feed.last_error), undated):
             yield from textwrap.wrap(
                 printable_line(text), max(width, len(_INDENT) + 1), initial_indent=_INDENT, subsequent_indent=_INDENT,
                 break_long_words=False, break_on_hyphens=False,
@@ -59,24 +62,12 @@ def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
     """Yields a JSON line per feed. Times are ISO 8601 in UTC; null for never."""
     for feed in feeds:
         told = asdict(FeedSummary.of(feed))
-        yield json_line(told | {key: _iso(told[key]) for key in ("checked_at", "changed_at", "next_check")})
-
-
-def _called(feed: FeedState) -> str:
-    return " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
-
-
-def _undated(feed: FeedState) -> str:
-    count = feed.hints.undated
-    return f"{pluralise(count, 'entry', 'entries')} with a date that cannot be read" if count else ""
+        times = {key: told[key] for key in ("checked_at", "changed_at", "next_check")}
+        yield json_line(told | {key: None if time is None else iso_utc(time) for key, time in times.items()})
 
 
 def _minute(moment: int) -> str:
     return iso_utc(moment)[:16].replace("T", " ") if moment else "-"
-
-
-def _iso(moment: int | None) -> str | None:
-    return None if moment is None else iso_utc(moment)
 
 
 DEFAULTS, LIMITS = Settings(""), ReplyLimits()
@@ -198,13 +189,13 @@ async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[Feed
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    report, feeds = await job.run(watch=watch, stop=stop, told=_progress)
+
+    def show_progress(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\r{report.counts.total():,} fetched, {report.counts[Outcome.NEW]:,} new", nl=False, err=True)
+
+    report, feeds = await job.run(watch=watch, stop=stop, told=show_progress)
     return report, feeds, stop.is_set()
-
-
-def _progress(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{report.counts.total():,} fetched, {report.counts[Outcome.NEW]:,} new", nl=False, err=True)
 
 
 def fetch_once(job: Job, kept: str = KEPT) -> FetchReport:
@@ -227,19 +218,18 @@ def require_a_success(report: FetchReport) -> None:
 def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
-    click.echo(f"mmqjp: {pluralise(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
+    if report.counts:
+        counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
+        done = f"{pluralise(report.counts.total(), 'visit')}: {counts}"
+    elif waiting := [feed.next_check for feed in feeds if not feed.stopped]:
+        done = f"none is due before {iso_utc(min(waiting))[:16]}Z"
+    else:
+        done = "none is left to fetch"
+    click.echo(f"mmqjp: {pluralise(len(feeds), 'feed')}, {done}", err=True)
     for feed in list(report.failures.values())[:LISTED_FAILURES]:
         click.echo(f"  {printable_line(feed.shown)}: {printable_line(feed.last_error)}", err=True)
     if len(report.failures) > LISTED_FAILURES:
         click.echo(f"  and {len(report.failures) - LISTED_FAILURES:,} more; mmqjp feeds list shows them", err=True)
-
-
-def _done(report: FetchReport, feeds: list[FeedState]) -> str:
-    if report.counts:
-        counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
-        return f"{pluralise(report.counts.total(), 'visit')}: {counts}"
-    waiting = [feed.next_check for feed in feeds if not feed.stopped]
-    return f"none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else "none is left to fetch"
 
 
 WAIT = 5.0
