@@ -12,21 +12,11 @@ from feeds.feed import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.backtest.script import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_documents, prepared, summary
+from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console, live_line, text_table
 from mmqjp.commands.formats import LISTED_QUERIES, clock_of, utc_option
 from mmqjp.commands.manage_queries import client
-from mmqjp.commands.options import (
-    FeedsBeforePaths,
-    feeds_option,
-    most_versions_option,
-    read_script,
-    state_option,
-    text_for_store,
-    time_xpath_option,
-    versions_option,
-    wait_option,
-)
 from mmqjp.engine import Session
 from mmqjp.present.item import MatchSpool, Report, TimeFormat
 from mmqjp.present.terminal import print_report
@@ -35,9 +25,9 @@ from mmqjp.service.commands import CommandError
 from mmqjp.service.sql_question import BACKTEST
 
 
-@click.command(cls=FeedsBeforePaths)
+@click.command(cls=options.FeedsBeforePaths)
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@state_option(
+@options.state_option(
     "A store: try its documents, with the registered queries that the script reads. A service may run on it.",
     exists=True,
 )
@@ -45,13 +35,13 @@ from mmqjp.service.sql_question import BACKTEST
     "--documents", "paths", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
     help="Try these documents instead of those of the store. May be repeated.",
 )  # fmt: skip
-@feeds_option
-@versions_option
-@most_versions_option
-@time_xpath_option
+@options.feeds_option
+@options.versions_option
+@options.most_versions_option
+@options.time_xpath_option
 @utc_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@wait_option("How long to wait if another process holds the store, beside the time that the back-test takes.")
+@options.wait_option("How long to wait if another process holds the store, beside the time that the back-test takes.")
 @debug_option
 def backtest(
     file: Path, state: Path | None, paths: tuple[Path, ...], feeds: EntryForm | None, versions: Versions,
@@ -69,7 +59,7 @@ def backtest(
     """
     if state is None and not paths:
         raise click.UsageError("name a store with --state, or documents with --documents")
-    text = read_script(file)[0] if state is None else text_for_store(file)
+    text = options.read_script(file)[0] if state is None else options.text_for_store(file)
     with live_line() as show:
         show("running the back-test ...")
         try:

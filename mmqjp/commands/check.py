@@ -15,18 +15,10 @@ from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
+from mmqjp.commands import options
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
 from mmqjp.commands.console import console, progress_shown, text_table
 from mmqjp.commands.formats import open_engine
-from mmqjp.commands.options import (
-    AtLeast,
-    FeedsBeforePaths,
-    feeds_option,
-    read_script,
-    state_option,
-    text_for_store,
-    time_xpath_option,
-)
 from mmqjp.engine import Session
 from mmqjp.explain.automaton import EventProgram, compile_statements, registered_statements
 from mmqjp.explain.explanation import (
@@ -63,21 +55,21 @@ COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "s
 NAME_WIDTH = 40
 
 
-@click.command(cls=FeedsBeforePaths)
+@click.command(cls=options.FeedsBeforePaths)
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-@feeds_option
+@options.feeds_option
 @click.option("--strict", is_flag=True, help="Fail if there are warnings.")
 @click.option(
     "--against", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
     help="Try the queries on documents, and say what each part of them found. May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--limit", metavar="N", type=AtLeast(1), default=MOST_TRIED, show_default=True,
+    "--limit", metavar="N", type=options.AtLeast(1), default=MOST_TRIED, show_default=True,
     help="Most documents to try the queries on.",
 )  # fmt: skip
-@time_xpath_option
+@options.time_xpath_option
 @debug_option
 def check(
     files: tuple[Path, ...], feeds: EntryForm | None, strict: bool, against: tuple[Path, ...], limit: int,
@@ -105,7 +97,7 @@ def check(
     failed = False
     for path in files:
         try:
-            text, script = read_script(path)
+            text, script = options.read_script(path)
             summary = summarise_script(script) if script.queries else None
         except Failure as failure:
             failure.show()
@@ -210,7 +202,7 @@ LISTED_NAMES = 10
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--query", metavar="NAME", help="Only the queries of this name.")
-@state_option(
+@options.state_option(
     "A store with the queries: also show their cost there, and the other queries that share with them.", exists=True
 )
 @click.option(
@@ -248,7 +240,7 @@ def explain(
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
     registered.
     """
-    text = read_script(file)[0] if state is None else text_for_store(file)
+    text = options.read_script(file)[0] if state is None else options.text_for_store(file)
     if state is not None and stored_engine(state) is None:
         raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
     shows_plan = plan == WHOLE

@@ -313,11 +313,7 @@ def _unknown(file: RunFile, low: int | None, known: Ints) -> int:
 
 def apply(directory: Path, repairs: Repairs) -> None:
     """Mends a store that this process holds. Raises StoreError, OSError."""
-    engine = stored_engine(directory)
-    if engine == SPARK:
-        _mend_spark(directory, repairs)
-    else:
-        _mend_duckdb(directory, repairs)
+    (_mend_spark if stored_engine(directory) == SPARK else _mend_duckdb)(directory, repairs)
     for path in repairs.moved:
         if path.exists():
             _quarantine(directory, path)
@@ -390,18 +386,19 @@ def _together(found: Sequence[Repairs]) -> Repairs:
     )
 
 
-def mend(directory: Path) -> tuple[list[Damage], list[Damage], StoreCheck]:
-    """Repairs as often as something can be. Returns the mended and the remaining faults, and the last check."""
+def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list[Damage], StoreCheck]:
+    """Repairs as often as something can be, at most `passes` times. Returns the mended and the remaining faults, and
+    the last check."""
     mended: list[Damage] = []
-    for _ in range(MOST_PASSES):
+    while True:
         check = StoreCheck(directory)
         faults = list(check.faults())
         able = [fault for fault in faults if fault.repairs is not None]
-        if not able:
-            break
+        if not able or passes == 0:
+            return mended, faults, check
         apply(directory, _together([fault.repairs for fault in able if fault.repairs is not None]))
         mended += able
-    return mended, faults, check
+        passes -= 1
 
 
 def opening_faults(directory: Path) -> list[Damage]:
@@ -435,29 +432,20 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
         raise Failure(f"there is no store in {directory}: name the state directory of one")
     lock = Ownership(directory) if repair else ReadLock(directory)
     try:
-        mended: list[Damage] = []
-        if repair:
-            mended, faults, check = mend(directory)
-        else:
-            check = StoreCheck(directory)
-            faults = list(check.faults())
+        mended, faults, check = mend(directory, MOST_PASSES if repair else 0)
     finally:
         lock.release()
     faults = faults or opening_faults(directory)
     if as_json:
         told = [fault.to_dict(mended=True) for fault in mended] + [fault.to_dict(mended=False) for fault in faults]
-        click.echo(
-            json.dumps(
-                {"engine": check.engine, "files": check.files, "rows": check.rows, "faults": told}, ensure_ascii=False
-            )
-        )
+        counts = {"engine": check.engine, "files": check.files, "rows": check.rows}
+        click.echo(json.dumps(counts | {"faults": told}, ensure_ascii=False))
     else:
-        for fault in mended:
-            click.echo(f"mended: {fault.place}: {printable_line(fault.what)}; --repair {fault.remedy}")
-        for fault in faults:
-            remedy = f"--repair {fault.remedy}" if fault.remedy else "take an older copy of the store"
-            is_said = not fault.remedy and "older copy" in fault.what
-            click.echo(f"wrong: {fault.place}: {printable_line(fault.what)}{'' if is_said else f'; {remedy}'}")
+        for word, fault in [("mended", fault) for fault in mended] + [("wrong", fault) for fault in faults]:
+            remedy = f"; --repair {fault.remedy}" if fault.remedy else "; take an older copy of the store"
+            if not fault.remedy and "older copy" in fault.what:
+                remedy = ""
+            click.echo(f"{word}: {fault.place}: {printable_line(fault.what)}{remedy}")
         compared = f"{pluralise(check.files, 'file')} and {pluralise(check.rows, 'row')} compared"
         click.echo(f"{compared}, {pluralise(len(faults), 'fault')}{f', {len(mended)} mended' if repair else ''}")
     if faults:

@@ -21,33 +21,10 @@ from rich.text import Text
 from feeds.documents import Document, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
+from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.formats import (
-    FOR_PEOPLE,
-    JSON_WRITERS,
-    MOST_TEXTS,
-    SHOWN,
-    chosen_format,
-    clock_of,
-    few_texts,
-    format_option,
-    listed_names,
-    output_option,
-    show_matches,
-    table_console,
-    utc_option,
-)
 from mmqjp.commands.manage_queries import client, print_found, store_options, time_or_dash
-from mmqjp.commands.options import (
-    AtLeast,
-    FeedsBeforePaths,
-    feeds_option,
-    seconds,
-    state_option,
-    time_xpath_option,
-    wait_option,
-)
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
@@ -84,12 +61,12 @@ LISTED = 10
     help="Only matches whose last document is from this time on, such as 2026-07-16, or not older, such as 2d.",
 )  # fmt: skip
 @click.option(
-    "--limit", metavar="N", type=AtLeast(1),
-    help=f"Only the newest N. Default: {SHOWN:,} in table, html and markdown, else all.",
+    "--limit", metavar="N", type=options.AtLeast(1),
+    help=f"Only the newest N. Default: {formats.SHOWN:,} in table, html and markdown, else all.",
 )  # fmt: skip
-@format_option
-@utc_option
-@output_option
+@formats.format_option
+@formats.utc_option
+@formats.output_option
 @store_options
 def matches(
     name: str | None, since: str | None, limit: int | None, form: str | None, utc: bool, output: Path | None,
@@ -106,16 +83,16 @@ def matches(
     SELECTs. table, html and markdown group matches by query, newest first; csv, json and jsonl have one after the
     other, oldest first, with times in UTC. A running service answers between two batches.
     """
-    chosen = chosen_format(form, output)
-    clock = clock_of(chosen, utc=utc)
-    most = SHOWN if limit is None and chosen in FOR_PEOPLE else limit
+    chosen = formats.chosen_format(form, output)
+    clock = formats.clock_of(chosen, utc=utc)
+    most = formats.SHOWN if limit is None and chosen in formats.FOR_PEOPLE else limit
     wanted = MatchFilter(name, None if since is None else time_since(since, clock), most)
     with store_of(client(state, wait)) as (select, matches_after):
         if name is not None:
             _check_name(select, name, state)
         found = matches_after(wanted, wanted.start(select))
-        total = wanted.count(select) if chosen in FOR_PEOPLE else 0
-        show_matches(found, chosen, output, clock, total=total, texts=registered_texts(select, name))
+        total = wanted.count(select) if chosen in formats.FOR_PEOPLE else 0
+        formats.show_matches(found, chosen, output, clock, total=total, texts=registered_texts(select, name))
 
 
 SelectRows = Callable[[str], list[dict[str, Any]]]
@@ -145,13 +122,12 @@ def store_of(asked: Client) -> Iterator[tuple[SelectRows, MatchesAfter]]:
 def registered_texts(select: SelectRows, name: str | None) -> dict[str, list[str]]:
     """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
     condition = "" if name is None else f" AND name = '{name}'"
-    rows = select(
-        f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {MOST_TEXTS + 1}"
-    )
+    most = formats.MOST_TEXTS + 1
+    rows = select(f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {most}")
     texts: dict[str, list[str]] = {}
     for row in rows:
         texts.setdefault(row["name"], []).append(row["text"])
-    return few_texts(texts)
+    return formats.few_texts(texts)
 
 
 def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
@@ -177,26 +153,26 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
     if name in known:
         return
     near = get_close_matches(name, known, 1)
-    there = f"there are: {listed_names(known, LISTED)}" if known else "it has no queries"
+    there = f"there are: {formats.listed_names(known, LISTED)}" if known else "it has no queries"
     raise Failure(f"no query of {state} is called {name!r}; {f'did you mean {near[0]}?' if near else there}")
 
 
 @click.command()
 @click.argument("sql")
-@format_option
+@formats.format_option
 @click.option("--raw", is_flag=True, help="Leave values as they are stored: times in microseconds, nodes as text.")
-@utc_option
-@output_option
+@formats.utc_option
+@formats.output_option
 @click.option(
-    "--timeout", metavar="DURATION", callback=seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
+    "--timeout", metavar="DURATION", callback=options.seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
     help="Longest time for the query, in addition to --wait. INF: no limit.",
 )  # fmt: skip
 @click.option(
-    "--most-rows", metavar="N", type=AtLeast(1), default=MAX_ROWS, show_default=True,
+    "--most-rows", metavar="N", type=options.AtLeast(1), default=MAX_ROWS, show_default=True,
     help="Most rows of the answer.",
 )  # fmt: skip
 @click.option(
-    "--most-bytes", metavar="N", type=AtLeast(1), default=MAX_BYTES, show_default=True,
+    "--most-bytes", metavar="N", type=options.AtLeast(1), default=MAX_BYTES, show_default=True,
     help="Largest answer, in bytes.",
 )  # fmt: skip
 @click.option(
@@ -219,7 +195,7 @@ def query(
     Columns with the names of times (t0, t1, added_at, ...) are shown as times: in csv, json and jsonl in UTC. A running
     service answers beside its work, which takes precedence. The tables are only read, as of one batch.
     """
-    chosen = chosen_format(form, output)
+    chosen = formats.chosen_format(form, output)
     asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
     longest = float("inf") if timeout is None else wait + timeout
     check_output(output)
@@ -231,7 +207,7 @@ def query(
     reader = SPARK if engine == stored == SPARK else DUCKDB
     found = client(state, longest, reader=reader).ask(QUERY, asked)
     columns = found["columns"]
-    rows = found["rows"] if raw else format_rows(columns, found["rows"], clock_of(chosen, utc=utc))
+    rows = found["rows"] if raw else format_rows(columns, found["rows"], formats.clock_of(chosen, utc=utc))
     with data_file(check_output(output)) as file:
         write_rows(columns, rows, chosen, sql, output, file)
 
@@ -247,7 +223,7 @@ def write_rows(
     match form:
         case "jsonl" | "json":
             keys = unique_keys(columns)
-            JSON_WRITERS[form]((dict(zip(keys, row, strict=True)) for row in rows), file)
+            formats.JSON_WRITERS[form]((dict(zip(keys, row, strict=True)) for row in rows), file)
         case "csv":
             write_csv_rows(columns, (map(cell, row) for row in rows), file)
         case "html":
@@ -262,7 +238,7 @@ def write_rows(
                 table.add_column(Text(printable_line(name)), overflow="fold", justify="right" if numbers else "left")
             for row in kept:
                 table.add_row(*(Text(printable_line(cell_text(value))) for value in row))
-            with table_console(output, file) as out:
+            with formats.table_console(output, file) as out:
                 out.print(table)
 
 
@@ -279,31 +255,26 @@ MOST_STORED = 1_000
 """Default limit of stored documents read."""
 
 
-@click.command(cls=FeedsBeforePaths)
+@click.command(cls=options.FeedsBeforePaths)
 @click.argument("paths", nargs=-1, metavar="PATH...", type=click.Path(path_type=Path))
-@feeds_option
-@time_xpath_option
-@click.option("--limit", metavar="N", type=AtLeast(1), help="Show the first N documents, whatever their shapes.")
+@options.feeds_option
+@options.time_xpath_option
+@click.option(
+    "--limit", metavar="N", type=options.AtLeast(1), help="Show the first N documents, whatever their shapes."
+)
 @click.option("--full", is_flag=True, help="Shorten nothing on a terminal.")
 @click.option("--id", "identity", metavar="ID", help="Only documents with this id.")
 @click.option("--stream", metavar="NAME", help="Only documents of this stream.")
-@state_option(
+@options.state_option(
     "Show the documents that a store keeps, in place of those of paths: the first 1,000 without --limit. A service may "
     "be running on it."
 )
-@wait_option()
+@options.wait_option()
 @debug_option
 def show(
-    paths: tuple[Path, ...],
-    feeds: EntryForm | None,
-    time_xpath: str | None,
-    limit: int | None,
-    full: bool,
-    identity: str | None,
-    stream: str | None,
-    state: Path | None,
-    wait: float,
-) -> None:
+    paths: tuple[Path, ...], feeds: EntryForm | None, time_xpath: str | None, limit: int | None, full: bool,
+    identity: str | None, stream: str | None, state: Path | None, wait: float,
+) -> None:  # fmt: skip
     """Show documents as queries see them: indented, with the number of each element, and with stream, id and time.
 
     \b
@@ -359,10 +330,8 @@ class _Shower:
             return
         self._shapes.shown[shape] += 1
         time = " to ".join(map(time_or_dash, dict.fromkeys((item.t0, item.t1))))
-        head = (
-            Text(visible(item.stream), "bold").append(f"  {visible(item.id)}", "bold cyan").append(f"  {time}", "dim")
-        )
-        self._line(head.append(f"  shape {shape}", "dim"))
+        head = Text(visible(item.stream), "bold").append(f"  {visible(item.id)}", "bold cyan")
+        self._line(head.append(f"  {time}  shape {shape}", "dim"))
         for line in document_lines(root, full=self._full):
             self._line(line)
         self._line(Text())
@@ -381,18 +350,19 @@ class _Shower:
 
     def finish(self) -> None:
         """Prints a summary of what was not shown."""
-        shapes = self._shapes
-        for shape in range(1, min(len(shapes.met), MOST_SHAPES) + 1):
-            if self._limit is None and (more := shapes.met[shape] - shapes.shown[shape]):
-                self._line(Text(f"shape {shape}: {more:,} more", "dim"))
-        if self._limit is None and len(shapes.met) > MOST_SHAPES:
-            others = sum(count for shape, count in shapes.met.items() if shape > MOST_SHAPES)
-            kinds = pluralise(len(shapes.met) - MOST_SHAPES, "other shape")
-            self._line(
-                Text(f"{pluralise(others, 'document')} of {kinds}: --limit N shows the first N documents", "dim")
-            )
-        if self._limit is None and self._dead > DEAD_LETTERS:
-            self._line(Text(f"{pluralise(self._dead - DEAD_LETTERS, 'more dead letter')}", "dim"))
+        met, shown = self._shapes.met, self._shapes.shown
+        lines = []
+        for shape in range(1, min(len(met), MOST_SHAPES) + 1):
+            if more := met[shape] - shown[shape]:
+                lines.append(f"shape {shape}: {more:,} more")
+        if len(met) > MOST_SHAPES:
+            others = sum(count for shape, count in met.items() if shape > MOST_SHAPES)
+            kinds = pluralise(len(met) - MOST_SHAPES, "other shape")
+            lines.append(f"{pluralise(others, 'document')} of {kinds}: --limit N shows the first N documents")
+        if self._dead > DEAD_LETTERS:
+            lines.append(f"{pluralise(self._dead - DEAD_LETTERS, 'more dead letter')}")
+        for line in lines if self._limit is None else ():
+            self._line(Text(line, "dim"))
         if not self._documents and not self._dead:
             self._line(Text("no documents"))
 
@@ -412,7 +382,7 @@ def _stored(state: Path, wait: float, identity: str | None, stream: str | None, 
 @click.command()
 @click.argument("id")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@utc_option
+@formats.utc_option
 @store_options
 def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
     """Show why an output came about: its documents, the values that joined them, the conditions that held.
@@ -425,7 +395,7 @@ def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
     ID is the id of an output as output lines have it, the beginning of one, or its number (seq). A running service
     answers beside its work.
     """
-    found, clock = client(state, wait).ask(WHY, {"id": id}), clock_of("table", utc=utc)
+    found, clock = client(state, wait).ask(WHY, {"id": id}), formats.clock_of("table", utc=utc)
     print_found(found, lambda _: print_why(OutputWhy.from_dict(found), clock, console()), as_json=as_json)
 
 
@@ -433,7 +403,7 @@ def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
 @click.argument("query")
 @click.argument("documents", nargs=-1, metavar="[DOC]...")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@utc_option
+@formats.utc_option
 @store_options
 def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, state: Path, wait: float) -> None:
     """Show why documents give no output of a query, or how far the kept documents get in it.
@@ -451,7 +421,7 @@ def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, st
 
     def show(found: Any) -> None:
         if documents:
-            print_why_not(WhyNot.from_dict(found), clock_of("table", utc=utc), console())
+            print_why_not(WhyNot.from_dict(found), formats.clock_of("table", utc=utc), console())
         else:
             print_funnels(QueryFunnels.from_dict(found), console())
 

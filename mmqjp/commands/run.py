@@ -24,44 +24,11 @@ from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, PLACES
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
+from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import interruptible, live_line
 from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetch_once, require_a_success
-from mmqjp.commands.formats import (
-    FOR_PEOPLE,
-    SHOWN,
-    chosen_engine,
-    chosen_format,
-    clock_of,
-    few_texts,
-    format_option,
-    open_engine,
-    show_matches,
-    subscribe_file,
-    utc_option,
-)
-from mmqjp.commands.options import (
-    AtLeast,
-    bound,
-    engine_option,
-    feeds_option,
-    given_by,
-    lateness_option,
-    most_versions_option,
-    only_on_spark,
-    option,
-    parse_duration,
-    patterns_option,
-    plan_option,
-    read_script,
-    settle_is_given,
-    settle_option,
-    shared_option,
-    state_option,
-    time_xpath_option,
-    versions_option,
-    with_options,
-)
+from mmqjp.commands.options import bound, given_by, option, with_options
 from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, lateness_of
@@ -160,18 +127,18 @@ class EngineOptions:
         "repeated. Without a LIST: the feeds that the state knows.",
     )  # fmt: skip
     keep_drops: int | None = option(
-        "--keep-drops", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
+        "--keep-drops", callback=options.parse_duration, metavar="DURATION", default="1d", show_default=True,
         help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
     )  # fmt: skip
     fetching: FetchOptions = given_by(with_options(FetchOptions, "fetching"))
-    feeds: EntryForm | None = given_by(feeds_option)
-    versions: Versions = given_by(versions_option)
-    most_versions: int = given_by(most_versions_option)
-    time_xpath: str | None = given_by(time_xpath_option)
+    feeds: EntryForm | None = given_by(options.feeds_option)
+    versions: Versions = given_by(options.versions_option)
+    most_versions: int = given_by(options.most_versions_option)
+    time_xpath: str | None = given_by(options.time_xpath_option)
     output: Path | None
     lateness: Lateness
     settle: Lateness
-    patterns: str = given_by(patterns_option(DRIVER, EXECUTORS))
+    patterns: str = given_by(options.patterns_option(DRIVER, EXECUTORS))
     max_matches: int = bound("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time.")
     max_outputs: int = bound(
         "--max-outputs", MAX_OUTPUTS,
@@ -185,12 +152,12 @@ class EngineOptions:
     max_partial: int = bound(
         "--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time.",
     )  # fmt: skip
-    shared: bool = given_by(shared_option)
-    plan: str = given_by(plan_option)
+    shared: bool = given_by(options.shared_option)
+    plan: str = given_by(options.plan_option)
     master: str | None = option(
         "--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine."
     )  # fmt: skip
-    engine: str = given_by(engine_option)
+    engine: str = given_by(options.engine_option)
 
     def of_engine(self) -> dict[str, Any]:
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name in _OF_ENGINE}
@@ -206,23 +173,23 @@ class RunOptions(EngineOptions):
         "--queries", "queries_path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="The queries, in XSCL. Default: the queries of --state.",
     )  # fmt: skip
-    state: Path | None = given_by(state_option("Where to keep queries, documents and matches for later runs."))
+    state: Path | None = given_by(options.state_option("Where to keep queries, documents and matches for later runs."))
     output: Path | None = option(
         "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
         help="Where to write the output lines. With --state they are appended, else the file is written anew, as it is "
         "in other formats than jsonl. Default, or with -: standard output.",
     )  # fmt: skip
-    lateness: Lateness = given_by(lateness_option("INF"))
-    settle: Lateness = given_by(settle_option("INF"))
-    patterns: str = given_by(patterns_option(*PLACES))
-    form: str | None = given_by(format_option)
-    utc: bool = given_by(utc_option)
+    lateness: Lateness = given_by(options.lateness_option("INF"))
+    settle: Lateness = given_by(options.settle_option("INF"))
+    patterns: str = given_by(options.patterns_option(*PLACES))
+    form: str | None = given_by(formats.format_option)
+    utc: bool = given_by(formats.utc_option)
     dead_letters_path: Path | None = option(
         "--dead-letters", "dead_letters_path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
         help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
     )  # fmt: skip
     batch_size: int = option(
-        "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
+        "--batch-size", metavar="N", type=options.AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
         help="How many documents to process and commit together.",
     )  # fmt: skip
 
@@ -251,11 +218,11 @@ def run(given: RunOptions) -> None:
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     if queries_path is None and (state is None or not state.is_dir()):
         raise click.UsageError("name the queries with --queries, or a --state that has queries")
-    script = None if queries_path is None else read_script(queries_path)[1]
+    script = None if queries_path is None else options.read_script(queries_path)[1]
     subscribed = feeds_to_fetch(lists, state)
-    options = given.of_engine()
-    if lists and not settle_is_given():
-        options["settle"] = SETTLE
+    settings = given.of_engine()
+    if lists and not options.settle_is_given():
+        settings["settle"] = SETTLE
     archives = lateness_of(given.lateness, DEFAULT_STREAM)
     versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
     history, fetched_history = (
@@ -263,11 +230,11 @@ def run(given: RunOptions) -> None:
     )
     reading = reading_of(feeds, given.time_xpath, versions, most_versions)
     tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, prefix=FILES + reading)
-    only_spark = only_on_spark(given.patterns)
-    engine = chosen_engine(given.engine, state, given.master, paths, only_spark, feeds=feeds is not None).engine
+    only_spark = options.only_on_spark(given.patterns)
+    engine = formats.chosen_engine(given.engine, state, given.master, paths, only_spark, feeds=feeds is not None).engine
     dead, target = DeadLetters(given.dead_letters_path), check_output(given.output)
-    chosen = chosen_format(given.form, given.output)
-    with open_engine(engine, **options) as opened, ExitStack() as here:
+    chosen = formats.chosen_format(given.form, given.output)
+    with formats.open_engine(engine, **settings) as opened, ExitStack() as here:
         growing = state is not None
         before = opened.last_seq
         delivery = None
@@ -285,7 +252,7 @@ def run(given: RunOptions) -> None:
                 report = fetch_once(given.fetching.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
-                    for message in subscribe_file(opened, script, queries_path, "exact"):
+                    for message in formats.subscribe_file(opened, script, queries_path, "exact"):
                         _report(message)
                     script = None  # its trees may take much memory
                 elif not opened.registry.subscriptions:
@@ -382,9 +349,11 @@ def show_new(engine: Session, before: int, form: str, output: Path | None, *, ut
     """Shows the outputs numbered above `before`, only the newest if there are many and the format is for people.
     Returns their number."""
     count = engine.last_seq - before
-    first = max(before, engine.last_seq - SHOWN) if form in FOR_PEOPLE else before
+    first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
     found = OutputPresenter(engine).matches(engine.outputs(first))
-    show_matches(found, form, output, clock_of(form, utc=utc), total=count, texts=few_texts(engine.queries()))
+    formats.show_matches(
+        found, form, output, formats.clock_of(form, utc=utc), total=count, texts=formats.few_texts(engine.queries())
+    )
     return count
 
 

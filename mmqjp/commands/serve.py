@@ -20,25 +20,13 @@ from common.files import is_shared, make_inside
 from feeds.documents import DEFAULT_STREAM
 from feeds.history import History
 from feeds.tail import Tail
+from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import hangups, stopping
 from mmqjp.commands.feeds import feeds_to_fetch
 from mmqjp.commands.formats import chosen_engine, open_engine, start_session, subscribe_file
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import (
-    AtLeast,
-    given_by,
-    key_values,
-    lateness_option,
-    only_on_spark,
-    option,
-    parse_duration,
-    read_script,
-    seconds,
-    settle_is_given,
-    settle_option,
-    with_options,
-)
+from mmqjp.commands.options import given_by, option, with_options
 from mmqjp.commands.run import EngineOptions
 from mmqjp.commands.sinks import check_output, tables_of
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
@@ -78,7 +66,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
     """Seconds between two polls of the sources; None for a single one."""
     if value == AVAILABLE_NOW:
         return None
-    found = parse_duration(context, parameter, value)
+    found = options.parse_duration(context, parameter, value)
     if found is None:
         raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and stop")
     return found / 1_000_000
@@ -106,14 +94,14 @@ class StreamOptions(EngineOptions):
         "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
         help="Where to append the output lines. Default, or with -: standard output.",
     )  # fmt: skip
-    lateness: Lateness = given_by(lateness_option(LATENESS))
-    settle: Lateness = given_by(settle_option(SETTLE))
+    lateness: Lateness = given_by(options.lateness_option(LATENESS))
+    settle: Lateness = given_by(options.settle_option(SETTLE))
     source_format: str | None = option(
         "--source-format", metavar="NAME",
         help="Instead of --source: a streaming source of Spark, like kafka, whose values are documents.",
     )  # fmt: skip
     source_options: dict[str, str] = option(
-        "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
+        "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=options.key_values,
         help="An option of the source of --source-format. May be repeated.",
     )  # fmt: skip
     checkpoint: Path | None = option(
@@ -126,19 +114,19 @@ class StreamOptions(EngineOptions):
         f"{AVAILABLE_NOW}: read what is there and stop.",
     )  # fmt: skip
     idle_after: int | None = option(
-        "--idle-after", callback=parse_duration, metavar="DURATION", default="1h", show_default=True,
+        "--idle-after", callback=options.parse_duration, metavar="DURATION", default="1h", show_default=True,
         help="How long a stream must be silent before it advances with the clock. INF: never.",
     )  # fmt: skip
     max_ahead: int | None = option(
-        "--max-ahead", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
+        "--max-ahead", callback=options.parse_duration, metavar="DURATION", default="1d", show_default=True,
         help="How far ahead of the clock a document may be. INF: no limit.",
     )  # fmt: skip
     keep: int | None = option(
-        "--keep", callback=parse_duration, metavar="DURATION", default="INF", show_default=True,
+        "--keep", callback=options.parse_duration, metavar="DURATION", default="INF", show_default=True,
         help="How long to keep documents, matches, outputs and dead letters that no join needs.",
     )  # fmt: skip
     keep_ids: int | None = option(
-        "--keep-ids", callback=parse_duration, metavar="DURATION", default="30d", show_default=True,
+        "--keep-ids", callback=options.parse_duration, metavar="DURATION", default="30d", show_default=True,
         help="How long to recognize a document by its id.",
     )  # fmt: skip
     metrics_port: int | None = option(
@@ -149,18 +137,18 @@ class StreamOptions(EngineOptions):
         "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
     )  # fmt: skip
     batch_size: int = option(
-        "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
+        "--batch-size", metavar="N", type=options.AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
         help="Most documents to process and commit together.",
     )  # fmt: skip
     batch_bytes: int = option(
-        "--batch-bytes", metavar="N", type=AtLeast(1), default=BATCH_BYTES, show_default=True,
+        "--batch-bytes", metavar="N", type=options.AtLeast(1), default=BATCH_BYTES, show_default=True,
         help="Bytes of XML after which a batch ends early.",
     )  # fmt: skip
     max_document: int | None = option(
-        "--max-document", metavar="N", type=AtLeast(1), help="Largest document, in bytes.  [default: 16 MiB]"
+        "--max-document", metavar="N", type=options.AtLeast(1), help="Largest document, in bytes.  [default: 16 MiB]"
     )  # fmt: skip
     max_nodes: int = option(
-        "--max-nodes", metavar="N", type=AtLeast(1), default=1_000_000, show_default=True,
+        "--max-nodes", metavar="N", type=options.AtLeast(1), default=1_000_000, show_default=True,
         help="Most elements and attributes of a document.",
     )  # fmt: skip
     log_form: str = option(
@@ -168,7 +156,7 @@ class StreamOptions(EngineOptions):
         help="The format of the events on standard error.",
     )  # fmt: skip
     question_timeout: float | None = option(
-        "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
+        "--question-timeout", callback=options.seconds, metavar="DURATION", default="5min", show_default=True,
         help="Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
     )  # fmt: skip
 
@@ -178,10 +166,10 @@ class StreamOptions(EngineOptions):
         return [name for name, value in named.items() if value]
 
     def of_engine(self) -> dict[str, Any]:
-        options = EngineOptions.of_engine(self)
-        if self.lists and not settle_is_given():
-            options["settle"] = max(LEAST_SETTLE, 2 * self.fetching.interval)
-        return options
+        settings = EngineOptions.of_engine(self)
+        if self.lists and not options.settle_is_given():
+            settings["settle"] = max(LEAST_SETTLE, 2 * self.fetching.interval)
+        return settings
 
 
 CHECKPOINT, FILES = "checkpoint", "files"
@@ -198,14 +186,14 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
     only_spark = {
         "--checkpoint": given.checkpoint,
         "--source-format": given.source_format,
-        **only_on_spark(given.patterns),
+        **options.only_on_spark(given.patterns),
     }
     choice = chosen_engine(given.engine, given.state, given.master, only_spark=only_spark)
     if (beside is None or given.source_format) and bool(given.paths or given.lists) == bool(given.source_format):
         raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
     if given.source_options and given.source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
-    script = None if given.queries_path is None else read_script(given.queries_path)[1]
+    script = None if given.queries_path is None else options.read_script(given.queries_path)[1]
     fetches = bool(given.lists) or (beside is not None and given.source_format is None)
     subscribed = feeds_to_fetch(given.lists, given.state) if fetches else None
     metrics, read_tables = Metrics(SharedLog(standard_log(given.log_form))), tables_of(click.get_current_context())
@@ -307,12 +295,12 @@ def _service(
 
     watches = session is None and given.trigger is not None
     watcher = around.enter_context(closing(watch(sources, spool, metrics))) if watches else Watcher()
-    options = ServiceOptions(
+    settings = ServiceOptions(
         given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, on_idle, watcher=watcher,
         sinks=sinks, **more,
     )  # fmt: skip
     if session is None:
-        return Service(engine, sources, sink, queue, metrics, options)
+        return Service(engine, sources, sink, queue, metrics, settings)
     from mmqjp.service.streaming import StreamingService
     from mmqjp.spark.source import FileSource, SourcePath, ValueSource, streaming_frame
 
@@ -325,7 +313,7 @@ def _service(
     )
     kept = given.checkpoint or make_inside(state, CHECKPOINT, given.source_format or FILES)
     frame = streaming_frame(session, source, state, kept)
-    return StreamingService(engine, sources, sink, queue, metrics, options, frame, kept)
+    return StreamingService(engine, sources, sink, queue, metrics, settings, frame, kept)
 
 
 ADDRESS = "127.0.0.1:8765"
@@ -393,12 +381,12 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     holder = holder_of(given.state)
     if holder is not None and (named := _for_a_service(given)):
         raise click.UsageError(f"{holder}, which reads the sources: leave out {', '.join(named)}")
-    options = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form)
+    page = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form)
     with listen(*address) as listening:
         if holder is None:
-            run_service(given, partial(_served_beside, options, listening))
+            run_service(given, partial(_served_beside, page, listening))
         else:
-            _serve_attached(options, listening)
+            _serve_attached(page, listening)
 
 
 def _for_a_service(given: StreamOptions) -> list[str]:
@@ -408,29 +396,29 @@ def _for_a_service(given: StreamOptions) -> list[str]:
 
 @contextmanager
 def _served_beside(
-    options: PageOptions, listening: socket.socket, engine: Session, log: Log, stop: Event
+    page: PageOptions, listening: socket.socket, engine: Session, log: Log, stop: Event
 ) -> Iterator[FreeMemory]:
     from mmqjp.web.access import token_of
     from mmqjp.web.readers import CursorReader
     from mmqjp.web.serving import page_process
 
-    if not options.no_token:
-        token_of(Path(options.state))  # made before the service has started, for programs that wait for that
-    reader = None if stored_engine(Path(options.state)) == SPARK else CursorReader(engine)
-    with page_process(options, listening, reader, log, stop):
+    if not page.no_token:
+        token_of(Path(page.state))  # made before the service has started, for programs that wait for that
+    reader = None if stored_engine(Path(page.state)) == SPARK else CursorReader(engine)
+    with page_process(page, listening, reader, log, stop):
         yield never if reader is None else reader.free_memory
 
 
-def _serve_attached(options: PageOptions, listening: socket.socket) -> None:
+def _serve_attached(page: PageOptions, listening: socket.socket) -> None:
     from mmqjp.web.readers import FilesReader, SpoolReader
     from mmqjp.web.serving import page_served
     from mmqjp.web.site import asking
 
-    state = Path(options.state)
+    state = Path(page.state)
     asks = asking(lambda wait: client(state, wait))
-    log = SharedLog(standard_log(options.log_form))
+    log = SharedLog(standard_log(page.log_form))
     reader: StoreReader = FilesReader(state) if stored_engine(state) == SPARK else SpoolReader(asks)
-    with stopping() as stop, page_served(options, listening, reader, asks, log, stop, holds=False):
+    with stopping() as stop, page_served(page, listening, reader, asks, log, stop, holds=False):
         stop.wait()
     log.event("stopped")
 

@@ -22,9 +22,6 @@ OPEN_BELOW = (STATIC, "/f/")
 DATA = (API, "/sql/answer")
 """Prefixes for scripts and downloads of this site, refused to requests from other pages."""
 
-ELSEWHERE = ("cross-site", "same-site")
-"""Values of Sec-Fetch-Site for requests from other pages."""
-
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 """The methods that change nothing."""
 
@@ -55,11 +52,7 @@ PRIVATE = "private, no-cache"
 
 
 class _BadBody(Exception):
-    """A request body is too large, or too slow."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+    """A request body is too large, or too slow. The argument is the status."""
 
 
 def needs_no_token(path: str) -> bool:
@@ -87,43 +80,54 @@ class Guard:
         if is_known and KNOW in (state := scope.get("state", {})):
             state[KNOW]()
         body = _Body(receive, self._largest, self._seconds if is_known else min(self._seconds, STRANGER_SECONDS))
-        sender = _Sender(send, body)
+        begun = False
+
+        async def send_headed(message: Message) -> None:
+            """Sends a response with the common headers; none once the body is unreadable, as the app may mistake that
+            for other errors."""
+            nonlocal begun
+            if body.status and not begun:
+                return
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", PRIVATE)
+            await send(message)
+
         if response is None:
             try:
-                await self._app(scope, body.receive, sender.send)
+                await self._app(scope, body.receive, send_headed)
             except _BadBody:
-                if sender.begun:
+                if begun:
                     raise
-            response = self._complaint(scope["path"], body.error) if body.error is not None else None
-        if response is not None and not sender.begun:
-            body.error = None
-            await response(scope, receive, sender.send)
-
-    def _complaint(self, path: str, error: _BadBody) -> Response:
-        text = (
-            f"a request has at most {self._largest:,} bytes" if error.status == 413 else "the request came too slowly"
-        )
-        response = plain_error_response(path, error.status, text)
-        response.headers["Connection"] = "close"
-        return response
+            if body.status:
+                too_large = f"a request has at most {self._largest:,} bytes"
+                text = too_large if body.status == 413 else "the request came too slowly"
+                response = plain_error_response(scope["path"], body.status, text)
+                response.headers["Connection"] = "close"
+        if response is not None and not begun:
+            body.status = 0
+            await response(scope, receive, send_headed)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the response to a refused request; None if it is allowed."""
         headers, path = Headers(scope=scope), scope["path"]
         if len(headers.getlist("host")) != 1 or not self._hosts.has(headers["host"]):
-            return plain_error_response(
-                path, 421, "this host is not known here: use the printed link, or start with --public-url"
-            )
+            text = "this host is not known here: use the printed link, or start with --public-url"
+            return plain_error_response(path, 421, text)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 15 or int(length) > self._largest:
             return plain_error_response(path, 413, f"a request has at most {self._largest:,} bytes")
         kind, _, token = headers.get("authorization", "").partition(" ")
         bearer = token.strip() if kind.lower() == "bearer" else None
-        if scope["method"] not in SAFE and not self._comes_from_here(headers, bearer is not None):
-            return plain_error_response(
-                path, 403, "this form belongs to another page: open the page here, and send it again"
-            )
-        if path.startswith(DATA) and self._comes_from_elsewhere(headers):
+        # Browsers send at least one of two headers with a form; scripts send a token and neither.
+        unsaid = bearer is not None or not self._has_cookie(headers)
+        if scope["method"] not in SAFE and not self._comes_from_here(headers, unsaid=unsaid):
+            text = "this form belongs to another page: open the page here, and send it again"
+            return plain_error_response(path, 403, text)
+        if path.startswith(DATA) and not self._comes_from_here(headers, unsaid=True):
             return plain_error_response(path, 403, "another page must not ask for this: open the page here")
         if needs_no_token(path) or self._access.is_open:
             return None
@@ -143,52 +147,25 @@ class Guard:
         """Whether an allowed request has a token or a login, or needs none of anybody."""
         return self._access.is_open or not needs_no_token(scope["path"]) or self._has_cookie(Headers(scope=scope))
 
-    def _comes_from_here(self, headers: Headers, has_bearer: bool) -> bool:
-        """Whether a changing request comes from a page of this site or no browser. Browsers send at least one of the
-        two headers with a form; scripts send a token and neither."""
+    def _comes_from_here(self, headers: Headers, *, unsaid: bool) -> bool:
+        """Whether a request comes from a page of this site or no browser; `unsaid` if no header tells."""
         if (site := headers.get("sec-fetch-site")) is not None:
             return site in ("same-origin", "none")
-        if (origin := _origin(headers)) is not None:
-            return self._hosts.is_origin(origin)
-        return has_bearer or not self._has_cookie(headers)
-
-    def _comes_from_elsewhere(self, headers: Headers) -> bool:
-        if (site := headers.get("sec-fetch-site")) is not None:
-            return site in ELSEWHERE
         origin = _origin(headers)
-        return origin is not None and not self._hosts.is_origin(origin)
+        return unsaid if origin is None else self._hosts.is_origin(origin)
 
     def _has_cookie(self, headers: Headers) -> bool:
         found = cookie_parser(headers.get("cookie", "")).get(self._access.cookie)
         return found is not None and self._access.is_cookie(found)
 
 
-class _Sender:
-    """Sends a response with the common headers; sends none once the body is unreadable, as the app may mistake that for
-    other errors."""
-
-    def __init__(self, send: Send, body: _Body) -> None:
-        self._send, self._body, self.begun = send, body, False
-
-    async def send(self, message: Message) -> None:
-        if self._body.error is not None and not self.begun:
-            return
-        if message["type"] == "http.response.start":
-            self.begun = True
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-            headers.setdefault("Cache-Control", PRIVATE)
-        await self._send(message)
-
-
 class _Body:
-    """Receives a request body, limited in size and time."""
+    """Receives a request body, limited in size and time. `status` is that of a bad one, else 0."""
 
     def __init__(self, receive: Receive, largest: int, seconds: float) -> None:
         self._receive, self._left, self._seconds = receive, largest, seconds
         self._is_whole = False
-        self.error: _BadBody | None = None
+        self.status = 0
 
     async def receive(self) -> Message:
         if self._is_whole:  # from here on it only tells that the client has gone
@@ -209,8 +186,8 @@ class _Body:
         return message
 
     def _failed(self, status: int) -> _BadBody:
-        self.error = _BadBody(status)
-        return self.error
+        self.status = status
+        return _BadBody(status)
 
 
 def _origin(headers: Headers) -> str | None:

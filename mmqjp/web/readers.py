@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock, Thread, local
 from typing import Any, Protocol, TypeVar
@@ -138,14 +138,8 @@ class CursorReader:
         return self._engine.follow(FOLLOWED)
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
-        bounds = Bounds(limit, MAX_BYTES)
-
-        def question() -> Question:
-            if own:
-                return self._engine.question(sql, bounds, own=True)
-            return self._engine.confined_question(sql, bounds)
-
-        return self._running.answer(question, seconds, asked=not own)
+        ask = partial(self._engine.question, own=True) if own else self._engine.confined_question
+        return self._running.answer(lambda: ask(sql, Bounds(limit, MAX_BYTES)), seconds, asked=not own)
 
     def version(self) -> object:
         return self._engine.batch

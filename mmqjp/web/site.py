@@ -273,7 +273,7 @@ MOST_ROWS, SECONDS = 100_000, 10.0
 MOST_CACHED = 5_000_000
 """Maximum number of rows that a cache reads at once."""
 
-MAX_CACHED_REPLIES, REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS = 200, 1.0, 10.0
+CACHED_REPLIES = 200, 1.0, 10.0
 """Maximum number of cached replies, seconds for which one is fresh, and for which it is served stale while a newer one
 is fetched."""
 
@@ -312,6 +312,11 @@ class Site:
     clock: TimeFormat = field(default_factory=TimeFormat)
     assets: Assets = field(default_factory=Assets)
     links: list[Link] = field(default_factory=list)
+    kept: SharedCache = field(default_factory=SharedCache)
+    replies: SharedCache = field(default_factory=partial(SharedCache, *CACHED_REPLIES))
+    """Replies that concern no version. Cleared after this site changes something: later reads must show that."""
+    _told: LruCache[str, str] = field(default_factory=partial(LruCache, MOST))
+    _slow_places: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MOST_SLOW))
 
     def select(self, sql: str, limit: int = MOST_ROWS, seconds: float = SECONDS) -> pa.Table:
         """Returns the rows of SQL of our own."""
@@ -321,10 +326,6 @@ class Site:
     def columns(self) -> dict[str, Sequence[str]]:
         """The columns of the tables and views that people may ask for."""
         return {name: self.select(f"SELECT * FROM {name} LIMIT 0").column_names for name in SCHEMA.documented}
-
-    @cached_property
-    def _slow_places(self) -> BoundedSemaphore:
-        return BoundedSemaphore(MOST_SLOW)
 
     @contextmanager
     def slow(self) -> Iterator[None]:
@@ -372,15 +373,6 @@ class Site:
     def feed_links(self) -> Links:
         return load_feed_links(self.state)
 
-    @cached_property
-    def kept(self) -> SharedCache:
-        return SharedCache()
-
-    @cached_property
-    def replies(self) -> SharedCache:
-        """Replies that concern no version. Cleared after this site changes something: later reads must show that."""
-        return SharedCache(MAX_CACHED_REPLIES, REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS)
-
     def look(self, do: str, arguments: Mapping[str, Any]) -> Any:
         """Sends a read-only command. A cached reply may be some seconds old while it is refreshed, but is never older
         than this site's last change."""
@@ -393,10 +385,6 @@ class Site:
     @cached_property
     def hub(self) -> Hub:
         return Hub(self.matches)
-
-    @cached_property
-    def _told(self) -> LruCache[str, str]:
-        return LruCache(MOST)
 
     @cached_property
     def _templates(self) -> Environment:

@@ -176,7 +176,7 @@ def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tm
 def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, arguments, configured, lateness):
     (tmp_path / "mmqjp.toml").write_text(configured)
     opened = Mock(side_effect=ZeroDivisionError)
-    monkeypatch.setattr("mmqjp.commands.run.open_engine", opened)
+    monkeypatch.setattr("mmqjp.commands.formats.open_engine", opened)
     mmqjp(*files, "--engine", "duckdb", *(part for one in arguments for part in ("--lateness", one)))
     assert opened.call_args.kwargs["lateness"] == lateness
 
@@ -184,7 +184,7 @@ def test_a_stream_may_have_a_lateness_of_its_own(files, tmp_path, monkeypatch, a
 def test_which_engine_is_used(files, tmp_path, monkeypatch):
     """The command line goes before the environment, then comes the file here, then that of the user."""
     start = Mock(side_effect=Failure("not started"))
-    monkeypatch.setattr("mmqjp.commands.run.open_engine", start)
+    monkeypatch.setattr("mmqjp.commands.formats.open_engine", start)
 
     def engine(*options):
         assert mmqjp(*files, *options).stderr == "mmqjp: error: not started\n"

@@ -225,7 +225,7 @@ def test_a_query_a_time_and_a_number_choose_matches(story):
 
 def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, monkeypatch):
     assert shown(story, "--format", "markdown", "--limit", "2").startswith("**the newest 2 of 3 matches**\n")
-    monkeypatch.setattr("mmqjp.commands.matches.SHOWN", 1)
+    monkeypatch.setattr("mmqjp.commands.formats.SHOWN", 1)
     assert shown(story, "--format", "html").count('<li class="match">') == 1
     page = story.with_name("page.html")
     for written in (lambda *to: shown(story, *to), lambda *to: run(story.parent, *to).stdout):
