@@ -6,84 +6,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
-    from feeds.documents import Document, SourceError
-    from join_stage.protocol import UnknownPlan
-    from join_stage.store.protocol import (
-        OtherSession,
-        Outdated,
-        OutOfMemory,
-        QuestionInterrupted,
-        QuestionRefused,
-        StoreError,
-    )
-    from join_stage.store.spark.java import JavaNotFound
-    from mmqjp.answers.output import Output
-    from mmqjp.present.output_why import NoOutput
-    from mmqjp.queries.changes import InvalidEvents, NameTaken, PublishCycle, UnknownQuery
-    from mmqjp.shown_engine import Engine
-    from mmqjp.state.choice import InUse
-    from templates.catalog import TooManyChains
-    from xpath_stage.documents import Limits
-    from xscl.problems import XsclError, XsclErrors
+    from common.errors import InputError as InputError
+    from common.errors import InvalidValue as InvalidValue
+    from common.errors import MmqjpError as MmqjpError
+    from common.errors import OperationalError as OperationalError
+    from feeds.documents import Document as Document
+    from feeds.documents import SourceError as SourceError
+    from join_stage.protocol import UnknownPlan as UnknownPlan
+    from join_stage.store.protocol import OtherSession as OtherSession
+    from join_stage.store.protocol import Outdated as Outdated
+    from join_stage.store.protocol import OutOfMemory as OutOfMemory
+    from join_stage.store.protocol import QuestionInterrupted as QuestionInterrupted
+    from join_stage.store.protocol import QuestionRefused as QuestionRefused
+    from join_stage.store.protocol import StoreError as StoreError
+    from join_stage.store.spark.java import JavaNotFound as JavaNotFound
+    from mmqjp.answers.output import Output as Output
+    from mmqjp.present.output_why import NoOutput as NoOutput
+    from mmqjp.queries.changes import InvalidEvents as InvalidEvents
+    from mmqjp.queries.changes import NameTaken as NameTaken
+    from mmqjp.queries.changes import PublishCycle as PublishCycle
+    from mmqjp.queries.changes import UnknownQuery as UnknownQuery
+    from mmqjp.shown_engine import Engine as Engine
+    from mmqjp.state.choice import InUse as InUse
+    from templates.catalog import TooManyChains as TooManyChains
+    from xpath_stage.documents import Limits as Limits
+    from xscl.problems import XsclError as XsclError
+    from xscl.problems import XsclErrors as XsclErrors
 
-__all__ = [
-    "Document",
-    "Engine",
-    "InUse",
-    "InputError",
-    "InvalidEvents",
-    "InvalidValue",
-    "JavaNotFound",
-    "Limits",
-    "MmqjpError",
-    "NameTaken",
-    "NoOutput",
-    "OperationalError",
-    "OtherSession",
-    "OutOfMemory",
-    "Outdated",
-    "Output",
-    "PublishCycle",
-    "QuestionInterrupted",
-    "QuestionRefused",
-    "SourceError",
-    "StoreError",
-    "TooManyChains",
-    "UnknownPlan",
-    "UnknownQuery",
-    "XsclError",
-    "XsclErrors",
-]
-
-_MODULES = {
-    "Document": "feeds.documents",
-    "Engine": "mmqjp.shown_engine",
-    "InUse": "mmqjp.state.choice",
-    "InputError": "common.errors",
-    "InvalidEvents": "mmqjp.queries.changes",
-    "InvalidValue": "common.errors",
-    "JavaNotFound": "join_stage.store.spark.java",
-    "Limits": "xpath_stage.documents",
-    "MmqjpError": "common.errors",
-    "NameTaken": "mmqjp.queries.changes",
-    "NoOutput": "mmqjp.present.output_why",
-    "OperationalError": "common.errors",
-    "OtherSession": "join_stage.store.protocol",
-    "OutOfMemory": "join_stage.store.protocol",
-    "Outdated": "join_stage.store.protocol",
-    "Output": "mmqjp.answers.output",
-    "PublishCycle": "mmqjp.queries.changes",
-    "QuestionInterrupted": "join_stage.store.protocol",
-    "QuestionRefused": "join_stage.store.protocol",
-    "SourceError": "feeds.documents",
-    "StoreError": "join_stage.store.protocol",
-    "TooManyChains": "templates.catalog",
-    "UnknownPlan": "join_stage.protocol",
-    "UnknownQuery": "mmqjp.queries.changes",
-    "XsclError": "xscl",
-    "XsclErrors": "xscl",
+_NAMES = {
+    "common.errors": "InputError InvalidValue MmqjpError OperationalError",
+    "feeds.documents": "Document SourceError",
+    "join_stage.protocol": "UnknownPlan",
+    "join_stage.store.protocol": "OtherSession OutOfMemory Outdated QuestionInterrupted QuestionRefused StoreError",
+    "join_stage.store.spark.java": "JavaNotFound",
+    "mmqjp.answers.output": "Output",
+    "mmqjp.present.output_why": "NoOutput",
+    "mmqjp.queries.changes": "InvalidEvents NameTaken PublishCycle UnknownQuery",
+    "mmqjp.shown_engine": "Engine",
+    "mmqjp.state.choice": "InUse",
+    "templates.catalog": "TooManyChains",
+    "xpath_stage.documents": "Limits",
+    "xscl.problems": "XsclError XsclErrors",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:

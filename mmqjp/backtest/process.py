@@ -31,13 +31,8 @@ from mmqjp.present.newest import OutputPresenter
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.tables.lookup import quote_literal
 
-LATEST = 10
-
-MOST_DAYS = 400
-"""Maximum number of days counted one by one: the last with outputs."""
-
-LONGEST_XML = 100_000
-"""Longest output document shown, in characters."""
+LATEST, MOST_DAYS, LONGEST_XML = 10, 400, 100_000
+"""Outputs shown, their longest document in characters, and the last days with outputs that are counted one by one."""
 
 FIRST, MOST, LONG = 50, 5_000, 1.0
 """First and maximum number of documents per part, and its target seconds."""
@@ -188,14 +183,11 @@ def _pairs_of(engine: Session, guess: Estimates, queries: list[Subscription]) ->
 NICE = 10
 """Niceness of the process."""
 
-MORE_MEMORY = 2 << 30
-"""Bytes of data that the system limit allows beyond `memory`."""
+MORE_MEMORY, MORE_SECONDS = 2 << 30, 30
+"""What the system's limits allow beyond the request's: bytes of data, and CPU seconds per core."""
 
 TOO_LARGE = 1.25
 """Multiple of `memory` above which the process ends within a batch."""
-
-MORE_SECONDS = 30
-"""Extra CPU seconds, per core, before the system kills the process."""
 
 
 def main() -> None:

@@ -47,11 +47,8 @@ BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
 DAY_US = 86_400_000_000
 """Microseconds per day."""
 
-RECENT_DAYS = 30
-"""Days over which daily outputs are averaged."""
-
-FEWEST_TIMED = 500
-"""Fewer documents give no timing: startup dominates."""
+RECENT_DAYS, FEWEST_TIMED = 30, 500
+"""Days over which daily outputs are averaged, and documents below which there is no timing: startup dominates."""
 
 
 def day_text(number: int) -> str:

@@ -45,11 +45,8 @@ from xscl.parser import parse_script
 from xscl.problems import rendered
 from xscl.syntax import Query, Script
 
-MOST_LISTED = 1_000
-"""Maximum number of queries listed per file; the rest are counted."""
-
-MOST_TRIED = 500
-"""Default number of documents on which queries are tried."""
+MOST_LISTED, MOST_TRIED = 1_000, 500
+"""Maximum number of queries listed per file, and default number of documents on which queries are tried."""
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
 NAME_WIDTH = 40

@@ -69,9 +69,6 @@ def with_options(kind: type, name: str = "given") -> Callable[[Callable[..., Any
 class AtLeast(click.IntRange):
     """Click type of an integer with a minimum, capped at LARGEST."""
 
-    def __init__(self, least: int) -> None:
-        super().__init__(least)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if number > LARGEST:

@@ -38,8 +38,8 @@ from mmqjp.state.choice import InUse, holder_of, is_held
 from mmqjp.syndication.atom import setting_of
 from mmqjp.tables.schema import CommitMetadata
 
-MATCHES = "matches"
-"""The command that fetches a page of matches."""
+MATCHES, SHARING, STATUS = "matches", "sharing", "status"
+"""The commands that fetch a page of matches, what queries share, and the status."""
 
 LOOKED_THROUGH = 20_000
 """Maximum number of outputs scanned per page, as arriving documents wait meanwhile."""
@@ -203,9 +203,6 @@ def merge_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 RESULT_RETENTION = 24 * 3600 * 1_000_000
 """Microseconds that an unfetched result is kept."""
 
-STATUS = "status"
-"""The command that returns the status."""
-
 LOGGED = ("name", "sql", "add", "backfill")
 """The arguments of commands that are logged."""
 
@@ -343,9 +340,6 @@ def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
     counted = {"stage1": engine.stage1_counters(), "stage2": engine.stage2_counters()}
     return counted | {"plan": None if costs is None else costs[0]}
 
-
-SHARING = "sharing"
-"""The command that returns what queries share."""
 
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,

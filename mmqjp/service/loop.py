@@ -157,18 +157,15 @@ def listing(sources: Sequence[Tail]) -> tuple[list[str], set[tuple[str, str]]]:
 STEP = 5
 """Milliseconds between two polls of file system events. The second poll passes a change on."""
 
+DELETED = 3
+"""The number of watchfiles' deletion event."""
+
 MOST_DIRECTORIES = 10_000
 """A source with more directories is polled, because the system's watches are limited and shared."""
 
-CHECK = 1.0
-"""Seconds between two checks that the watched paths are still the same directories."""
-
-RETRY = 10.0
-"""Seconds until a failed watch is retried."""
-
-
-DELETED = 3
-"""The number of watchfiles' deletion event."""
+CHECK, RETRY = 1.0, 10.0
+"""Seconds between two checks that the watched paths are still the same directories, and until a failed watch is
+retried."""
 
 _Clock = Callable[[], float]
 IsWanted = Callable[[str], bool]
@@ -368,11 +365,9 @@ SHARE = 9
 """A poll that the watcher triggered in vain is followed by a rest of this multiple of its duration, so that a storm of
 irrelevant changes costs at most a tenth of a processor."""
 
-PRUNE_INTERVAL = 50
-"""Batches between two prunings, counted across restarts."""
-
-PRUNED_AT_BATCH = "pruned"
-"""The setting that stores the number of the batch last pruned at."""
+PRUNE_INTERVAL, PRUNED_AT_BATCH = 50, "pruned"
+"""Batches between two prunings, counted across restarts, and the setting that stores the number of the batch last
+pruned at."""
 
 
 def never() -> bool:

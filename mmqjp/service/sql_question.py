@@ -22,15 +22,8 @@ from mmqjp.process import QUESTION_THREAD
 from mmqjp.service.log import Log, column_values
 from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_argument
 
-BACKTEST = "backtest"
-"""The command for a back-test."""
-
-
-WHY = "why"
-"""The command that explains an output."""
-
-WHY_NOT = "why-not"
-"""The command that explains a missing output."""
+BACKTEST, WHY, WHY_NOT, QUERY = "backtest", "why", "why-not", "query"
+"""The commands for a back-test, for an output or a missing one to be explained, and for a question in SQL."""
 
 LOGGED = ("sql", "id", "query", "documents")
 """The arguments of questions that are logged."""
@@ -107,11 +100,9 @@ BESIDE: Mapping[str, Callable[[SelectQuestion, Mapping[str, Any]], object]] = {
 MAX_SECONDS, MAX_ROWS, MAX_BYTES = 30.0, 100_000, 64 << 20
 """The default limits of a question: seconds, and rows and bytes of its answer."""
 
-GRACE = 5.0
-"""Seconds that an interrupted question has to end before it is answered with an error and its thread abandoned."""
-
-POLL = 0.1
-"""Seconds between two polls of a running question."""
+GRACE, POLL = 5.0, 0.1
+"""Seconds that an interrupted question has to end before it is answered with an error and its thread abandoned, and
+between two polls of a running question."""
 
 MonotonicClock = Callable[[], float]
 """Returns seconds since an arbitrary point, like `time.monotonic`."""
@@ -198,9 +189,6 @@ def answer_question(
         raise
     return found[0]
 
-
-QUERY = "query"
-"""The command for a question in SQL."""
 
 FOR_PAGE = "for_page"
 """The argument of questions for a page that another process serves. These are not logged: they are many and private."""

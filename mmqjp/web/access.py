@@ -25,11 +25,8 @@ from mmqjp.syndication.atom import SECRETS
 TOKEN = "token"
 """The file with the token, in the state's directory of secrets."""
 
-BYTES = 32
-"""Random bytes of a token or code."""
-
-SHORTEST = 20
-"""A shorter token, in characters, was not made here and could be guessed."""
+BYTES, SHORTEST = 32, 20
+"""Random bytes of a token or code. A shorter token, in characters, was not made here and could be guessed."""
 
 COOKIE_SECONDS = 30 * 24 * 3600
 """Lifetime of a login."""

@@ -13,11 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mmqjp.web.access import ATTEMPTS_SECONDS, Access, Hosts, TooManyAttempts
 from mmqjp.web.site import API, STATIC, plain_error_response
 
-OPEN = ("/login", "/healthz")
-"""Paths that need no token."""
-
-OPEN_BELOW = (STATIC, "/f/")
-"""Prefixes that need no token: static files, and feeds, whose addresses have keys."""
+OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/")
+"""Paths and prefixes that need no token: static files, and feeds, whose addresses have keys."""
 
 DATA = (API, "/sql/answer")
 """Prefixes for scripts and downloads of this site, refused to requests from other pages."""

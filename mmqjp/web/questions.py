@@ -24,11 +24,8 @@ from join_stage.store.protocol import Committed, QuestionRefused, StoreError
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.web.readers import RUNNING, Busy, CursorReader, TooSlow
 
-GRACE = 10.0
-"""Extra seconds that a question waits for its answer."""
-
-LOOK = 0.1
-"""Seconds between two polls for a newer batch."""
+GRACE, LOOK = 10.0, 0.1
+"""Extra seconds that a question waits for its answer, and seconds between two polls for a newer batch."""
 
 EVERY = 1.0
 """Minimum seconds between two announcements of newer batches, and so the maximum age of a page: each one invalidates

@@ -39,15 +39,12 @@ from mmqjp.tables.schema import SCHEMA
 AGAIN = 0.5
 """Seconds until a question is interrupted again, as it may have begun another statement."""
 
-
 RUNNING = 1
 """Maximum number of concurrent questions, each of which takes a processor from the engine."""
 
-KEPT_SECONDS = 1.0
-"""Seconds for which replies of another process, and the newest version, are cached."""
-
-KEPT_ANSWERS = 100
-"""Maximum number of cached replies of another process."""
+KEPT_SECONDS, KEPT_ANSWERS = 1.0, 100
+"""Seconds for which replies of another process, and the newest version, are cached, and maximum number of these
+replies."""
 
 
 class Busy(OperationalError, RuntimeError):

@@ -56,14 +56,8 @@ if TYPE_CHECKING:
 MOST_SECONDS = 10.0
 """Maximum age of cached pages, which also show data outside of commits, such as the time."""
 
-MOST_BYTES = 32 << 20
-"""Size of the page cache."""
-
-LARGEST = 1 << 20
-"""Larger pages are not cached, in bytes."""
-
-LONGEST_ADDRESS = 4_000
-"""Pages with longer addresses are not cached, in characters."""
+MOST_BYTES, LARGEST, LONGEST_ADDRESS = 32 << 20, 1 << 20, 4_000
+"""Size of the page cache and of the largest page in it, in bytes, and longest address in characters."""
 
 READS = ("/sql", f"{API}v1/sql")
 """Paths below which requests of any method change nothing."""
@@ -196,7 +190,7 @@ def make_routes(site: Site) -> FastAPI:
         area = import_module(f"{areas.__name__}.{found.name}")
         site.add_links(getattr(area, "LINKS", ()))
         for router in area.ROUTERS:
-            app.router.routes.extend(router(site).routes)
+            router(site, app.router)
 
     described: dict[str, Any] = {}
 
@@ -275,11 +269,9 @@ def page_served(
         yield
 
 
-NICE = 5
-"""Niceness of the page's process, which yields to the engine."""
-
-TAKE_TURNS = 0.001
-"""Thread switch interval in seconds: rendering has many small steps."""
+NICE, TAKE_TURNS = 5, 0.001
+"""Niceness of the page's process, which yields to the engine, and its thread switch interval in seconds: rendering has
+many small steps."""
 
 
 def main(text: str, listening: str, pipe: str) -> int:
@@ -319,8 +311,9 @@ class CannotListen(OperationalError, OSError):
     """The server cannot listen at its address."""
 
 
-ADDRESS_SECONDS = 5.0
-"""Seconds to wait for an address in use: a killed service's page may hold it for a moment."""
+ADDRESS_SECONDS, END_SECONDS = 5.0, 15.0
+"""Seconds to wait for an address in use, which a killed service's page may hold for a moment, and for the process to
+end before it is killed."""
 
 
 def listen(host: str, port: int, sleep: Callable[[float], object] = time.sleep) -> socket.socket:
@@ -351,10 +344,6 @@ def _bound(host: str, port: int) -> socket.socket:
         found.close()
         raise
     return found
-
-
-END_SECONDS = 15.0
-"""Seconds until the process is killed if it does not end."""
 
 
 class PageEnded(OperationalError, RuntimeError):
@@ -416,11 +405,9 @@ system queues. If it accepted MOST_OF_CLIENT at once, a flood would displace a c
 HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0
 """Time limit for a request's head, and that of a stranger."""
 
-IDLE_SECONDS = 15
-"""Seconds until an idle connection is closed. A stranger's is closed after STRANGER_SECONDS."""
-
-STOP_SECONDS = 3
-"""Seconds that the server waits for connections when it stops."""
+IDLE_SECONDS, STOP_SECONDS = 15, 3
+"""Seconds until an idle connection is closed, unless it is a stranger's, and that the server waits for connections when
+it stops."""
 
 
 class Connections:

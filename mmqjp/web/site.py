@@ -125,20 +125,13 @@ def decode_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
     raise InvalidValue(f"after={text[:80]!r} is not the next of a list")
 
 
-MOST_LISTENERS = 100
-"""Maximum number of listeners."""
+MOST_LISTENERS, MOST_READ, MOST_BEHIND = 100, 10, 1_000
+"""Maximum number of listeners, of cached reads that they share, and of missed outputs: a listener that missed more gets
+a gap instead."""
 
-MOST_READ = 10
-"""Maximum number of cached reads that listeners share."""
-
-MOST_BEHIND = 1_000
-"""A listener that missed more outputs gets a gap instead."""
-
-LOOK = 0.5
-"""Seconds between two polls for outputs."""
-
-PAGE = 50
-"""Maximum number of outputs sent per poll: nobody reads faster, and the engine works beside."""
+LOOK, PAGE = 0.5, 50
+"""Seconds between two polls for outputs, and maximum number sent per poll: nobody reads faster, and the engine works
+beside."""
 
 _Read = TypeVar("_Read")
 
@@ -263,10 +256,6 @@ def with_query(path: str, **fields: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-MOST = 1_000
-"""Maximum number of one-time messages that nobody has seen yet; the oldest are evicted."""
-
-
 MOST_ROWS, SECONDS = 100_000, 10.0
 """Limits of a page's SELECT."""
 
@@ -282,6 +271,9 @@ MOST_SLOW = 10
 
 TOLD = "told"
 """The query parameter with the key of a one-time message."""
+
+MOST = 1_000
+"""Maximum number of one-time messages that nobody has seen yet; the oldest are evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +304,11 @@ class Site:
     clock: TimeFormat = field(default_factory=TimeFormat)
     assets: Assets = field(default_factory=Assets)
     links: list[Link] = field(default_factory=list)
-    kept: SharedCache = field(default_factory=SharedCache)
-    replies: SharedCache = field(default_factory=partial(SharedCache, *CACHED_REPLIES))
+    kept: SharedCache = field(init=False, default_factory=SharedCache)
+    replies: SharedCache = field(init=False, default_factory=partial(SharedCache, *CACHED_REPLIES))
     """Replies that concern no version. Cleared after this site changes something: later reads must show that."""
-    _told: LruCache[str, str] = field(default_factory=partial(LruCache, MOST))
-    _slow_places: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MOST_SLOW))
+    _told: LruCache[str, str] = field(init=False, default_factory=partial(LruCache, MOST))
+    _slow_places: BoundedSemaphore = field(init=False, default_factory=partial(BoundedSemaphore, MOST_SLOW))
 
     def select(self, sql: str, limit: int = MOST_ROWS, seconds: float = SECONDS) -> pa.Table:
         """Returns the rows of SQL of our own."""
@@ -531,11 +523,8 @@ def plain_error_response(path: str, status: int, message: str) -> Response:
 SEND_SECONDS = 20.0
 """A client that receives nothing for this many seconds is dropped."""
 
-COMMENT = b": still there\n\n"
-"""Keep-alive comment."""
-
-RETRY = b"retry: 3000\n\n"
-"""Makes the client reconnect after 3 s."""
+COMMENT, RETRY = b": still there\n\n", b"retry: 3000\n\n"
+"""The keep-alive comment, and what makes the client reconnect after 3 s."""
 
 
 class ServerSentEvents(StreamingResponse):

@@ -23,11 +23,9 @@ DAYS, HOURS_A_DAY = 30, DAY // HOUR
 MOST_ROWS, SECONDS = 5_000_000, 60.0
 """Limits of a SELECT, which reads much only when a store is first shown."""
 
-MOST_OUTPUTS = 1_000_000
-"""Approximate number of outputs counted per SELECT, which may yield as many rows."""
-
-NEVER = -(1 << 62)
-"""The last output's time of a query without outputs."""
+MOST_OUTPUTS, NEVER = 1_000_000, -(1 << 62)
+"""Approximate number of outputs counted per SELECT, which may yield as many rows, and the last output's time of a query
+without outputs."""
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,10 @@ from mmqjp.service.status import Status
 from mmqjp.web.access import COOKIE_SECONDS, TooManyAttempts
 from mmqjp.web.site import Link, Site
 
-HOURS = 48
-"""Hours of work shown."""
+HOURS, RECENT = 48, 20
+"""Hours of work shown, and number of last batches whose throughput is shown."""
 
 HOUR, SECOND = 3_600_000_000, 1_000_000
-
-RECENT = 20
-"""The throughput is that of this number of last batches."""
 
 MOST_ROWS, SECONDS = 1_000, 10.0
 """Limits of a SELECT."""
@@ -89,9 +86,7 @@ def _hours(site: Site) -> list[Hour]:
 LINKS = (Link("/engine", "Engine", 50),)
 
 
-def engine_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def engine_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/engine", response_class=HTMLResponse)
     def page(request: Request) -> Response:
         found = engine_view(site)
@@ -103,16 +98,12 @@ def engine_router(site: Site) -> APIRouter:
     def engine() -> EngineView:
         return engine_view(site)
 
-    return routes
-
 
 LONGEST = 500
 """Maximum length of a token that is checked."""
 
 
-def login_router(site: Site) -> APIRouter:
-    routes = APIRouter(include_in_schema=False)
-
+def login_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/login", response_class=HTMLResponse)
     async def form(request: Request, next: str = "/", code: str = "") -> Response:
         if code and site.access.use_code(code[:LONGEST]):
@@ -140,8 +131,6 @@ def login_router(site: Site) -> APIRouter:
 
     def page(request: Request, next: str, wrong: str, status: int = 200) -> Response:
         return site.render(request, "login.html", status, changes=True, next=local(next), wrong=wrong)
-
-    return routes
 
 
 def logged_in(site: Site, next: str) -> Response:

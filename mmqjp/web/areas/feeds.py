@@ -159,9 +159,7 @@ class NewFeed:
     folder: str = ""
 
 
-def feeds_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def feeds_router(site: Site, routes: APIRouter) -> None:
     def page(
         request: Request,
         wanted: WantedFeeds = "",
@@ -241,8 +239,6 @@ def feeds_router(site: Site) -> APIRouter:
     )
     def retry(address: Annotated[list[str] | None, Query()] = None) -> FeedsChanged:
         return retry_feeds(site, address or [])
-
-    return routes
 
 
 ROUTERS = (feeds_router,)

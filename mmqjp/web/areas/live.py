@@ -32,9 +32,7 @@ class FeedLink:
     url: str
 
 
-def atom_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def atom_router(site: Site, routes: APIRouter) -> None:
     def answer(request: Request, key: str, name: str, archive: int | None = None) -> Response:
         tag, since = (request.headers.get(header, "") for header in ("if-none-match", "if-modified-since"))
         return site.feed_pages.answer(read_entries.FeedRequest(key, name, archive, tag, since))
@@ -66,14 +64,9 @@ def atom_router(site: Site) -> APIRouter:
         revoked(name)
         return FeedLink(atom_feed_url(site, name))
 
-    return routes
 
-
-SHOWN = 30
-"""Newest outputs shown at first."""
-
-LOOKED_THROUGH = 300
-"""Newest outputs searched for those of one query."""
+SHOWN, LOOKED_THROUGH = 30, 300
+"""Newest outputs shown at first, and searched for those of one query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +100,7 @@ LastId = Annotated[str, Header(alias="Last-Event-ID", description="The id of the
 _AfterSeq = Annotated[int | None, Query(ge=-1, le=1 << 62, description="The same, where no header can be sent.")]
 
 
-def live_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def live_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/live", response_class=HTMLResponse)
     def page(request: Request, query: _Name = "") -> Response:
         return site.render(request, "live.html", changes=True, found=latest(site, query), query=query)
@@ -126,8 +117,6 @@ def live_router(site: Site) -> APIRouter:
         site.hub.check()
         seen = int(last) if last.isascii() and last.isdecimal() and len(last) < 19 else after
         return ServerSentEvents(_messages(site, query, form, seen))
-
-    return routes
 
 
 async def _messages(site: Site, query: str, form: str, seen: int | None) -> AsyncGenerator[bytes, None]:
@@ -160,9 +149,7 @@ _Group = Annotated[
 ]
 
 
-def output_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def output_router(site: Site, routes: APIRouter) -> None:
     def found(id: str, group: int | None) -> OutputWhy:
         """Explains an output. Cacheable until the output or its documents are deleted."""
         drops = site.matches.forget_what_was_dropped()
@@ -181,8 +168,6 @@ def output_router(site: Site) -> APIRouter:
     def output(id: str, group: _Group = None) -> dict[str, Any]:
         return found(id, group).to_dict()
 
-    return routes
-
 
 MOST_DOCUMENTS, LONGEST_DOCUMENT_NAME = 10, 4_000
 """Maximum number of named documents, and length of a name in characters."""
@@ -197,9 +182,7 @@ _Documents = Annotated[
 ]
 
 
-def why_not_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def why_not_router(site: Site, routes: APIRouter) -> None:
     def asked(name: str, documents: list[str]) -> tuple[list[str], dict[str, Any]]:
         """Returns the named documents, and the answer, computed beside the batches."""
         named = [text.strip() for text in documents if text.strip()]
@@ -219,8 +202,6 @@ def why_not_router(site: Site) -> APIRouter:
     )
     def why_not(name: str, documents: _Documents = []) -> dict[str, Any]:  # noqa: B006  # FastAPI copies it
         return asked(name, documents)[1]
-
-    return routes
 
 
 ROUTERS = (atom_router, live_router, output_router, why_not_router)

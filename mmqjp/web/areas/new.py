@@ -29,14 +29,8 @@ from xscl.parser import parse_script
 from xscl.problems import LACKS_EVENTS, XsclError, XsclErrors
 from xscl.syntax import Script
 
-LONGEST = 200_000
-"""Maximum length of a text to check, in characters."""
-
-MOST_TOLD = 20
-"""Maximum number of mistakes, and of warnings, reported."""
-
-MOST_NAMES = 1_000
-"""Maximum number of query names reported."""
+LONGEST, MOST_TOLD, MOST_NAMES = 200_000, 20, 1_000
+"""Longest text to check, in characters, and maximum number of mistakes, of warnings, and of query names reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +161,7 @@ class NewQueries(QueryText):
     backfill: bool = False
 
 
-def new_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def new_router(site: Site, routes: APIRouter) -> None:
     def page(request: Request, status: int = 200, **context: object) -> Response:
         empty: dict[str, Any] = dict.fromkeys(("text", "error", "note"), "") | {"checked": Checked()}
         empty |= {"trial": None, "backfill": False, "add": False}
@@ -236,8 +228,6 @@ def new_router(site: Site) -> APIRouter:
     def backtest(given: QueryText) -> dict[str, Any]:
         parsed(site, given.text)
         return tried(given.text)
-
-    return routes
 
 
 ROUTERS = (new_router,)

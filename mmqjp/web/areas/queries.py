@@ -31,8 +31,8 @@ from mmqjp.web.site import Link, Site, cursor, decode_cursor, segment
 from mmqjp.web.tallies import NEVER, QueryTally
 from xscl.syntax import NO_EVENTS
 
-ROWS = 100
-"""Names per page."""
+ROWS, LONGEST = 100, 200
+"""Names per page, and maximum length of a search in characters."""
 
 QueryState = Literal["active", "paused", "partly paused"]
 WantedQueries = Literal["", "active", "paused", "never"]
@@ -134,9 +134,6 @@ def _keys(tally: QueryTally, order: QuerySort) -> Ints:
 
 LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
 
-LONGEST = 200
-"""Maximum length of a search, in characters."""
-
 _Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
@@ -148,9 +145,7 @@ class Changed:
     names: list[str]
 
 
-def queries_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def queries_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/", response_class=HTMLResponse)
     def page(
         request: Request,
@@ -191,8 +186,6 @@ def queries_router(site: Site) -> APIRouter:
     def confirm(request: Request, name: str) -> Response:
         return site.render(request, "remove.html", name=name)
 
-    return routes
-
 
 OUTPUTS, MOST_OUTPUTS = 10, 100
 """Matches per page, by default and at most."""
@@ -200,11 +193,8 @@ OUTPUTS, MOST_OUTPUTS = 10, 100
 MOST_TEXTS, MOST_SHARERS = 20, 10
 """Maximum number of queries of a name, and of names sharing a template, listed."""
 
-MOST_PLACEMENTS = 2_000_000
-"""Maximum number of template rows scanned for sharers."""
-
-KEPT_GRAPHS = 500
-"""Maximum number of cached join graphs."""
+MOST_PLACEMENTS, KEPT_GRAPHS = 2_000_000, 500
+"""Maximum number of template rows scanned for sharers, and of cached join graphs."""
 
 EPOCH = date(1970, 1, 1)
 
@@ -374,9 +364,7 @@ class OutputPage:
     next: str | None
 
 
-def query_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def query_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/q/{name}", response_class=HTMLResponse)
     def page(request: Request, name: str, after: _OutputsAfter = None) -> Response:
         found = query_part(site, name)
@@ -405,12 +393,8 @@ def query_router(site: Site) -> APIRouter:
         found = match_page(site, name, after, limit, numbered=True)
         return OutputPage([match.to_dict() for match in found.matches], found.next and cursor(*found.next))
 
-    return routes
 
-
-def sharing_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def sharing_router(site: Site, routes: APIRouter) -> None:
     def sharing_of_store() -> Sharing:
         return Sharing.from_dict(site.ask(SHARING, {}))
 
@@ -425,8 +409,6 @@ def sharing_router(site: Site) -> APIRouter:
     @routes.get("/api/v1/sharing", tags=["store"], summary="What the queries share, and what it costs")
     def sharing() -> Sharing:
         return sharing_of_store()
-
-    return routes
 
 
 def names_of(template: SharedTemplate) -> list[str]:

@@ -117,9 +117,7 @@ class Tested:
     reason: str = ""
 
 
-def sinks_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def sinks_router(site: Site, routes: APIRouter) -> None:
     def listed(request: Request, status: int = 200, **form: str) -> Response:
         ask = site.look if status == 200 else site.ask
         empty = {"name": "", "url": "", "queries": "", "wait": "", "secret": "", "error": ""}
@@ -200,7 +198,6 @@ def sinks_router(site: Site) -> APIRouter:
         return site.show("/sinks", DONE["removed"])
 
     _add_api(routes, site)
-    return routes
 
 
 def _add_api(routes: APIRouter, site: Site) -> None:

@@ -87,9 +87,7 @@ class Asked:
     sql: Annotated[str, Field(max_length=LONGEST)]
 
 
-def sql_router(site: Site) -> APIRouter:
-    routes = APIRouter()
-
+def sql_router(site: Site, routes: APIRouter) -> None:
     def shown(request: Request, sql: str, found: SqlResult | None, error: str = "", status: int = 200) -> Response:
         rows, headings = ([], []) if found is None else _laid_out(found, site.clock)
         return site.render(
@@ -137,8 +135,6 @@ def sql_router(site: Site) -> APIRouter:
     @routes.get("/api/v1/tables", tags=["store"], summary="List the tables of the store")
     def list_tables() -> list[Table]:
         return tables(site)
-
-    return routes
 
 
 def _is_by_program(headers: Headers, *, is_open: bool) -> bool:
