@@ -18,34 +18,30 @@ from xscl.problems import EVENT_ADVICE, Lines, Problem
 from xscl.text import KEYWORDS, ONE_UNIT_HINT, UNITS, UNITS_HINT, SyntaxKind, bracket_problem, unit_hint
 
 _WORDS = {
-    "NAME": "a name",
-    "WORD": "a name",
-    "VAR": "a variable",
-    "FUNCTION": "a function",
-    "STRING": "a string",
-    "NUMBER": "a number",
-    "UNIT": "a unit of time",
-    "COMPARE": "a comparison",
-    "AXIS": "/",
-    "COMMA": "a comma",
-    "TAG_OPEN": "an element",
-    "END_OPEN": "an end tag",
-    "DQUOTE": "a quoted value",
-    "SQUOTE": "a quoted value",
-    "TEXT": "text",
-    "DQUOTED": "text",
-    "SQUOTED": "text",
-    "$END": "the end of the query",
-    "SIDE": "$",
-    "ATTRIBUTE": "a name",
-    "DURATION": "a window",
-    "INF": "a window",
-    "PERCENTAGE": "a number",
-    "VARIABLE": "a name",
-    "CURRENT": "i",
-    "PREVIOUS": "i-1",
-    "LAST": "v.LEN",
-    "EARLIER": "..i-1",
+    name: word
+    for word, names in {
+        "a name": "NAME WORD ATTRIBUTE VARIABLE",
+        "a variable": "VAR",
+        "a function": "FUNCTION",
+        "a string": "STRING",
+        "a number": "NUMBER PERCENTAGE",
+        "a unit of time": "UNIT",
+        "a comparison": "COMPARE",
+        "/": "AXIS",
+        "a comma": "COMMA",
+        "an element": "TAG_OPEN",
+        "an end tag": "END_OPEN",
+        "a quoted value": "DQUOTE SQUOTE",
+        "text": "TEXT DQUOTED SQUOTED",
+        "the end of the query": "$END",
+        "$": "SIDE",
+        "a window": "DURATION INF",
+        "i": "CURRENT",
+        "i-1": "PREVIOUS",
+        "v.LEN": "LAST",
+        "..i-1": "EARLIER",
+    }.items()
+    for name in names.split()
 }
 """What a terminal is called that is no sign, or not called as it is written."""
 
@@ -160,9 +156,8 @@ _DOCUMENT_RULES = (
          r"(?i:from|select|declare|define\s+event|pattern\s+seq)\b", expects="$END"),
     Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", expects="FOLLOWED"),
     Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", "(?i:by)", expects="LBRACE"),
-    Rule(
-        "NOT JOIN has no UNORDERED", "leave it out: NOT JOIN looks both ways", r"(?i:unordered)\b", r"(?i:not\s+join)"
-    ),
+    Rule("NOT JOIN has no UNORDERED", "leave it out: NOT JOIN looks both ways", r"(?i:unordered)\b",
+         r"(?i:not\s+join)"),
     Rule("PRECEDED BY without NOT", "write FOLLOWED BY with the inputs the other way round, or NOT PRECEDED BY",
          r"(?i:preceded)\b", expects="FOLLOWED", without="PRECEDED"),
     Rule("PRECEDED without BY", "write NOT PRECEDED BY", before="(?i:preceded)", expects="BY"),
@@ -269,8 +264,7 @@ _QUERY_RULES = (
     Rule("WITHIN stands in front of PUBLISH", "write WITHIN 7 d PUBLISH name", r"(?i:within)\b", r"(?i:publish)\s+\w+"),
     *_EVENT_SPELLINGS,
     Rule("there is no {0}", "write FILTER{...} in front of the source", r"(?i:(where|having)\b)"),
-    Rule("there is no GROUP BY", "write AGGREGATE{count() AS n BY x OVER 1 d} in front of the source",
-         r"(?i:group)\b"),
+    Rule("there is no GROUP BY", "write AGGREGATE{count() AS n BY x OVER 1 d} in front of the source", r"(?i:group)\b"),
     # References.
     Rule("{0}.{1} is no reference", "write $1.{1} for the left event, $2.{1} for the right one, $.{1} for FOLD's last",
          r"\.\s*(\w*)", r"(\w+)", whole=True),
@@ -463,17 +457,12 @@ def explain_syntax_error(text: str, start: int, lines: Lines, kind: SyntaxKind) 
     """The problem of a statement that its grammar does not accept. Its `text` begins at `start` in its script."""
     try:
         lark_of(kind).parse(text)
+        raise AssertionError(f"Lark accepts what its tables reject: {text}")
+    except UnexpectedToken as error:
+        expected, ended, place = set(error.accepts), error.token.type == "$END", error.pos_in_stream
     except UnexpectedInput as error:
-        return _explained(error, text, start, lines, kind)
-    raise AssertionError(f"Lark accepts what its tables reject: {text}")
-
-
-def _explained(error: UnexpectedInput, text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
-    if isinstance(error, UnexpectedToken):
-        expected, ended = set(error.accepts), error.token.type == "$END"
-    else:
-        expected, ended = set(getattr(error, "allowed", ())), False
-    at = len(text) if ended else error.pos_in_stream or 0
+        expected, ended, place = set(getattr(error, "allowed", ())), False, error.pos_in_stream
+    at = len(text) if ended else place or 0
     before, behind = text[:at], text[at:]
     problem = bracket_problem(text, at, ended, expected, start, lines)
     if kind == "pattern":

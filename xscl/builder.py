@@ -12,32 +12,9 @@ from lark import Token, Transformer
 
 from common.tools import frozen
 from xscl import syntax
+from xscl.algebra import values as exp
 from xscl.algebra.joins import JoinOp
-from xscl.algebra.values import (
-    DERIVED,
-    NOWHERE,
-    NUMBERS,
-    WITH_LITERAL,
-    And,
-    Axis,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    NameTest,
-    NodeKind,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Span,
-    Step,
-    String,
-    VarPath,
-    holes_of,
-    is_number,
-)
+from xscl.algebra.values import DERIVED, NOWHERE, NUMBERS, WITH_LITERAL, Span, holes_of, is_number
 from xscl.check_expressions import name_span
 from xscl.problems import Problem
 from xscl.text import UNITS, unescaped, unit_hint, window_us
@@ -104,14 +81,14 @@ def _spanning(build: Callable[[list[Any], Span], Any]) -> Any:
 class _ExpressionBuilder(Transformer[Token, Any]):
     """The callbacks that queries over documents and event statements share."""
 
-    string = _node(lambda literal, span: String(unquoted(literal), span), 0)
-    number = _node(lambda text, span: Number(str(text), span), 0)
+    string = _node(lambda literal, span: exp.String(unquoted(literal), span), 0)
+    number = _node(lambda text, span: exp.Number(str(text), span), 0)
     star = _node(syntax.SelectStar)
     parentheses = _node(lambda inner, _: inner, 1)
-    compare = _node(lambda left, op, right, span: Compare(_name(op), left, right, span), 0, 1, 2)
-    call = _spanning(lambda children, span: Call(_name(children[0]), tuple(children[2:-1:2]), span))
-    or_ = _spanning(lambda children, span: Or(_arms(children, Or), span))
-    and_ = _spanning(lambda children, span: And(_arms(children, And), span))
+    compare = _node(lambda left, op, right, span: exp.Compare(_name(op), left, right, span), 0, 1, 2)
+    call = _spanning(lambda children, span: exp.Call(_name(children[0]), tuple(children[2:-1:2]), span))
+    or_ = _spanning(lambda children, span: exp.Or(_arms(children, exp.Or), span))
+    and_ = _spanning(lambda children, span: exp.And(_arms(children, exp.And), span))
 
 
 class Builder(_ExpressionBuilder):
@@ -146,7 +123,7 @@ class Builder(_ExpressionBuilder):
         if query.publish is not None:
             hint = "PUBLISH the inner query as its own query"
             raise Problem("PUBLISH is not allowed inside parentheses", name_span(query), hint)
-        if isinstance(query.select, ElementConstructor):
+        if isinstance(query.select, exp.ElementConstructor):
             hint = "write SELECT with a list of items here, and the constructor in the outermost SELECT"
             raise Problem("an element constructor is not allowed inside parentheses", query.select.span, hint)
         if query.select is None:
@@ -170,8 +147,6 @@ class Builder(_ExpressionBuilder):
             raise Problem(f"unknown unit of time {unit}", _span(children[1], children[1]), unit_hint(unit))
         return syntax.Window(window_us(str(children[0]), unit, span), span)
 
-    # ------------------------------------------------------------ definitions
-
     def definition(self, children: list[Any]) -> syntax.EventDefinition:
         _, _, name, _, block, _, *attributes, end = children
         span = Span(children[0].start_pos, end.end_pos)
@@ -180,74 +155,70 @@ class Builder(_ExpressionBuilder):
     def first_of(self, children: list[Any]) -> syntax.DefinedAttribute:
         operand = children[2]
         is_numeric = is_number(operand)
-        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
+        if isinstance(operand, exp.Call) and operand.name == "number" and len(operand.args) == 1:
             operand = operand.args[0]
         return syntax.DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children[0], children[2]))
 
     each_of = _node(lambda name, path, span: syntax.DefinedAttribute(str(name), path, False, True, span), 0, 2)
 
-    # ------------------------------------------------------------ paths
-
     def block(self, children: list[Any]) -> syntax.Block:
         first, span = children[0], _span(children[0], children[-1])
         if not isinstance(first, Token):
             return syntax.Block(syntax.DEFAULT_STREAM, tuple(children), span)
-        if len(children) > 1 and isinstance(children[1], Step):
+        if len(children) > 1 and isinstance(children[1], exp.Step):
             return syntax.Block(_name(first), tuple(children[1:]), span)
         var = _name(children[-1]) if len(children) > 1 else None
-        return syntax.Block(_name(first), (Step("/", NameTest("element", "*"), (), var, span),), span)
+        return syntax.Block(_name(first), (exp.Step("/", exp.NameTest("element", "*"), (), var, span),), span)
 
-    def step(self, children: list[Any]) -> Step:
+    def step(self, children: list[Any]) -> exp.Step:
         return _step(_name(children[0]), children[1], children[2:], _span(children[0], children[-1]))
 
-    def first_step(self, children: list[Any]) -> Step:
+    def first_step(self, children: list[Any]) -> exp.Step:
         return _step("/", children[0], children[1:], _span(children[0], children[-1]))
 
-    def test(self, children: list[Token]) -> NameTest:
+    def test(self, children: list[Token]) -> exp.NameTest:
         is_attribute = children[0].type == "AT"
         *prefix, name = children[is_attribute:]
-        kind: NodeKind = "attribute" if is_attribute else "element"
-        return NameTest(kind, _name(name), _name(prefix[0]) if prefix else None, _span(children[0], name))
+        kind: exp.NodeKind = "attribute" if is_attribute else "element"
+        return exp.NameTest(kind, _name(name), _name(prefix[0]) if prefix else None, _span(children[0], name))
 
     binding = _node(partial(_Clause, "AS"), 1)
     filter = _node(lambda condition, span: _Clause("", _condition(condition), span), 1)
-    var_path = _spanning(lambda children, span: VarPath(_name(children[0]), tuple(children[1:]), span))
+    var_path = _spanning(lambda children, span: exp.VarPath(_name(children[0]), tuple(children[1:]), span))
 
-    def rel(self, children: list[Any]) -> Rel:
+    def rel(self, children: list[Any]) -> exp.Rel:
         steps = children[1:] if isinstance(children[0], Token) else children
-        return Rel(tuple(steps), _span(children[0], children[-1]))
+        return exp.Rel(tuple(steps), _span(children[0], children[-1]))
 
-    # ------------------------------------------------------------ expressions
+    either = _spanning(lambda children, span: exp.Or(_arms(map(_condition, children), exp.Or), span))
+    both = _spanning(lambda children, span: exp.And(_arms(map(_condition, children), exp.And), span))
 
-    either = _spanning(lambda children, span: Or(_arms(map(_condition, children), Or), span))
-    both = _spanning(lambda children, span: And(_arms(map(_condition, children), And), span))
-
-    def call(self, children: list[Any]) -> Call | Not:
+    def call(self, children: list[Any]) -> exp.Call | exp.Not:
         name, args = _name(children[0]), tuple(children[2:-1:2])
         span = _span(children[0], children[-1])
         if name.lower() == "not" and len(args) == 1:
-            return Not(_condition(args[0]), span)
+            return exp.Not(_condition(args[0]), span)
         if not args and name in _OF_CONTEXT:
-            args = (Rel((), span),)
-        return Call(name, args, span)
+            args = (exp.Rel((), span),)
+        return exp.Call(name, args, span)
 
     # ------------------------------------------------------------ SELECT
 
     items = _spanning(lambda children, span: syntax.SelectItems(tuple(children[::2]), span))
     attribute = _spanning(lambda children, span: _Clause(str(children[0]), tuple(children[3:-1]), span))
-    hole = _node(lambda operand, span: Hole(operand, "", span), 1)
+    hole = _node(lambda operand, span: exp.Hole(operand, "", span), 1)
 
     def item(self, children: list[Any]) -> syntax.SelectItem:
         operand, span = children[0], _span(children[0], children[-1])
         if len(children) > 1:
             return syntax.SelectItem(operand, str(children[2]), span)
-        if not isinstance(operand, VarPath) or operand.steps:
+        if not isinstance(operand, exp.VarPath) or operand.steps:
             raise Problem("this SELECT item needs a name", span, "write AS and a name after it")
         return syntax.SelectItem(operand, operand.var, span)
 
-    def element(self, children: list[Any]) -> ElementConstructor:
+    def element(self, children: list[Any]) -> exp.ElementConstructor:
         name, span = children[1], _span(children[0], children[-1])
-        attributes: dict[str, tuple[str | Hole, ...]] = {}
+        attributes: dict[str, tuple[str | exp.Hole, ...]] = {}
         at = 2
         while isinstance(children[at], _Clause):
             attribute = children[at]
@@ -261,7 +232,7 @@ class Builder(_ExpressionBuilder):
             if str(end) != str(name):
                 message = f"the end tag </{end}> does not match <{name}>"
                 raise Problem(message, Span(end.start_pos, end.end_pos), f"write </{name}>")
-        return ElementConstructor(str(name), tuple(attributes.items()), content, span)
+        return exp.ElementConstructor(str(name), tuple(attributes.items()), content, span)
 
     def qname(self, children: list[Token]) -> Token:
         text = ":".join(children[::2])
@@ -273,13 +244,13 @@ class Builder(_ExpressionBuilder):
 
 def with_hole_texts(node: Any, text: str) -> Any:
     """A constructor whose holes have their texts, which `text` has at their places; any other node as it is."""
-    if isinstance(node, Hole) and not node.text:  # else it is of another statement
-        return Hole(node.operand, text[node.span.start + 1 : node.span.end - 1].strip(), node.span)
-    if not isinstance(node, ElementConstructor) or all(hole.text for hole in holes_of(node)):
+    if isinstance(node, exp.Hole) and not node.text:  # else it is of another statement
+        return exp.Hole(node.operand, text[node.span.start + 1 : node.span.end - 1].strip(), node.span)
+    if not isinstance(node, exp.ElementConstructor) or all(hole.text for hole in holes_of(node)):
         return node
     attributes = tuple((name, tuple(with_hole_texts(part, text) for part in parts)) for name, parts in node.attributes)
     children = tuple(with_hole_texts(child, text) for child in node.children)
-    return ElementConstructor(node.name, attributes, children, node.span)
+    return exp.ElementConstructor(node.name, attributes, children, node.span)
 
 
 def unquoted(literal: str) -> str:
@@ -287,26 +258,26 @@ def unquoted(literal: str) -> str:
     return literal[1:-1].replace(quote * 2, quote)
 
 
-def _step(axis: Axis, test: NameTest, suffixes: list[_Clause], span: Span) -> Step:
+def _step(axis: exp.Axis, test: exp.NameTest, suffixes: list[_Clause], span: Span) -> exp.Step:
     bindings = [suffix for suffix in suffixes if suffix.word]
     filters = tuple(suffix.value for suffix in suffixes if not suffix.word)
     if not bindings:
-        return Step(axis, test, filters, None, span)
+        return exp.Step(axis, test, filters, None, span)
     if len(bindings) > 1:
         raise Problem("a step can be bound to one variable only", bindings[1].span, "use the first variable for both")
     if bindings[0] is not suffixes[0] and bindings[0] is not suffixes[-1]:
         raise Problem("this binding stands between two filters", bindings[0].span, "move it before them or behind them")
-    return Step(axis, test, filters, _name(bindings[0].value), span)
+    return exp.Step(axis, test, filters, _name(bindings[0].value), span)
 
 
-def _condition(expr: Expr) -> Expr:
+def _condition(expr: exp.Expr) -> exp.Expr:
     """An expression as a condition of a filter: a string is true if it is not empty."""
-    if isinstance(expr, Call) and expr.name in _STRING_VALUED:
-        return Compare("!=", expr, String("", expr.span), expr.span)
+    if isinstance(expr, exp.Call) and expr.name in _STRING_VALUED:
+        return exp.Compare("!=", expr, exp.String("", expr.span), expr.span)
     return expr
 
 
-def _arms(children: Iterable[Any], kind: type[And | Or]) -> tuple[Any, ...]:
+def _arms(children: Iterable[Any], kind: type[exp.And | exp.Or]) -> tuple[Any, ...]:
     """The operands of AND or OR, flattened, from children with a keyword between each two."""
     arms: list[Any] = []
     for child in islice(children, 0, None, 2):
@@ -320,8 +291,6 @@ _SIDES = ("$", "$1", "$2")
 class EventBuilder(_ExpressionBuilder):
     """The parser's callbacks for queries over events and patterns. An operator's span is its keyword, as far as
     parentheses are around its operands."""
-
-    # ------------------------------------------------------------ queries
 
     selected = _spanning(lambda children, span: _event_query(children[1], children[3], children[4:], span))
 
@@ -339,8 +308,6 @@ class EventBuilder(_ExpressionBuilder):
         if len(children) > 1:
             return syntax.Named(expr, _name(children[2]), span)
         return syntax.Named(expr, expr.name if isinstance(expr, syntax.Reference | syntax.ItemReference) else "", span)
-
-    # ------------------------------------------------------------ streams
 
     stream_name = stream_of = _node(lambda name, span: syntax.StreamName(_name(name), span), 0)
     filtered = _node(syntax.Filtered, 2, 4, end=3)
@@ -388,9 +355,7 @@ class EventBuilder(_ExpressionBuilder):
 
     duration = window
 
-    # ------------------------------------------------------------ expressions
-
-    negated = _node(Not, 1)
+    negated = _node(exp.Not, 1)
     minus = _node(syntax.Minus, 1)
     bare = _node(lambda name, span: syntax.Reference("", _name(name), span), 0)
     percentage = _node(lambda text, span: syntax.Percentage(str(text)[:-1], span), 0)
@@ -420,8 +385,6 @@ class EventBuilder(_ExpressionBuilder):
         end = clauses[-1].span.end if clauses else span.end
         return _event_query(found.get("RETURN"), body, clauses, Span(span.start, end))
 
-    # ------------------------------------------------------------ components
-
     no_event = _node(syntax.NoEvent, 2)
     any_order = _node(syntax.AnyOrder, 2)
 
@@ -442,8 +405,6 @@ class EventBuilder(_ExpressionBuilder):
     def times(self, children: list[Token]) -> _Clause:
         least = _whole(children[1]) if len(children) > 1 else int(children[0] == "+")
         return _Clause("", least, _span(children[0], children[-1]))
-
-    # ------------------------------------------------------------ clauses
 
     def where(self, children: list[Any]) -> _Clause:
         strategy = children[1] if isinstance(children[1], syntax.StrategyName) else None
@@ -469,8 +430,6 @@ class EventBuilder(_ExpressionBuilder):
             raise Problem("BUDGET 0 keeps nothing", _span(children[4], children[4]), "write a greater number")
         span = _span(children[0], children[-1])
         return _Clause("ERRORS", syntax.Errors(_whole(children[2]), budget, span), span)
-
-    # ------------------------------------------------------------ references in patterns
 
     def item(self, children: list[Any]) -> syntax.ItemReference:
         variable, attribute = children[0], children[-1]

@@ -10,26 +10,11 @@ from typing import Any
 from common.errors import InvalidValue
 from common.tools import Remembered
 from xscl import syntax
-from xscl.algebra.values import (
-    And,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    NameTest,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Step,
-    String,
-    VarPath,
-    is_number,
-)
+from xscl.algebra import values as exp
+from xscl.algebra.values import is_number
 from xscl.text import window_text
 
-_STRONG = {Or: 0, And: 1, Not: 2, Compare: 3, syntax.IsNull: 3, syntax.Minus: 6}
+_STRONG = {exp.Or: 0, exp.And: 1, exp.Not: 2, exp.Compare: 3, syntax.IsNull: 3, syntax.Minus: 6}
 """Binding strengths of operators. Others bind strongest; operations have 4 and 5."""
 
 
@@ -78,9 +63,7 @@ def _source(node: syntax.EventStream) -> str:
     return f"({_event(node)})" if is_binary else _event(node)
 
 
-def _pattern(
-    body: syntax.Sequenced, select: tuple[syntax.Named | syntax.SelectStar, ...] | None, within: syntax.Window | None
-) -> str:
+def _pattern(body: syntax.Sequenced, select: syntax.EventItems | None, within: syntax.Window | None) -> str:
     strategy = "" if body.strategy is None else f" {_event(body.strategy)}"
     braces = "" if body.where is None else _event(body.where)
     errors = body.errors
@@ -104,11 +87,6 @@ def _strength(node: syntax.EventExpr) -> int:
 
 def _at_least(strength: int, node: syntax.EventExpr) -> str:
     return _event(node) if _strength(node) >= strength else f"({_event(node)})"
-
-
-def _operation(node: syntax.ArithmeticExpr) -> str:
-    own = _strength(node)
-    return f"{_at_least(own, node.left)} {node.op} {_at_least(own + 1, node.right)}"
 
 
 def _minus(node: syntax.Minus) -> str:
@@ -146,19 +124,21 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.ItemReference: _item_reference,
     syntax.EquivalenceTest: lambda node: f"[{_listed(node.names)}]",
     syntax.TimeMeasure: lambda node: node.name,
-    String: lambda node: _string(node.value),
-    Number: lambda node: node.text,
+    exp.String: lambda node: _string(node.value),
+    exp.Number: lambda node: node.text,
     syntax.Percentage: lambda node: f"{node.text}%",
     syntax.Window: lambda node: window_text(node.us),
     syntax.Null: lambda _: "NULL",
-    syntax.ArithmeticExpr: _operation,
+    syntax.ArithmeticExpr: lambda node: (
+        f"{_at_least(_strength(node), node.left)} {node.op} {_at_least(_strength(node) + 1, node.right)}"
+    ),
     syntax.Minus: _minus,
-    Call: lambda node: f"{node.name}({_listed(node.args)})",
-    Compare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
+    exp.Call: lambda node: f"{node.name}({_listed(node.args)})",
+    exp.Compare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
     syntax.IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' * node.negated}NULL",
-    And: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),
-    Or: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
-    Not: lambda node: f"NOT {_at_least(2, node.arg)}",
+    exp.And: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),
+    exp.Or: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
+    exp.Not: lambda node: f"NOT {_at_least(2, node.arg)}",
 }
 
 
@@ -173,10 +153,10 @@ _Node = (
     | syntax.SelectItem
     | syntax.Input
     | syntax.Window
-    | Expr
-    | Step
-    | NameTest
-    | Hole
+    | exp.Expr
+    | exp.Step
+    | exp.NameTest
+    | exp.Hole
 )
 
 _TEXT_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "{{", "}": "}}"}
@@ -204,10 +184,6 @@ def around_window(script: syntax.Script) -> tuple[str, ...]:
 
 def _beginning(script: syntax.Script) -> str:
     return "".join(f"DECLARE NAMESPACE {prefix} = {_string(uri)}; " for prefix, uri in script.namespaces)
-
-
-def _script(script: syntax.Script) -> str:
-    return (_beginning(script) + "; ".join(map(to_xscl, script.statements))).removesuffix("; ")
 
 
 def _selected(query: syntax.Query) -> str:
@@ -247,22 +223,22 @@ def _commas(nodes: Iterable[_Node]) -> str:
     return ", ".join(map(to_xscl, nodes))
 
 
-def _steps(steps: tuple[Step, ...]) -> str:
+def _steps(steps: tuple[exp.Step, ...]) -> str:
     return "".join(map(to_xscl, steps))
 
 
-def _step(step: Step) -> str:
+def _step(step: exp.Step) -> str:
     binding = "" if step.var is None else f"->{step.var}"
     return f"{step.axis}{to_xscl(step.test)}{binding}{''.join(map(_filter, step.filters))}"
 
 
-def _test(test: NameTest) -> str:
+def _test(test: exp.NameTest) -> str:
     at = "@" if test.kind == "attribute" else ""
     return f"{at}{test.local}" if test.prefix is None else f"{at}{test.prefix}:{test.local}"
 
 
-def _grouped(arm: Expr) -> str:
-    return f"({to_xscl(arm)})" if isinstance(arm, And | Or) else to_xscl(arm)
+def _grouped(arm: exp.Expr) -> str:
+    return f"({to_xscl(arm)})" if isinstance(arm, exp.And | exp.Or) else to_xscl(arm)
 
 
 def _string(value: str) -> str:
@@ -271,7 +247,7 @@ def _string(value: str) -> str:
     return '"' + value.replace('"', '""') + '"'
 
 
-def _element(node: ElementConstructor) -> str:
+def _element(node: exp.ElementConstructor) -> str:
     quoted = partial(_content, quoted=True)
     attributes = "".join(f' {name}="{"".join(map(quoted, parts))}"' for name, parts in node.attributes)
     children = "".join(map(_content, node.children))
@@ -280,7 +256,7 @@ def _element(node: ElementConstructor) -> str:
     return f"<{begin}>{children}</{end}>" if children else f"<{node.name}{attributes}/>"
 
 
-def _content(part: str | Hole | ElementConstructor, *, quoted: bool = False) -> str:
+def _content(part: str | exp.Hole | exp.ElementConstructor, *, quoted: bool = False) -> str:
     if not isinstance(part, str):
         return to_xscl(part)
     escaped = _TO_ESCAPE.sub(lambda found: _TEXT_ESCAPES.get(found[0], f"&#{ord(found[0])};"), part)
@@ -288,10 +264,10 @@ def _content(part: str | Hole | ElementConstructor, *, quoted: bool = False) -> 
 
 
 # The parser gives equal filters one tree.
-_filter: Remembered[Expr, str] = Remembered(lambda condition: f"[{to_xscl(condition)}]")
+_filter: Remembered[exp.Expr, str] = Remembered(lambda condition: f"[{to_xscl(condition)}]")
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {
-    syntax.Script: _script,
+    syntax.Script: lambda node: (_beginning(node) + "; ".join(map(to_xscl, node.statements))).removesuffix("; "),
     syntax.Query: _query,
     syntax.EventDefinition: lambda node: (
         f"DEFINE EVENT {node.name} FROM {to_xscl(node.block)} ({_commas(node.attributes)})"
@@ -302,21 +278,21 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.SelectStar: lambda _: "*",
     syntax.SelectItems: lambda node: _commas(node.items),
     syntax.SelectItem: _item,
-    ElementConstructor: _element,
-    Hole: lambda node: f"{{{to_xscl(node.operand)}}}",
+    exp.ElementConstructor: _element,
+    exp.Hole: lambda node: f"{{{to_xscl(node.operand)}}}",
     syntax.Block: lambda node: node.stream + _steps(node.steps),
     syntax.SubQuery: lambda node: f"(SELECT {to_xscl(node.select)} FROM {to_xscl(node.source)})",
     syntax.Join: lambda node: to_xscl(node.window).join(_around_window(node)),
     syntax.Window: lambda node: window_text(node.us),
-    Step: _step,
-    NameTest: _test,
-    Rel: lambda node: "." + _steps(node.steps),
-    VarPath: lambda node: node.var + _steps(node.steps),
-    String: lambda node: _string(node.value),
-    Number: lambda node: node.text,
-    Call: lambda node: f"{node.name}({_commas(node.args)})",
-    Compare: lambda node: f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}",
-    And: lambda node: " and ".join(map(_grouped, node.args)),
-    Or: lambda node: " or ".join(map(_grouped, node.args)),
-    Not: lambda node: f"not({to_xscl(node.arg)})",
+    exp.Step: _step,
+    exp.NameTest: _test,
+    exp.Rel: lambda node: "." + _steps(node.steps),
+    exp.VarPath: lambda node: node.var + _steps(node.steps),
+    exp.String: lambda node: _string(node.value),
+    exp.Number: lambda node: node.text,
+    exp.Call: lambda node: f"{node.name}({_commas(node.args)})",
+    exp.Compare: lambda node: f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}",
+    exp.And: lambda node: " and ".join(map(_grouped, node.args)),
+    exp.Or: lambda node: " or ".join(map(_grouped, node.args)),
+    exp.Not: lambda node: f"not({to_xscl(node.arg)})",
 }

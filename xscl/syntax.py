@@ -370,6 +370,10 @@ class Named:
     span: Span = nowhere()
 
 
+EventItems = tuple[Named | SelectStar, ...]
+"""What SELECT or RETURN says of events."""
+
+
 @frozen
 class Filtered:
     condition: EventExpr
@@ -423,7 +427,7 @@ class UnionStream:
 class Inner:
     """A query in parentheses with a SELECT or a WITHIN."""
 
-    select: tuple[Named | SelectStar, ...] | None
+    select: EventItems | None
     stream: EventStream
     within: Window | None
     span: Span = nowhere()
@@ -438,13 +442,10 @@ class EventQuery:
     `stream` is its body, and `select` its RETURN."""
 
     stream: EventStream | Sequenced
-    select: tuple[Named | SelectStar, ...] | None = None
+    select: EventItems | None = None
     within: Window | None = None
     publish: str | None = None
     span: Span = nowhere()
-
-
-EventStatement = EventDefinition | EventQuery
 
 
 def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Literal
@@ -54,7 +54,6 @@ def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: 
 
 _ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")
-_XML_CHAR = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def unescaped(text: str, start: int) -> str:
@@ -73,7 +72,7 @@ def _unescape(start: int, found: re.Match[str]) -> str:
         if reference.startswith("#"):
             digits = reference[1:]
             code = int(digits[1:], 16) if digits.startswith("x") else int(digits)
-            if code <= 0x10FFFF and _XML_CHAR.fullmatch(chr(code)):
+            if code <= 0x10FFFF and not _ILLEGAL.match(chr(code)):
                 return chr(code)
             raise Problem(f"{whole} is not a character of XML", span, "remove it")
     hint = "write &amp; for &; only &amp; &lt; &gt; &quot; &apos; and &#...; are known"
@@ -150,7 +149,10 @@ class _Splitter:
     def __init__(self, text: str, deepest: int) -> None:
         self.text, self.deepest = text, deepest
         self.blanks: list[tuple[int, int]] = [(0, 1)] if text.startswith("\ufeff") else []
-        self.problems: list[Problem] = [_illegal(found) for found in _ILLEGAL.finditer(text, len(self.blanks))]
+        self.problems = [
+            Problem(f"the character U+{ord(found[0]):04X} is not allowed in XML", Span(*found.span()), "remove it")
+            for found in _ILLEGAL.finditer(text, len(self.blanks))
+        ]
         self.ends: list[int] = []
         # Open brackets: which, where, and the semicolons inside, which end statements unless it is closed on its line.
         self.open: list[tuple[str, int, list[int]]] = []
@@ -324,11 +326,6 @@ class _Splitter:
         return clean, statements
 
 
-def _illegal(found: re.Match[str]) -> Problem:
-    message = f"the character U+{ord(found[0]):04X} is not allowed in XML"
-    return Problem(message, Span(*found.span()), "remove it")
-
-
 def _hash(at: int) -> Problem:
     hint = "write -- for the rest of the line, or (: and :)"
     return Problem("comments are written otherwise", Span(at, at + 1), hint)
@@ -364,28 +361,26 @@ _BRACED = frozenset({"filter", "fold", "aggregate", "next"})
 def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[str] = ()) -> list[SyntaxKind] | None:
     """The kind of each statement of a script; None if all are XSCL. `text` is the script without its comments, and
     `known` are external event streams that it can read. Takes time linear in the text."""
-    lower = text.lower()
-    if not known and not any(word in lower for word in _HINTS):
+    if not known and not _has_hint(text):
         return None
     kinds: list[SyntaxKind] = ["xscl"] * len(statements)
     streams: set[str] = set()
     readers: dict[str, list[tuple[int, str]]] = {}  # what may be event queries, by the name that they read
     for number, statement in enumerate(statements):
         part = text[statement.span.start : statement.span.end]
-        if first := _FIRST.match(part):
-            if first[1][0] in "dD":
-                kinds[number] = "definition"
-                if name := _NAME.match(part[first.end() :].lstrip()):
-                    streams.add(name[0])
-            else:
-                kinds[number] = "pattern"
-                streams.add(_published(part))
+        first = _FIRST.match(part)
+        if first and first[1][0] in "dD":
+            kinds[number] = "definition"
+            if name := _NAME.match(part[first.end() :].lstrip()):
+                streams.add(name[0])
             continue
-        if _OPERATOR_START.match(part):
-            kinds[number] = "event query"
-            streams.add(_published(part))
+        if first or _OPERATOR_START.match(part):
+            kinds[number] = "pattern" if first else "event query"
+            ending = part.rsplit(None, 2)
+            streams.add(ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else "")
             continue
-        tokens = _tokens(part) if _may_tell(part) else []
+        # Most statements are no event queries: they read a path, and have no hint.
+        tokens = _tokens(part) if _BARE.search(part) or _has_hint(part) else []
         bare = _bare_name(tokens)
         publishes = tokens[-1][0] if len(tokens) > 1 and tokens[-2][1] == "publish" else ""
         if _has_operator(tokens) or bare in known:
@@ -401,15 +396,7 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
     return kinds if any(kind != "xscl" for kind in kinds) else None
 
 
-def _published(text: str) -> str:
-    ending = text.rsplit(None, 2)
-    return ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else ""
-
-
-def _may_tell(text: str) -> bool:
-    """Whether a statement may be an event query. Most are not: they read a path, and have no hint."""
-    if _BARE.search(text):
-        return True
+def _has_hint(text: str) -> bool:
     lower = text.lower()
     return any(word in lower for word in _HINTS)
 
@@ -435,13 +422,10 @@ def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
             continue
         if word in _BRACED and behind == "{":
             return True
-        if word in ("next", "union") and _is_source(before, words[at - 2]) and (behind == "(" or _is_word(behind)):
+        is_source = before == ")" or (_is_word(before) and words[at - 2] in _BEFORE_A_SOURCE)
+        if word in ("next", "union") and is_source and (behind == "(" or _is_word(behind)):
             return True
     return False
-
-
-def _is_source(word: str, before: str) -> bool:
-    return word == ")" or (_is_word(word) and before in _BEFORE_A_SOURCE)
 
 
 def _is_word(word: str) -> bool:
@@ -449,11 +433,18 @@ def _is_word(word: str) -> bool:
 
 
 def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
-    places = _sources(tokens)
-    at = next(places, -1)
-    if at < 0 or not _is_word(tokens[at][1]) or not _NAME.fullmatch(tokens[at][0]):
+    """The name that a statement reads alone, if it does; else ""."""
+    at = 0
+    while at < len(tokens) and tokens[at][1] in ("(", "from", "select"):
+        at += 1
+        if tokens[at - 1][1] == "select":
+            depth = 0
+            while at < len(tokens) and not (depth == 0 and tokens[at][1] == "from" and tokens[at - 1][1] != "."):
+                depth += {"(": 1, ")": -1}.get(tokens[at][0], 0)
+                at += 1
+    name, lower = tokens[at] if at < len(tokens) else ("", "")
+    if not _is_word(lower) or not _NAME.fullmatch(name):
         return ""
-    name = tokens[at][0]
     windowed = False
     for _, word in tokens[at + 1 :]:
         if word == "publish":
@@ -462,22 +453,6 @@ def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
         if word != ")" and not (windowed and (word in ".∞" or word.isalnum())):
             return ""
     return name
-
-
-def _sources(tokens: Sequence[tuple[str, str]]) -> Iterator[int]:
-    at = 0
-    while at < len(tokens):
-        word = tokens[at][1]
-        if word in ("(", "from"):
-            at += 1
-        elif word == "select":
-            depth, at = 0, at + 1
-            while at < len(tokens) and not (depth == 0 and tokens[at][1] == "from" and tokens[at - 1][1] != "."):
-                depth += {"(": 1, ")": -1}.get(tokens[at][0], 0)
-                at += 1
-        else:
-            yield at
-            return
 
 
 UNITS = {
