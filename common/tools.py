@@ -45,17 +45,7 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standard library
-    """Like `functools.cached_property` without its lock, which takes most of its time before Python 3.12.
-
-    >>> class Circle:
-    ...     radius = 2
-    ...     @lazy
-    ...     def diameter(self):
-    ...         return 2 * self.radius
-    >>> circle = Circle()
-    >>> circle.diameter, vars(circle)
-    (4, {'diameter': 4})
-    """
+    """Like `functools.cached_property` without its lock, which takes most of its time before Python 3.12."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute, self._name, self.__doc__ = compute, compute.__name__, compute.__doc__

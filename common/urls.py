@@ -96,18 +96,13 @@ def _ascii_host(parts: SplitResult) -> str:
     host = parts.hostname or ""
     if not host.isascii():
         with suppress(UnicodeError):
-            # Not `hostname`, whose lower case has final sigmas: they would name another host.
-            host = _idna(parts.netloc.rpartition("@")[2].partition(":")[0])
+            from idna import uts46_remap  # here because few hosts need it
+
+            # As in browsers (UTS 46, not transitional): ß differs from ss. Not of `hostname`, whose lower case has
+            # final sigmas: they would name another host.
+            labels = uts46_remap(parts.netloc.rpartition("@")[2].partition(":")[0], std3_rules=False).split(".")
+            host = ".".join(one if one.isascii() else f"xn--{one.encode('punycode').decode('ascii')}" for one in labels)
     return host.rstrip(".")
-
-
-def _idna(host: str) -> str:
-    """The ASCII form of a host as in browsers (UTS 46, not transitional): ß differs from ss."""
-    # Imported here because few hosts need it.
-    from idna import uts46_remap
-
-    labels = uts46_remap(host, std3_rules=False).split(".")
-    return ".".join(one if one.isascii() else f"xn--{one.encode('punycode').decode('ascii')}" for one in labels)
 
 
 def _tracks(parameter: str) -> bool:

@@ -138,22 +138,17 @@ def _subset(xml: bytes, place: int) -> Prolog:
                 cause = f"the DOCTYPE gives an attribute of {name!r} a default, which is not read"
                 refused = refused or f"{cause}: write the attribute where it is meant"
         elif kind == b"ENTITY":
-            entities, refused = True, refused or _from_outside(part["body"])
+            entities, entity = True, _ENTITY.match(part["body"])
+            if entity is not None and entity["outside"] is not None:
+                address = ([b"", *_QUOTED.findall(entity["rest"])])[-1]
+                cause = f"the DOCTYPE declares entity {_shown(entity['name'])!r} from outside"
+                refused = refused or f"{cause} ({_shown(address[1:-1])!r})"
         elif part["reference"] is not None:
             name = _shown(part["reference"])
             refused = refused or f"the DOCTYPE refers to the parameter entity {name!r}: such are not read"
         elif part["end"] is not None:
             return Prolog(True, entities, refused, defaults)
     return Prolog(False, entities, refused, defaults)
-
-
-def _from_outside(body: bytes) -> str:
-    entity = _ENTITY.match(body)
-    if entity is None or entity["outside"] is None:
-        return ""
-    address = ([b"", *_QUOTED.findall(entity["rest"])])[-1]
-    name = _shown(entity["name"])
-    return f"the DOCTYPE declares entity {name!r} from outside ({_shown(address[1:-1])!r})"
 
 
 def _shown(text: bytes) -> str:

@@ -12,24 +12,9 @@ from typing import Literal
 
 from common.bounds import deadline
 from common.tools import frozen
+from xscl.algebra import values as exp
 from xscl.algebra.trees import PatternNode, Test, hidden_stream, naming, rename_variables
-from xscl.algebra.values import (
-    Call,
-    Compare,
-    CompareOp,
-    ElementConstructor,
-    Expr,
-    Hole,
-    Number,
-    String,
-    VarPath,
-    derivation,
-    derive,
-    many_valued,
-    map_operands,
-    number_string,
-    operands_of,
-)
+from xscl.algebra.values import derivation, derive, many_valued, map_operands, number_string, operands_of
 
 JoinOp = Literal["FOLLOWED BY", "JOIN", "JOIN UNORDERED", "NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY"]
 
@@ -73,7 +58,7 @@ class Conjunct:
     left: Side
     right: Side | None
     joins: tuple[tuple[Term, Term], ...] = ()
-    residual: tuple[Expr, ...] = ()
+    residual: tuple[exp.Expr, ...] = ()
 
     def sides(self) -> tuple[Side, ...]:
         return (self.left,) if self.right is None else (self.left, self.right)
@@ -99,7 +84,7 @@ class Absent:
 
     right: Side
     joins: tuple[tuple[Term, Term], ...]
-    residual: tuple[Expr, ...] = ()
+    residual: tuple[exp.Expr, ...] = ()
     branches: tuple[Branch, ...] = ()
 
     def variables(self) -> set[str]:
@@ -144,7 +129,7 @@ class SelectEntry:
 class OncePer:
     """ONCE PER: report values of `keys` (operands over variables) once in this many microseconds, or ever (None)."""
 
-    keys: tuple[Expr, ...]
+    keys: tuple[exp.Expr, ...]
     window: int | None
 
 
@@ -163,7 +148,7 @@ class NormalQuery:
     conjuncts: tuple[Conjunct, ...]
     entries: tuple[SelectEntry, ...]
     star: bool
-    constructor: ElementConstructor | None = None
+    constructor: exp.ElementConstructor | None = None
     holes: tuple[Term | str, ...] = ()
     namespaces: tuple[tuple[str, str], ...] = ()
     once: OncePer | None = field(default=None, repr=False)  # stores keep what was made of `repr` before there was one
@@ -174,46 +159,46 @@ shared_term = lru_cache(maxsize=10_000)(Term)
 """A cached Term: very many queries have the same ones."""
 
 
-def as_term(expr: Expr) -> Term | None:
+def as_term(expr: exp.Expr) -> Term | None:
     """An expression as a term, if it is a variable with functions applied; else None."""
-    if isinstance(expr, VarPath):
+    if isinstance(expr, exp.VarPath):
         return None if expr.steps else shared_term(expr.var)
     match expr:
-        case Call(args=(arg, *_)) if name := derivation(expr):
+        case exp.Call(args=(arg, *_)) if name := derivation(expr):
             term = as_term(arg)
             return term and shared_term(term.var, (*term.functions, name))
     return None
 
 
-def constant_operand_text(expr: Expr) -> str | None:
+def constant_operand_text(expr: exp.Expr) -> str | None:
     """The text of a constant operand; None for one with a variable."""
     match expr:
-        case String(value=value):
+        case exp.String(value=value):
             return value
-        case Call(args=(arg, *_)) if name := derivation(expr):
+        case exp.Call(args=(arg, *_)) if name := derivation(expr):
             inner = constant_operand_text(arg)
             return None if inner is None else derive(name, inner)
-        case Number(text=text):
+        case exp.Number(text=text):
             return number_string(text)
     return None
 
 
-def variables_of(expr: Expr) -> Iterator[str]:
+def variables_of(expr: exp.Expr) -> Iterator[str]:
     """The variables of a residual predicate or an operand, with repetitions."""
-    if isinstance(expr, VarPath):
+    if isinstance(expr, exp.VarPath):
         yield expr.var
     for operand in operands_of(expr):
         yield from variables_of(operand)
 
 
-def hole_key(hole: Hole) -> str:
+def hole_key(hole: exp.Hole) -> str:
     """The key of a constructor's hole in `nodes`: the name of a variable, else the text between the braces."""
-    return hole.operand.var if isinstance(hole.operand, VarPath) and not hole.operand.steps else hole.text
+    return hole.operand.var if isinstance(hole.operand, exp.VarPath) and not hole.operand.steps else hole.text
 
 
 UNORDERED: JoinOp = "JOIN UNORDERED"
 
-_TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_TURNED: dict[exp.CompareOp, exp.CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +209,12 @@ class Mirror:
 
     @cached_property
     def always(self) -> bool:
-        return {_shape(c) for c in self.conjuncts} == {_shape(_exchanged(c)) for c in self.conjuncts}
+        exchanged = []
+        for one in self.conjuncts:
+            assert one.right is not None, "a join has two inputs"
+            joins = tuple((right, left) for left, right in one.joins)
+            exchanged.append(Conjunct(one.right, one.left, joins, one.residual))
+        return set(map(_shape, self.conjuncts)) == set(map(_shape, exchanged))
 
 
 def mirror_of(conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
@@ -241,12 +231,6 @@ def needed(conjunct: Conjunct) -> frozenset[str]:
     return frozenset(joined.union(*map(variables_of, conjunct.residual)))
 
 
-def _exchanged(conjunct: Conjunct) -> Conjunct:
-    assert conjunct.right is not None, "a join has two inputs"
-    joins = tuple((right, left) for left, right in conjunct.joins)
-    return Conjunct(conjunct.right, conjunct.left, joins, conjunct.residual)
-
-
 def _shape(conjunct: Conjunct) -> object:
     """The same for equal conjunctive queries, whatever their variables' names. It may differ for equivalent ones."""
     used, names, patterns = needed(conjunct), dict[str, str](), []
@@ -258,16 +242,16 @@ def _shape(conjunct: Conjunct) -> object:
     return *patterns, frozenset(joins), frozenset(repr(_named(expr, names)) for expr in conjunct.residual)
 
 
-def _named(expr: Expr, names: dict[str, str]) -> Expr:
+def _named(expr: exp.Expr, names: dict[str, str]) -> exp.Expr:
     match expr:
-        case VarPath(var=var):
-            return VarPath(names[var])
-        case Call(name="near", args=(one, other, threshold)):
+        case exp.VarPath(var=var):
+            return exp.VarPath(names[var])
+        case exp.Call(name="near", args=(one, other, threshold)):
             pair = sorted((_named(one, names), _named(other, names)), key=repr)
-            return Call("near", (*pair, threshold))
-        case Compare(op=op, left=left, right=right):
+            return exp.Call("near", (*pair, threshold))
+        case exp.Compare(op=op, left=left, right=right):
             one, other = _named(left, names), _named(right, names)
-            return Compare(op, one, other) if repr(one) <= repr(other) else Compare(_TURNED[op], other, one)
+            return exp.Compare(op, one, other) if repr(one) <= repr(other) else exp.Compare(_TURNED[op], other, one)
     return map_operands(expr, lambda operand: _named(operand, names))
 
 

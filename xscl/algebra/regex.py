@@ -672,19 +672,14 @@ class CompiledRegex:
         """Whether a part of `text` matches. Raises PatternLimit if the search would take too long."""
         if len(text) * self._size > MAX_WORK:
             raise PatternLimit(f"the text is too long for the regular expression {self.pattern!r}")
-        if self._program is not None:
-            return self._found_by_program(text, self._program)
-        if self._ascii is not None and text.isascii():
-            return self._re2.search(text.encode().translate(self._ascii)) is not None
-        return self._re2.search(text.translate(self._symbols).encode()) is not None
-
-    def _found_by_program(self, text: str, program: RegexProgram) -> bool:
-        symbols = text.translate(self._symbols)
+        if self._program is None:
+            is_ascii = self._ascii is not None and text.isascii()
+            symbols = text.encode().translate(self._ascii) if is_ascii else text.translate(self._symbols).encode()
+            return self._re2.search(symbols) is not None
         # RE2 takes a back-reference for any text. So no match starts before the first that it finds.
-        first = self._re2.search(symbols)
-        if first is None:
-            return False
-        found = program.search(text, symbols, first.start())
+        in_symbols = text.translate(self._symbols)
+        first = self._re2.search(in_symbols)
+        found = first is not None and self._program.search(text, in_symbols, first.start())
         if found is None:
             raise PatternLimit(f"the regular expression {self.pattern!r} has too many ways to match the text")
         return found

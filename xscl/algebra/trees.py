@@ -223,15 +223,13 @@ def _node(plain: Any) -> PatternNode:
     known = known and axis in _AXES and kind in get_args(NodeKind)
     if not known or not isinstance(uri, str) or not isinstance(local, str):
         raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
-    inside = tuple(map(_condition, conditions)), tuple(map(_node, children))
+    for one in conditions:
+        sort, text = one
+        if not isinstance(text, str) or sort not in ("=", "?"):
+            raise InvalidValue(f"{str(one)[:80]!r} is no condition")
+    found = tuple([Condition(literal=text) if sort == "=" else Condition(xpath=text) for sort, text in conditions])
+    inside = found, tuple(map(_node, children))
     return PatternNode(axis, shared_test(kind, uri, local), *inside, functions=tuple(functions))
-
-
-def _condition(plain: Any) -> Condition:
-    sort, text = plain
-    if not isinstance(text, str) or sort not in ("=", "?"):
-        raise InvalidValue(f"{str(plain)[:80]!r} is no condition")
-    return Condition(literal=text) if sort == "=" else Condition(xpath=text)
 
 
 _MARK = "#"

@@ -10,12 +10,12 @@ regardless of their place in a text (`span`).
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Literal
 
 from common.dates import iso_utc, parse_timestamp
@@ -204,14 +204,7 @@ def holes_of(element: ElementConstructor) -> Iterator[Hole]:
             yield from holes_of(child)
 
 
-ORDER: dict[CompareOp, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+ORDER: dict[CompareOp, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 """Comparison functions by operator."""
 
 
