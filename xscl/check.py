@@ -16,32 +16,9 @@ from itertools import product
 from common.dates import parse_timestamp
 from common.errors import InputError
 from common.tools import track_progress
+from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
-from xscl.algebra.values import (
-    ORDERS,
-    TESTS,
-    And,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    NodeKind,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Span,
-    Step,
-    String,
-    VarPath,
-    is_number,
-    is_time,
-    number_string,
-    operands_of,
-    with_literal,
-    xpath_number,
-)
+from xscl.algebra.values import ORDERS, NodeKind, Span, is_number, is_time
 from xscl.algebra.words import MANY_WORDS, join_threshold
 from xscl.check_expressions import (
     FILTER,
@@ -60,19 +37,7 @@ from xscl.check_expressions import (
     visible_names,
 )
 from xscl.problems import Lines, Problem, did_you_mean
-from xscl.syntax import (
-    Block,
-    EventDefinition,
-    EventQuery,
-    Input,
-    Join,
-    Once,
-    Query,
-    Script,
-    SelectItems,
-    SubQuery,
-    names_read,
-)
+from xscl.syntax import EventDefinition, EventQuery, Input, Join, Once, Query, Script, SelectItems, SubQuery, names_read
 from xscl.text import dotted_hint
 
 KNOWN_NAMESPACES = {
@@ -97,67 +62,45 @@ InPlace = Callable[[Query], Query]
 
 
 def check_comparison(
-    expr: Compare, names: Mapping[str, NameKind], path: str, text_of: Callable[[Expr], str]
+    expr: exp.Compare, names: Mapping[str, NameKind], path: str, text_of: Callable[[exp.Expr], str]
 ) -> Iterator[Problem]:
     """The problem of a comparison of valid operands. `names` are visible to it, `path` is an example of one to a time,
     and `text_of` returns an operand's text."""
-    problem = _of_time(expr, names, text_of) or _of_number(expr, names) or _of_order(expr, path)
-    if problem is not None:
-        yield problem
-
-
-def _of_time(expr: Compare, names: Mapping[str, NameKind], text_of: Callable[[Expr], str]) -> Problem | None:
     for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
-        if _kind(side, names) != "time":
-            continue
-        match other, _kind(other, names):
-            case String(value=value), _:
-                return (
-                    None
-                    if parse_timestamp(value) is not None
-                    else Problem(f"{_shown(value)} is no time", other.span, _A_TIME)
-                )
-            case Number(), _:
-                return Problem("a time is compared with a number", other.span, _A_TIME)
-            case _, "number":
-                return Problem("a time is compared with a number", other.span, "compare it with a time: date(...)")
-            case _, "time" | "constant":
-                return None
-            case _:
-                return Problem("a time is compared with a text", other.span, f"write date({text_of(other)})")
-    return None
-
-
-def _of_number(expr: Compare, names: Mapping[str, NameKind]) -> Problem | None:
-    for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
-        if _kind(side, names) == "number" and isinstance(other, String) and not _is_numeral(other.value):
-            return Problem(
-                f"a number is compared with {_shown(other.value)}, which is none", other.span, "write a number"
-            )
-    return None
-
-
-def _of_order(expr: Compare, path: str) -> Problem | None:
-    """Literals that are put in order have to be numbers, or times."""
-    literals = [side for side in (expr.left, expr.right) if isinstance(side, String)]
+        kind, other_kind = _kind(side, names), _kind(other, names)
+        text = other.value if isinstance(other, exp.String) else None
+        if kind == "time":
+            if text is not None and parse_timestamp(text) is None:
+                yield Problem(f"{_shown(text)} is no time", other.span, _A_TIME)
+            elif other_kind == "number":
+                hint = _A_TIME if isinstance(other, exp.Number) else "compare it with a time: date(...)"
+                yield Problem("a time is compared with a number", other.span, hint)
+            elif text is None and other_kind not in ("time", "constant"):
+                yield Problem("a time is compared with a text", other.span, f"write date({text_of(other)})")
+            return
+        if kind == "number" and text is not None and not _is_numeral(text):
+            message = f"a number is compared with {_shown(text)}, which is none"
+            yield Problem(message, other.span, "write a number")
+            return
+    # Literals that are put in order have to be numbers, or times.
+    literals = [side for side in (expr.left, expr.right) if isinstance(side, exp.String)]
     if expr.op not in ORDERS or all(_is_numeral(literal.value) for literal in literals):
-        return None
-    for literal in literals:
-        if parse_timestamp(literal.value) is None:
-            message = f"{expr.op} compares numbers or times, and {_shown(literal.value)} is neither"
-            hint = f'write a number, or a time, as in date({path}) {expr.op} "2026-07-16"'
-            return Problem(message, literal.span, hint)
-    return None
+        return
+    literal = next((one for one in literals if parse_timestamp(one.value) is None), None)
+    if literal is not None:
+        message = f"{expr.op} compares numbers or times, and {_shown(literal.value)} is neither"
+        hint = f'write a number, or a time, as in date({path}) {expr.op} "2026-07-16"'
+        yield Problem(message, literal.span, hint)
 
 
-def _kind(expr: Expr, names: Mapping[str, NameKind]) -> NameKind:
-    if isinstance(expr, VarPath) and not expr.steps:
+def _kind(expr: exp.Expr, names: Mapping[str, NameKind]) -> NameKind:
+    if isinstance(expr, exp.VarPath) and not expr.steps:
         return names.get(expr.var, "element")
     return "time" if is_time(expr) else "number" if is_number(expr) else "value"
 
 
 def _is_numeral(text: str) -> bool:
-    return not math.isnan(xpath_number(text))
+    return not math.isnan(exp.xpath_number(text))
 
 
 def _shown(text: str) -> str:
@@ -227,19 +170,19 @@ class TooManyDisjuncts(InputError, ValueError):
         return f"more than {self.limit} disjuncts in disjunctive normal form"
 
 
-def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...], ...]:
+def disjuncts(pred: exp.Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[exp.Expr, ...], ...]:
     """The disjuncts of a condition, each a conjunction of literals: `a and (b or c)` gives `((a, b), (a, c))`.
 
     Everything but `And` and `Or` is a literal. Literals keep the order of the text; repeated literals of a conjunction,
     and repeated conjunctions, are dropped. Raises TooManyDisjuncts if any part of the condition has more than `limit`
     disjuncts, so that no step builds more than the square of that.
     """
-    if isinstance(pred, Or):
+    if isinstance(pred, exp.Or):
         return _distinct((conjunction for arg in pred.args for conjunction in disjuncts(arg, limit)), limit)
-    if isinstance(pred, And):
-        if not any(isinstance(arg, And | Or) for arg in pred.args):
+    if isinstance(pred, exp.And):
+        if not any(isinstance(arg, exp.And | exp.Or) for arg in pred.args):
             return (tuple(dict.fromkeys(pred.args)),)
-        result: tuple[tuple[Expr, ...], ...] = ((),)
+        result: tuple[tuple[exp.Expr, ...], ...] = ((),)
         for arg in pred.args:
             pairs = product(result, disjuncts(arg, limit))
             result = _distinct((left + right for left, right in pairs), limit)
@@ -247,8 +190,8 @@ def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...],
     return ((pred,),)
 
 
-def _distinct(conjunctions: Iterable[tuple[Expr, ...]], limit: int) -> tuple[tuple[Expr, ...], ...]:
-    found: dict[frozenset[Expr], tuple[Expr, ...]] = {}
+def _distinct(conjunctions: Iterable[tuple[exp.Expr, ...]], limit: int) -> tuple[tuple[exp.Expr, ...], ...]:
+    found: dict[frozenset[exp.Expr], tuple[exp.Expr, ...]] = {}
     for conjunction in conjunctions:
         literals = tuple(dict.fromkeys(conjunction))
         found.setdefault(frozenset(literals), literals)
@@ -263,10 +206,10 @@ _LINKS = frozenset({"item_url", "channel_url", "feed_url", "guid", "href", "link
 _ANY = "such as x = y with x bound on the left and y on the right"
 
 
-def joins_inputs(literal: Expr, left: Container[str], right: Container[str], both: dict[str, NameKind]) -> bool:
+def joins_inputs(literal: exp.Expr, left: Container[str], right: Container[str], both: dict[str, NameKind]) -> bool:
     """Whether a literal is an equality of values of both inputs, or near() of them."""
     match literal:
-        case Compare(op="=", left=one, right=other) | Call(name="near", args=(one, other, _)):
+        case exp.Compare(op="=", left=one, right=other) | exp.Call(name="near", args=(one, other, _)):
             a, b = _path(one), _path(other)
             if a is None or b is None or "constant" in (operand_kind(one, both), operand_kind(other, both)):
                 return False
@@ -274,32 +217,25 @@ def joins_inputs(literal: Expr, left: Container[str], right: Container[str], bot
     return False
 
 
-def missing_equality(literals: Sequence[Expr], left: Container[str], text_of: Callable[[Expr], str]) -> str:
+def missing_equality(literals: Sequence[exp.Expr], left: Container[str], text_of: Callable[[exp.Expr], str]) -> str:
     """A hint for a conjunction without an equality. `left` are the left input's names."""
     for literal in literals:
-        if isinstance(literal, Call) and literal.name in TESTS:
+        if isinstance(literal, exp.Call) and literal.name in exp.TESTS:
             where, what = _path(literal.args[0]), _path(literal.args[1])
             if where is not None and what is not None and (where.var in left) != (what.var in left):
-                return _instead(literal.name, where, what, text_of(literal.args[1]))
+                if what.steps and what.steps[-1].test.local in _LINKS:
+                    text = text_of(literal.args[1])
+                    text = text if text.startswith("canonical-url") else f"canonical-url({text})"
+                    return f"items have a link for each page that they mention: write {where.var}/link/@href = {text}"
+                example = f"add an equality, such as {what.var}/category = {where.var}/category"
+                return f"{literal.name}() alone would try all documents with all others: {example}"
     return f"add one, {_ANY}"
 
 
-def in_each_arm(hint: str) -> str:
-    return f"each arm of an or needs one, {_ANY}" if hint.endswith(_ANY) else f"each arm of an or needs one: {hint}"
-
-
-def _instead(name: str, where: VarPath, what: VarPath, text: str) -> str:
-    if what.steps and what.steps[-1].test.local in _LINKS:
-        text = text if text.startswith("canonical-url") else f"canonical-url({text})"
-        return f"items have a link for each page that they mention: write {where.var}/link/@href = {text}"
-    example = f"{what.var}/category = {where.var}/category"
-    return f"{name}() alone would try all documents with all others: add an equality, such as {example}"
-
-
-def _path(operand: Expr) -> VarPath | None:
-    while isinstance(operand, Call) and operand.args:
+def _path(operand: exp.Expr) -> exp.VarPath | None:
+    while isinstance(operand, exp.Call) and operand.args:
         operand = operand.args[0]
-    return operand if isinstance(operand, VarPath) else None
+    return operand if isinstance(operand, exp.VarPath) else None
 
 
 MAX_VALUE_JOINS = 16
@@ -340,7 +276,7 @@ def query_problems(
     return checker.problems
 
 
-_INSIDE: dict[type, str] = {Or: "in an arm of an or", Not: "under not()", Compare: "inside a comparison"}
+_INSIDE: dict[type, str] = {exp.Or: "in an arm of an or", exp.Not: "under not()", exp.Compare: "inside a comparison"}
 """Where a path cannot bind variables."""
 
 
@@ -363,28 +299,18 @@ class _QueryChecker:
             hint = "PUBLISH a part of it, and read that stream"
             self.problem(f"more than {MAX_INPUTS} inputs in one query", inputs[MAX_INPUTS].span, hint)
             return
-        self.bind_all(query.source)
+        for block in inputs:  # all variables first: a name may be used left of its binding
+            self.steps(block.steps, None, binds=True)
         names = self.source(query.source)
         match query.select:
             case SelectItems():
                 self.items(query.select, names)
-            case ElementConstructor():
+            case exp.ElementConstructor():
                 self.element(query.select, names)
             case _ if not self.problems:
                 self.star(query.source, query.span)
         if query.once is not None:
             self.once(query.once, query, names)
-
-    def bind_all(self, source: Input) -> None:
-        """Collects all variables first: a name may be used left of its binding."""
-        match source:
-            case Join():
-                self.bind_all(source.left)
-                self.bind_all(source.right)
-            case SubQuery():
-                self.bind_all(source.source)
-            case Block():
-                self.steps(source.steps, None, binds=True)
 
     def source(self, source: Input) -> dict[str, NameKind]:
         """Checks the joins and subqueries. Returns the names visible outside the source."""
@@ -399,7 +325,7 @@ class _QueryChecker:
                 if isinstance(source.select, SelectItems):
                     self.items(source.select, names)
                     for item in source.select.items:
-                        if item.operand != VarPath(item.name):
+                        if item.operand != exp.VarPath(item.name):
                             self.bind(item.name, _end(item.span, item.name))
                 else:
                     self.star(source.source, source.select.span)
@@ -423,12 +349,11 @@ class _QueryChecker:
         else:
             self.bound[name] = span
 
-    def steps(self, steps: tuple[Step, ...], above: NodeKind | None, *, binds: bool, why: str = "") -> None:
+    def steps(self, steps: tuple[exp.Step, ...], above: NodeKind | None, *, binds: bool, why: str = "") -> None:
         """`above` is None for the document; `why` says why the path cannot bind variables."""
         if len(steps) > MAX_STEPS:
-            self.problem(
-                f"a path of more than {MAX_STEPS} steps", steps[MAX_STEPS].span, "write // for the steps between"
-            )
+            hint = "write // for the steps between"
+            self.problem(f"a path of more than {MAX_STEPS} steps", steps[MAX_STEPS].span, hint)
             return
         for step in steps:
             if above == "attribute":
@@ -452,43 +377,41 @@ class _QueryChecker:
                 self.condition(condition, FILTER, {}, "./timestamp")
                 self.paths(condition, {}, above, binds=binds, why=why)
 
-    def condition(self, expr: Expr, place: ExprContext, names: dict[str, NameKind], path: str) -> None:
-        def compared(expr: Compare) -> Iterator[Problem]:
+    def condition(self, expr: exp.Expr, place: ExprContext, names: dict[str, NameKind], path: str) -> None:
+        def compared(expr: exp.Compare) -> Iterator[Problem]:
             return iter(()) if self.stored else check_comparison(expr, names, path, self.text_of)
 
         self.problems += check_condition(expr, place, compared)
 
-    def text_of(self, expr: Expr) -> str:
+    def text_of(self, expr: exp.Expr) -> str:
         return self.lines.text[expr.span.start : expr.span.end]
 
-    def binding_span(self, step: Step) -> Span:
+    def binding_span(self, step: exp.Step) -> Span:
         var = step.var or ""
         found = _BINDS.match(self.lines.text, step.test.span.end)
         if found and self.lines.text.startswith(var, found.end()):
             return Span(found.end(), found.end() + len(var))
         return _end(step.span, var)
 
-    def prefix(self, prefix: str | None, span: Span, instead: str = "") -> None:
-        if prefix not in self.prefixes and prefix not in (None, "*"):
-            uri = KNOWN_NAMESPACES.get(prefix or "", "...")
-            hint = f'put DECLARE NAMESPACE {prefix} = "{uri}"; before the queries{instead}'
-            self.problem(
-                f"prefix {prefix} is not declared", span, did_you_mean(prefix or "", self.prefixes - {"xml"}) or hint
-            )
+    def prefix(self, prefix: str, span: Span, instead: str = "") -> None:
+        if prefix not in self.prefixes and prefix != "*":
+            declaration = f'DECLARE NAMESPACE {prefix} = "{KNOWN_NAMESPACES.get(prefix, "...")}"; before the queries'
+            hint = did_you_mean(prefix, self.prefixes - {"xml"}) or f"put {declaration}{instead}"
+            self.problem(f"prefix {prefix} is not declared", span, hint)
 
     def paths(
-        self, expr: Expr, names: dict[str, NameKind], above: NodeKind | None, *, binds: bool = False, why: str = ""
+        self, expr: exp.Expr, names: dict[str, NameKind], above: NodeKind | None, *, binds: bool = False, why: str = ""
     ) -> None:
         """Checks the paths in an expression: on its variables `names`, or from a filtered node of kind `above`."""
         match expr:
-            case Rel():
+            case exp.Rel():
                 self.steps(expr.steps, above, binds=binds, why=why)
-            case VarPath():
+            case exp.VarPath():
                 self.var_path(expr, names, why)
-        if not isinstance(expr, And):
-            inside = f"inside {expr.name}()" if isinstance(expr, Call) else _INSIDE.get(type(expr), "")
+        if not isinstance(expr, exp.And):
+            inside = f"inside {expr.name}()" if isinstance(expr, exp.Call) else _INSIDE.get(type(expr), "")
             binds, why = False, why or inside
-        for operand in operands_of(expr):
+        for operand in exp.operands_of(expr):
             self.paths(operand, names, above, binds=binds, why=why)
 
     # ------------------------------------------------------------ predicates
@@ -507,7 +430,7 @@ class _QueryChecker:
             return
         for conjunction in conjunctions:
             joins = [literal for literal in conjunction if joins_inputs(literal, left, right, both)]
-            if sum(isinstance(one, Compare) for one in joins) > MAX_VALUE_JOINS:
+            if sum(isinstance(one, exp.Compare) for one in joins) > MAX_VALUE_JOINS:
                 message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
                 self.problem(message, join.pred.span, "join on fewer pairs of nodes")
             elif not joins:
@@ -516,9 +439,10 @@ class _QueryChecker:
                     self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)
                 else:
                     message = "this disjunct of the predicate has no equality between the two inputs"
-                    self.problem(message, conjunction[0].span, in_each_arm(hint))
+                    hint = f", {_ANY}" if hint.endswith(_ANY) else f": {hint}"
+                    self.problem(message, conjunction[0].span, f"each arm of an or needs one{hint}")
 
-    def var_path(self, path: VarPath, names: dict[str, NameKind], where: str) -> None:
+    def var_path(self, path: exp.VarPath, names: dict[str, NameKind], where: str) -> None:
         kind = names.get(path.var)
         if kind is not None and not path.steps:
             return
@@ -557,7 +481,7 @@ class _QueryChecker:
                 self.problem(message, _end(item.span, item.name), "give one another name with AS")
             seen.add(item.name)
 
-    def operand(self, operand: Expr, place: ExprContext, names: dict[str, NameKind]) -> None:
+    def operand(self, operand: exp.Expr, place: ExprContext, names: dict[str, NameKind]) -> None:
         before = len(self.problems)
         self.problems += check_operand(operand, place)
         self.paths(operand, names, None, why=f"in {place.name}")
@@ -566,13 +490,13 @@ class _QueryChecker:
         if place is ONCE:
             hint = "write a variable, such as the one bound to a title or a link"
             self.problem("ONCE PER needs what differs between outputs, and this is constant", operand.span, hint)
-        elif is_time(operand) or (is_number(operand) and not isinstance(operand, Number)):
+        elif is_time(operand) or (is_number(operand) and not isinstance(operand, exp.Number)):
             self.problem("a function of a constant", operand.span, "write its value, as a string or a number")
 
     def once(self, once: Once, query: Query, names: dict[str, NameKind]) -> None:
         selected = {item.name for item in query.select.items} if isinstance(query.select, SelectItems) else ()
         for key in once.keys:
-            if isinstance(key, VarPath) and key.var not in names and key.var in selected:
+            if isinstance(key, exp.VarPath) and key.var not in names and key.var in selected:
                 hint = "write again what SELECT has there, or bind a variable"
                 self.problem(f"{key.var} is a name of SELECT, and no variable", key.span, hint)
             else:
@@ -583,7 +507,7 @@ class _QueryChecker:
         elif window is not None and not window.us:
             self.problem("the window of ONCE PER has the length 0", window.span, "write a longer one")
 
-    def element(self, node: ElementConstructor, names: dict[str, NameKind]) -> None:
+    def element(self, node: exp.ElementConstructor, names: dict[str, NameKind]) -> None:
         for name, parts in [(node.name, ()), *node.attributes]:
             prefix, colon, local = name.rpartition(":")
             if colon and prefix != "xmlns":
@@ -592,15 +516,15 @@ class _QueryChecker:
                 hint = 'put DECLARE NAMESPACE p = "..."; before the queries, and use the prefix'
                 self.problem("a constructor cannot declare namespaces", self.name_span(node, name), hint)
             for part in parts:
-                if isinstance(part, Hole):
+                if isinstance(part, exp.Hole):
                     self.operand(part.operand, SELECT, names)
         for child in node.children:
-            if isinstance(child, ElementConstructor):
+            if isinstance(child, exp.ElementConstructor):
                 self.element(child, names)
-            elif isinstance(child, Hole):
+            elif isinstance(child, exp.Hole):
                 self.operand(child.operand, SELECT, names)
 
-    def name_span(self, node: ElementConstructor, name: str) -> Span:
+    def name_span(self, node: exp.ElementConstructor, name: str) -> Span:
         start = self.lines.text.find(name, node.span.start, node.span.end)
         return Span(start, start + len(name)) if start >= 0 else node.span
 
@@ -612,19 +536,19 @@ def _end(span: Span, name: str) -> Span:
 Joined = tuple[Term, Term]
 
 
-def near_join(residual: Iterable[Expr], pair_of: Callable[[Expr], Joined | None]) -> Joined | None:
+def near_join(residual: Iterable[exp.Expr], pair_of: Callable[[exp.Expr], Joined | None]) -> Joined | None:
     """The terms of both inputs that a residual near() compares, of the greatest threshold, which fewest pairs satisfy;
     else None. `pair_of` returns the terms of an equality, the left one first."""
     found: tuple[str, Joined] | None = None
     for expr in residual:
         match expr:
-            case Call(name="near", args=(one, other, Number(text=text))):
-                pair, threshold = pair_of(Compare("=", one, other)), join_threshold(number_string(text))
+            case exp.Call(name="near", args=(one, other, exp.Number(text=text))):
+                pair, threshold = pair_of(exp.Compare("=", one, other)), join_threshold(exp.number_string(text))
                 if pair is not None and (found is None or threshold > found[0]):
                     found = threshold, pair
     if found is None:
         return None
     threshold, pair = found
-    name = with_literal(MANY_WORDS, threshold)
+    name = exp.with_literal(MANY_WORDS, threshold)
     left, right = (shared_term(term.var, (*term.functions, name)) for term in pair)
     return left, right

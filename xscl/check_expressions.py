@@ -9,28 +9,11 @@ from fractions import Fraction
 from typing import Literal
 
 from common.tools import Remembered
+from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
-from xscl.algebra.values import (
-    DERIVED,
-    TESTS,
-    WITH_LITERAL,
-    And,
-    Call,
-    Compare,
-    Expr,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Span,
-    Step,
-    String,
-    VarPath,
-    is_number,
-    is_time,
-)
+from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL, Span, is_number, is_time
 from xscl.algebra.words import LEAST, MOST
 from xscl.problems import EVENT_ADVICE, Problem, did_you_mean
 from xscl.syntax import Block, EventDefinition, EventExpr, EventQuery, Input, Join, Query, SelectItems, SubQuery
@@ -107,47 +90,46 @@ ONCE = ExprContext("ONCE PER", SIGNATURES)
 
 
 def check_condition(
-    expr: Expr, place: ExprContext, compared: Callable[[Compare], Iterator[Problem]]
+    expr: exp.Expr, place: ExprContext, compared: Callable[[exp.Compare], Iterator[Problem]]
 ) -> Iterator[Problem]:
     """The problems of a condition's functions and operands, and of comparisons of valid operands, which `compared`
     returns."""
     match expr:
-        case And() | Or():
+        case exp.And() | exp.Or():
             for arg in expr.args:
                 yield from check_condition(arg, place, compared)
-        case Not():
+        case exp.Not():
             if place is not FILTER:
                 hint = "write the opposite comparison, such as != for ="
                 yield Problem(f"not() is not allowed in {place.name}", expr.span, hint)
             else:
                 yield from check_condition(expr.arg, place, compared)
-        case Compare():
+        case exp.Compare():
             problems = [*check_operand(expr.left, place), *check_operand(expr.right, place)]
             yield from problems or compared(expr)
-        case Call() if expr.name in TESTS:
+        case exp.Call() if expr.name in TESTS:
             yield from _check_call(expr, place)
-        case Call():
+        case exp.Call():
+            example = _EXAMPLES.get(expr.name, "> 0") if place is FILTER else "= y"
             problems = list(check_operand(expr, place))
-            if not problems and place is FILTER:
-                problems = [_no_condition(expr.span, f"{expr.name}(...) {_EXAMPLES.get(expr.name, '> 0')}")]
-            elif not problems:
-                problems = [_no_condition(expr.span, f"{expr.name}(...) = y")]
-            yield from problems
-        case Number() if place is FILTER:
+            yield from problems or [_no_condition(expr.span, f"{expr.name}(...) {example}")]
+        case exp.Number() if place is FILTER:
             message = "positional predicates are not supported"
             yield Problem(message, expr.span, _KNOWN_ELSEWHERE["position"])
-        case String() | Number():
-            yield _no_condition(expr.span, f'x = "{expr.value}"' if isinstance(expr, String) else f"x = {expr.text}")
-        case VarPath():
+        case exp.String() | exp.Number():
+            yield _no_condition(
+                expr.span, f'x = "{expr.value}"' if isinstance(expr, exp.String) else f"x = {expr.text}"
+            )
+        case exp.VarPath():
             yield _no_condition(expr.span, f"{expr.var} = y")
-        case Rel():
+        case exp.Rel():
             pass
 
 
-def check_operand(expr: Expr, place: ExprContext) -> Iterator[Problem]:
-    if isinstance(expr, Call) and expr.name not in TESTS:
+def check_operand(expr: exp.Expr, place: ExprContext) -> Iterator[Problem]:
+    if isinstance(expr, exp.Call) and expr.name not in TESTS:
         yield from _check_call(expr, place)
-    elif isinstance(expr, Call | And | Or | Not | Compare):
+    elif isinstance(expr, exp.Call | exp.And | exp.Or | exp.Not | exp.Compare):
         yield no_value(expr)
 
 
@@ -156,21 +138,28 @@ def no_value(condition: EventExpr) -> Problem:
     return Problem("a condition cannot stand here, where a value is needed", condition.span, hint)
 
 
-def _check_call(call: Call, place: ExprContext) -> Iterator[Problem]:
-    if call.name not in place.functions:
-        yield _unknown_function(call.name, Span(call.span.start, call.span.start + len(call.name)), place)
+def _check_call(call: exp.Call, place: ExprContext) -> Iterator[Problem]:
+    name = call.name
+    if name not in place.functions:
+        span, known = Span(call.span.start, call.span.start + len(name)), [*place.functions]
+        known += ["not"] if place is FILTER else []
+        hint = _KNOWN_ELSEWHERE.get(name) or did_you_mean(name.lower(), known)
+        message = f"there is no function {name}() in {place.name}"
+        if name in ("position", "last"):
+            message = f"{name}() is not supported: positional predicates are not"
+        yield Problem(message, span, hint or f"the functions here are {', '.join(known)}")
         return
-    least, most = place.functions[call.name]
+    least, most = place.functions[name]
     yield from check_arguments(call, least, most, "(path)" if place is FILTER else "(variable)")
     if not least <= len(call.args) <= most:
         return
-    if call.name == "count" and not isinstance(call.args[0], Rel):
+    if name == "count" and not isinstance(call.args[0], exp.Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     for arg in call.args:
         yield from check_operand(arg, place)
 
 
-def check_arguments(call: Call, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
+def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
     """The problems of a call's number of arguments, or else of those that have to be literals."""
     name, args = call.name, call.args
     if not least <= len(args) <= most:
@@ -182,29 +171,19 @@ def check_arguments(call: Call, least: int, most: int, example: str = "(x)") -> 
         yield Problem(f"{name}() takes {wanted} {noun}, not {len(args)}", call.span, f"write {name}{example}")
     elif name == "matches":
         yield from _check_pattern(*args[1:])
-    elif name == "near":
-        yield from _check_threshold(args[2])
-    elif name in WITH_LITERAL:
-        yield from _check_literal(name, args[1])
-
-
-def _check_threshold(threshold: Expr | EventExpr) -> Iterator[Problem]:
-    if not isinstance(threshold, Number) or not LEAST <= Fraction(threshold.text) <= MOST:
+    elif name == "near" and not (isinstance(args[2], exp.Number) and LEAST <= Fraction(args[2].text) <= MOST):
         hint = "write how large a part of the words of both together is to be in common: near(x, y, 0.6)"
-        yield Problem("the threshold of near() must be a number from 0.5 to 1", threshold.span, hint)
-
-
-def _check_literal(name: str, part: Expr | EventExpr) -> Iterator[Problem]:
-    if not isinstance(part, String):
+        yield Problem("the threshold of near() must be a number from 0.5 to 1", args[2].span, hint)
+    elif name in WITH_LITERAL and not isinstance(args[1], exp.String):
         hint = f'write it in quotes: {name}(x, " - ")'
-        yield Problem(f"what {name}() looks for must be a string literal", part.span, hint)
+        yield Problem(f"what {name}() looks for must be a string literal", args[1].span, hint)
 
 
-def _check_pattern(pattern: Expr | EventExpr, flags: Expr | EventExpr | None = None) -> Iterator[Problem]:
-    if not isinstance(pattern, String):
+def _check_pattern(pattern: exp.Expr | EventExpr, flags: exp.Expr | EventExpr | None = None) -> Iterator[Problem]:
+    if not isinstance(pattern, exp.String):
         hint = 'write it in quotes: matches(x, "[0-9]+")'
         yield Problem("the pattern of matches() must be a string literal", pattern.span, hint)
-    elif not isinstance(flags, String | None):
+    elif not isinstance(flags, exp.String | None):
         hint = 'write them in quotes: matches(x, "[a-z]+", "i")'
         yield Problem("the flags of matches() must be a string literal", flags.span, hint)
     elif flags and not set(flags.value) <= set(KNOWN_FLAGS):
@@ -241,15 +220,6 @@ def _pattern_hint(pattern: str, error: PatternError) -> str:
         return "write + or * for any number of repetitions, or a smaller number"
     known = (hint for habit, hint in _PATTERN_HABITS if re.search(habit, pattern.replace("\\\\", "")))
     return next(known, _ESCAPES if "no escape" in str(error) else "see XPath 2.0's regular expressions")
-
-
-def _unknown_function(name: str, span: Span, place: ExprContext) -> Problem:
-    known = [*place.functions] + (["not"] if place is FILTER else [])
-    hint = _KNOWN_ELSEWHERE.get(name) or did_you_mean(name.lower(), known)
-    hint = hint or f"the functions here are {', '.join(known)}"
-    if name in ("position", "last"):
-        return Problem(f"{name}() is not supported: positional predicates are not", span, hint)
-    return Problem(f"there is no function {name}() in {place.name}", span, hint)
 
 
 def _no_condition(span: Span, example: str) -> Problem:
@@ -336,13 +306,13 @@ def visible_names(source: Input) -> dict[str, NameKind]:
             return dict(star_items(source.source))
 
 
-def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
+def operand_kind(operand: exp.Expr, names: dict[str, NameKind]) -> NameKind:
     match operand:
-        case VarPath(steps=()):
+        case exp.VarPath(steps=()):
             return names.get(operand.var, "element")
-        case VarPath():
+        case exp.VarPath():
             return operand.steps[-1].test.kind
-        case Call(args=(argument, *_)):
+        case exp.Call(args=(argument, *_)):
             if operand_kind(argument, names) == "constant":
                 return "constant"
             return "time" if is_time(operand) else "number" if is_number(operand) else "value"
@@ -350,7 +320,7 @@ def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
             return "constant"
 
 
-def _bound_by(steps: tuple[Step, ...]) -> list[tuple[str, NameKind]]:
+def _bound_by(steps: tuple[exp.Step, ...]) -> list[tuple[str, NameKind]]:
     found: list[tuple[str, NameKind]] = []
     for step in steps:
         if step.var is not None:
@@ -361,18 +331,20 @@ def _bound_by(steps: tuple[Step, ...]) -> list[tuple[str, NameKind]]:
 
 
 @Remembered  # the parser gives equal filters one tree
-def _bound_in(condition: Expr) -> list[tuple[str, NameKind]]:
-    arms = condition.args if isinstance(condition, And) else (condition,)
-    return [name for arm in arms if isinstance(arm, Rel) for name in _bound_by(arm.steps)]
+def _bound_in(condition: exp.Expr) -> list[tuple[str, NameKind]]:
+    arms = condition.args if isinstance(condition, exp.And) else (condition,)
+    return [name for arm in arms if isinstance(arm, exp.Rel) for name in _bound_by(arm.steps)]
 
 
 @Remembered  # the same
-def variables_of_plain(condition: Expr) -> tuple[str, ...] | None:
+def variables_of_plain(condition: exp.Expr) -> tuple[str, ...] | None:
     """The variables that an element's filter binds; None unless it is a path, perhaps with a value."""
     match condition:
-        case Rel():
+        case exp.Rel():
             steps = condition.steps
-        case Compare(op="=", left=Rel() as path, right=String()) if not any(step.var for step in path.steps):
+        case exp.Compare(op="=", left=exp.Rel() as path, right=exp.String()) if not any(
+            step.var for step in path.steps
+        ):
             steps = path.steps
         case _:
             return None

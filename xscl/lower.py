@@ -9,71 +9,18 @@ whose last node carries the literal (XPath's existential comparison), and any ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from common.tools import Remembered, frozen
-from xscl.algebra.joins import (
-    NEGATED,
-    TUPLE_TEST,
-    UNORDERED,
-    Absent,
-    Branch,
-    Conjunct,
-    Hidden,
-    JoinOp,
-    NormalQuery,
-    OncePer,
-    SelectEntry,
-    Side,
-    Term,
-    as_term,
-    constant_operand_text,
-    hole_key,
-    shared_term,
-    variables_of,
-)
-from xscl.algebra.trees import (
-    EXTENSION_PREFIX,
-    Condition,
-    PatternNode,
-    Test,
-    attach_branch,
-    block_root,
-    is_system_variable,
-    naming,
-    path_end,
-    rename_variables,
-    shared_test,
-    transform,
-    xpath_literal,
-)
-from xscl.algebra.values import (
-    And,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    NameTest,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Step,
-    String,
-    VarPath,
-    canonical,
-    holes_of,
-    is_number,
-    is_of_times,
-    is_time,
-    map_operands,
-    number_string,
-    split_function,
-    time_text,
-)
+from xscl.algebra import joins as algebra
+from xscl.algebra import trees
+from xscl.algebra import values as exp
+from xscl.algebra.joins import NEGATED, Term, as_term, hole_key, shared_term, variables_of
+from xscl.algebra.trees import EXTENSION_PREFIX, Condition, PatternNode, attach_branch, block_root, xpath_literal
+from xscl.algebra.values import canonical, is_number, is_of_times, is_time, map_operands
 from xscl.check import disjuncts, near_join
 from xscl.check_expressions import star_items, visible_names
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
@@ -91,11 +38,11 @@ class Leaf:
 class JoinNode:
     """A join of two inputs. `scope` has its predicate's names, and `patterns` those of all blocks so far."""
 
-    op: JoinOp
+    op: algebra.JoinOp
     window: int | None
-    pred: Expr
+    pred: exp.Expr
     scope: JoinNames
-    patterns: tuple[PatternNode, ...]
+    patterns: _Patterns
     left: JoinTree
     right: JoinTree
 
@@ -105,7 +52,7 @@ JoinTree = Leaf | JoinNode
 JoinNames = Mapping[str, Term | str]
 """The referents of visible names. A str is a constant's text."""
 
-VariablePlace = tuple[int, str, tuple[Step, ...]]
+VariablePlace = tuple[int, str, tuple[exp.Step, ...]]
 """A block, one of its own variables, and a path on it."""
 
 
@@ -117,14 +64,8 @@ def tree_blocks(tree: JoinTree) -> Iterator[int]:
         yield from tree_blocks(tree.right)
 
 
-_STRING_ARGUMENTS = (
-    "contains",
-    "starts-with",
-    "normalize-space",
-    "string-length",
-    "string",
-    "substring-before",
-    "substring-after",
+_STRING_ARGUMENTS = frozenset(
+    ("contains", "starts-with", "normalize-space", "string-length", "string", "substring-before", "substring-after")
 )
 """Functions of XPath 1.0 with string arguments, which libxml2 gets right."""
 
@@ -136,7 +77,7 @@ class PatternBuilder:
         self._uris = dict(namespaces)
         self._filter = Remembered(self._lowered)  # the parser gives equal filters one tree
 
-    def path(self, steps: tuple[Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
+    def path(self, steps: tuple[exp.Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
         """The pattern of a path: a chain of its steps with their filters. The last node is bound to `last_var` unless
         its step has a variable; `literal` is its string value, if given."""
         last = steps[-1]
@@ -146,7 +87,7 @@ class PatternBuilder:
         return node
 
     def _step(
-        self, step: Step, below: tuple[PatternNode, ...], var: str | None, literal: str | None = None
+        self, step: exp.Step, below: tuple[PatternNode, ...], var: str | None, literal: str | None = None
     ) -> PatternNode:
         conditions: tuple[Condition, ...] = () if literal is None else (Condition(literal=literal),)
         branches: tuple[PatternNode, ...] = ()
@@ -158,7 +99,7 @@ class PatternBuilder:
             conditions = tuple(dict.fromkeys(conditions))
         return PatternNode(step.axis, self.test(step.test), conditions, branches + below, var)
 
-    def _lowered(self, condition: Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
+    def _lowered(self, condition: exp.Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
         conditions: list[Condition] = []
         branches: list[PatternNode] = []
         for arm in and_arms(condition):
@@ -171,65 +112,65 @@ class PatternBuilder:
                 conditions.append(Condition(literal=value))
         return tuple(conditions), tuple(branches)
 
-    def test(self, test: NameTest) -> Test:
+    def test(self, test: exp.NameTest) -> trees.Test:
         if test.prefix is None:
             uri = "*" if test.local == "*" else ""
         elif test.prefix == "*":
             uri = "*"
         else:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
-        return shared_test(test.kind, uri, test.local)
+        return trees.shared_test(test.kind, uri, test.local)
 
-    def condition(self, expr: Expr) -> Condition:
+    def condition(self, expr: exp.Expr) -> Condition:
         return Condition(xpath=self._xpath(expr))
 
-    def _xpath(self, expr: Expr) -> str:
+    def _xpath(self, expr: exp.Expr) -> str:
         """A filter as XPath 1.0 text, without namespace prefixes except EXTENSION_PREFIX."""
         match expr:
-            case Rel(steps=steps):
+            case exp.Rel(steps=steps):
                 return "." + "".join(self._xpath_step(step) for step in steps)
-            case String(value=value):
+            case exp.String(value=value):
                 return xpath_literal(value)
-            case Number(text=text):
+            case exp.Number(text=text):
                 return text
-            case Compare(op=op, left=left, right=right) if is_of_times(expr):
+            case exp.Compare(op=op, left=left, right=right) if is_of_times(expr):
                 return f'{EXTENSION_PREFIX}:compare-times({self._xpath_time(left)}, "{op}", {self._xpath_time(right)})'
-            case Compare(op=op, left=left, right=right):
+            case exp.Compare(op=op, left=left, right=right):
                 one, two = self._xpath(left), self._xpath(right)
                 numeric = is_number(left) + is_number(right)
                 if numeric == 2 or (numeric == 0 and op in ("=", "!=")):
                     return f"{one} {op} {two}"
                 return f'{EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
-            case Call(name="count", args=(arg,)):
+            case exp.Call(name="count", args=(arg,)):
                 return f"count({self._xpath(arg)})"
-            case Call(name=name, args=args) if name in _STRING_ARGUMENTS:
+            case exp.Call(name=name, args=args) if name in _STRING_ARGUMENTS:
                 return f"{name}({', '.join(self._xpath_string(a) if is_number(a) else self._xpath(a) for a in args)})"
-            case Call(name=name, args=args):
+            case exp.Call(name=name, args=args):
                 return f"{EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
-            case And(args=args):
+            case exp.And(args=args):
                 return " and ".join(f"({self._xpath(a)})" for a in args)
-            case Or(args=args):
+            case exp.Or(args=args):
                 return " or ".join(f"({self._xpath(a)})" for a in args)
-            case Not(arg=arg):
+            case exp.Not(arg=arg):
                 return f"not({self._xpath(arg)})"
         raise AssertionError(f"not a filter: {expr!r}")
 
-    def _xpath_string(self, expr: Expr) -> str:
-        if isinstance(expr, Number):
-            return xpath_literal(number_string(expr.text))
+    def _xpath_string(self, expr: exp.Expr) -> str:
+        if isinstance(expr, exp.Number):
+            return xpath_literal(exp.number_string(expr.text))
         text = self._xpath(expr)
         if is_number(expr):
             return f"{EXTENSION_PREFIX}:string({text})"
-        return f"string({text})" if isinstance(expr, Rel) else text
+        return f"string({text})" if isinstance(expr, exp.Rel) else text
 
-    def _xpath_time(self, expr: Expr) -> str:
-        if isinstance(expr, String):
-            return xpath_literal(time_text(expr.value) or expr.value)
-        if is_time(expr) and isinstance(expr, Call):
+    def _xpath_time(self, expr: exp.Expr) -> str:
+        if isinstance(expr, exp.String):
+            return xpath_literal(exp.time_text(expr.value) or expr.value)
+        if is_time(expr) and isinstance(expr, exp.Call):
             return self._xpath_string(expr.args[0])
         return self._xpath(expr)
 
-    def _xpath_step(self, step: Step) -> str:
+    def _xpath_step(self, step: exp.Step) -> str:
         test = self.test(step.test)
         parts = []
         # libxml2 takes only the names of XML's fourth edition. Other names are compared as text.
@@ -245,41 +186,41 @@ class PatternBuilder:
         return f"{step.axis}{at}{head}{names}{filters}"
 
 
-def and_arms(expr: Expr) -> Iterator[Expr]:
+def and_arms(expr: exp.Expr) -> Iterator[exp.Expr]:
     """Yields the conditions that AND connects, from left to right."""
-    if isinstance(expr, And):
+    if isinstance(expr, exp.And):
         for arg in expr.args:
             yield from and_arms(arg)
     else:
         yield expr
 
 
-def compared_text(expr: Expr) -> tuple[Expr, str] | None:
+def compared_text(expr: exp.Expr) -> tuple[exp.Expr, str] | None:
     """The other operand, and the text, of an equality with a text."""
     match expr:
-        case Compare(op="=", left=operand, right=String(value=text)):
+        case exp.Compare(op="=", left=operand, right=exp.String(value=text)):
             return operand, text
-        case Compare(op="=", left=String(value=text), right=operand):
+        case exp.Compare(op="=", left=exp.String(value=text), right=operand):
             return operand, text
     return None
 
 
-def path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:
+def path_and_literal(arm: exp.Expr) -> tuple[exp.Rel | None, str | None]:
     """The path that a condition asks for, and the text that it compares it with, if it does nothing else."""
     path, text = compared_text(arm) or (arm, None)
-    return (path, text) if isinstance(path, Rel) else (None, None)
+    return (path, text) if isinstance(path, exp.Rel) else (None, None)
 
 
-def expression(term: Term, of: Expr | None = None) -> Expr:
-    expr: Expr = of or VarPath(term.var)
+def expression(term: Term, of: exp.Expr | None = None) -> exp.Expr:
+    expr: exp.Expr = of or exp.VarPath(term.var)
     for function in term.functions:
-        name, literal = split_function(function)
-        expr = Call(name, (expr,) if literal is None else (expr, String(literal)))
+        name, literal = exp.split_function(function)
+        expr = exp.Call(name, (expr,) if literal is None else (expr, exp.String(literal)))
     return expr
 
 
 def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
-    return transform(
+    return trees.transform(
         pattern,
         lambda n: (
             replace(n, conditions=(*n.conditions, condition)) if n.var == var and condition not in n.conditions else n
@@ -287,7 +228,7 @@ def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode
     )
 
 
-def canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> dict[str, str]:
+def canonical_names(conjuncts: tuple[algebra.Conjunct, ...], absent: tuple[algebra.Absent, ...] = ()) -> dict[str, str]:
     """Canonical names for an inner join's variables. `absent` is what must be absent."""
     found = [var for conjunct in conjuncts for side in conjunct.sides() for var in side.variables()]
     found += [var for one in absent for branch in one.branches for var in branch.path.variables()]
@@ -299,13 +240,13 @@ def _renamed(part: Any, names: Mapping[str, str]) -> Any:
     match part:
         case Term():
             return Term(names[part.var], part.functions)
-        case VarPath():
-            return VarPath(names[part.var])
-        case Branch():
-            return Branch(names[part.var], rename_variables(part.path, names))
-        case Side():
-            return Side(part.stream, rename_variables(part.pattern, names), part.hidden)
-        case Conjunct() | Absent():
+        case exp.VarPath():
+            return exp.VarPath(names[part.var])
+        case algebra.Branch():
+            return algebra.Branch(names[part.var], trees.rename_variables(part.path, names))
+        case algebra.Side():
+            return algebra.Side(part.stream, trees.rename_variables(part.pattern, names), part.hidden)
+        case algebra.Conjunct() | algebra.Absent():
             return type(part)(*[_renamed(getattr(part, one.name), names) for one in fields(part)])
         case tuple():
             return tuple([_renamed(one, names) for one in part])
@@ -314,18 +255,22 @@ def _renamed(part: Any, names: Mapping[str, str]) -> Any:
     return map_operands(part, lambda operand: _renamed(operand, names))
 
 
+_Literals = tuple[exp.Expr, ...]
+_Patterns = tuple[PatternNode, ...]
 _Attach = Callable[[str, PatternNode], None]
 """Called with a path on a variable: the variable, and the pattern below its node."""
 _Roots = tuple[Term | str, ...]
 """The referents of the items of `SELECT *`."""
 
 
-def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
+def normalize(query: Query, namespaces: Mapping[str, str]) -> algebra.NormalQuery:
     """The normal form of a checked query. `namespaces` are the URIs of prefixes."""
     return _Normalizer(namespaces).query(query)
 
 
-def normalize_readably(query: Query, namespaces: Mapping[str, str]) -> tuple[NormalQuery, dict[str, VarPath]]:
+def normalize_readably(
+    query: Query, namespaces: Mapping[str, str]
+) -> tuple[algebra.NormalQuery, dict[str, exp.VarPath]]:
     """`normalize` for people: patterns keep the names of all variables, and inner joins those of the query. Also
     returns the query's paths on variables, by the variables that stand for their ends."""
     normalizer = _Normalizer(namespaces, canonical=False)
@@ -339,9 +284,7 @@ def join_tree(query: Query, namespaces: Mapping[str, str]) -> tuple[JoinTree, Ca
     return tree, normalizer.located
 
 
-@lru_cache(maxsize=16)
-def _builder(namespaces: tuple[tuple[str, str], ...]) -> PatternBuilder:
-    return PatternBuilder(dict(namespaces))
+_builder = lru_cache(maxsize=16)(lambda namespaces: PatternBuilder(dict(namespaces)))
 
 
 class _Normalizer:
@@ -349,46 +292,46 @@ class _Normalizer:
 
     def __init__(self, namespaces: Mapping[str, str], *, canonical: bool = True) -> None:
         self._canonical = canonical
-        self.paths: dict[str, VarPath] = {}
-        self._ends: dict[str, tuple[str, tuple[Step, ...]]] = {}
+        self.paths: dict[str, exp.VarPath] = {}
+        self._ends: dict[str, tuple[str, tuple[exp.Step, ...]]] = {}
         self._namespaces = dict(namespaces)
         self._build = _builder(tuple(self._namespaces.items()))
         self._patterns: list[PatternNode] = []
         self._block_of: dict[str, int] = {}
         self._fresh = 0
 
-    def query(self, query: Query) -> NormalQuery:
+    def query(self, query: Query) -> algebra.NormalQuery:
         tree, scope, roots = self.input(query.source)
         select = query.select
         holes: tuple[Term | str, ...] = ()
         constructor = None
         star = False
         if isinstance(select, SelectItems):
-            entries = tuple(SelectEntry(item.name, self._select(item.operand, scope)) for item in select.items)
-        elif isinstance(select, ElementConstructor):
+            entries = tuple(algebra.SelectEntry(item.name, self._select(item.operand, scope)) for item in select.items)
+        elif isinstance(select, exp.ElementConstructor):
             constructor = select
-            found = list(holes_of(select))
+            found = list(exp.holes_of(select))
             # Holes with the same text are one variable, with one key in `nodes`.
             by_key: dict[str, Term | str] = {}
             for hole in found:
                 if hole_key(hole) not in by_key:
                     by_key[hole_key(hole)] = self._select(hole.operand, scope)
             holes = tuple(by_key[hole_key(hole)] for hole in found)
-            entries = tuple(SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
+            entries = tuple(algebra.SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
         else:
             star = True
             names = [name for name, _ in star_items(query.source)]
-            entries = tuple(map(SelectEntry, names, roots))
+            entries = tuple(map(algebra.SelectEntry, names, roots))
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
         once = None
         if query.once is not None:
             keys = tuple(self._attached(operand, scope) for operand in query.once.keys)
-            once = OncePer(keys, query.once.window.us if query.once.window else None)
+            once = algebra.OncePer(keys, query.once.window.us if query.once.window else None)
             needed |= {var for key in keys for var in variables_of(key)}
         conjuncts, absent = self._parts(tree, tuple(self._patterns), needed)
         op, window = (tree.op, tree.window) if isinstance(tree, JoinNode) else (None, None)
         namespaces = tuple(sorted(self._namespaces.items()))
-        return NormalQuery(op, window, conjuncts, entries, star, constructor, holes, namespaces, once, absent)
+        return algebra.NormalQuery(op, window, conjuncts, entries, star, constructor, holes, namespaces, once, absent)
 
     # ------------------------------------------------------------ names and blocks
 
@@ -414,14 +357,14 @@ class _Normalizer:
         scope: dict[str, Term | str] = {}
         for var in pattern.variables():
             self._block_of[var] = index
-            if not is_system_variable(var):
+            if not trees.is_system_variable(var):
                 scope[var] = shared_term(var)
         self._patterns.append(pattern)
         return Leaf(index, block.stream), scope, (shared_term(block.steps[-1].var or block_root(index)),)
 
-    def _select(self, operand: Expr, scope: JoinNames) -> Term | str:
+    def _select(self, operand: exp.Expr, scope: JoinNames) -> Term | str:
         expr = self._attached(operand, scope)
-        constant = constant_operand_text(expr)
+        constant = algebra.constant_operand_text(expr)
         if constant is not None:
             return constant
         term = as_term(expr)
@@ -431,107 +374,86 @@ class _Normalizer:
     def located(self, var: str) -> VariablePlace:
         return self._block_of[var], *self._ends.get(var, (var, ()))
 
-    def _attached(self, operand: Expr, scope: JoinNames) -> Expr:
-        patterns = list(self._patterns)
-        expr = self._resolve(operand, scope, self._attaching(patterns))
-        self._patterns = patterns
-        return expr
+    def _attached(self, operand: exp.Expr, scope: JoinNames) -> exp.Expr:
+        return self._resolve(operand, scope, partial(self._attach, self._patterns))
 
-    def _attaching(self, patterns: list[PatternNode]) -> _Attach:
-        def attach_path(var: str, path: PatternNode) -> None:
-            block = self._block_of[var]
-            patterns[block] = attach_branch(patterns[block], var, path)
+    def _attach(self, patterns: list[PatternNode], var: str, path: PatternNode) -> None:
+        block = self._block_of[var]
+        patterns[block] = attach_branch(patterns[block], var, path)
 
-        return attach_path
-
-    def _resolve(self, expr: Expr, scope: JoinNames, attach_path: _Attach) -> Expr:
+    def _resolve(self, expr: exp.Expr, scope: JoinNames, attach_path: _Attach) -> exp.Expr:
         match expr:
-            case VarPath(var=name, steps=steps):
+            case exp.VarPath(var=name, steps=steps):
                 term = scope[name]
                 if isinstance(term, str):
-                    return String(term)
+                    return exp.String(term)
                 if not steps:
                     return expr if term.var == name and not term.functions else expression(term)
                 self._fresh += 1
-                fresh = path_end(self._fresh)
+                fresh = trees.path_end(self._fresh)
                 if not self._canonical:
                     self.paths[fresh] = expr
                     base, above = self._ends.get(term.var, (term.var, ()))
                     self._ends[fresh] = base, (*above, *steps)
                 self._block_of[fresh] = self._block_of[term.var]
                 attach_path(term.var, self._build.path(steps, last_var=fresh))
-                return VarPath(fresh)
-            case Call(name=name, args=args):
+                return exp.VarPath(fresh)
+            case exp.Call(name=name, args=args):
                 found = tuple(self._resolve(a, scope, attach_path) for a in args)
-                return found[0] if name == "number" and is_number(found[0]) else Call(name, found)
-            case Compare(op=op, left=left, right=right):
+                return found[0] if name == "number" and is_number(found[0]) else exp.Call(name, found)
+            case exp.Compare(op=op, left=left, right=right):
                 one, two = self._resolve(left, scope, attach_path), self._resolve(right, scope, attach_path)
-                return canonical(expr if one is left and two is right else Compare(op, one, two))
+                return canonical(expr if one is left and two is right else exp.Compare(op, one, two))
         return expr
 
     # ------------------------------------------------------------ conjunctive queries
 
     def _parts(
-        self, tree: JoinTree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
-    ) -> tuple[tuple[Conjunct, ...], tuple[Absent, ...]]:
+        self, tree: JoinTree, patterns: _Patterns, needed: frozenset[str]
+    ) -> tuple[tuple[algebra.Conjunct, ...], tuple[algebra.Absent, ...]]:
         if not isinstance(tree, JoinNode) or tree.op not in NEGATED:
             return _distinct(self._conjuncts(tree, patterns, needed)), ()
-        absent = tuple(dict.fromkeys(self._absent(tree, patterns)))
+        absent = tuple(dict.fromkeys(self._absent(literals, tree, patterns) for literals in disjuncts(tree.pred)))
         left_blocks = frozenset(tree_blocks(tree.left))
         used = needed.union(*(one.variables() for one in absent))
         left = self._side(tree.left, patterns, frozenset(v for v in used if self._block_of[v] in left_blocks), "left")
-        return (Conjunct(left, None), *(Conjunct(one.right, None) for one in absent)), absent
+        return (algebra.Conjunct(left, None), *(algebra.Conjunct(one.right, None) for one in absent)), absent
 
-    def _absent(self, tree: JoinNode, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
+    def _absent(self, literals: _Literals, tree: JoinNode, patterns: _Patterns) -> algebra.Absent:
         left_blocks = frozenset(tree_blocks(tree.left))
-        for literals in disjuncts(tree.pred):
-            own, branches = list(patterns), dict[Branch, None]()
-            attach_right = self._attaching(own)
+        own, branches = list(patterns), dict[algebra.Branch, None]()
 
-            def attach_path(
-                var: str,
-                path: PatternNode,
-                attach_right: _Attach = attach_right,
-                branches: dict[Branch, None] = branches,
-            ) -> None:
-                if self._block_of[var] in left_blocks:
-                    branches[Branch(var, path)] = None
-                else:
-                    attach_right(var, path)
+        def attach_path(var: str, path: PatternNode) -> None:
+            if self._block_of[var] in left_blocks:
+                branches[algebra.Branch(var, path)] = None
+            else:
+                self._attach(own, var, path)
 
-            joins, residual, used = self._compared(literals, tree, own, attach_path, fixed=left_blocks)
-            right = self._side(tree.right, tuple(own), used, "right")
-            yield Absent(right, joins, residual, tuple(branches))
+        joins, residual, used = self._compared(literals, tree, own, attach_path, left_blocks)
+        return algebra.Absent(self._side(tree.right, tuple(own), used, "right"), joins, residual, tuple(branches))
 
-    def _conjuncts(
-        self, tree: JoinTree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
-    ) -> Iterator[Conjunct]:
+    def _conjuncts(self, tree: JoinTree, patterns: _Patterns, needed: frozenset[str]) -> Iterator[algebra.Conjunct]:
         if isinstance(tree, Leaf):
-            yield Conjunct(self._side(tree, patterns, needed, "left"), None)
+            yield algebra.Conjunct(self._side(tree, patterns, needed, "left"), None)
             return
         for literals in disjuncts(tree.pred):
             own = list(patterns)
-            joins, residual, compared = self._compared(literals, tree, own, self._attaching(own))
+            joins, residual, compared = self._compared(literals, tree, own, partial(self._attach, own), frozenset())
             used = needed | compared
             left = self._side(tree.left, tuple(own), used, "left")
             right = self._side(tree.right, tuple(own), used, "right")
-            yield Conjunct(left, right, joins, residual)
+            yield algebra.Conjunct(left, right, joins, residual)
 
     def _compared(
-        self,
-        literals: tuple[Expr, ...],
-        tree: JoinNode,
-        own: list[PatternNode],
-        attach_path: _Attach,
-        fixed: frozenset[int] = frozenset(),
-    ) -> tuple[tuple[tuple[Term, Term], ...], tuple[Expr, ...], frozenset[str]]:
+        self, literals: _Literals, tree: JoinNode, own: list[PatternNode], attach: _Attach, fixed: Set[int]
+    ) -> tuple[tuple[tuple[Term, Term], ...], _Literals, frozenset[str]]:
         """The value joins and residual predicates of a disjunct, with their variables. What only restricts one block
         goes to its pattern in `own`, unless that is `fixed`."""
         left_blocks = frozenset(tree_blocks(tree.left))
         joins: dict[tuple[Term, Term], None] = {}
-        residual: dict[Expr, None] = {}
+        residual: dict[exp.Expr, None] = {}
         for literal in literals:
-            expr = self._resolve(literal, tree.scope, attach_path)
+            expr = self._resolve(literal, tree.scope, attach)
             pair = self._value_join(expr, left_blocks)
             path, text = compared_text(expr) or (None, "")
             if pair:
@@ -539,7 +461,7 @@ class _Normalizer:
                 for term in pair:
                     if self._block_of[term.var] not in fixed:
                         self._require_value(term, own)
-            elif isinstance(path, VarPath) and (block := self._block_of[path.var]) not in fixed:
+            elif isinstance(path, exp.VarPath) and (block := self._block_of[path.var]) not in fixed:
                 own[block] = require(own[block], path.var, Condition(literal=text))
             else:
                 residual[expr] = None
@@ -548,8 +470,8 @@ class _Normalizer:
         used = {term.var for pair in joins for term in pair}.union(*map(variables_of, residual))
         return tuple(joins), tuple(residual), frozenset(used)
 
-    def _value_join(self, expr: Expr, left_blocks: frozenset[int]) -> tuple[Term, Term] | None:
-        if not isinstance(expr, Compare) or expr.op != "=":
+    def _value_join(self, expr: exp.Expr, left_blocks: frozenset[int]) -> tuple[Term, Term] | None:
+        if not isinstance(expr, exp.Compare) or expr.op != "=":
             return None
         one, two = as_term(expr.left), as_term(expr.right)
         if one is None or two is None:
@@ -562,42 +484,30 @@ class _Normalizer:
     def _require_value(self, term: Term, patterns: list[PatternNode]) -> None:
         """Requires a join's value to equal itself: a text that is not a time or number equals none."""
         if term.functions and term.functions[-1] in ("date", "number"):
-            value = expression(term, Rel())
+            value = expression(term, exp.Rel())
             block = self._block_of[term.var]
-            patterns[block] = require(patterns[block], term.var, self._build.condition(Compare("=", value, value)))
+            patterns[block] = require(patterns[block], term.var, self._build.condition(exp.Compare("=", value, value)))
 
     def _side(
-        self, tree: JoinTree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
-    ) -> Side:
+        self, tree: JoinTree, patterns: _Patterns, used: frozenset[str], which: Literal["left", "right"]
+    ) -> algebra.Side:
         if isinstance(tree, Leaf):
             pattern = patterns[tree.block]
-            return Side(tree.stream, naming(pattern, used) if self._canonical else pattern)
+            return algebra.Side(tree.stream, trees.naming(pattern, used) if self._canonical else pattern)
         blocks = sorted(tree_blocks(tree))
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner, absent = self._parts(tree, patterns, frozenset(carried))
-        children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
-        if not self._canonical:
-            hidden = Hidden(tree.op, tree.window, inner, carried, which, self._alone(tree), absent)
-            return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
-        names, alone = canonical_names(inner, absent), self._alone(tree)
-        variables = tuple(names[var] for var in carried)
-        hidden = Hidden(
-            tree.op,
-            tree.window,
-            _renamed(inner, names),
-            variables,
-            which,
-            _renamed(alone, canonical_names(alone)),
-            _renamed(absent, names),
-        )
-        return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
-
-    def _alone(self, tree: JoinNode) -> tuple[Conjunct, ...]:
-        if tree.op != UNORDERED:
-            return ()
-        return _distinct(self._conjuncts(tree, tree.patterns, frozenset()))
+        children = tuple(PatternNode("/", trees.Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
+        alone = _distinct(self._conjuncts(tree, tree.patterns, frozenset())) if tree.op == algebra.UNORDERED else ()
+        if self._canonical:
+            names = canonical_names(inner, absent)
+            inner, absent = _renamed((inner, absent), names)
+            alone = _renamed(alone, canonical_names(alone))
+            carried = tuple(names[var] for var in carried)
+        hidden = algebra.Hidden(tree.op, tree.window, inner, carried, which, alone, absent)
+        return algebra.Side(hidden.stream, PatternNode("/", algebra.TUPLE_TEST, children=children), hidden)
 
 
-def _distinct(conjuncts: Iterator[Conjunct]) -> tuple[Conjunct, ...]:
+def _distinct(conjuncts: Iterator[algebra.Conjunct]) -> tuple[algebra.Conjunct, ...]:
     found = tuple(conjuncts)
     return found if len(found) == 1 else tuple(dict.fromkeys(found))  # it takes long to hash one
