@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 
 from xscl.algebra.events import Schema
@@ -25,13 +25,7 @@ def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Sch
 
 
 def check_events(
-    script: Script,
-    lines: Lines,
-    in_place: InPlace,
-    *,
-    known: EventStreams = NO_EVENTS,
-    failed: frozenset[str] = frozenset(),
-    stored: bool = False,
+    script: Script, lines: Lines, in_place: InPlace, *, known: EventStreams, failed: frozenset[str], stored: bool
 ) -> Iterator[Problem]:
     """The problems of event statements, and of queries that read their streams, except for cycles. `known` are
     external streams that the script can read, and `failed` those of statements with syntax errors."""
@@ -115,15 +109,15 @@ class _Checker:
                 yield Problem(f"{block.stream} is a defined event, no stream of documents", block.span, hint)
 
     def streams(self) -> tuple[dict[str, Schema | None], list[Problem]]:
-        schemas: dict[str, Schema | None] = {**self._known, **dict.fromkeys(self._failed), **self._defined}
-        schemas.update(dict.fromkeys(self._published))
-        problems: list[Problem] = []
+        self._problems = list[Problem]()
+        self._schemas: dict[str, Schema | None] = {**self._known, **dict.fromkeys(self._failed), **self._defined}
+        self._schemas.update(dict.fromkeys(self._published))
         for name in self._order():
-            schemas[name] = self._schema(self._published[name], schemas, problems)
+            self._schemas[name] = self._schema(self._published[name])
         for query in self._script.event_queries:
             if query.publish is None:
-                self._resolved(query, schemas, problems)
-        return schemas, problems
+                self._resolved(query)
+        return self._schemas, self._problems
 
     def _order(self) -> Iterator[str]:
         """The names that event queries PUBLISH, in topological order, without those in cycles."""
@@ -135,23 +129,19 @@ class _Checker:
         known = {name: reads - in_cycles for name, reads in edges.items() if name not in in_cycles}
         return iter(TopologicalSorter(known).static_order())
 
-    def _schema(
-        self, queries: list[EventQuery], schemas: Mapping[str, Schema | None], problems: list[Problem]
-    ) -> Schema | None:
+    def _schema(self, queries: list[EventQuery]) -> Schema | None:
         first: Schema | None = None
         for query in queries:
-            schema = self._resolved(query, schemas, problems)
+            schema = self._resolved(query)
             if first is not None and schema is not None and first != schema:
                 difference = unequal(first, schema) or "their order"
                 message = f"{query.publish} has other attributes here than in the statement before: {difference}"
                 hint = "SELECT the same ones in the same order, or PUBLISH under another name"
-                problems.append(Problem(message, name_span(query), hint))
+                self._problems.append(Problem(message, name_span(query), hint))
             first = first or schema
         return first
 
-    def _resolved(
-        self, query: EventQuery, schemas: Mapping[str, Schema | None], problems: list[Problem]
-    ) -> Schema | None:
-        stream, found = resolve_known(query, schemas, self._from_documents)
-        problems += [problem.moved(query.span.start) for problem in found]
+    def _resolved(self, query: EventQuery) -> Schema | None:
+        stream, found = resolve_known(query, self._schemas, self._from_documents)
+        self._problems += [problem.moved(query.span.start) for problem in found]
         return None if stream is None else stream.schema

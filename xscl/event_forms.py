@@ -11,93 +11,54 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from operator import add, mul, sub, truediv
 from typing import Any, TypeVar, get_args
 
 from common.bounds import LONGEST_WINDOW
-from xscl.algebra.events import (
-    ALWAYS,
-    Aggregate,
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    ArithmeticOp,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
-    EventCondition,
-    Events,
-    Filter,
-    Fold,
-    Function,
-    ItemPosition,
-    Kind,
-    Length,
-    Names,
-    Next,
-    OfItem,
-    OfItems,
-    Part,
-    Phase,
-    Referent,
-    Schema,
-    Select,
-    Stream,
-    Union,
-    Value,
-    WhereConjunct,
-    leaves,
-    map_leaves,
-    operands,
-    sources_of,
-    value_kind,
-)
+from xscl.algebra import events as algebra
+from xscl.algebra.events import ALWAYS, EventCondition, Schema, Stream, Value, leaves, map_leaves, value_kind
 from xscl.algebra.values import MOST_TEXT, Span, String, derive, number_text, xpath_number
 from xscl.problems import Problem
 from xscl.syntax import Component, EventExpr, EventQuery, EventStream, Named, Sequenced
 
 
-def arithmetic(op: ArithmeticOp, left: Value, right: Value) -> Value:
+def arithmetic(op: algebra.ArithmeticOp, left: Value, right: Value) -> Value:
     """An operation, folded to its value if that is constant and not NULL."""
-    if isinstance(left, Constant) and isinstance(right, Constant):
+    if isinstance(left, algebra.Constant) and isinstance(right, algebra.Constant):
         one, two = _as_number(left.value), _as_number(right.value)
         try:
             result = _OPERATIONS[op](one, two)
         except (ZeroDivisionError, OverflowError, ValueError):
             result = math.nan
         if math.isfinite(result):
-            return Constant(result)
-    return Arithmetic(op, left, right)
+            return algebra.Constant(result)
+    return algebra.Arithmetic(op, left, right)
 
 
-_OPERATIONS: dict[ArithmeticOp, Callable[[float, float], float]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "%": math.fmod,  # with the sign of the first, as XPath's mod
-}
+# As XPath's mod, % has the sign of the first.
+_OPERATIONS: Mapping[algebra.ArithmeticOp, Callable[[float, float], float]]
+_OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv, "%": math.fmod}
 
 
-def function_of(name: str, args: tuple[Value, ...], kind: Kind) -> Value:
+def function_of(name: str, args: tuple[Value, ...], kind: algebra.Kind) -> Value:
     """A function of values, folded to its value if that is constant and not NULL."""
     if name == "number" and value_kind(args[0]) == "number":
         return args[0]
-    constants = [arg.value for arg in args if isinstance(arg, Constant)]
-    if name == "coalesce" and isinstance(args[0], Constant):
+    constants = [arg.value for arg in args if isinstance(arg, algebra.Constant)]
+    if name == "coalesce" and isinstance(args[0], algebra.Constant):
         return args[0]
     if len(constants) < len(args):
-        return Function(name, args, kind)
+        return algebra.Function(name, args, kind)
     if name == "concat":
         text = "".join(map(xpath_string, constants))
-        return Constant(text) if len(text) <= MOST_TEXT else Function(name, args, kind)
+        return algebra.Constant(text) if len(text) <= MOST_TEXT else algebra.Function(name, args, kind)
     if name == "abs":
         number = abs(_as_number(constants[0]))
     elif kind == "number":
         number = xpath_number(derive(name, xpath_string(constants[0])))
     else:
-        return Constant(derive(name, xpath_string(constants[0])))
-    return Constant(number) if math.isfinite(number) else Function(name, args, kind)
+        return algebra.Constant(derive(name, xpath_string(constants[0])))
+    return algebra.Constant(number) if math.isfinite(number) else algebra.Function(name, args, kind)
 
 
 def xpath_string(value: str | float) -> str:
@@ -169,15 +130,17 @@ _Map = Callable[[Value], Value]
 
 def all_of(*conditions: EventCondition) -> EventCondition:
     """The flattened conjunction."""
-    return _flat(AllOf, conditions, AnyOf(()))
+    return _flat(algebra.AllOf, conditions, algebra.AnyOf(()))
 
 
 def any_of(*conditions: EventCondition) -> EventCondition:
     """The flattened disjunction."""
-    return _flat(AnyOf, conditions, ALWAYS)
+    return _flat(algebra.AnyOf, conditions, ALWAYS)
 
 
-def _flat(kind: type[AllOf | AnyOf], conditions: Iterable[EventCondition], decisive: EventCondition) -> EventCondition:
+def _flat(
+    kind: type[algebra.AllOf | algebra.AnyOf], conditions: Iterable[EventCondition], decisive: EventCondition
+) -> EventCondition:
     args: dict[EventCondition, None] = {}
     for condition in conditions:
         args.update(dict.fromkeys(condition.args if isinstance(condition, kind) else (condition,)))
@@ -189,24 +152,21 @@ def _flat(kind: type[AllOf | AnyOf], conditions: Iterable[EventCondition], decis
 def count_dnf_clauses(condition: EventCondition) -> int:
     """The number of clauses in disjunctive normal form, duplicates included."""
     match condition:
-        case AllOf(args=args):
-            count = 1
-            for arg in args:
-                count *= count_dnf_clauses(arg)
-            return count
-        case AnyOf(args=args):
+        case algebra.AllOf(args=args):
+            return math.prod(map(count_dnf_clauses, args))
+        case algebra.AnyOf(args=args):
             return sum(map(count_dnf_clauses, args))
     return 1
 
 
 def _subexpressions(node: EventCondition | Value) -> Iterator[EventCondition | Value]:
     yield node
-    for operand in operands(node):
+    for operand in algebra.operands(node):
         yield from _subexpressions(operand)
 
 
-def _in_place(part: Part, values: Mapping[str, Value]) -> _Map:
-    return lambda leaf: values[leaf.name] if isinstance(leaf, Attribute) and leaf.part == part else leaf
+def _in_place(part: algebra.Part, values: Mapping[str, Value]) -> _Map:
+    return lambda leaf: values[leaf.name] if isinstance(leaf, algebra.Attribute) and leaf.part == part else leaf
 
 
 def _is_small(nodes: Iterable[EventCondition | Value]) -> bool:
@@ -236,14 +196,14 @@ def without_bounds(condition: EventCondition) -> tuple[EventCondition, int | Non
     """The condition without its upper bounds of DUR, and the least of them in microseconds, None if there is none."""
     kept: list[EventCondition] = []
     least: int | None = None
-    for conjunct in condition.args if isinstance(condition, AllOf) else (condition,):
+    for conjunct in condition.args if isinstance(condition, algebra.AllOf) else (condition,):
         bound = None
         match conjunct:
-            case Comparison(op=op, left=Duration(), right=Constant(value=float(seconds))):
+            case algebra.Comparison(op=op, left=algebra.Duration(), right=algebra.Constant(value=float(seconds))):
                 bound = _longest(op, seconds)
-            case Comparison(op=op, left=Constant(value=float(seconds)), right=Duration()):
+            case algebra.Comparison(op=op, left=algebra.Constant(value=float(seconds)), right=algebra.Duration()):
                 bound = _longest(_TURNED.get(op, ""), seconds)
-        if bound is None or (isinstance(conjunct, Comparison) and conjunct.op == "="):
+        if bound is None or (isinstance(conjunct, algebra.Comparison) and conjunct.op == "="):
             kept.append(conjunct)
         least = shorter(least, bound)
     return all_of(*kept), least
@@ -265,28 +225,28 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
         return bounded(source, within, all_inside=all_inside)
 
     match stream:
-        case Select() | Filter():
+        case algebra.Select() | algebra.Filter():
             return replace(stream, source=inside(stream.source))
-        case Union():
-            return Union(inside(stream.left), inside(stream.right))
-        case Next() | Fold():
+        case algebra.Union():
+            return algebra.Union(inside(stream.left), inside(stream.right))
+        case algebra.Next() | algebra.Fold():
             least = shorter(stream.within, within)
             return replace(stream, left=inside(stream.left), right=inside(stream.right), within=least)
-        case Aggregate() if all_inside:
+        case algebra.Aggregate() if all_inside:
             return replace(stream, source=inside(stream.source))
     return stream
 
 
 def is_windowed(stream: Stream) -> bool:
     """Whether every NEXT and FOLD of a stream has a window. State without one never expires."""
-    is_endless = isinstance(stream, Next | Fold) and stream.within is None
-    return not is_endless and all(map(is_windowed, sources_of(stream)))
+    is_endless = isinstance(stream, algebra.Next | algebra.Fold) and stream.within is None
+    return not is_endless and all(map(is_windowed, algebra.sources_of(stream)))
 
 
 def _has_intervals(stream: Stream) -> bool:
-    if isinstance(stream, Select | Filter | Union):
-        return all(map(_has_intervals, sources_of(stream)))
-    return isinstance(stream, Next | Fold)
+    if isinstance(stream, algebra.Select | algebra.Filter | algebra.Union):
+        return all(map(_has_intervals, algebra.sources_of(stream)))
+    return isinstance(stream, algebra.Next | algebra.Fold)
 
 
 # ---------------------------------------------------------------- operators
@@ -299,31 +259,33 @@ def filter_of(source: Stream, condition: EventCondition) -> Stream:
     if condition == ALWAYS:
         return source
     match source:
-        case Filter(source=inner, condition=first):
+        case algebra.Filter(source=inner, condition=first):
             both = all_of(first, condition)
             if count_dnf_clauses(both) <= MAX_CLAUSES:
-                return Filter(inner, both)
-        case Select(source=inner, items=items):
+                return algebra.Filter(inner, both)
+        case algebra.Select(source=inner, items=items):
             moved = map_leaves(condition, _in_place("left", dict(items)))
             if _is_small([moved]):
                 return replace(source, source=filter_of(inner, moved))
-    return Filter(source, condition)
+    return algebra.Filter(source, condition)
 
 
 def select_of(source: Stream, items: tuple[tuple[str, Value], ...], schema: Schema) -> Stream:
-    if schema == source.schema and all(isinstance(value, Attribute) and value.name == name for name, value in items):
+    if schema == source.schema and all(
+        isinstance(value, algebra.Attribute) and value.name == name for name, value in items
+    ):
         return source
-    if isinstance(source, Select):
+    if isinstance(source, algebra.Select):
         values = _in_place("left", dict(source.items))
         joined = tuple((name, map_leaves(value, values)) for name, value in items)
         if _is_small(value for _, value in joined):
             return select_of(source.source, joined, schema)
-    return Select(source, items, schema)
+    return algebra.Select(source, items, schema)
 
 
 def reorder_attributes(source: Stream, schema: Schema) -> Stream:
     kinds = dict(schema)
-    return select_of(source, tuple((name, Attribute("left", name, kinds[name])) for name in kinds), schema)
+    return select_of(source, tuple((name, algebra.Attribute("left", name, kinds[name])) for name in kinds), schema)
 
 
 def unequal(one: Schema, other: Schema) -> str:
@@ -337,97 +299,79 @@ def unequal(one: Schema, other: Schema) -> str:
     return ""
 
 
-def next_of(
-    left: Stream, right: Stream, condition: EventCondition, names: tuple[tuple[Part, str], ...], schema: Schema
-) -> Stream:
-    condition, within = without_bounds(condition)
-    if isinstance(right, Select) and _reads_a_name(right):
-        values = {name: value for name, value in right.items if isinstance(value, Attribute)}
+def next_of(operator: algebra.Next) -> Stream:
+    """The normal form of a NEXT."""
+    condition, within = without_bounds(operator.condition)
+    right, names = operator.right, operator.names
+    inner = right
+    while isinstance(inner, algebra.Select | algebra.Filter):
+        inner = inner.source
+    if isinstance(right, algebra.Select) and isinstance(inner, algebra.Events):  # whose events stay distinct
+        values = {name: value for name, value in right.items if isinstance(value, algebra.Attribute)}
         if len(values) == len(right.items):
-            renamed = {name: Attribute("right", value.name, value.kind) for name, value in values.items()}
+            renamed = {name: algebra.Attribute("right", value.name, value.kind) for name, value in values.items()}
             condition = map_leaves(condition, _in_place("right", renamed))
             names = tuple((part, values[name].name if part == "right" else name) for part, name in names)
             right = right.source
     condition, right = _with_filter(condition, right)
-    return bounded(Next(left, right, condition, within, names, schema), within)
+    return bounded(algebra.Next(operator.left, right, condition, within, names, operator.schema), within)
 
 
-def fold_of(
-    left: Stream,
-    right: Stream,
-    chooses: EventCondition,
-    continues: EventCondition,
-    sets: tuple[tuple[str, Value], ...],
-    names: tuple[tuple[Part, str], ...],
-    schema: Schema,
-) -> Stream:
-    chooses, first = without_bounds(chooses)
-    continues, second = without_bounds(continues)
+def fold_of(operator: algebra.Fold) -> Stream:
+    """The normal form of a FOLD."""
+    chooses, first = without_bounds(operator.chooses)
+    continues, second = without_bounds(operator.continues)
     within = shorter(first, second)
-    chooses, right = _with_filter(chooses, right)
-    return bounded(Fold(left, right, chooses, continues, sets, within, names, schema), within)
-
-
-def _reads_a_name(stream: Stream) -> bool:
-    """Whether a stream is a chain of unary operators over a named stream, whose events stay distinct."""
-    while isinstance(stream, Select | Filter):
-        stream = stream.source
-    return isinstance(stream, Events)
+    chooses, right = _with_filter(chooses, operator.right)
+    return bounded(replace(operator, right=right, chooses=chooses, continues=continues, within=within), within)
 
 
 def _with_filter(condition: EventCondition, right: Stream) -> tuple[EventCondition, Stream]:
-    if not isinstance(right, Filter) or not isinstance(right.source, Events):
+    if not isinstance(right, algebra.Filter) or not isinstance(right.source, algebra.Events):
         return condition, right
-    if any(isinstance(leaf, Duration) for leaf in leaves(right.condition)):
+    if any(isinstance(leaf, algebra.Duration) for leaf in leaves(right.condition)):
         return condition, right  # DUR is that of the right event there
-    moved = map_leaves(
-        right.condition, lambda leaf: Attribute("right", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf
-    )
-    both = all_of(condition, moved)
+    attributes = {name: algebra.Attribute("right", name, kind) for name, kind in right.schema}
+    both = all_of(condition, map_leaves(right.condition, _in_place("left", attributes)))
     return (both, right.source) if count_dnf_clauses(both) <= MAX_CLAUSES else (condition, right)
 
 
 _OF_BOTH = frozenset(
-    {
-        *("select", "from", "publish", "as", "and", "or", "not", "is", "null", "within", "dur", "gap", "define"),
-        "pattern",
-    }
+    ("select", "from", "publish", "as", "and", "or", "not", "is", "null", "within", "dur", "gap", "define", "pattern")
 )
 RESERVED = _OF_BOTH | {"filter", "next", "fold", "union", "aggregate", "by", "over"}
 """Keywords of event queries, in lower case. After a dot they are attributes."""
 
-RESERVED_IN_PATTERNS = _OF_BOTH | {
-    *("seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping", "earliest"),
-    "maximal",
-}
+RESERVED_IN_PATTERNS = _OF_BOTH.union(
+    ("seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping", "earliest", "maximal")
+)
 """Words that cannot name a stream or a variable in PATTERN, in lower case."""
 
 
-_PHASES: tuple[Phase, ...] = ("first", "each", "complete")
+Referents = Mapping[str, algebra.Referent]
+"""What the names in a condition or value refer to."""
+
+_PHASES: tuple[algebra.Phase, ...] = ("first", "each", "complete")
 
 
 N = TypeVar("N", bound=EventCondition | Value)
 
 
-def number_references(node: N, known: Mapping[str, Referent]) -> tuple[N, Names]:
+def number_references(node: N, known: Referents) -> tuple[N, algebra.Names]:
     """A value or a condition with its references renamed to `#0`, `#1`, ..., and the referents of these names."""
-    names = _numbered(node, known)
+    names = mentioned(node, known)
 
     def leaf(value: Value) -> Value:
-        return replace(value, name=names[known[value.name]]) if isinstance(value, Attribute) else value
+        return replace(value, name=names[known[value.name]]) if isinstance(value, algebra.Attribute) else value
 
     return map_leaves(node, leaf), tuple((name, referent) for referent, name in names.items())
 
 
-def mentioned(condition: EventCondition, known: Mapping[str, Referent]) -> list[Referent]:
-    return list(_numbered(condition, known))
-
-
 def conjuncts_of(
-    condition: EventCondition, known: Mapping[str, Referent], negated: Sequence[int]
-) -> Iterator[WhereConjunct]:
+    condition: EventCondition, known: Referents, negated: Sequence[int]
+) -> Iterator[algebra.WhereConjunct]:
     """The conjuncts of a condition, each of which mentions at most one of the `negated` variables."""
-    for one in condition.args if isinstance(condition, AllOf) else (condition,):
+    for one in condition.args if isinstance(condition, algebra.AllOf) else (condition,):
         if one == ALWAYS:
             continue
         referents = mentioned(one, known)
@@ -444,57 +388,52 @@ def conjuncts_of(
             yield _conjunct(one, known, variable, _PHASES[phase])
 
 
-def clashing(referents: Sequence[Referent]) -> int | None:
+def clashing(referents: Iterable[algebra.Referent]) -> int | None:
     """A variable of which a condition mentions every event, and the one before another; None if there is none."""
-    for one in referents:
-        if _is_every(one, one.variable):
-            for other in referents:
-                if other.variable == one.variable and _place(other) in ("each", "previous", "earlier"):
-                    return one.variable
-    return None
+    every = [one.variable for one in referents if _place(one) == "every"]
+    others = {one.variable for one in referents if _place(one) in ("each", "previous", "earlier")}
+    return next((variable for variable in every if variable in others), None)
 
 
-def sort_conjuncts(conjuncts: Sequence[WhereConjunct]) -> tuple[WhereConjunct, ...]:
+def sort_conjuncts(conjuncts: Sequence[algebra.WhereConjunct]) -> tuple[algebra.WhereConjunct, ...]:
     """Sorts by time, stably."""
     return tuple(sorted(conjuncts, key=lambda one: (one.variable, _PHASES.index(one.phase))))
 
 
-def _conjunct(condition: EventCondition, known: Mapping[str, Referent], variable: int, phase: Phase) -> WhereConjunct:
-    return WhereConjunct(*number_references(condition, known), variable, phase)
+def _conjunct(
+    condition: EventCondition, known: Referents, variable: int, phase: algebra.Phase
+) -> algebra.WhereConjunct:
+    return algebra.WhereConjunct(*number_references(condition, known), variable, phase)
 
 
-def _narrowed(known: Mapping[str, Referent], variable: int, place: ItemPosition) -> dict[str, Referent]:
-    return {
-        name: OfItem(variable, place, found.name) if isinstance(found, OfItem) and _is_every(found, variable) else found
-        for name, found in known.items()
-    }
+def _narrowed(known: Referents, variable: int, place: algebra.ItemPosition) -> Referents:
+    every = {name: one for name, one in known.items() if isinstance(one, algebra.OfItem) and one.place == "every"}
+    own = {name: replace(one, place=place) for name, one in every.items() if one.variable == variable}
+    return {**known, **own}
 
 
-def _place(referent: Referent) -> str:
+def _place(referent: algebra.Referent) -> str:
     match referent:
-        case OfItem(place=place):
+        case algebra.OfItem(place=place):
             return place
-        case OfItems(earlier=True):
+        case algebra.OfItems(earlier=True):
             return "earlier"
     return "all"
 
 
-def _is_every(referent: Referent, variable: int) -> bool:
-    return isinstance(referent, OfItem) and referent.variable == variable and referent.place == "every"
-
-
-def _unit(referent: Referent) -> tuple[int, int]:
+def _unit(referent: algebra.Referent) -> tuple[int, int]:
     match referent:
-        case OfItem(variable=variable, place="only" | "first"):
+        case algebra.OfItem(variable=variable, place="only" | "first"):
             return variable, 0
-        case Length() | OfItem(place="last") | OfItems(earlier=False):
+        case algebra.Length() | algebra.OfItem(place="last") | algebra.OfItems(earlier=False):
             return referent.variable, 2
     return referent.variable, 1
 
 
-def _numbered(node: EventCondition | Value, known: Mapping[str, Referent]) -> dict[Referent, str]:
-    found: dict[Referent, str] = {}
+def mentioned(node: EventCondition | Value, known: Referents) -> dict[algebra.Referent, str]:
+    """The referents of a condition or value in order of mention, with the names `#0`, `#1`, ... for them."""
+    found: dict[algebra.Referent, str] = {}
     for part in leaves(node):
-        if isinstance(part, Attribute):
+        if isinstance(part, algebra.Attribute):
             found.setdefault(known[part.name], f"#{len(found)}")
     return found

@@ -14,27 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 from common.tools import ClearedCache
-from xscl.algebra.events import (
-    ATTRIBUTE_END,
-    Aggregate,
-    AllOf,
-    AnyOf,
-    Comparison,
-    Constant,
-    EventAttribute,
-    EventPattern,
-    Kind,
-    NearPattern,
-    OfItems,
-    Pattern,
-    Schema,
-    Statement,
-    TextTest,
-    value_kind,
-)
+from xscl.algebra import events as algebra
+from xscl.algebra.events import Kind, Schema, value_kind
 from xscl.algebra.joins import constant_operand_text
 from xscl.algebra.trees import attach_branch, block_root, path_end
 from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, VarPath, derivation, is_number, xpath_number
@@ -51,7 +36,7 @@ from xscl.text import UNITS, window_us
 
 def resolve_event_query(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
-) -> tuple[Statement | None, list[Problem]]:
+) -> tuple[algebra.Statement | None, list[Problem]]:
     """A query's stream, and its problems in its own text. `documents` are document streams, for hints."""
     if problem := too_deep(query):
         return None, [problem]
@@ -69,11 +54,11 @@ def resolve_event_query(
 MOST_KNOWN = 20_000
 """Maximum number of cached results."""
 
-_known = ClearedCache[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Statement]](MOST_KNOWN)
+_known = ClearedCache[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], algebra.Statement]](MOST_KNOWN)
 """Streams by the identity of the query, with the schemas that they depend on: a query is checked, and then lowered."""
 
 
-def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str]) -> EventPattern:
+def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str]) -> algebra.EventPattern:
     """The pattern of a checked definition. `namespaces` are the URIs of prefixes."""
     build = PatternBuilder(namespaces)
     block = definition.block
@@ -81,12 +66,12 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
     pattern = build.path(block.steps, last_var=root)
     variables = [root]
     ends: list[str] = []
-    attributes: list[EventAttribute] = []
+    attributes: list[algebra.EventAttribute] = []
     for number, attribute in enumerate(definition.attributes, 1):
         kind: Kind = "number" if attribute.number or is_number(attribute.operand) else "string"
         constant = constant_operand_text(attribute.operand)
         if constant is not None:
-            attributes.append(EventAttribute(attribute.name, kind, None, constant=constant))
+            attributes.append(algebra.EventAttribute(attribute.name, kind, None, constant=constant))
             continue
         functions, operand = _functions(attribute.operand)
         variables.append(operand.var)
@@ -94,11 +79,11 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
             end = path_end(number)
             pattern = attach_branch(pattern, operand.var, build.path(operand.steps, last_var=end))
             ends.append(end)
-            attributes.append(EventAttribute(attribute.name, kind, end))
+            attributes.append(algebra.EventAttribute(attribute.name, kind, end))
         else:
-            path = build.path(operand.steps, last_var=ATTRIBUTE_END) if operand.steps else None
-            attributes.append(EventAttribute(attribute.name, kind, operand.var, path, functions))
-    return EventPattern(block.stream, pattern, tuple(dict.fromkeys((*variables, *ends))), tuple(attributes))
+            path = build.path(operand.steps, last_var=algebra.ATTRIBUTE_END) if operand.steps else None
+            attributes.append(algebra.EventAttribute(attribute.name, kind, operand.var, path, functions))
+    return algebra.EventPattern(block.stream, pattern, tuple(dict.fromkeys((*variables, *ends))), tuple(attributes))
 
 
 def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
@@ -123,7 +108,7 @@ def made_of(query: EventQuery, known: KnownTree) -> None:
 
 def resolve_known(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
-) -> tuple[Statement | None, list[Problem]]:
+) -> tuple[algebra.Statement | None, list[Problem]]:
     """`resolve_event_query`, cached, and by template where possible. Problems of a query built from a skeleton have
     another's places."""
     known = _known.get(id(query))
@@ -139,7 +124,7 @@ def resolve_known(
     return stream, []
 
 
-def _stream(query: EventQuery, known: KnownTree, schemas: Schemas) -> Statement | None:
+def _stream(query: EventQuery, known: KnownTree, schemas: Schemas) -> algebra.Statement | None:
     skeleton = known.skeleton
     read: dict[str, Schema] = {}
     for name in names_read(query.stream):
@@ -163,7 +148,7 @@ class _Template:
     numeric: frozenset[int]
     apart: tuple[tuple[Fill, ...], ...]
 
-    def stream(self, literals: Sequence[str]) -> Statement | None:
+    def stream(self, literals: Sequence[str]) -> algebra.Statement | None:
         """The stream of a query with these literals; None if the template does not apply."""
         values: list[Literal] = []
         for slot, (kind, text) in enumerate(zip(self.kinds, literals, strict=True)):
@@ -174,7 +159,7 @@ class _Template:
         for group in self.apart:
             if len({make(values) for make in group}) < len(group):
                 return None
-        stream: Statement = self.make(values)
+        stream: algebra.Statement = self.make(values)
         return stream
 
 
@@ -238,32 +223,32 @@ class _Fillr:
                 self._windows[int(mark)] = slot
                 self._constants[int(mark) / 1e6] = slot, _seconds(slot)
                 continue
-            self._constants[mark] = slot, _as_it_is(slot)
+            self._constants[mark] = slot, itemgetter(slot)
             if kind != "string":
                 self._constants[0.0 - float(mark)] = slot, _negated(slot)
 
     def of(self, node: Any) -> Fill | None:
         match node:
-            case Constant(value=value):
+            case algebra.Constant(value=value):
                 return self._constant(value)
             case int() if node in self._windows and not isinstance(node, bool):
-                slot = self._windows[node]
-                self.met.add(slot)
-                return lambda values: values[slot]
-            case TextTest(name="matches"):
+                self.met.add(self._windows[node])
+                return itemgetter(self._windows[node])
+            case algebra.TextTest(name="matches"):
                 self.depends = self.depends or self._holds(node.args[1:])  # they may be no regular expressions
-            case Comparison(op=op, left=left, right=right):
+            case algebra.Comparison(op=op, left=left, right=right):
                 for one, other in ((left, right), (right, left)):
                     is_read = op in ORDERS or value_kind(other) == "number"
-                    if is_read and isinstance(one, Constant) and isinstance(one.value, str):
-                        self._is_number(one.value)
-            case AllOf(args=args) | AnyOf(args=args):
+                    mark = one.value if isinstance(one, algebra.Constant) else None
+                    if is_read and isinstance(mark, str) and mark in self._constants:
+                        self.numeric.add(self._constants[mark][0])
+            case algebra.AllOf(args=args) | algebra.AnyOf(args=args):
                 self._keep_apart(args)
-            case Aggregate(items=items):
+            case algebra.Aggregate(items=items):
                 self.depends = self.depends or self._holds(items)  # equal ones are one
-            case OfItems(aggregated=aggregated):
+            case algebra.OfItems(aggregated=aggregated):
                 self.depends = self.depends or self._holds(aggregated)  # the same
-            case Pattern(conjuncts=conjuncts, kills=kills):
+            case algebra.Pattern(conjuncts=conjuncts, kills=kills):
                 self._keep_apart(conjuncts)
                 self._keep_apart(kills)
         return rebuilt(node, self.of)
@@ -273,30 +258,22 @@ class _Fillr:
             return None
         slot, of = self._constants[value]
         self.met.add(slot)
-        return lambda values: Constant(of(values))
-
-    def _is_number(self, mark: str) -> None:
-        if mark in self._constants:
-            self.numeric.add(self._constants[mark][0])
+        return lambda values: algebra.Constant(of(values))
 
     def _holds(self, node: Any) -> bool:
-        return any(one.value in self._constants for one in parts_of_kind(node, Constant))
+        return any(one.value in self._constants for one in parts_of_kind(node, algebra.Constant))
 
     def _keep_apart(self, args: tuple[Any, ...]) -> None:
         """Finds conditions that differ in constants only: equal ones would be merged."""
         groups: dict[str, list[Fill]] = {}
         for arg in args:
-            makes = [self._value_of(one.value) for one in parts_of_kind(arg, Constant)]
+            makes = [self._value_of(one.value) for one in parts_of_kind(arg, algebra.Constant)]
             groups.setdefault(repr(_without(arg)), []).append(_all_of(makes))
         self.apart += [tuple(group) for group in groups.values() if len(group) > 1]
 
     def _value_of(self, value: Literal) -> Fill:
         found = self._constants.get(value)
         return (lambda values: value) if found is None else found[1]
-
-
-def _as_it_is(slot: int) -> Fill:
-    return lambda values: values[slot]
 
 
 def _negated(slot: int) -> Fill:
@@ -312,8 +289,8 @@ def _all_of(makes: Sequence[Fill]) -> Fill:
 
 
 def _without(node: Any) -> Any:
-    if isinstance(node, Constant):
-        return Constant
+    if isinstance(node, algebra.Constant):
+        return algebra.Constant
     if isinstance(node, tuple):
         return tuple(map(_without, node))
     if is_dataclass(node) and not isinstance(node, type):
@@ -328,7 +305,7 @@ def schema_of(definition: EventDefinition) -> Schema:
     )
 
 
-def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> Statement:
+def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> algebra.Statement:
     """The stream of a checked query in normal form (see `xscl.event_forms`), or its pattern. `schemas` are those of the
     streams that it reads; if the PUBLISHed one is among them, events have their attributes in that order."""
     stream, problems = resolve_known(query, schemas)
@@ -338,6 +315,6 @@ def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> Stateme
         return stream
     return (
         replace(stream, schema=schema)
-        if isinstance(stream, Pattern | NearPattern)
+        if isinstance(stream, algebra.Pattern | algebra.NearPattern)
         else reorder_attributes(stream, schema)
     )

@@ -8,55 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from xscl import event_forms as forms
 from xscl import syntax
-from xscl.algebra.events import (
-    ALWAYS,
-    ERRORS,
-    Aggregated,
-    AggregateName,
-    Attribute,
-    EventCondition,
-    ItemPosition,
-    Kind,
-    Length,
-    Letter,
-    Letters,
-    Names,
-    NearPattern,
-    OfItem,
-    OfItems,
-    OneOf,
-    Pattern,
-    Referent,
-    Repeated,
-    Returned,
-    Schema,
-    Strategy,
-    Value,
-    Variable,
-    WhereConjunct,
-    Word,
-    count_letters,
-    leaves,
-    letters_of,
-    value_kind,
-)
+from xscl.algebra import events as algebra
+from xscl.algebra.events import ALWAYS, ERRORS, EventCondition, Schema, Value, leaves, value_kind
 from xscl.algebra.values import And, Call, Span
-from xscl.event_forms import (
-    MAX_CLAUSES,
-    all_of,
-    clashing,
-    conjuncts_of,
-    count_dnf_clauses,
-    mentioned,
-    number_references,
-    parts_of_kind,
-    sort_conjuncts,
-)
+from xscl.event_forms import MAX_CLAUSES
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
 from xscl.problems import did_you_mean
 
-_PLACES: dict[str, ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
+_PLACES: dict[str, algebra.ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
 
 
 MAX_LETTERS = 32
@@ -65,7 +26,7 @@ MAX_LETTERS = 32
 MAX_COMPONENTS = 32
 """Maximum number of components of a pattern."""
 
-STRATEGIES: dict[str, Strategy] = {
+STRATEGIES: dict[str, algebra.Strategy] = {
     "strict_contiguity": "strict",
     "partition_contiguity": "partition",
     "skip_till_next_match": "next",
@@ -87,16 +48,16 @@ class PatternResolver(Resolver):
     def __init__(self, schemas: Schemas, documents: Sequence[str]) -> None:
         super().__init__(schemas, documents)
         self.variables: dict[str, Declared] = {}
-        self.named_as: dict[str, Referent] = {}
-        self._names: dict[Referent, str] = {}
+        self.named_as: dict[str, algebra.Referent] = {}
+        self._names: dict[algebra.Referent, str] = {}
 
     def scope(self, operator: EventClause) -> Scope:
         return Scope(operator, (), grouped=lambda call: self._of_items(call, operator))
 
-    def attribute_of(self, referent: Referent, kind: Kind) -> Value:
+    def attribute_of(self, referent: algebra.Referent, kind: algebra.Kind) -> Value:
         name = self._names.setdefault(referent, f"@{len(self._names)}")
         self.named_as[name] = referent
-        return Attribute("left", name, kind)
+        return algebra.Attribute("left", name, kind)
 
     # ------------------------------------------------------------ references
 
@@ -115,7 +76,7 @@ class PatternResolver(Resolver):
         elif not variable.many:
             return self._of_item(found, variable, "only")
         elif not found.place and found.name.upper() == "LEN":
-            return self.attribute_of(Length(variable.number), "number")
+            return self.attribute_of(algebra.Length(variable.number), "number")
         elif not found.place:
             ways = f"{name}[1].{found.name}, {name}[{name}.LEN].{found.name}, or {name}[].{found.name} for each"
             self.problem(f"{name} has several events", found.span, f"write {ways}")
@@ -130,31 +91,29 @@ class PatternResolver(Resolver):
             return self._of_item(found, variable, _PLACES[found.place])
         return None
 
-    def _of_item(self, found: syntax.ItemReference, variable: Declared, place: ItemPosition) -> Value | None:
+    def _of_item(self, found: syntax.ItemReference, variable: Declared, place: algebra.ItemPosition) -> Value | None:
         kinds = dict(variable.schema)
         if found.name in kinds:
-            return self.attribute_of(OfItem(variable.number, place, found.name), kinds[found.name])
-        self.unknown(found.name, kinds, found.span, Scope("WHERE", variable.schema))
-        return None
+            return self.attribute_of(algebra.OfItem(variable.number, place, found.name), kinds[found.name])
+        return self.unknown(found.name, kinds, found.span, Scope("WHERE", variable.schema))
 
     def variable(self, name: str, span: Span) -> Declared | None:
         if name in self.variables:
             return self.variables[name]
         known = ", ".join(self.variables)
         hint = did_you_mean(name, self.variables) or (f"the variables are {known}" if known else "remove it")
-        self.problem(f"there is no variable {name}", span, hint)
-        return None
+        return self.problem(f"there is no variable {name}", span, hint)
 
     def reference(self, found: syntax.Reference, scope: Scope) -> Value | None:
         if (ERRORS, "number") in scope.left:
             if not found.side and found.name == ERRORS:
-                return Attribute("left", ERRORS, "number")
+                return algebra.Attribute("left", ERRORS, "number")
             hint = "a pattern with ERRORS returns errors, and constants; its output document has all events"
-            self.problem(f"there is no {found.name} here", found.span, hint)
-            return None
+            return self.problem(f"there is no {found.name} here", found.span, hint)
         if found.side:
-            self.problem(f"{found.side} belongs in NEXT or FOLD", found.span, f"write a variable: a.{found.name}")
-            return None
+            return self.problem(
+                f"{found.side} belongs in NEXT or FOLD", found.span, f"write a variable: a.{found.name}"
+            )
         having = [name for name, one in self.variables.items() if found.name in dict(one.schema) and not one.negated]
         if found.name in self.variables:
             one = self.variables[found.name]
@@ -173,11 +132,10 @@ class PatternResolver(Resolver):
     # ------------------------------------------------------------ aggregates
 
     def _of_items(self, call: Call, operator: EventClause) -> Value | None:
-        items = list(parts_of_kind(call.args, syntax.ItemReference))
+        items = list(forms.parts_of_kind(call.args, syntax.ItemReference))
         if not items:
             hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
-            self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
-            return None
+            return self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
         first = items[0]
         variable = self.variable(first.variable, first.span)
         if variable is None:
@@ -185,40 +143,39 @@ class PatternResolver(Resolver):
         for one in items:
             is_other = (one.variable, one.place) != (first.variable, first.place)
             if is_other and one.place in ("[]", "..i-1"):
-                self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
-                return None
+                return self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
             if one.place not in ("[]", "..i-1"):
                 hint = f"write {one.variable}[].{one.name}"
-                self.problem("an aggregate is of v[] or of v[..i-1]", one.span, hint)
-                return None
+                return self.problem("an aggregate is of v[] or of v[..i-1]", one.span, hint)
         if not variable.many:
-            self.problem(f"{first.variable} is one event", first.span, f"write {first.variable}.{first.name or 'x'}")
-            return None
+            return self.problem(
+                f"{first.variable} is one event", first.span, f"write {first.variable}.{first.name or 'x'}"
+            )
         if first.place == "..i-1" and operator != "WHERE":
-            self.problem(f"{first.variable}[..i-1] belongs in WHERE", first.span, f"write {first.variable}[]")
-            return None
-        return self._aggregated(call, variable, earlier=first.place == "..i-1")
-
-    def _aggregated(self, call: Call, variable: Declared, *, earlier: bool) -> Value | None:
+            return self.problem(f"{first.variable}[..i-1] belongs in WHERE", first.span, f"write {first.variable}[]")
         args: tuple[Value, ...] = ()
-        if not (call.name == "count" and len(call.args) == 1 and _is_bare(call.args[0])):
-            for one in parts_of_kind(call.args, syntax.ItemReference):
+        given: tuple[syntax.EventExpr, ...] = call.args
+        if not (call.name == "count" and given == (first,) and not first.name):
+            for one in items:
                 if not one.name:
-                    self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
-                    return None
+                    return self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
             found = self.arguments(call, Scope("AGGREGATE", variable.schema))
             if found is None:
                 return None
             args = found
-        name: AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
+        name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
         kind = value_kind(args[0]) if name == "argmax" else "number"
-        return self.attribute_of(OfItems(variable.number, Aggregated(name, args), earlier), kind)
+        return self.attribute_of(
+            algebra.OfItems(variable.number, algebra.Aggregated(name, args), first.place == "..i-1"), kind
+        )
 
     # ------------------------------------------------------------ nearly matching
 
-    def near(self, query: syntax.EventQuery, body: syntax.Sequenced, errors: syntax.Errors) -> NearPattern | None:
+    def near(
+        self, query: syntax.EventQuery, body: syntax.Sequenced, errors: syntax.Errors
+    ) -> algebra.NearPattern | None:
         letters = self._word(body.components)
-        streams = {} if letters is None else {one.source.stream: one.source.schema for one in letters_of(letters)}
+        streams = {one.source.stream: one.source.schema for one in algebra.letters_of(letters)} if letters else {}
         keys, others = self._keys(body.where, streams)
         for expr in others:
             hint = "FILTER the streams, and read what that PUBLISHes; only [attribute] can stand here"
@@ -235,7 +192,7 @@ class PatternResolver(Resolver):
         if ERRORS not in returned:
             schema = (*schema, (ERRORS, "number"))
         if letters is not None:
-            least = count_letters(letters, min, 0)
+            least = algebra.count_letters(letters, min, 0)
             if errors.most >= least:
                 known = f"the shortest match without errors has {least} event{'s' if least != 1 else ''}"
                 hint = f"write ERRORS <= {least - 1}, or less" if least else "write a letter that is always there"
@@ -243,13 +200,12 @@ class PatternResolver(Resolver):
         if letters is None or self.problems:
             return None
         items = None if query.select is None else tuple((name, value) for name, (value, _) in returned.items())
-        return NearPattern(letters, errors.most, errors.budget, keys, within, body.mode.apart, items, schema)
+        return algebra.NearPattern(letters, errors.most, errors.budget, keys, within, body.mode.apart, items, schema)
 
     def _window(self, query: syntax.EventQuery, body: syntax.Sequenced) -> int | None:
         if query.within is None:
             hint = "write WITHIN and a window behind the conditions, such as WITHIN 7 d"
-            self.problem("a pattern needs a window", body.span, hint)
-            return None
+            return self.problem("a pattern needs a window", body.span, hint)
         return query.within.us
 
     def _is_key(self, name: syntax.Reference, streams: Mapping[str, Schema]) -> bool:
@@ -271,37 +227,36 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ letters
 
-    def _word(self, components: tuple[syntax.Component, ...]) -> Letters | None:
+    def _word(self, components: tuple[syntax.Component, ...]) -> algebra.Letters | None:
         parts = [self._letters(component) for component in components]
         known = tuple(part for part in parts if part is not None)
         if len(known) < len(parts):
             return None
-        word = known[0] if len(known) == 1 else Word(known)
-        if count_letters(word, sum, 1) > MAX_LETTERS:
-            self.problem(f"more than {MAX_LETTERS} letters", components[0].span, "PUBLISH a part, and read that stream")
-            return None
+        word = known[0] if len(known) == 1 else algebra.Word(known)
+        if algebra.count_letters(word, sum, 1) > MAX_LETTERS:
+            return self.problem(
+                f"more than {MAX_LETTERS} letters", components[0].span, "PUBLISH a part, and read that stream"
+            )
         return word
 
-    def _letters(self, node: syntax.Component) -> Letters | None:
+    def _letters(self, node: syntax.Component) -> algebra.Letters | None:
         match node:
             case syntax.LetterOf(stream=stream, needed=needed):
                 source = self.named(stream)
-                return None if source is None else Letter(source, needed)
+                return None if source is None else algebra.Letter(source, needed)
             case syntax.Alternatives(words=words):
                 found = [self._word(word) for word in words]
                 known = tuple(word for word in found if word is not None)
                 if len(known) < len(found):
                     return None
-                return known[0] if len(known) == 1 else OneOf(known)
+                return known[0] if len(known) == 1 else algebra.OneOf(known)
             case syntax.Repetition(part=part, least=least):
                 if least > MAX_LETTERS:
-                    self.problem(f"more than {MAX_LETTERS} letters", node.span, "repeat it less often")
-                    return None
+                    return self.problem(f"more than {MAX_LETTERS} letters", node.span, "repeat it less often")
                 inner = self._letters(part)
-                return None if inner is None else Repeated(inner, least)
+                return None if inner is None else algebra.Repeated(inner, least)
         hint = "write streams alone: a pattern with ERRORS has no variables, no ~ and no SET"
-        self.problem("this is no letter", node.span, hint)
-        return None
+        return self.problem("this is no letter", node.span, hint)
 
     def _keys(
         self, where: syntax.EventExpr | None, streams: Mapping[str, Schema]
@@ -316,9 +271,7 @@ class PatternResolver(Resolver):
                 others.append(expr)
         return tuple(keys), others
 
-    def _returned(
-        self, select: tuple[syntax.Named | syntax.SelectStar, ...], scope: Scope, example: str
-    ) -> dict[str, tuple[Value, Span]]:
+    def _returned(self, select: syntax.EventItems, scope: Scope, example: str) -> dict[str, tuple[Value, Span]]:
         found: dict[str, Value] = {}
         for item in select:
             if isinstance(item, syntax.SelectStar):
@@ -330,7 +283,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ patterns
 
-    def pattern(self, query: syntax.EventQuery, body: syntax.Sequenced) -> Pattern | NearPattern | None:
+    def pattern(self, query: syntax.EventQuery, body: syntax.Sequenced) -> algebra.Pattern | algebra.NearPattern | None:
         if body.errors is not None:
             return self.near(query, body, body.errors)
         variables = self._variables(body)
@@ -338,20 +291,19 @@ class PatternResolver(Resolver):
             return None
         keys, conjuncts, kills = self._where(body, variables)
         strategy = self._strategy(body, variables, keys)
-        having, having_names = self._having(body.having)
+        having = self.tested(body.having, self.scope("HAVING"))
+        items = self._returned(query.select or (), self.scope("RETURN"), "what to tell: a.x AS x")
         returned = [
-            Returned(name, *number_references(value, self.named_as), self._each(value, span))
-            for name, (value, span) in self._returned(
-                query.select or (), self.scope("RETURN"), "what to tell: a.x AS x"
-            ).items()
+            algebra.Returned(name, *forms.number_references(value, self.named_as), self._each(value, span))
+            for name, (value, span) in items.items()
         ]
         within = self._window(query, body)
         schema = tuple((item.name, value_kind(item.value)) for item in returned if item.each is None)
         if query.select is not None and not self.is_schema(schema, "RETURN", query.select[0].span):
             return None
-        found = Pattern(
-            variables, strategy, keys, conjuncts, kills, having, having_names, within, body.mode.maximal,
-            body.mode.apart, None if query.select is None else tuple(returned), schema,
+        found = algebra.Pattern(
+            variables, strategy, keys, conjuncts, kills, *forms.number_references(having or ALWAYS, self.named_as),
+            within, body.mode.maximal, body.mode.apart, None if query.select is None else tuple(returned), schema,
         )  # fmt: skip
         if within is None and query.within is not None and found.is_late:
             late = "~ at the end" if variables[-1].negated else "EARLIEST MAXIMAL, with several events at the end,"
@@ -361,8 +313,8 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ components
 
-    def _variables(self, body: syntax.Sequenced) -> tuple[Variable, ...] | None:
-        found: list[Variable] = []
+    def _variables(self, body: syntax.Sequenced) -> tuple[algebra.Variable, ...] | None:
+        found: list[algebra.Variable] = []
         group = 0
         for component in body.components:
             match component:
@@ -389,7 +341,7 @@ class PatternResolver(Resolver):
             self.problem(f"more than {MAX_COMPONENTS} components", body.span, "PUBLISH a part, and read that stream")
         return None if self.problems else tuple(found)
 
-    def _add(self, node: syntax.Component, group: int, found: list[Variable], *, negated: bool = False) -> None:
+    def _add(self, node: syntax.Component, group: int, found: list[algebra.Variable], *, negated: bool = False) -> None:
         if not isinstance(node, syntax.OneEvent):
             if isinstance(node, syntax.NoEvent | syntax.AnyOrder):
                 inside = "~(...)" if negated else "SET"
@@ -406,13 +358,13 @@ class PatternResolver(Resolver):
         schema = () if source is None else source.schema
         self.variables[node.variable] = Declared(len(self.variables), schema, node.many, negated)
         if source is not None:
-            found.append(Variable(node.variable, source, group, node.many, negated))
+            found.append(algebra.Variable(node.variable, source, group, node.many, negated))
 
     # ------------------------------------------------------------ WHERE
 
     def _where(
-        self, body: syntax.Sequenced, variables: tuple[Variable, ...]
-    ) -> tuple[tuple[str, ...], tuple[WhereConjunct, ...], tuple[WhereConjunct, ...]]:
+        self, body: syntax.Sequenced, variables: tuple[algebra.Variable, ...]
+    ) -> tuple[tuple[str, ...], tuple[algebra.WhereConjunct, ...], tuple[algebra.WhereConjunct, ...]]:
         found: list[EventCondition] = []
         where = body.where
         keys, others = self._keys(where, {one.source.stream: one.source.schema for one in variables})
@@ -420,26 +372,28 @@ class PatternResolver(Resolver):
             condition = self.condition(expr, self.scope("WHERE"))
             if condition is not None and self._is_testable(condition, expr, variables):
                 found.append(condition)
-        whole = all_of(*found)
-        if where is not None and count_dnf_clauses(whole) > MAX_CLAUSES:
+        whole = forms.all_of(*found)
+        if where is not None and forms.count_dnf_clauses(whole) > MAX_CLAUSES:
             message = f"this condition has more than {MAX_CLAUSES} clauses in disjunctive normal form"
             self.problem(message, where.span, "write it with fewer ORs")
             whole = ALWAYS
         negated = [number for number, one in enumerate(variables) if one.negated]
-        conjuncts = list(conjuncts_of(whole, self.named_as, negated))
+        conjuncts = list(forms.conjuncts_of(whole, self.named_as, negated))
         tests = [one for one in conjuncts if one.variable not in negated]
         kills = [one for one in conjuncts if one.variable in negated]
-        return keys, sort_conjuncts(tests), sort_conjuncts(kills)
+        return keys, forms.sort_conjuncts(tests), forms.sort_conjuncts(kills)
 
-    def _is_testable(self, condition: EventCondition, expr: syntax.EventExpr, variables: tuple[Variable, ...]) -> bool:
+    def _is_testable(
+        self, condition: EventCondition, expr: syntax.EventExpr, variables: tuple[algebra.Variable, ...]
+    ) -> bool:
         """Whether a condition mentions at most one negated variable, and no `v[]` beside `v[i]`."""
-        referents = mentioned(condition, self.named_as)
+        referents = forms.mentioned(condition, self.named_as)
         negated = {one.variable for one in referents if variables[one.variable].negated}
         if len(negated) > 1:
             names = " and ".join(variables[number].name for number in sorted(negated))
             self.problem(f"a condition on {names}, both negated", expr.span, "write a condition on each of them")
             return False
-        clash = clashing(referents)
+        clash = forms.clashing(referents)
         if clash is not None:
             name = variables[clash].name
             hint = f"write {name}[i] for each but the first, beside the one before; {name}[] is each by itself"
@@ -449,7 +403,9 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ strategies
 
-    def _strategy(self, body: syntax.Sequenced, variables: tuple[Variable, ...], keys: tuple[str, ...]) -> Strategy:
+    def _strategy(
+        self, body: syntax.Sequenced, variables: tuple[algebra.Variable, ...], keys: tuple[str, ...]
+    ) -> algebra.Strategy:
         has_sets = any(isinstance(component, syntax.AnyOrder) for component in body.components)
         free = "SET" if has_sets else "EARLIEST MAXIMAL" if body.mode.maximal else ""
         if body.strategy is None:
@@ -462,9 +418,8 @@ class PatternResolver(Resolver):
         strategy = STRATEGIES.get(node.name.lower())
         if strategy is None:
             hint = did_you_mean(node.name.lower(), STRATEGIES) or f"the strategies are {', '.join(STRATEGIES)}"
-            self.problem(
-                f"there is no strategy {node.name}", Span(node.span.start, node.span.start + len(node.name)), hint
-            )
+            span = Span(node.span.start, node.span.start + len(node.name))
+            self.problem(f"there is no strategy {node.name}", span, hint)
             return "any"
         self._check_listed(node)
         if free and strategy != "any":
@@ -493,17 +448,9 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ HAVING, RETURN
 
-    def _having(self, expr: syntax.EventExpr | None) -> tuple[EventCondition, Names]:
-        condition = self.tested(expr, self.scope("HAVING"))
-        return (ALWAYS, ()) if condition is None else number_references(condition, self.named_as)
-
     def _each(self, value: Value, span: Span) -> int | None:
-        referents = [self.named_as[part.name] for part in leaves(value) if isinstance(part, Attribute)]
-        every = {one.variable for one in referents if isinstance(one, OfItem) and one.place == "every"}
+        referents = [self.named_as[part.name] for part in leaves(value) if isinstance(part, algebra.Attribute)]
+        every = {one.variable for one in referents if isinstance(one, algebra.OfItem) and one.place == "every"}
         if len(every) > 1:
             self.problem("an item of two variables' events", span, "write an item for each of them")
         return min(every, default=None)
-
-
-def _is_bare(expr: syntax.EventExpr) -> bool:
-    return isinstance(expr, syntax.ItemReference) and not expr.name

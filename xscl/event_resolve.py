@@ -11,74 +11,23 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
+from xscl import event_forms as forms
 from xscl import syntax
-from xscl.algebra.events import (
-    ALWAYS,
-    Aggregate,
-    Aggregated,
-    AggregateName,
-    AnyOf,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
-    EventCondition,
-    Events,
-    Function,
-    Gap,
-    NullTest,
-    Part,
-    Schema,
-    Stream,
-    TextTest,
-    Union,
-    Value,
-    value_kind,
-)
-from xscl.algebra.values import (
-    NUMBERS,
-    ORDERS,
-    TESTS,
-    WITH_LITERAL,
-    And,
-    Call,
-    Compare,
-    CompareOp,
-    Not,
-    Number,
-    Or,
-    Span,
-    String,
-    compare,
-    with_literal,
-    xpath_number,
-)
+from xscl.algebra import events as algebra
+from xscl.algebra import values as exp
+from xscl.algebra.events import ALWAYS, EventCondition, Part, Schema, Stream, Value, value_kind
+from xscl.algebra.values import NUMBERS, ORDERS, TESTS, WITH_LITERAL, Span, compare, with_literal, xpath_number
 from xscl.check_expressions import AGGREGATES, EVENT_FUNCTIONS, check_arguments, no_value
-from xscl.event_forms import (
-    MAX_CLAUSES,
-    all_of,
-    any_of,
-    arithmetic,
-    bounded,
-    count_dnf_clauses,
-    filter_of,
-    fold_of,
-    function_of,
-    next_of,
-    reorder_attributes,
-    select_of,
-    unequal,
-    xpath_string,
-)
+from xscl.event_forms import MAX_CLAUSES
 from xscl.problems import LACKS_EVENTS, Problem, did_you_mean
 
 EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
 
 MOST_DIGITS = 300
 _NUMBERS = NUMBERS | {"abs"}
-_OPPOSITE: dict[CompareOp, CompareOp] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_OPPOSITE: dict[exp.CompareOp, exp.CompareOp] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _SIDE_PARTS: dict[str, Part] = {"$1": "left", "$2": "right", "$": "latest"}
 
 
@@ -91,230 +40,11 @@ class Scope:
     left: Schema
     right: Schema = ()
     changes: frozenset[str] = frozenset()
-    grouped: Callable[[Call], Value | None] | None = None
+    grouped: Callable[[exp.Call], Value | None] | None = None
     source: Schema = ()
 
 
-class Expressions:
-    """Resolves the expressions of a statement, and collects `problems` with their places in it."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-
-    def problem(self, message: str, span: Span, hint: str) -> None:
-        self.problems.append(Problem(message, span, hint))
-
-    # ------------------------------------------------------------ values
-
-    def value(self, expr: syntax.EventExpr, scope: Scope) -> Value | None:
-        """None after a problem, like all methods that resolve a part."""
-        match expr:
-            case syntax.Reference():
-                return self.reference(expr, scope)
-            case syntax.ItemReference():
-                return self.item(expr, scope)
-            case syntax.EquivalenceTest():
-                self.alike(expr)
-            case String(value=text):
-                return Constant(text)
-            case Number(text=text) | syntax.Percentage(text=text):
-                return self._number(text, expr)
-            case syntax.Window(us=us):
-                if us is not None:
-                    return Constant(us / 1e6)
-                self.problem("INF is no number", expr.span, "leave the condition out")
-            case syntax.TimeMeasure(name=name) if scope.operator in ("WHERE", "HAVING", "RETURN"):
-                hint = "WITHIN bounds how long a match takes; a reader of what is PUBLISHed has DUR"
-                self.problem(f"{name} does not belong in a pattern", expr.span, hint)
-            case syntax.TimeMeasure(name="DUR"):
-                return Duration()
-            case syntax.TimeMeasure():
-                if scope.operator in ("NEXT", "FOLD"):
-                    return Gap()
-                hint = "write it in the braces of NEXT or FOLD; DUR is how long an event takes"
-                self.problem("GAP belongs in NEXT or FOLD", expr.span, hint)
-            case syntax.Minus(arg=arg):
-                value = self.value(arg, scope)
-                return None if value is None else arithmetic("-", Constant(0.0), value)
-            case syntax.ArithmeticExpr(op=op, left=left, right=right):
-                one, two = self.value(left, scope), self.value(right, scope)
-                return None if one is None or two is None else arithmetic(op, one, two)
-            case Call() if expr.name not in TESTS:
-                return self._call(expr, scope)
-            case syntax.Null():
-                self.problem("NULL is no value", expr.span, "write x IS NULL, or x IS NOT NULL")
-            case Call() | Compare() | syntax.IsNull() | And() | Or() | Not():
-                self.problems.append(no_value(expr))
-        return None
-
-    def _number(self, text: str, expr: Number | syntax.Percentage) -> Value | None:
-        number = float(text) if len(text) < MOST_DIGITS else math.inf
-        if not math.isfinite(number):
-            self.problem("this number is too long", expr.span, "write fewer digits")
-            return None
-        return Constant(float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, syntax.Percentage) else number)
-
-    def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
-        name = found.name
-        sides = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
-        hint = sides if scope.operator in ("NEXT", "FOLD") else f"write {name} alone: {scope.operator} reads one source"
-        self.problem(f"{found.variable}.{name} is no reference", found.span, hint)
-        return None
-
-    def alike(self, found: syntax.EquivalenceTest) -> None:
-        start = found.span.start
-        self.problem("there are no brackets here", Span(start, start + 1), "write $1.x = $2.x")
-
-    def reference(self, found: syntax.Reference, scope: Scope) -> Value | None:
-        name, operator = found.name, scope.operator
-        if operator not in ("NEXT", "FOLD"):
-            if found.side:
-                hint = f"write {name} alone: {operator} reads one source"
-                self.problem(f"{found.side} belongs in the braces of NEXT or FOLD", found.span, hint)
-                return None
-            return self.attribute(found, "left", scope)
-        if found.side == "$" and operator != "FOLD":
-            self.problem("$ belongs in FOLD", found.span, f"write $1.{name} for the left event")
-            return None
-        if found.side:
-            part = _SIDE_PARTS[found.side]
-            if part == "latest" and name in dict(scope.left) and name not in scope.changes:
-                part = "left"  # it has its first value throughout
-            return self.attribute(found, part, scope)
-        left, right = dict(scope.left), dict(scope.right)
-        if name in left and name in right:
-            sides = f"$1.{name} or $2.{name}" if operator == "NEXT" else f"$1.{name}, $2.{name} or $.{name}"
-            self.problem(f"{name} is an attribute of both sides", found.span, f"write {sides}")
-        elif name in left:
-            return Attribute("latest" if name in scope.changes else "left", name, left[name])
-        elif name in right:
-            return Attribute("right", name, right[name])
-        else:
-            self.unknown(name, {**left, **right}, found.span, scope)
-        return None
-
-    def attribute(self, found: syntax.Reference | syntax.ItemReference, part: Part, scope: Scope) -> Value | None:
-        schema = dict(scope.right if part == "right" else scope.left)
-        if found.name in schema:
-            return Attribute(part, found.name, schema[found.name])
-        self.unknown(found.name, schema, found.span, scope)
-        return None
-
-    def unknown(self, name: str, names: Iterable[str], span: Span, scope: Scope) -> None:
-        names = list(dict.fromkeys(names))
-        if name in dict(scope.source):
-            message = f"{name} differs within a group"
-            hint = f"write an aggregate of it, such as max({name}), or add it to BY"
-        else:
-            message = f"there is no attribute {name} here"
-            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            hint = did_you_mean(name, names) or (f"the attributes are {known}" if names else "remove it")
-            if name.lower() in ("true", "false"):
-                hint = 'there are no booleans: compare with a string, as in x = "true"'
-            elif name.lower() in ("inf", "infinity"):
-                hint = "INF is no number: leave the condition out"
-        self.problem(message, span, hint)
-
-    def _call(self, call: Call, scope: Scope) -> Value | None:
-        name, name_span = call.name, Span(call.span.start, call.span.start + len(call.name))
-        if name in AGGREGATES:
-            if scope.grouped is not None:
-                return scope.grouped(call)
-            hint = "write AGGREGATE{" + name + "(...) AS x BY y OVER 1 d} in front of the source"
-            inside = scope.operator == "AGGREGATE"
-            message = "an aggregate of an aggregate" if inside else f"{name}() belongs in the braces of AGGREGATE"
-            self.problem(
-                message, name_span, "aggregate in two steps: AGGREGATE{...} AGGREGATE{...}" if inside else hint
-            )
-            return None
-        if name not in EVENT_FUNCTIONS:
-            hint = did_you_mean(name.lower(), EVENT_FUNCTIONS) or f"the functions are {', '.join(EVENT_FUNCTIONS)}"
-            self.problem(f"there is no function {name}()", name_span, hint)
-            return None
-        values = self.arguments(call, scope)
-        if values is None:
-            return None
-        if name in WITH_LITERAL:
-            literal = call.args[1]
-            assert isinstance(literal, String), "it has been checked"
-            return function_of(with_literal(name, literal.value), values[:1], "string")
-        kinds = {value_kind(value) for value in values}
-        if name == "coalesce" and len(kinds) > 1:
-            hint = 'make them one kind: number(...) is a number, concat(..., "") a text'
-            self.problem("coalesce() of texts and numbers", call.span, hint)
-            return None
-        kind = "number" if name in _NUMBERS else next(iter(kinds)) if name == "coalesce" else "string"
-        return function_of(name, values, kind)
-
-    def arguments(self, call: Call, scope: Scope) -> tuple[Value, ...] | None:
-        values = [self.value(arg, scope) for arg in call.args]
-        problems = list(check_arguments(call, *EVENT_FUNCTIONS[call.name]))
-        self.problems += problems
-        known = tuple(value for value in values if value is not None)
-        return None if problems or len(known) < len(values) else known
-
-    # ------------------------------------------------------------ conditions
-
-    def condition(self, expr: syntax.EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
-        """A condition or, `negated`, its negation. None after a problem."""
-        match expr:
-            case And(args=args) | Or(args=args):
-                found = [self.condition(arg, scope, negated=negated) for arg in args]
-                known = [one for one in found if one is not None]
-                if len(known) < len(found):
-                    return None
-                return all_of(*known) if isinstance(expr, And) is not negated else any_of(*known)
-            case Not(arg=arg):
-                return self.condition(arg, scope, negated=not negated)
-            case Compare():
-                return self.comparison(expr, scope, negated)
-            case syntax.IsNull(value=inner):
-                value = self.value(inner, scope)
-                if value is None:
-                    return None
-                if isinstance(value, Constant):
-                    return ALWAYS if expr.negated is not negated else AnyOf(())
-                return NullTest(value, expr.negated is not negated)
-            case Call(name=name) if name in TESTS:
-                return self._test(expr, scope, negated)
-        if self.value(expr, scope) is not None:
-            self.problem("this is a value, not a condition", expr.span, "compare it with something: x = y")
-        return None
-
-    def comparison(self, expr: Compare, scope: Scope, negated: bool) -> EventCondition | None:
-        """A comparison or, `negated`, its opposite. None after a problem."""
-        if isinstance(expr.left, syntax.Null) or isinstance(expr.right, syntax.Null):
-            self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
-            return None
-        left, right = self.value(expr.left, scope), self.value(expr.right, scope)
-        if left is None or right is None:
-            return None
-        for one, text, other in ((expr.left, left, right), (expr.right, right, left)):
-            if isinstance(text, Function) and text.name == "date" and expr.op in ORDERS:
-                hint = "only = and != compare texts; how far apart events are say DUR and GAP"
-                self.problem(f"{expr.op} compares numbers, and date() is a text", one.span, hint)
-                return None
-            if isinstance(text, Constant) and isinstance(text.value, str) and math.isnan(xpath_number(text.value)):
-                shown = f'"{text.value[:40]}"'
-                if expr.op in ORDERS:
-                    self.problem(f"{expr.op} compares numbers, and {shown} is none", one.span, "write a number")
-                    return None
-                if value_kind(other) == "number":
-                    self.problem(f"a number is compared with {shown}, which is none", one.span, "write a number")
-                    return None
-        op = _OPPOSITE[expr.op] if negated else expr.op
-        if isinstance(left, Constant) and isinstance(right, Constant):
-            return ALWAYS if compare(op, left.value, right.value) else AnyOf(())
-        return Comparison(op, left, right)
-
-    def _test(self, call: Call, scope: Scope, negated: bool) -> EventCondition | None:
-        values = self.arguments(call, scope)
-        if values is None:
-            return None
-        texts = [xpath_string(value.value) for value in values if isinstance(value, Constant)]
-        if len(texts) == len(values) and call.name != "matches":
-            return ALWAYS if TESTS[call.name](*texts) is not negated else AnyOf(())
-        return TextTest(call.name, values, negated)
+T = TypeVar("T")
 
 
 MAX_ATTRIBUTES = 100
@@ -327,26 +57,230 @@ Schemas = Mapping[str, Schema | None]
 """Schemas of event streams; None for a statement with mistakes of its own."""
 
 
-class Resolver(Expressions):
+class Resolver:
+    """Resolves a statement, and collects `problems` with their places in it."""
+
     def __init__(self, schemas: Schemas, documents: Ordered[str]) -> None:
-        super().__init__()
         self._schemas, self._documents = schemas, documents
+        self.problems: list[Problem] = []
         self.inputs = 0
 
+    def problem(self, message: str, span: Span, hint: str) -> T | None:
+        """Adds a problem. Returns None, as methods that resolve a part do after one."""
+        self.problems.append(Problem(message, span, hint))
+        return None
+
+    # ------------------------------------------------------------ values
+
+    def value(self, expr: syntax.EventExpr, scope: Scope) -> Value | None:
+        """None after a problem, like all methods that resolve a part."""
+        match expr:
+            case syntax.Reference():
+                return self.reference(expr, scope)
+            case syntax.ItemReference():
+                return self.item(expr, scope)
+            case syntax.EquivalenceTest():
+                self.alike(expr)
+            case exp.String(value=text):
+                return algebra.Constant(text)
+            case exp.Number(text=text) | syntax.Percentage(text=text):
+                return self._number(text, expr)
+            case syntax.Window(us=us):
+                if us is not None:
+                    return algebra.Constant(us / 1e6)
+                self.problem("INF is no number", expr.span, "leave the condition out")
+            case syntax.TimeMeasure(name=name) if scope.operator in ("WHERE", "HAVING", "RETURN"):
+                hint = "WITHIN bounds how long a match takes; a reader of what is PUBLISHed has DUR"
+                self.problem(f"{name} does not belong in a pattern", expr.span, hint)
+            case syntax.TimeMeasure(name="DUR"):
+                return algebra.Duration()
+            case syntax.TimeMeasure():
+                if scope.operator in ("NEXT", "FOLD"):
+                    return algebra.Gap()
+                hint = "write it in the braces of NEXT or FOLD; DUR is how long an event takes"
+                self.problem("GAP belongs in NEXT or FOLD", expr.span, hint)
+            case syntax.Minus(arg=arg):
+                value = self.value(arg, scope)
+                return None if value is None else forms.arithmetic("-", algebra.Constant(0.0), value)
+            case syntax.ArithmeticExpr(op=op, left=left, right=right):
+                one, two = self.value(left, scope), self.value(right, scope)
+                return None if one is None or two is None else forms.arithmetic(op, one, two)
+            case exp.Call() if expr.name not in TESTS:
+                return self._call(expr, scope)
+            case syntax.Null():
+                self.problem("NULL is no value", expr.span, "write x IS NULL, or x IS NOT NULL")
+            case exp.Call() | exp.Compare() | syntax.IsNull() | exp.And() | exp.Or() | exp.Not():
+                self.problems.append(no_value(expr))
+        return None
+
+    def _number(self, text: str, expr: exp.Number | syntax.Percentage) -> Value | None:
+        number = float(text) if len(text) < MOST_DIGITS else math.inf
+        if not math.isfinite(number):
+            return self.problem("this number is too long", expr.span, "write fewer digits")
+        return algebra.Constant(
+            float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, syntax.Percentage) else number
+        )
+
+    def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
+        name = found.name
+        sides = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
+        hint = sides if scope.operator in ("NEXT", "FOLD") else f"write {name} alone: {scope.operator} reads one source"
+        return self.problem(f"{found.variable}.{name} is no reference", found.span, hint)
+
+    def alike(self, found: syntax.EquivalenceTest) -> None:
+        start = found.span.start
+        self.problem("there are no brackets here", Span(start, start + 1), "write $1.x = $2.x")
+
+    def reference(self, found: syntax.Reference, scope: Scope) -> Value | None:
+        name, operator = found.name, scope.operator
+        if operator not in ("NEXT", "FOLD"):
+            if found.side:
+                hint = f"write {name} alone: {operator} reads one source"
+                return self.problem(f"{found.side} belongs in the braces of NEXT or FOLD", found.span, hint)
+            return self.attribute(found, "left", scope)
+        if found.side == "$" and operator != "FOLD":
+            return self.problem("$ belongs in FOLD", found.span, f"write $1.{name} for the left event")
+        if found.side:
+            part = _SIDE_PARTS[found.side]
+            if part == "latest" and name in dict(scope.left) and name not in scope.changes:
+                part = "left"  # it has its first value throughout
+            return self.attribute(found, part, scope)
+        left, right = dict(scope.left), dict(scope.right)
+        if name in left and name in right:
+            sides = f"$1.{name} or $2.{name}" if operator == "NEXT" else f"$1.{name}, $2.{name} or $.{name}"
+            return self.problem(f"{name} is an attribute of both sides", found.span, f"write {sides}")
+        if name in left:
+            return algebra.Attribute("latest" if name in scope.changes else "left", name, left[name])
+        if name in right:
+            return algebra.Attribute("right", name, right[name])
+        return self.unknown(name, {**left, **right}, found.span, scope)
+
+    def attribute(self, found: syntax.Reference | syntax.ItemReference, part: Part, scope: Scope) -> Value | None:
+        schema = dict(scope.right if part == "right" else scope.left)
+        if found.name in schema:
+            return algebra.Attribute(part, found.name, schema[found.name])
+        return self.unknown(found.name, schema, found.span, scope)
+
+    def unknown(self, name: str, names: Iterable[str], span: Span, scope: Scope) -> T | None:
+        names = list(dict.fromkeys(names))
+        if name in dict(scope.source):
+            message = f"{name} differs within a group"
+            hint = f"write an aggregate of it, such as max({name}), or add it to BY"
+        else:
+            message = f"there is no attribute {name} here"
+            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            hint = did_you_mean(name, names) or (f"the attributes are {known}" if names else "remove it")
+            if name.lower() in ("true", "false"):
+                hint = 'there are no booleans: compare with a string, as in x = "true"'
+            elif name.lower() in ("inf", "infinity"):
+                hint = "INF is no number: leave the condition out"
+        return self.problem(message, span, hint)
+
+    def _call(self, call: exp.Call, scope: Scope) -> Value | None:
+        name, name_span = call.name, Span(call.span.start, call.span.start + len(call.name))
+        if name in AGGREGATES:
+            if scope.grouped is not None:
+                return scope.grouped(call)
+            hint = "write AGGREGATE{" + name + "(...) AS x BY y OVER 1 d} in front of the source"
+            message = f"{name}() belongs in the braces of AGGREGATE"
+            if scope.operator == "AGGREGATE":
+                message, hint = "an aggregate of an aggregate", "aggregate in two steps: AGGREGATE{...} AGGREGATE{...}"
+            return self.problem(message, name_span, hint)
+        if name not in EVENT_FUNCTIONS:
+            hint = did_you_mean(name.lower(), EVENT_FUNCTIONS) or f"the functions are {', '.join(EVENT_FUNCTIONS)}"
+            return self.problem(f"there is no function {name}()", name_span, hint)
+        values = self.arguments(call, scope)
+        if values is None:
+            return None
+        if name in WITH_LITERAL:
+            literal = call.args[1]
+            assert isinstance(literal, exp.String), "it has been checked"
+            return forms.function_of(with_literal(name, literal.value), values[:1], "string")
+        kinds = {value_kind(value) for value in values}
+        if name == "coalesce" and len(kinds) > 1:
+            hint = 'make them one kind: number(...) is a number, concat(..., "") a text'
+            return self.problem("coalesce() of texts and numbers", call.span, hint)
+        kind = "number" if name in _NUMBERS else next(iter(kinds)) if name == "coalesce" else "string"
+        return forms.function_of(name, values, kind)
+
+    def arguments(self, call: exp.Call, scope: Scope) -> tuple[Value, ...] | None:
+        values = [self.value(arg, scope) for arg in call.args]
+        problems = list(check_arguments(call, *EVENT_FUNCTIONS[call.name]))
+        self.problems += problems
+        known = tuple(value for value in values if value is not None)
+        return None if problems or len(known) < len(values) else known
+
+    # ------------------------------------------------------------ conditions
+
+    def condition(self, expr: syntax.EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
+        """A condition or, `negated`, its negation. None after a problem."""
+        match expr:
+            case exp.And(args=args) | exp.Or(args=args):
+                found = [self.condition(arg, scope, negated=negated) for arg in args]
+                known = [one for one in found if one is not None]
+                if len(known) < len(found):
+                    return None
+                return forms.all_of(*known) if isinstance(expr, exp.And) is not negated else forms.any_of(*known)
+            case exp.Not(arg=arg):
+                return self.condition(arg, scope, negated=not negated)
+            case exp.Compare():
+                return self.comparison(expr, scope, negated)
+            case syntax.IsNull(value=inner):
+                value = self.value(inner, scope)
+                if value is None:
+                    return None
+                if isinstance(value, algebra.Constant):
+                    return ALWAYS if expr.negated is not negated else algebra.AnyOf(())
+                return algebra.NullTest(value, expr.negated is not negated)
+            case exp.Call(name=name) if name in TESTS:
+                return self._test(expr, scope, negated)
+        if self.value(expr, scope) is not None:
+            self.problem("this is a value, not a condition", expr.span, "compare it with something: x = y")
+        return None
+
+    def comparison(self, expr: exp.Compare, scope: Scope, negated: bool) -> EventCondition | None:
+        """A comparison or, `negated`, its opposite. None after a problem."""
+        if isinstance(expr.left, syntax.Null) or isinstance(expr.right, syntax.Null):
+            return self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
+        left, right = self.value(expr.left, scope), self.value(expr.right, scope)
+        if left is None or right is None:
+            return None
+        for one, text, other in ((expr.left, left, right), (expr.right, right, left)):
+            if isinstance(text, algebra.Function) and text.name == "date" and expr.op in ORDERS:
+                hint = "only = and != compare texts; how far apart events are say DUR and GAP"
+                return self.problem(f"{expr.op} compares numbers, and date() is a text", one.span, hint)
+            constant = text.value if isinstance(text, algebra.Constant) else None
+            if isinstance(constant, str) and math.isnan(xpath_number(constant)):
+                shown = f'"{constant[:40]}"'
+                if expr.op in ORDERS:
+                    return self.problem(f"{expr.op} compares numbers, and {shown} is none", one.span, "write a number")
+                if value_kind(other) == "number":
+                    return self.problem(f"a number is compared with {shown}, which is none", one.span, "write a number")
+        op = _OPPOSITE[expr.op] if negated else expr.op
+        if isinstance(left, algebra.Constant) and isinstance(right, algebra.Constant):
+            return ALWAYS if compare(op, left.value, right.value) else algebra.AnyOf(())
+        return algebra.Comparison(op, left, right)
+
+    def _test(self, call: exp.Call, scope: Scope, negated: bool) -> EventCondition | None:
+        values = self.arguments(call, scope)
+        if values is None:
+            return None
+        texts = [forms.xpath_string(value.value) for value in values if isinstance(value, algebra.Constant)]
+        if len(texts) == len(values) and call.name != "matches":
+            return ALWAYS if TESTS[call.name](*texts) is not negated else algebra.AnyOf(())
+        return algebra.TextTest(call.name, values, negated)
+
+    # ------------------------------------------------------------ streams
+
     def query(
-        self,
-        select: tuple[syntax.Named | syntax.SelectStar, ...] | None,
-        source: syntax.EventStream,
-        within: syntax.Window | None,
+        self, select: syntax.EventItems | None, source: syntax.EventStream, within: syntax.Window | None
     ) -> Stream | None:
         stream = self.stream(source)
         if stream is None:
             return None
         if within is not None:
-            stream = bounded(stream, within.us, all_inside=True)
+            stream = forms.bounded(stream, within.us, all_inside=True)
         return stream if select is None else self._select(select, stream)
-
-    # ------------------------------------------------------------ streams
 
     def stream(self, node: syntax.EventStream) -> Stream | None:
         match node:
@@ -367,14 +301,17 @@ class Resolver(Expressions):
             case syntax.Iteration():
                 return self._fold(node, left, right)
             case syntax.UnionStream():
-                return self._union(node, left, right)
+                if difference := forms.unequal(left.schema, right.schema):
+                    hint = "SELECT the same ones on both sides"
+                    return self.problem(f"UNION of unequal attributes: {difference}", node.span, hint)
+                return algebra.Union(left, forms.reorder_attributes(right, left.schema))
 
-    def named(self, node: syntax.StreamName) -> Events | None:
+    def named(self, node: syntax.StreamName) -> algebra.Events | None:
         self.inputs += 1
         name = node.name
         if name in self._schemas:
             schema = self._schemas[name]
-            return None if schema is None else Events(name, schema)
+            return None if schema is None else algebra.Events(name, schema)
         if name in self._documents:
             message = f"{name} is a stream of documents, not of events"
             hint = f"write DEFINE EVENT and a name, FROM {name}/match->m (x := m/x)"
@@ -382,15 +319,14 @@ class Resolver(Expressions):
             message = f"{LACKS_EVENTS}{name}"
             example = f"define them: DEFINE EVENT {name} FROM S//item->i (title := i/title)"
             hint = did_you_mean(name, self._schemas) or example
-        self.problem(message, node.span, hint)
-        return None
+        return self.problem(message, node.span, hint)
 
     def filter(self, node: syntax.Filtered) -> Stream | None:
         source = self.stream(node.source)
         if source is None:
             return None
         condition = self.tested(node.condition, Scope("FILTER", source.schema))
-        return None if condition is None else filter_of(source, condition)
+        return None if condition is None else forms.filter_of(source, condition)
 
     def _next(self, node: syntax.NextStream, left: Stream, right: Stream) -> Stream | None:
         condition = self.tested(node.condition, Scope("NEXT", left.schema, right.schema))
@@ -400,7 +336,7 @@ class Resolver(Expressions):
         schema = tuple((f"{name}_1" if clash else name, kind) for name, kind in left.schema) + right.schema
         if not self.is_schema(schema, "NEXT", node.span) or condition is None:
             return None
-        return next_of(left, right, condition, tuple(names), schema)
+        return forms.next_of(algebra.Next(left, right, condition, None, tuple(names), schema))
 
     def _fold(self, node: syntax.Iteration, left: Stream, right: Stream) -> Stream | None:
         first, latest = dict(left.schema), dict(right.schema)
@@ -422,7 +358,7 @@ class Resolver(Expressions):
         schema += tuple((name, kind) for name, kind in left.schema if name in changes)
         if missing or not self.is_schema(schema, "FOLD", node.span) or chooses is None or continues is None:
             return None
-        return fold_of(left, right, chooses, continues, sets, tuple(names), schema)
+        return forms.fold_of(algebra.Fold(left, right, chooses, continues, sets, None, tuple(names), schema))
 
     def _sets(self, node: syntax.Iteration, scope: Scope, first: Mapping[str, str]) -> tuple[tuple[str, Value], ...]:
         found: dict[str, Value] = {}
@@ -439,12 +375,6 @@ class Resolver(Expressions):
             if value is not None:
                 found[item.name] = value
         return tuple(found.items())
-
-    def _union(self, node: syntax.UnionStream, left: Stream, right: Stream) -> Stream | None:
-        if problem := unequal(left.schema, right.schema):
-            self.problem(f"UNION of unequal attributes: {problem}", node.span, "SELECT the same ones on both sides")
-            return None
-        return Union(left, reorder_attributes(right, left.schema))
 
     def _aggregate(self, node: syntax.Grouped) -> Stream | None:
         source = self.stream(node.source)
@@ -463,30 +393,41 @@ class Resolver(Expressions):
             told = "has no end" if over is None else "has the length 0"
             self.problem(f"the window of OVER {told}", node.over.span, "write one such as 30 d")
         groups = tuple((name, kinds[name]) for name in by)
-        found: dict[Aggregated, tuple[str, Value]] = {}
+        found: dict[algebra.Aggregated, tuple[str, Value]] = {}
 
-        def grouped(call: Call) -> Value | None:
+        def grouped(call: exp.Call) -> Value | None:
             values = self.arguments(call, inside)
             if values is None:
                 return None
-            name: AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
-            aggregated = Aggregated(name, values)
+            name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
+            aggregated = algebra.Aggregated(name, values)
             kind = value_kind(values[0]) if name == "argmax" else "number"
             # No attribute has a name with a sign in it.
-            return found.setdefault(aggregated, (f"#{len(found)}", Attribute("left", f"#{len(found)}", kind)))[1]
+            return found.setdefault(aggregated, (f"#{len(found)}", algebra.Attribute("left", f"#{len(found)}", kind)))[
+                1
+            ]
 
         scope = Scope("AGGREGATE", groups, grouped=grouped, source=source.schema)
-        items: dict[str, Value] = {name: Attribute("left", name, kind) for name, kind in groups}
+        items: dict[str, Value] = {name: algebra.Attribute("left", name, kind) for name, kind in groups}
         for item in node.items:
             self.add_item(item, scope, items)
         schema = tuple((name, value_kind(value)) for name, value in items.items())
         if not self.is_schema(schema, "AGGREGATE", node.span) or self.problems:
             return None
-        return _grouped(source, groups, found, items, over, schema)
+        # With a SELECT above it if there is more than plain aggregates.
+        alone = {value: name for name, value in items.items() if name not in by}
+        if list(alone) == [value for _, value in found.values()]:  # each item is an aggregate, and each another one
+            names = {name: alone[value] for name, value in found.values()}
+        else:
+            names = {name: name for name, _ in found.values()}
+        own = tuple((names[name], aggregated) for aggregated, (name, _) in found.items())
+        below = groups + tuple((names[name], value_kind(value)) for name, value in found.values())
+        aggregate = algebra.Aggregate(source, own, tuple(by), over, below)
+        return aggregate if below == schema else forms.select_of(aggregate, tuple(items.items()), schema)
 
     # ------------------------------------------------------------ SELECT
 
-    def _select(self, select: tuple[syntax.Named | syntax.SelectStar, ...], source: Stream) -> Stream | None:
+    def _select(self, select: syntax.EventItems, source: Stream) -> Stream | None:
         scope, before = Scope("SELECT", source.schema), len(self.problems)
         items: dict[str, Value] = {}
         for item in select:
@@ -494,13 +435,13 @@ class Resolver(Expressions):
                 for name, kind in source.schema:
                     if name in items:
                         self.problem(f"* has {name}, too", item.span, "give the other one another name with AS")
-                    items[name] = Attribute("left", name, kind)
+                    items[name] = algebra.Attribute("left", name, kind)
             else:
                 self.add_item(item, scope, items)
         schema = tuple((name, value_kind(value)) for name, value in items.items())
         if not self.is_schema(schema, "SELECT", select[0].span) or len(self.problems) > before:
             return None
-        return select_of(source, tuple(items.items()), schema)
+        return forms.select_of(source, tuple(items.items()), schema)
 
     def add_item(self, item: syntax.Named, scope: Scope, found: dict[str, Value]) -> None:
         value = self.value(item.expr, scope)
@@ -525,10 +466,9 @@ class Resolver(Expressions):
         if expr is None:
             return ALWAYS
         condition = self.condition(expr, scope)
-        if condition is not None and count_dnf_clauses(condition) > MAX_CLAUSES:
+        if condition is not None and forms.count_dnf_clauses(condition) > MAX_CLAUSES:
             message = f"this condition has more than {MAX_CLAUSES} clauses in disjunctive normal form"
-            self.problem(message, expr.span, "write it as a UNION of FILTERs, or with fewer ORs")
-            return None
+            return self.problem(message, expr.span, "write it as a UNION of FILTERs, or with fewer ORs")
         return condition
 
     def is_schema(self, schema: Schema, operator: str, span: Span) -> bool:
@@ -541,23 +481,3 @@ class Resolver(Expressions):
         elif len(names) > MAX_ATTRIBUTES:
             self.problem(f"more than {MAX_ATTRIBUTES} attributes", span, "SELECT those that are needed")
         return twice is None and len(names) <= MAX_ATTRIBUTES
-
-
-def _grouped(
-    source: Stream,
-    groups: Schema,
-    found: Mapping[Aggregated, tuple[str, Value]],
-    items: Mapping[str, Value],
-    over: int | None,
-    schema: Schema,
-) -> Stream:
-    """AGGREGATE, with a SELECT above it if there is more than plain aggregates."""
-    alone = {value: name for name, value in items.items() if name not in dict(groups)}
-    if list(alone) == [value for _, value in found.values()]:  # each item is an aggregate, and each another one
-        names = {name: alone[value] for name, value in found.values()}
-    else:
-        names = {name: name for name, _ in found.values()}
-    own = tuple((names[name], aggregated) for aggregated, (name, _) in found.items())
-    below = groups + tuple((names[name], value_kind(value)) for name, value in found.values())
-    aggregate = Aggregate(source, own, tuple(name for name, _ in groups), over, below)
-    return aggregate if below == schema else select_of(aggregate, tuple(items.items()), schema)
