@@ -16,26 +16,12 @@ from itertools import product
 from common.dates import parse_timestamp
 from common.errors import InputError
 from common.tools import track_progress
+from xscl import check_expressions as expressions
 from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
 from xscl.algebra.values import ORDERS, NodeKind, Span, is_number, is_time
 from xscl.algebra.words import MANY_WORDS, join_threshold
-from xscl.check_expressions import (
-    FILTER,
-    ONCE,
-    PREDICATE,
-    SELECT,
-    ExprContext,
-    NameKind,
-    blocks,
-    check_condition,
-    check_operand,
-    name_span,
-    operand_kind,
-    star_items,
-    variables_of_plain,
-    visible_names,
-)
+from xscl.check_expressions import NameKind, blocks, operand_kind
 from xscl.problems import Lines, Problem, did_you_mean
 from xscl.syntax import EventDefinition, EventQuery, Input, Join, Once, Query, Script, SelectItems, SubQuery, names_read
 from xscl.text import dotted_hint
@@ -136,7 +122,7 @@ def check_publishing(script: Script, in_place: InPlace, text: str = "") -> Itera
         path = " -> ".join([*cycle[at:], *cycle[:at], first])
         hint = "a stream cannot be made from itself; read another stream, or PUBLISH under another name"
         maker = first_of[first]
-        span = name_span(in_place(maker) if isinstance(maker, Query) else maker, text)
+        span = expressions.name_span(in_place(maker) if isinstance(maker, Query) else maker, text)
         names = "PUBLISHed names" if all(isinstance(first_of[name], Query) for name in cycle) else "names"
         yield Problem(f"a cycle of {names}: {path}", span, hint)
 
@@ -329,12 +315,12 @@ class _QueryChecker:
                             self.bind(item.name, _end(item.span, item.name))
                 else:
                     self.star(source.source, source.select.span)
-                    for name in visible_names(source).keys() - names.keys():
+                    for name in expressions.visible_names(source).keys() - names.keys():
                         self.bind(name, source.select.span)
-        return visible_names(source)
+        return expressions.visible_names(source)
 
     def star(self, source: Input, span: Span) -> None:
-        names = [name for name, _ in star_items(source)]
+        names = [name for name, _ in expressions.star_items(source)]
         for name in sorted({name for name in names if names.count(name) > 1}):
             hint = "bind the blocks' last steps to names of your own: FROM S//item->a ..."
             self.problem(f"two block roots are named {name}", self.bound.get(name, span), hint)
@@ -370,18 +356,18 @@ class _QueryChecker:
                     self.problem(f"a variable cannot be bound {why}", span, "bind it in a filter of its own: [./a->x]")
             for condition in step.filters:
                 if self.by_filter and binds and above == "element":
-                    names = variables_of_plain(condition)
+                    names = expressions.variables_of_plain(condition)
                     if names is not None and self.bound.keys().isdisjoint(names):
                         self.bound.update(dict.fromkeys(names, condition.span))
                         continue
-                self.condition(condition, FILTER, {}, "./timestamp")
+                self.condition(condition, expressions.FILTER, {}, "./timestamp")
                 self.paths(condition, {}, above, binds=binds, why=why)
 
-    def condition(self, expr: exp.Expr, place: ExprContext, names: dict[str, NameKind], path: str) -> None:
+    def condition(self, expr: exp.Expr, place: expressions.ExprContext, names: dict[str, NameKind], path: str) -> None:
         def compared(expr: exp.Compare) -> Iterator[Problem]:
             return iter(()) if self.stored else check_comparison(expr, names, path, self.text_of)
 
-        self.problems += check_condition(expr, place, compared)
+        self.problems += expressions.check_condition(expr, place, compared)
 
     def text_of(self, expr: exp.Expr) -> str:
         return self.lines.text[expr.span.start : expr.span.end]
@@ -418,8 +404,8 @@ class _QueryChecker:
 
     def predicate(self, join: Join, left: dict[str, NameKind], right: dict[str, NameKind]) -> None:
         before, both = len(self.problems), left | right
-        self.condition(join.pred, PREDICATE, both, f"{next(iter(both), 'x')}/timestamp")
-        self.paths(join.pred, both, None, why=f"in {PREDICATE.name}")
+        self.condition(join.pred, expressions.PREDICATE, both, f"{next(iter(both), 'x')}/timestamp")
+        self.paths(join.pred, both, None, why=f"in {expressions.PREDICATE.name}")
         if len(self.problems) > before:
             return
         try:
@@ -475,19 +461,19 @@ class _QueryChecker:
     def items(self, select: SelectItems, names: dict[str, NameKind]) -> None:
         seen: set[str] = set()
         for item in select.items:
-            self.operand(item.operand, SELECT, names)
+            self.operand(item.operand, expressions.SELECT, names)
             if item.name in seen:
                 message = f"two SELECT items are named {item.name}"
                 self.problem(message, _end(item.span, item.name), "give one another name with AS")
             seen.add(item.name)
 
-    def operand(self, operand: exp.Expr, place: ExprContext, names: dict[str, NameKind]) -> None:
+    def operand(self, operand: exp.Expr, place: expressions.ExprContext, names: dict[str, NameKind]) -> None:
         before = len(self.problems)
-        self.problems += check_operand(operand, place)
+        self.problems += expressions.check_operand(operand, place)
         self.paths(operand, names, None, why=f"in {place.name}")
         if len(self.problems) > before or operand_kind(operand, names) != "constant":
             return
-        if place is ONCE:
+        if place is expressions.ONCE:
             hint = "write a variable, such as the one bound to a title or a link"
             self.problem("ONCE PER needs what differs between outputs, and this is constant", operand.span, hint)
         elif is_time(operand) or (is_number(operand) and not isinstance(operand, exp.Number)):
@@ -500,7 +486,7 @@ class _QueryChecker:
                 hint = "write again what SELECT has there, or bind a variable"
                 self.problem(f"{key.var} is a name of SELECT, and no variable", key.span, hint)
             else:
-                self.operand(key, ONCE, names)
+                self.operand(key, expressions.ONCE, names)
         window = once.window
         if window is not None and window.us is None:
             self.problem("the window of ONCE PER has no end", window.span, "leave out WITHIN, to tell it once for ever")
@@ -511,20 +497,20 @@ class _QueryChecker:
         for name, parts in [(node.name, ()), *node.attributes]:
             prefix, colon, local = name.rpartition(":")
             if colon and prefix != "xmlns":
-                self.prefix(prefix, self.name_span(node, name))
+                self.prefix(prefix, self.tag_span(node, name))
             elif prefix == "xmlns" or (local == "xmlns" and name is not node.name):
                 hint = 'put DECLARE NAMESPACE p = "..."; before the queries, and use the prefix'
-                self.problem("a constructor cannot declare namespaces", self.name_span(node, name), hint)
+                self.problem("a constructor cannot declare namespaces", self.tag_span(node, name), hint)
             for part in parts:
                 if isinstance(part, exp.Hole):
-                    self.operand(part.operand, SELECT, names)
+                    self.operand(part.operand, expressions.SELECT, names)
         for child in node.children:
             if isinstance(child, exp.ElementConstructor):
                 self.element(child, names)
             elif isinstance(child, exp.Hole):
-                self.operand(child.operand, SELECT, names)
+                self.operand(child.operand, expressions.SELECT, names)
 
-    def name_span(self, node: exp.ElementConstructor, name: str) -> Span:
+    def tag_span(self, node: exp.ElementConstructor, name: str) -> Span:
         start = self.lines.text.find(name, node.span.start, node.span.end)
         return Span(start, start + len(name)) if start >= 0 else node.span
 

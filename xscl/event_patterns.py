@@ -34,6 +34,10 @@ STRATEGIES: dict[str, algebra.Strategy] = {
 }
 
 
+_Variables = tuple[algebra.Variable, ...]
+_Conjuncts = tuple[algebra.WhereConjunct, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
     number: int
@@ -313,7 +317,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ components
 
-    def _variables(self, body: syntax.Sequenced) -> tuple[algebra.Variable, ...] | None:
+    def _variables(self, body: syntax.Sequenced) -> _Variables | None:
         found: list[algebra.Variable] = []
         group = 0
         for component in body.components:
@@ -362,9 +366,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ WHERE
 
-    def _where(
-        self, body: syntax.Sequenced, variables: tuple[algebra.Variable, ...]
-    ) -> tuple[tuple[str, ...], tuple[algebra.WhereConjunct, ...], tuple[algebra.WhereConjunct, ...]]:
+    def _where(self, body: syntax.Sequenced, variables: _Variables) -> tuple[tuple[str, ...], _Conjuncts, _Conjuncts]:
         found: list[EventCondition] = []
         where = body.where
         keys, others = self._keys(where, {one.source.stream: one.source.schema for one in variables})
@@ -383,9 +385,7 @@ class PatternResolver(Resolver):
         kills = [one for one in conjuncts if one.variable in negated]
         return keys, forms.sort_conjuncts(tests), forms.sort_conjuncts(kills)
 
-    def _is_testable(
-        self, condition: EventCondition, expr: syntax.EventExpr, variables: tuple[algebra.Variable, ...]
-    ) -> bool:
+    def _is_testable(self, condition: EventCondition, expr: syntax.EventExpr, variables: _Variables) -> bool:
         """Whether a condition mentions at most one negated variable, and no `v[]` beside `v[i]`."""
         referents = forms.mentioned(condition, self.named_as)
         negated = {one.variable for one in referents if variables[one.variable].negated}
@@ -403,9 +403,7 @@ class PatternResolver(Resolver):
 
     # ------------------------------------------------------------ strategies
 
-    def _strategy(
-        self, body: syntax.Sequenced, variables: tuple[algebra.Variable, ...], keys: tuple[str, ...]
-    ) -> algebra.Strategy:
+    def _strategy(self, body: syntax.Sequenced, variables: _Variables, keys: tuple[str, ...]) -> algebra.Strategy:
         has_sets = any(isinstance(component, syntax.AnyOrder) for component in body.components)
         free = "SET" if has_sets else "EARLIEST MAXIMAL" if body.mode.maximal else ""
         if body.strategy is None:
