@@ -9,7 +9,7 @@ from typing import cast
 
 from templates.catalog import Catalog, Placement, StepEdge
 from templates.witness import Witnesses, node_id, plain_node
-from xpath_stage.binder import bindings
+from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, StreamDocument, parse_documents
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct, Side, Term
@@ -312,7 +312,7 @@ def check_side(
     chains = [catalog.chains[names] if names else 0 for names in functions]
     expected = {
         tuple(node_id(*bound[str(node.path)], chain) for node, chain in zip(minor.nodes, chains, strict=True))
-        for bound in map(dict, bindings(marked, document.tree))
+        for bound in map(dict, each_binding(PreparedNode(marked), document.tree, {}))
     }
     assert _joined(found, document.docid, parents, variables) == expected
     for nodes in expected:

@@ -188,14 +188,10 @@ class Batch:
 
 
 class UnknownPlan(InputError, ValueError):
-    """No plan has the name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    """No plan has the name, the argument."""
 
     def __str__(self) -> str:
-        return f"a plan is one of {', '.join(PLANS)}, not {self.name!r}"
+        return f"a plan is one of {', '.join(PLANS)}, not {self.args[0]!r}"
 
 
 class JoinEngine(TableStore, Protocol):

@@ -139,13 +139,6 @@ class ViewCache:
         cached = {"values": len(self._now.entries), "bytes": self._now.size}
         return {"hits": self._hits, "misses": self._misses, "evictions": self._evictions, **cached}
 
-    def table(self) -> pa.Table:
-        """The thesis' VC: the rows of the cached slices with their values."""
-        values = {entry.number: value for value, entry in self._now.entries.items()}
-        rows = self._now.live()
-        texts = pa.array([values[number] for number in rows["value"].to_pylist()], pa.string())
-        return rows.select(["docid", "var1", "var2", "node1", "node2"]).add_column(0, "strval", texts)
-
 
 def _size(value: str, entry: CachedValue) -> int:
     return VALUE_BYTES + len(value.encode("utf-8", "surrogatepass")) + entry.rows * ROW_BYTES
@@ -253,9 +246,6 @@ class CachedViews(SQLPlan):
 
     def counters(self) -> dict[str, int]:
         return self._cache.counters()
-
-    def view_cache(self) -> pa.Table:
-        return self._cache.table()
 
 
 def _relation(numbers: Mapping[str, int]) -> pa.Table:

@@ -38,26 +38,24 @@ class TemplateRow:
     ordered: bool
 
 
+@dataclass(slots=True, eq=False)
 class SharedRow:
-    """A row of R_T with the windows and operators of its subscribers, counted."""
+    """A row of R_T with the windows and operators of its subscribers, counted. `key` is that of identical conjunctive
+    queries, empty if the row was restored and not yet looked up. `slot_at` has the template's node at each canonical
+    position."""
 
-    __slots__ = (
-        "_heap", "_unordered", "_window", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables",
-    )  # fmt: skip
-
-    def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
-        self.id, self.template, self.variables = row_id, template, variables
-        self.key: tuple[object, ...] = ()
-        """The key of identical conjunctive queries; empty if the row was restored and not yet looked up."""
-        self.slot_at: tuple[int, ...] = ()
-        """The template's node at each canonical position."""
-        self._window = 0
-        # All windows, counted; None while all subscribers have had the same one.
-        self._windows: Counter[int] | None = None
-        # The windows in the counter, negated. One without subscribers is removed when it gets to the top.
-        self._heap: list[int]
-        self._unordered = 0
-        self.subscribers = 0
+    id: int
+    template: int
+    variables: tuple[int, ...]
+    key: tuple[object, ...] = ()
+    slot_at: tuple[int, ...] = ()
+    subscribers: int = 0
+    _unordered: int = 0
+    _window: int = 0
+    _windows: Counter[int] | None = None
+    """All windows, counted; None while all subscribers have had the same one."""
+    _heap: list[int] = field(init=False)
+    """The windows in the counter, negated. One without subscribers is removed when it gets to the top."""
 
     def subscribe(self, window: int, ordered: bool) -> None:
         self._unordered += not ordered

@@ -589,9 +589,8 @@ class Automaton:
         """Drops all states."""
         self._roots: dict[tuple[str, bool], State] = {}
         self.states = 0
-        self._outcomes: dict[_Outline, StateOutcome] = {}
-        self._by_reached: dict[_Reached, StateOutcome] = {}
-        self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
+        self._outcomes, self._by_reached = Memo(self._outcome), Memo(self._follows)
+        self._contexts = Memo(self._context)
 
     # ------------------------------------------------------------ walks
 
@@ -657,11 +656,14 @@ class Automaton:
         found = above.by_label.get((kind, name, mask & need))
         if found is None:
             if self.states > self._limits.states:
-                self._flush_below(above)
+                # In the middle of a document, whose path stays.
+                self.flushes += 1
+                self._forget()
+                for state in above.path():
+                    state.forget()
+                self.states = above.depth + 1
             outline = (kind, name, above.depth + 1, mask & need, approaches)
-            outcome = self._outcomes.get(outline)
-            if outcome is None:
-                outcome = self._outcomes[outline] = self._outcome(above.stream, outline)
+            outcome = self._outcomes[outline]
             # Most filters distinguish documents, but few of them what matches: then the outcome is the same.
             found = above.by_outcome.get(outcome)
             if found is None:
@@ -704,21 +706,13 @@ class Automaton:
         )
         found = []
         for steps in together:
-            outcome = self._of_reached(above.stream, ("element", above.depth + 1, frozenset(steps)))
+            outcome = self._by_reached["element", above.depth + 1, frozenset(steps)]
             state = above.part_of.get(outcome)
             if state is None:
                 state = State(self, above.stream, None, outcome, above.depth + 1, whole=True)
                 above.part_of[outcome] = state
             found.append(state)
         return tuple(found)
-
-    def _flush_below(self, state: State) -> None:
-        """Drops all states except those on the path to `state`, in the middle of a document."""
-        self.flushes += 1
-        self._forget()
-        for above in state.path():
-            above.forget()
-        self.states = state.depth + 1
 
     def _approaches(self, above: State, kind: NodeKind, name: str, sorts: tuple[bool, ...]) -> Approaches:
         need, found = 0, []
@@ -731,49 +725,38 @@ class Automaton:
                         found.append((ancestor.depth, step, ancestor.contexts[step], index))
         return need, frozenset(found)
 
-    def _outcome(self, stream: str, outline: _Outline) -> StateOutcome:
+    def _outcome(self, outline: _Outline) -> StateOutcome:
         kind, _, own_depth, mask, approaches = outline
         reached = {
             (step, (depth, above, context))
             for depth, above, context, index in approaches
             for step in index.satisfied(mask)
         }
-        return self._of_reached(stream, (kind, own_depth, frozenset(reached)))
+        return self._by_reached[kind, own_depth, frozenset(reached)]
 
-    def _of_reached(self, stream: str, reached: _Reached) -> StateOutcome:
-        outcome = self._by_reached.get(reached)
-        if outcome is None:
-            outcome = self._by_reached[reached] = self._follows(stream, reached)
-        return outcome
-
-    def _follows(self, stream: str, found: _Reached) -> StateOutcome:
+    def _follows(self, found: _Reached) -> StateOutcome:
         kind, own_depth, reached = found
         places: dict[int, set[Way]] = {}
         for step, way in reached:
             places.setdefault(step, set()).add(way)
         contexts: dict[Above, Context] = {}
         for step, ways in places.items():
-            contexts[step] = self._context(step, frozenset(ways))
+            contexts[step] = self._contexts[step, frozenset(ways)]
             for derived in self._steps.on_self.get(step, ()):
-                contexts[derived] = self._context(derived, frozenset([(own_depth, step, contexts[step])]))
-        within = any((stream, "//", step) in self._steps.to_attributes for step in places)
-        reads = within or any((stream, "/", step) in self._steps.to_attributes for step in places)
+                contexts[derived] = self._contexts[derived, frozenset([(own_depth, step, contexts[step])])]
+        within = any((self._steps[step].stream, "//", step) in self._steps.to_attributes for step in places)
+        reads = within or any((self._steps[step].stream, "/", step) in self._steps.to_attributes for step in places)
         emission, binds = self._emission(kind, own_depth, contexts)
         return StateOutcome(contexts, emission, binds, reads and kind == "element", within and kind == "element")
 
-    def _context(self, step: int, reached: frozenset[Way]) -> Context:
-        key = (step, reached)
-        context = self._contexts.get(key)
-        if context is None:
-            depths: dict[int, set[int]] = {}
-            for depth, above, of_above in reached:
-                if above is not None:
-                    depths.setdefault(above, set()).add(depth)
-                for ancestor, places in of_above.depths.items():
-                    depths.setdefault(ancestor, set()).update(places)
-            frozen = {ancestor: frozenset(places) for ancestor, places in depths.items()}
-            context = self._contexts[key] = Context(frozen)
-        return context
+    def _context(self, key: tuple[int, frozenset[Way]]) -> Context:
+        depths: dict[int, set[int]] = {}
+        for depth, above, of_above in key[1]:
+            if above is not None:
+                depths.setdefault(above, set()).add(depth)
+            for ancestor, places in of_above.depths.items():
+                depths.setdefault(ancestor, set()).update(places)
+        return Context({ancestor: frozenset(places) for ancestor, places in depths.items()})
 
     def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> tuple[int, bool]:
         bound: dict[tuple[int, int, int], set[StepEdge]] = {}

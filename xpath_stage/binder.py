@@ -35,18 +35,11 @@ HELD = 10
 def uncounted(steps: int) -> None: ...
 
 
-def bindings(
-    pattern: PatternNode, document: ParsedDocument, fixed: Mapping[PatternPath, Node] | None = None
-) -> set[Binding]:
-    """The distinct bindings of a pattern's variables over all matches in a document, each sorted by variable. `fixed`
-    maps nodes of the pattern, by path, to the document nodes that they must match."""
-    return {tuple(sorted(binding)) for binding in each_binding(PreparedNode(pattern), document, fixed or {})}
-
-
 def each_binding(
     pattern: PreparedNode, document: ParsedDocument, fixed: Mapping[PatternPath, Node], take: Take = uncounted
 ) -> Iterator[Binding]:
-    """The same bindings lazily, each in the order of the pattern's variables. `take` is called with steps: one for
+    """The distinct bindings of a pattern's variables by all matches in a document, each in the pattern's order. `fixed`
+    maps nodes of the pattern, by path, to the document nodes that they must match. `take` is called with steps: one for
     visiting a node, HELD for storing a binding. Their number depends only on the pattern, the document and `fixed`."""
     return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
 

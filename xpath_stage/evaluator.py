@@ -23,7 +23,7 @@ from templates.catalog import Change, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
 from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, outline_key
-from xpath_stage.emissions import Emissions, StringValues, Walk, WitnessRows, string_values, witness_rows
+from xpath_stage.emissions import StringValues, WitnessRows, string_values, witness_rows
 from xpath_stage.filters import Failures
 
 MAX_ELEMENTS = 500
@@ -162,71 +162,20 @@ HELD_VALUES = 500
 """Maximum number of values held as Python strings. More exceed the processor caches and take 10 % longer."""
 
 
-class ShapedDocuments:
-    """Documents with cached shapes: ids, results of their shapes, and needed values. The caller appends to the lists,
-    and calls `put_away` at HELD_VALUES values."""
-
-    def __init__(self) -> None:
-        self.docids: list[int] = []
-        self.founds: list[ShapeFindings] = []
-        self.values: list[str | None] = []
-        self._texts: list[pa.Array] = []
-
-    def __len__(self) -> int:
-        return len(self.docids)
-
-    def put_away(self) -> None:
-        self._texts.append(strings(self.values))
-        self.values.clear()
-
-    def tables(self) -> tuple[pa.Table, pa.Table]:
-        number_of = {found: number for number, found in enumerate(dict.fromkeys(self.founds))}
-        founds = list(number_of)
-        if len(founds) == 1:
-            numbers = np.zeros(len(self.founds), np.int64)
-        else:
-            numbers = np.fromiter(map(number_of.__getitem__, self.founds), np.int64, len(self.founds))
-        documents = Documents(self.docids, [found.stream for found in founds], numbers)
-        rows = WitnessRows.concatenated([found.rows for found in founds])
-        picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
-        r_bin = documents.r_bin(WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
-        picked, place = _picked(numbers, [len(found.nodes) for found in founds])
-        nodes = np.concatenate([found.nodes for found in founds])[picked]
-        texts = pa.chunked_array([*self._texts, strings(self.values)])
-        return r_bin, documents.r_doc(place, nodes, texts)
+def _r_bin(docids: Sequence[int], rows: WitnessRows) -> pa.Table:
+    document = np.array(docids, np.int64)[rows.document]
+    return pa.table([pa.array(one) for one in (document, rows.group.astype(np.int32), rows.node1, rows.node2)], R_BIN)
 
 
-def walked_tables(
-    emissions: Emissions, documents: Documents, columns: ElementColumns, walk: Walk
-) -> tuple[pa.Table, pa.Table]:
-    first = np.array(columns.first, np.int64)
-    r_bin = documents.r_bin(witness_rows(emissions, walk, first))
-    values = string_values(emissions, walk)
-    nodes, elements = values.nodes(columns)
-    place = np.searchsorted(first, elements, side="right") - 1
-    return r_bin, documents.r_doc(place, nodes - first[place], strings(values.read(columns)))
-
-
-class Documents:
-    """Ids and streams of documents, by index. With `stream`, that has each document's index into `streams`."""
-
-    def __init__(self, docids: Sequence[int], streams: Sequence[str], stream: Ints | None = None) -> None:
-        self._docids = np.array(docids, np.int64)
-        self._streams, self._stream = streams, stream
-
-    def r_bin(self, rows: WitnessRows) -> pa.Table:
-        columns: list[Ints] = [self._docids[rows.document], rows.group.astype(np.int32), rows.node1, rows.node2]
-        return pa.table([pa.array(column) for column in columns], R_BIN)
-
-    def r_doc(self, place: Ints, nodes: Ints, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
-        """R_doc. `place` (indexes of documents), `nodes` and `texts` have equal length."""
-        if len(set(self._streams)) == 1:
-            streams = pa.repeat(self._streams[0], len(place))
-        else:
-            of = place if self._stream is None else self._stream[place]
-            streams = pa.array(self._streams, pa.string()).take(pa.array(of))
-        columns = [pa.array(self._docids[place]), pa.array(nodes), texts, streams]
-        return pa.table(columns, R_DOC)
+def _r_doc(
+    docids: Ints, nodes: Ints, texts: pa.Array | pa.ChunkedArray, streams: Sequence[str], stream: Ints
+) -> pa.Table:
+    """R_doc. `docids`, `nodes`, `texts` and `stream`, which indexes `streams`, are parallel."""
+    if len(set(streams)) == 1:
+        named = pa.repeat(streams[0], len(docids))
+    else:
+        named = pa.array(streams, pa.string()).take(pa.array(stream))
+    return pa.table([pa.array(docids), pa.array(nodes), texts, named], R_DOC)
 
 
 def strings(values: Sequence[str | None]) -> pa.Array:
@@ -369,21 +318,24 @@ class XPathStage:
 
 
 class _Chunk:
+    """Documents that are evaluated together: those with cached shapes, and those that are walked."""
+
     def __init__(self, automaton: Automaton, shapes: ShapeCache | None, outlines: Outlines) -> None:
         self._automaton, self._shapes, self._outlines = automaton, shapes, outlines
-        self._known = ShapedDocuments()
         # The documents themselves are not kept, because freeing so much memory at once takes long.
         self._docids: list[int] = []
         self._streams: list[str] = []
-        self._columns = automaton.columns()
-        self._scratch = automaton.columns()
+        self._columns, self._scratch = automaton.columns(), automaton.columns()
+        self._known: list[int] = []
+        self._founds: list[ShapeFindings] = []
+        self._values: list[str | None] = []
+        self._texts: list[pa.Array] = []
+        """The needed values of documents with cached shapes, up to those in `_values`."""
 
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
         """Consumes documents up to the chunk size, and appends docid, t0, t1 to `times`. True if there may be more."""
-        shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
-        outlines = self._outlines
-        docids, founds, values = known.docids, known.founds, known.values
-        size = 0
+        shapes, outlines, columns, scratch = self._shapes, self._outlines, self._columns, self._scratch
+        known, founds, values, size = self._known, self._founds, self._values, 0
         for docid, stream, t0, t1, tree in documents:
             times += docid, t0, t1
             if shapes is None or tree.size > MAX_SIZE or shapes.resting:
@@ -395,12 +347,13 @@ class _Chunk:
                     scratch.hold(tree)
                 found = shapes.found(stream, scratch)
                 if found is not None:
-                    docids.append(docid)
+                    known.append(docid)
                     founds.append(found)
                     take = found.take
                     values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
                     if len(values) > HELD_VALUES:
-                        known.put_away()
+                        self._texts.append(strings(values))
+                        values.clear()
                     size += found.size
                     if size > CHUNK:
                         return True
@@ -413,9 +366,30 @@ class _Chunk:
         return False
 
     def tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        emissions = self._automaton.emissions
+        """Tables of R_BIN and R_DOC."""
         if self._known:
-            yield self._known.tables()
+            yield self._known_tables()
         if self._docids:
-            walk = self._automaton.walk(self._streams, self._columns)
-            yield walked_tables(emissions, Documents(self._docids, self._streams), self._columns, walk)
+            emissions, columns = self._automaton.emissions, self._columns
+            walk, first = self._automaton.walk(self._streams, columns), np.array(columns.first, np.int64)
+            r_bin = _r_bin(self._docids, witness_rows(emissions, walk, first))
+            values = string_values(emissions, walk)
+            nodes, elements = values.nodes(columns)
+            place = np.searchsorted(first, elements, side="right") - 1
+            docids, texts = np.array(self._docids, np.int64)[place], strings(values.read(columns))
+            yield r_bin, _r_doc(docids, nodes - first[place], texts, self._streams, place)
+
+    def _known_tables(self) -> tuple[pa.Table, pa.Table]:
+        number_of = {found: number for number, found in enumerate(dict.fromkeys(self._founds))}
+        founds = list(number_of)
+        if len(founds) == 1:
+            numbers = np.zeros(len(self._founds), np.int64)
+        else:
+            numbers = np.fromiter(map(number_of.__getitem__, self._founds), np.int64, len(self._founds))
+        rows = WitnessRows.concatenated([found.rows for found in founds])
+        picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
+        r_bin = _r_bin(self._known, WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
+        picked, place = _picked(numbers, [len(found.nodes) for found in founds])
+        nodes = np.concatenate([found.nodes for found in founds])[picked]
+        docids, texts = np.array(self._known, np.int64)[place], pa.chunked_array([*self._texts, strings(self._values)])
+        return r_bin, _r_doc(docids, nodes, texts, [found.stream for found in founds], numbers[place])

@@ -112,34 +112,29 @@ def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
             yield
     writer = RunWriter(path, layout, count, docids)
     try:
-        times = yield from _moved(inputs, writer)
+        written, first, last = 0, [], []
+        for piece in _pieces(inputs):
+            moved = 0
+            for postings, groups in piece.merged():
+                writer.put_postings(postings)
+                if groups is not None:
+                    groups["start"] += np.uint32(written)
+                    writer.put_groups(groups)
+                if len(postings):
+                    first.append(int(postings["time"].min()))
+                    last.append(int(postings["time"].max()))
+                moved += len(postings)
+                yield
+            written += moved
         writer.finish(
             documents=sum(head.documents for head in heads),
             instances=sum(head.instances for head in heads),
-            times=(*times, max(head.until for head in heads)),
+            times=(min(first), max(last), max(head.until for head in heads)),
             classes=list(classes),
         )
     except BaseException:
         writer.abandon()
         raise
-
-
-def _moved(inputs: Sequence[_Input], writer: RunWriter) -> Generator[None, None, tuple[int, int]]:
-    written, first, last = 0, [], []
-    for piece in _pieces(inputs):
-        moved = 0
-        for postings, groups in piece.merged():
-            writer.put_postings(postings)
-            if groups is not None:
-                groups["start"] += np.uint32(written)
-                writer.put_groups(groups)
-            if len(postings):
-                first.append(int(postings["time"].min()))
-                last.append(int(postings["time"].max()))
-            moved += len(postings)
-            yield
-        written += moved
-    return min(first), max(last)
 
 
 class _Input:
@@ -392,7 +387,8 @@ class StoredRuns:
                 self.distrust(error)
             self._is_trusted = True
         self._files = set() if self.directory is None else set(self.directory.iterdir())
-        self._next = max([self._next, *(number + 1 for number in map(_number, self._files))])
+        numbers = (path.stem.partition("-")[0] for path in self._files)
+        self._next = max([self._next, *(int(number) + 1 for number in numbers if number.isdecimal())])
         self._has_others = True
         return is_whole
 
@@ -494,7 +490,11 @@ class StoredRuns:
             ours = self._inputs(merge)
             if self._is_adopted(merge):
                 continue
-            if len(ours) < len(merge.files) or not _leaves_out_less(merge, ours):
+            lows = {run.file: run.low or run.file.head.first for run in ours}
+            if len(ours) < len(merge.files) or any(
+                old.low is not None and old.low > lows[old.file]
+                for old in merge.runs  # it leaves out more
+            ):
                 self._abandon([merge])
             elif merge.is_done:
                 # If they differ by now, what is evicted from one run begins before all documents of the other.
@@ -546,16 +546,6 @@ def evicted(manifest: str, before: int) -> str:
     told = json.loads(manifest)
     told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
     return json.dumps(told)
-
-
-def _number(file: Path) -> int:
-    number = file.stem.partition("-")[0]
-    return int(number) if number.isdecimal() else -1
-
-
-def _leaves_out_less(merge: Merge, runs: Sequence[DiskRun]) -> bool:
-    lows = {run.file: run.low for run in runs}
-    return all(old.low is None or old.low <= (lows[old.file] or old.file.head.first) for old in merge.runs)
 
 
 def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import chain
@@ -28,9 +28,9 @@ from common.arrays import (
     group_starts,
 )
 from common.bounds import LONGEST_WINDOW
-from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets, in_parts
+from join_stage.near import NearTexts, OneOfEach, WordSets, in_parts
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
-from join_stage.signature.disk import Runs, StoredRuns
+from join_stage.signature.disk import StoredRuns
 from join_stage.signature.postings import (
     NOTHING,
     AskedValues,
@@ -336,12 +336,8 @@ class NodeSource:
     leaf: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSources:
-    """The source of each node of a template; `equal` are pairs of sources that must give one node."""
-
-    nodes: list[NodeSource]
-    equal: list[tuple[NodeSource, NodeSource]]
+NodeSources = tuple[list[NodeSource], list[tuple[NodeSource, NodeSource]]]
+"""The source of each node of a template, and pairs of sources that must give one node."""
 
 
 @lru_cache(maxsize=4096)
@@ -357,22 +353,18 @@ def node_sources(shape: Shape) -> NodeSources:
                 first = met.setdefault(node, slot)
                 if first is not slot and depth:
                     equal.append((first, slot))
-    return NodeSources([met[node] for node in range(len(shape.parents))], equal)
+    return [met[node] for node in range(len(shape.parents))], equal
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FactorisedMatches:
     """The matches of a batch, to be read before the rows change, without pairs of texts in `sets` that are not near."""
 
-    def __init__(
-        self,
-        rows: RowIndex,
-        costs: Costs,
-        found: Iterable[PairedRuns],
-        filtered: Iterable[pa.RecordBatch],
-        sets: WordSets,
-    ) -> None:
-        self._rows, self._costs, self._found, self._filtered = rows, costs, list(found), list(filtered)
-        self._sets = sets
+    _rows: RowIndex
+    _costs: Costs
+    _found: list[PairedRuns]
+    _filtered: list[pa.RecordBatch]
+    _sets: WordSets
 
     @property
     def num_rows(self) -> int:
@@ -418,7 +410,7 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
         of_kinds = [of_kind.get(number, []) for number in range(len(found.kinds))]
         counts, places = np.array(list(map(len, of_kinds))), np.array(list(chain.from_iterable(of_kinds)), np.int64)
         ends = np.cumsum(counts)
-        nodes = node_sources(rows.at(int(places[0])).shape)
+        nodes, _ = node_sources(rows.at(int(places[0])).shape)
         ranges = found.single.of(counts > 0)
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
         many = bool((found.driving.node[ranges.posting] & MANY).any())
@@ -442,13 +434,15 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
             yield template, _result(rows, found, nodes, places[at], [(ours[pair], theirs[pair])])
 
 
-def _near_texts(found: PairedRuns, nodes: NodeSources, ours: Ints, theirs: Ints, kind: Ints, sets: WordSets) -> Ints:
+def _near_texts(
+    found: PairedRuns, nodes: list[NodeSource], ours: Ints, theirs: Ints, kind: Ints, sets: WordSets
+) -> Ints:
     """The indices of pairs of near or equal texts, each pair of texts once however many keys match."""
     by_words = (found.driving.node[ours] & MANY) != 0
     many = np.flatnonzero(by_words)
     many = many[sets.are_near(_texts(found.driving, ours[many]), _texts(found.other, theirs[many]))]
     ours, theirs = ours[many], theirs[many]
-    columns = [_node(found, slot, ours, theirs) for slot in nodes.nodes]
+    columns = [_node(found, slot, ours, theirs) for slot in nodes]
     first = first_of_each(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)
     return np.sort(np.append(np.flatnonzero(~by_words), many[first]))
 
@@ -493,7 +487,7 @@ def _joined(
     rows: RowIndex,
     found: PairedRuns,
     pairs: PostingPairs,
-    nodes: NodeSources,
+    sources: NodeSources,
     choices: list[list[list[int]]],
     codes: Ints,
     item: Ints,
@@ -502,7 +496,7 @@ def _joined(
 ) -> pa.RecordBatch:
     """The matches of all ways to choose, for each join of a row, a pair of postings that satisfies it. `item` indexes
     `rows_of`; the parallel `key` is a pair of instances that satisfies it. `choices` has the kinds by join and item."""
-    chosen: list[Ints] = []
+    (nodes, equal), chosen = sources, list[Ints]()
     for join, choice in enumerate(choices):
         ends = np.cumsum([0, *map(len, choice)])
         at, place = expand_ranges(ends[item], ends[item + 1])
@@ -510,7 +504,7 @@ def _joined(
         item, key, chosen = item[place], key[place], [column[place] for column in chosen]
         pair, place = expand_ranges(*equal_ranges(key * len(found.kinds) + kind, codes))
         item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
-        for one, other in nodes.equal:
+        for one, other in equal:
             if other.join == join:
                 same = _node(found, one, *pairs.at(chosen[one.join])) == _node(found, other, *pairs.at(pair))
                 item, key, chosen = item[same], key[same], [column[same] for column in chosen]
@@ -551,11 +545,11 @@ def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints
 
 
 def _result(
-    rows: RowIndex, found: PairedRuns, nodes: NodeSources, place: Ints, chosen: list[tuple[Ints, Ints]]
+    rows: RowIndex, found: PairedRuns, nodes: list[NodeSource], place: Ints, chosen: list[tuple[Ints, Ints]]
 ) -> pa.RecordBatch:
     ours, theirs = chosen[0]
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
-    columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes.nodes]
+    columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes]
     offsets = np.arange(len(place) + 1, dtype=np.int32) * len(columns)
     flat = np.stack(columns, axis=1).ravel()
     arrays = [
@@ -572,18 +566,6 @@ MOST_IN_MEMORY = 250_000
 
 SHORT_RUN = 1_024
 """Runs with fewer postings are merged with the next one, because a look-up in a run costs more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """A snapshot of the postings, to roll back to."""
-
-    runs: tuple[PostingRun, ...]
-    values: ValueDictionary
-    values_version: int
-    classes: PathClasses
-    on_disk: Runs
-    order: WordOrder
 
 
 class SignatureJoin:
@@ -627,7 +609,7 @@ class SignatureJoin:
                     found += pairing.paired(run, asked, other, [False, True])
         self._keep(run)
         self._window = scope.window
-        return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch), self._near.sets)
+        return FactorisedMatches(self.rows, self.costs, found, list(self._filtered(batch)), self._near.sets)
 
     def write(
         self, batch: Witnesses, scope: JoinScope, upto: int
@@ -654,22 +636,25 @@ class SignatureJoin:
             new = self._values.keep(distinct(np.concatenate([np.zeros(0, np.int64), *used])))
             self._runs = tuple(renumbered(run, new) for run in self._runs)
 
-    def mark(self) -> Savepoint:
-        version, on_disk = self._values.version, self.stored.now
-        return Savepoint(self._runs, self._values, version, self._classes, on_disk, self._near.order)
+    def mark(self) -> Callable[[], bool]:
+        """Returns what restores the current postings, or returns False if that is no longer possible. Groups that were
+        new since may be added again."""
+        runs, values, version, classes = self._runs, self._values, self._values.version, self._classes
+        on_disk, order = self.stored.now, self._near.order
+
+        def restore() -> bool:
+            if values.version != version or self._classes is not classes:
+                return False
+            self._runs, self._values, self._near.order = runs, values, order
+            self.stored.rolled_back(on_disk)
+            return True
+
+        return restore
 
     def close(self) -> None:
         """Drops all documents, whatever is committed. Only `restart` and `forget` may follow."""
         self._runs, self._values = (), ValueDictionary()
         self.stored.close()
-
-    def back_to(self, mark: Savepoint) -> bool:
-        """Restores a snapshot; False if that is no longer possible. Groups that were new since may be added again."""
-        if mark.values.version != mark.values_version or self._classes is not mark.classes:
-            return False
-        self._runs, self._values, self._near.order = mark.runs, mark.values, mark.order
-        self.stored.rolled_back(mark.on_disk)
-        return True
 
     def restart(self, groups: pa.Table, manifest: str | None = None) -> int:
         """Starts with the groups of R_GROUP and the runs that a manifest names. Returns the first docid they lack."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from join_stage.near import NearTexts
 from join_stage.protocol import Batch, JoinPlan, JoinScope, Matches, TemplateTable
 from join_stage.signature.disk import Merger, StoredRuns, evicted
-from join_stage.signature.join import Savepoint, SignatureJoin
+from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
 from join_stage.tables import latest_texts, runs_manifest, save_runs_manifest, save_word_order, word_order
 from templates.catalog import StepEdge, TemplateRow
@@ -33,7 +33,7 @@ class SignaturePlan(JoinPlan):
         self._join = SignatureJoin(StoredRuns(directory, merger), self._near)
         self.costs = self._join.costs
         self._loaded = False
-        self._before: Savepoint | None = None
+        self._restore: Callable[[], bool] | None = None
         self._end = 0
         """One past the greatest docid with postings."""
         self._was_loaded = self._write_all = False
@@ -106,8 +106,8 @@ class SignaturePlan(JoinPlan):
             self._join.keep_groups(kept, edges)
 
     def _note(self) -> None:
-        if self._before is None:
-            self._before, self._was_loaded = self._join.mark(), self._loaded
+        if self._restore is None:
+            self._restore, self._was_loaded = self._join.mark(), self._loaded
 
     def settle(self) -> None:
         if self._loaded and (frequent := self._near.learnt(partial(latest_texts, self._store))) is not None:
@@ -127,16 +127,16 @@ class SignaturePlan(JoinPlan):
             save_runs_manifest(self._store, manifest)
 
     def committed(self) -> None:
-        self._before, self._write_all = None, False
+        self._restore, self._write_all = None, False
         self._join.stored.committed()
 
     def rolled_back(self, *, whole: bool) -> None:
-        if self._before is not None:
-            self._loaded = whole and self._was_loaded and self._join.back_to(self._before)
+        if self._restore is not None:
+            self._loaded = whole and self._was_loaded and self._restore()
             if not self._loaded:
                 self._join.close()
         self._near.sets.forget()
-        self._before, self._write_all = None, False
+        self._restore, self._write_all = None, False
 
     def mends(self, error: StoreError) -> bool:
         if not isinstance(error, DamagedRun):

@@ -34,7 +34,7 @@ class JoinRow:
 
 
 class RowIndex:
-    """The rows of R_T. A row with joins has an index, its place, into `joins` and the arrays; `windows` in µs."""
+    """The rows of R_T. A row with joins has a place, an index into `joins` and arrays; `windows` in microseconds."""
 
     def __init__(self) -> None:
         self.version = 0

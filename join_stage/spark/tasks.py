@@ -258,18 +258,15 @@ _MatchHandler = Callable[[int, FactorisedMatches], Iterator[T]]
 """A task's handler: gets the slice's number and its matches, which it must read."""
 
 
+@dataclass(frozen=True)
 class SpreadMatches:
     """The matches of a batch, a slice per task, to be read before the rows change. Reading raises Spark's errors."""
 
-    def __init__(
-        self,
-        context: SparkContext,
-        told: SpreadBatch,
-        rows: Broadcast[RowIndex],
-        filtered: Sequence[Shuffled],
-        costs: Costs,
-    ) -> None:
-        self._context, self._told, self._rows, self._filtered, self._costs = context, told, rows, filtered, costs
+    _context: SparkContext
+    _told: SpreadBatch
+    _rows: Broadcast[RowIndex]
+    _filtered: Sequence[Shuffled]
+    _costs: Costs
 
     @property
     def slices(self) -> Sequence[int]:

@@ -140,7 +140,12 @@ class SparkViewsPlan(CachedViews, SparkBasicPlan):
             joined = {"r_bin_w": self._session.table("r_bin_w")}
             for name, rows in views.items():
                 self._views.show(name, rows)
-            if batch.before and self._has_inner_edges():
+            inner = any(
+                parent is not None and place in template.shape.parents
+                for template in self._templates.values()
+                for place, parent in enumerate(template.shape.parents)
+            )
+            if batch.before and inner:
                 docids = local_frame(self._session, views["slices_old"].select(["docid"]))
                 joined["r_bin_old"] = persisted(batch.before["r_bin"].join(docids, "docid", "left_semi"), cached)
             joined["r_bin"] = reduce(DataFrame.unionAll, joined.values())
@@ -153,10 +158,3 @@ class SparkViewsPlan(CachedViews, SparkBasicPlan):
 
     def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         return self._views.select(sql, tables)
-
-    def _has_inner_edges(self) -> bool:
-        return any(
-            parent is not None and place in template.shape.parents
-            for template in self._templates.values()
-            for place, parent in enumerate(template.shape.parents)
-        )

@@ -2,6 +2,7 @@ import csv
 import json
 import sys
 from importlib.util import find_spec
+from itertools import chain
 
 import pytest
 from lxml import etree
@@ -9,7 +10,7 @@ from lxml import etree
 from bench import stage1
 from bench.stage1 import ATTACKS, LIMITS, AttackCase, Stage1Case, measure_attack, measure_stage1
 from bench.stage1_workload import DOCUMENT_KINDS, VOCABULARIES, patterns, stage1_documents, xpaths
-from xpath_stage.binder import bindings
+from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import parse_document
 
 
@@ -81,7 +82,7 @@ def test_the_xpaths_beside_stage1_find_the_nodes_of_every_variable(kind):
         paths, namespaces = xpaths([conjunct])
         for tree in trees:
             expected: dict[str, set[tuple[int, str | None]]] = {name: set() for name in names}
-            for name, (element, place) in (pair for bound in bindings(pattern, tree) for pair in bound):
+            for name, (element, place) in chain.from_iterable(each_binding(PreparedNode(pattern), tree, {})):
                 expected[name].add((element, tree.attribute(element, place)[0] if place else None))
             for name, path in zip(names, paths, strict=True):
                 nodes = etree.XPath(path, namespaces=namespaces)(tree.root)

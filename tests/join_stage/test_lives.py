@@ -156,16 +156,23 @@ class Twins:
 
     @property
     def _has_views(self) -> bool:
-        return hasattr(self.engine._plan, "view_cache")
+        return hasattr(self.engine._plan, "_cache")
 
     def _cached(self) -> Counter[tuple[object, ...]]:
-        return rows(self.engine._plan.view_cache()) if self._has_views else Counter()
+        return rows(self._view_cache()) if self._has_views else Counter()
+
+    def _view_cache(self) -> pa.Table:
+        """The thesis' VC: the rows of the cached slices with their values."""
+        now = self.engine._plan._cache._now
+        values, found = {entry.number: value for value, entry in now.entries.items()}, now.live()
+        texts = pa.array([values[number] for number in found["value"].to_pylist()], pa.string())
+        return found.select(["docid", "var1", "var2", "node1", "node2"]).add_column(0, "strval", texts)
 
     def _check_views(self) -> None:
         """Each cached slice is what R_doc and R_bin say; together they take what is counted, within the bound."""
         if not self._has_views:
             return
-        cached = self.engine._plan.view_cache()
+        cached = self._view_cache()
         values = Counter(cached["strval"].to_pylist())
         defined = rows(
             self.engine.select(

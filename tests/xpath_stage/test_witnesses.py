@@ -18,7 +18,7 @@ from tests.support.in_turn import in_turn
 from tests.support.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
-from xpath_stage.binder import bindings
+from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import TRIAL, XPathStage
 from xscl.algebra.joins import Conjunct
@@ -103,14 +103,16 @@ def test_fixing_nodes_chooses_among_the_bindings(rng: Random):
     xml = document_xml(rng, 12)
     block, _ = BlockMaker(rng, False).block("S", xml)
     pattern, document = PatternBuilder({}).path(block.steps), parse_document(xml)
-    found = bindings(pattern, document)
+    prepared = PreparedNode(pattern)
+    found = {tuple(sorted(one)) for one in each_binding(prepared, document, {})}
     paths = dict(variable_paths(pattern, ()))
     chosen = rng.sample(sorted(paths), rng.randint(1, len(paths)))
     somewhere = [node for bound in sorted(found) for node in bound] or [("", (0, 0))]
     fixed = {var: dict(rng.choice(sorted(found))).get(var, (0, 0)) if found else (0, 0) for var in chosen}
     fixed[chosen[0]] = rng.choice(somewhere)[1]
     expected = {bound for bound in found if fixed.items() <= dict(bound).items()}
-    assert bindings(pattern, document, {paths[var]: node for var, node in fixed.items()}) == expected
+    again = each_binding(prepared, document, {paths[var]: node for var, node in fixed.items()})
+    assert {tuple(sorted(one)) for one in again} == expected
 
 
 def variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -144,7 +144,10 @@ def write_launcher(java: Java, parent: Path) -> Path:
     script = os.fsencode(launcher_script(java))
     home = parent / f"java-{hashlib.sha256(script).hexdigest()[:16]}"
     for directory in (parent, home, home / "bin"):
-        _private_directory(directory)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise PermissionError(f"{directory} is not a directory that only you can write to")
     target = home / "bin" / "java"
     if not (target.is_file() and target.read_bytes() == script):
         with whole_file(target) as file:
@@ -153,13 +156,6 @@ def write_launcher(java: Java, parent: Path) -> Path:
     if not os.access(target, os.X_OK):
         raise PermissionError(f"programs cannot be run from {target}")
     return home
-
-
-def _private_directory(path: Path) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{path} is not a directory that only you can write to")
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:

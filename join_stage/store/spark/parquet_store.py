@@ -81,25 +81,6 @@ class Drafts:
         self._others.clear()
 
 
-class Superseded:
-    """Superseded files, oldest first, kept for `grace` microseconds for their readers, and the last ones longer."""
-
-    def __init__(self, grace: int) -> None:
-        self._grace = grace
-        self._waiting: deque[tuple[int, list[Path]]] = deque()
-
-    def add(self, time: int, paths: list[Path]) -> None:
-        """Adds files in the order in which to remove them."""
-        self._waiting.append((time, paths))
-
-    def sweep(self, now: int) -> None:
-        """Removes expired files. Raises OSError."""
-        while len(self._waiting) > 1 and self._waiting[0][0] <= now - self._grace:
-            for path in self._waiting[0][1]:
-                path.unlink(missing_ok=True)
-            self._waiting.popleft()
-
-
 MERGE = 16
 """Number of small files of one level that are merged into one of the next, which keeps reading fast."""
 
@@ -126,7 +107,9 @@ class ParquetStore(FileTables):
         self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000
     ) -> None:
         self._tables, self._now = schema.tables, now
-        self._superseded = Superseded(GRACE if directory else 0)
+        self._grace = GRACE if directory else 0
+        self._superseded: deque[tuple[int, list[Path]]] = deque()
+        """Superseded files with the times of their successors, oldest first, in the order in which to remove them."""
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
@@ -160,7 +143,7 @@ class ParquetStore(FileTables):
         for older, newer in pairwise(kept):
             self._supersede(older, kept[older].files, kept[newer])
         self._remove_unnamed(manifest.files for manifest in kept.values())
-        self._superseded.sweep(self._now())
+        self._sweep()
 
     @property
     def is_temporary(self) -> bool:
@@ -262,7 +245,7 @@ class ParquetStore(FileTables):
             self._footers &= there
             self._remove_drafts()
             with suppress(OSError):  # the batch is committed; what cannot be removed now is removed later
-                self._superseded.sweep(self._now())
+                self._sweep()
 
     def close(self) -> None:
         if self._temporary is not None:
@@ -304,7 +287,15 @@ class ParquetStore(FileTables):
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
         gone = [self.folder(name) / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])]
-        self._superseded.add(newer.written_at, [*gone, self._manifest(batch)])  # which names them
+        self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))  # which names them
+
+    def _sweep(self) -> None:
+        """Removes what was superseded GRACE ago, but not the last. Raises OSError."""
+        now = self._now()
+        while len(self._superseded) > 1 and self._superseded[0][0] <= now - self._grace:
+            for path in self._superseded[0][1]:
+                path.unlink(missing_ok=True)
+            self._superseded.popleft()
 
     def _remove_drafts(self) -> None:
         self._drafts.end({self.folder(name) / file.name for name in self._tables for file in self._committed[name]})

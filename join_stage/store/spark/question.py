@@ -135,7 +135,12 @@ class SparkQuestion:
         context.setInterruptOnCancel(True)
         try:
             with _silent():
-                rows = self._rows()
+                answer = self._judged(_beside(self._session))
+                if self._bounds.rows is not None:
+                    answer = answer.limit(self._bounds.rows + 1)
+                if self._cut:
+                    raise QuestionInterrupted("the question was interrupted")
+                rows = answer.toArrow()
         except (PySparkException, Py4JError) as error:
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
@@ -146,13 +151,8 @@ class SparkQuestion:
         self._bounds.check(rows.num_rows, rows.nbytes)
         return rows
 
-    def _rows(self) -> pa.Table:
-        answer = self._judged(_beside(self._session))
-        if self._bounds.rows is not None:
-            answer = answer.limit(self._bounds.rows + 1)
-        if self._cut:
-            raise QuestionInterrupted("the question was interrupted")
-        return answer.toArrow()
+        self._bounds.check(rows.num_rows, rows.nbytes)
+        return rows
 
     def interrupt(self) -> None:
         self._cut = True
