@@ -336,7 +336,7 @@ def opened_engine(engine: str, plan: str, registered: RegisteredQueries | None =
 
 def put_rows(store: JoinEngine, registered: RegisteredQueries) -> None:
     for template, rows in registered.tables:
-        store.put_rows(template, rows)
+        store.plan.put_rows(template, rows)
 
 
 def become_state(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) -> None:

@@ -231,6 +231,9 @@ class _Listed:
 StoreCall = tuple[str, tuple[Any, ...]]  # A method of a store, and its arguments
 
 
+OF_PLANS = ("put_rows", "drop_rows")
+
+
 def record_calls(store: JoinEngine) -> list[StoreCall]:
     """The calls that an engine makes of its store from now on, as far as joins depend on them: a list that grows."""
     calls: list[StoreCall] = []
@@ -240,7 +243,9 @@ def record_calls(store: JoinEngine) -> list[StoreCall]:
             calls.append((name, arguments))
         return method(*arguments)
 
-    for name in ("put_rows", "drop_rows", "begin", "commit", "join", "evict", "append"):
+    for name in OF_PLANS:
+        setattr(store.plan, name, partial(recording, name, getattr(store.plan, name)))
+    for name in ("begin", "commit", "join", "evict", "append"):
         setattr(store, name, partial(recording, name, getattr(store, name)))
     return calls
 
@@ -254,7 +259,7 @@ def replay_calls(store: JoinEngine, calls: Iterable[StoreCall], keep: bool) -> t
             seconds += joined.seconds
             tables.append(joined.table)
         else:
-            getattr(store, name)(*arguments)
+            getattr(store.plan if name in OF_PLANS else store, name)(*arguments)
     return seconds, pa.concat_tables(tables)
 
 

@@ -148,7 +148,7 @@ def fill_state(case: StateCase) -> Figures:
         leaves = rank_strings(kept_ranks(case.documents, first, end))
         joins.become_state(store, [(first, joins.schema_witnesses(work, "S", leaves, first, groups=first == 0))])
     seconds = time.perf_counter() - begin
-    while store.counters()["merges"]:  # documents come as fast as this only here
+    while store.plan.counters()["merges"]:  # documents come as fast as this only here
         time.sleep(0.05)  # the merge runs in a thread; a commit takes it over
         store.begin()
         store.commit()

@@ -41,6 +41,7 @@ join and thread that it cannot spill: sixty templates in one statement exceeded 
 40 joins were also 10 to 20 % faster than 80 or 160."""
 
 
+@telling_damage
 class DuckDBBasicPlan(SQLPlan):
     """The plan `basic`: the conjunctive queries of all templates over the join state, the tables r_bin, r_doc and
     r_docts. r_bin_w, r_doc_w and r_docts_w hold the batch, r_bin_old, r_doc_old and r_docts_old the state before it."""
@@ -159,7 +160,7 @@ class DuckDBEngine(DuckDBStore):
                 "views": partial(DuckDBViewsPlan, self, self._connection, cache_bytes),
                 "signature": partial(DuckDBSignaturePlan, self),
             }
-            self._plan = opened_plan(self, plan, directory, plans)
+            self.plan = opened_plan(self, plan, directory, plans)
         except BaseException:
             self.close()
             raise
@@ -170,29 +171,21 @@ class DuckDBEngine(DuckDBStore):
         if "r_bin" in known:
             self._connection.execute(_REGROUP)
 
-    # ------------------------------------------------------------ R_T
-
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._plan.put_rows(template, rows)
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._plan.drop_rows(template, rows)
-
     # ------------------------------------------------------------ batches
 
     def commit(self) -> None:
-        self._plan.settle()
+        self.plan.settle()
         super().commit()
-        self._plan.committed()
+        self.plan.committed()
 
     def rollback(self) -> None:
-        self._plan.rolled_back(whole=self._take_back())
+        self.plan.rolled_back(whole=self._take_back())
         self._word_sets.forget()
 
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         self._add(batch)
         given = batch
-        if self._plan.in_sql:
+        if self.plan.in_sql:
             self._settle()
             self._split_state(first_docid, many=batch.has_many_values)
             if batch.has_many_values:
@@ -200,11 +193,11 @@ class DuckDBEngine(DuckDBStore):
         # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
         self._older = self._older or self._exists(f"r_docts WHERE docid < {first_docid}")
         with translate_write_errors():
-            found = self._plan.join(Batch(given, first_docid, self._older, scope))
+            found = self.plan.join(Batch(given, first_docid, self._older, scope))
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
-        self._plan.extend(witnesses, whole=whole)
+        self.plan.extend(witnesses, whole=whole)
         self._add(witnesses)
         self._settle()
 
@@ -232,7 +225,7 @@ class DuckDBEngine(DuckDBStore):
             self._run(f"CREATE OR REPLACE TEMP VIEW r_doc_all AS {both}")
 
     def evict(self, before: int) -> None:
-        self._plan.evicted(lambda: self.select(f"SELECT docid FROM r_docts WHERE t0 < {before}")["docid"], before)
+        self.plan.evicted(lambda: self.select(f"SELECT docid FROM r_docts WHERE t0 < {before}")["docid"], before)
         condition = self._documents_before(before)
         for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
             self._run(f"DELETE FROM {name} WHERE {condition}")
@@ -256,24 +249,18 @@ class DuckDBEngine(DuckDBStore):
             self._run(_DROP_UNUSED)
         self._run("DELETE FROM groups WHERE grp NOT IN (SELECT grp FROM bound)")
         kept = {number for (number,) in self._run("SELECT DISTINCT grp FROM groups").fetchall()}
-        self._plan.regrouped(kept, edges)
+        self.plan.regrouped(kept, edges)
         return kept
 
     def drop_derived(self, node: int) -> None:
         self._run(f"DELETE FROM bound WHERE node1 >= {node} OR node2 >= {node}")
         self._run(f"DELETE FROM r_doc WHERE node >= {node}")
-        self._plan.forget()
+        self.plan.forget()
 
     def mends(self, error: Exception) -> bool:
-        return isinstance(error, StoreError) and self._plan.mends(error)
-
-    def counters(self) -> dict[str, int]:
-        return self._plan.counters()
+        return isinstance(error, StoreError) and self.plan.mends(error)
 
     def close(self) -> None:
-        if hasattr(self, "_plan"):  # else opening has failed
-            self._plan.close()
+        if hasattr(self, "plan"):  # else opening has failed
+            self.plan.close()
         super().close()
-
-    def costs(self) -> dict[int, Cost]:
-        return dict(self._plan.costs)

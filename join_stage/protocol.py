@@ -195,20 +195,11 @@ class UnknownPlan(InputError, ValueError):
 
 
 class JoinEngine(TableStore, Protocol):
-    """A store that joins the documents of batches with the join state, which it keeps, within its running batch. R_T is
-    not stored: it is rebuilt from queries when a store is opened. Its changes take effect at the next `join`."""
+    """A store that joins the documents of batches with the join state, which it keeps, within its running batch."""
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Adds rows to the R_T of a template, replacing rows with the same id."""
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Removes rows from the R_T of a template."""
-
-    def costs(self) -> dict[int, Cost]:
-        """The cost of each template, by number, in the last batch that answered it."""
-
-    def counters(self) -> dict[str, int]:
-        """Plan-specific counters since the engine was opened."""
+    @property
+    def plan(self) -> JoinPlan:
+        """Has the rows of R_T. They are not stored, but rebuilt from queries when a store is opened."""
 
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         """Adds witnesses to the join state, and answers all templates for them. Documents have ids from `first_docid`
@@ -239,13 +230,15 @@ class JoinPlan:
 
     in_sql: ClassVar[bool] = True
     """Whether the plan reads the batch from r_bin_w, r_doc_w and r_docts_w, and the join state from tables."""
-    costs: Costs
+
+    def __init__(self) -> None:
+        self.costs = Costs()
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        raise NotImplementedError
+        """Adds rows to the R_T of a template, replacing rows with the same id, from the next `join` on."""
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        raise NotImplementedError
+        """Removes rows from the R_T of a template, from the next `join` on."""
 
     def join(self, batch: Batch) -> Matches:
         """Answers all templates for a batch, which the state already holds."""
@@ -279,4 +272,5 @@ class JoinPlan:
     def close(self) -> None: ...
 
     def counters(self) -> dict[str, int]:
+        """Counters of the plan since the engine was opened."""
         return {}

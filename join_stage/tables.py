@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from common.files import make_inside
-from join_stage.protocol import Cost, JoinPlan, UnknownPlan
+from join_stage.protocol import JoinPlan, UnknownPlan
 from join_stage.store.protocol import RUNS, Dated, StoreError, StoreSchema, TableStore
 from templates.witness import MANY, R_BIN, R_DOC, R_GROUP
 
@@ -19,9 +19,11 @@ from templates.witness import MANY, R_BIN, R_DOC, R_GROUP
 class OnlyRead:
     """Ignores rows of R_T, since no batch follows, and refuses all other changes with StoreError."""
 
-    def put_rows(self, *_: object, **__: object) -> None: ...
+    plan = JoinPlan()
 
-    drop_rows = rollback = follow = put_rows
+    def rollback(self, *_: object) -> None: ...
+
+    follow = rollback
 
     def begin(self, *_: object, **__: object) -> NoReturn:
         raise StoreError("the store was opened to be read only")
@@ -30,12 +32,6 @@ class OnlyRead:
 
     def mends(self, error: Exception) -> bool:
         return False
-
-    def counters(self) -> dict[str, int]:
-        return {}
-
-    def costs(self) -> dict[int, Cost]:
-        return {}
 
 
 R_BIN_FLAT = pa.schema(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.bounds import INFINITE
-from join_stage.protocol import APART, SPAN, Batch, Costs, JoinPlan, Matches, Orientation, TemplateTable
+from join_stage.protocol import APART, SPAN, Batch, JoinPlan, Matches, Orientation, TemplateTable
 from join_stage.store.protocol import TableStore
 from join_stage.tables import drop_runs_manifest
 from templates.graph import Shape
@@ -157,7 +157,8 @@ class SQLPlan(JoinPlan):
     it drops their manifest when the state changes otherwise than by batches."""
 
     def __init__(self, store: TableStore) -> None:
-        self._store, self.costs = store, Costs()
+        super().__init__()
+        self._store = store
         self._templates: dict[int, TemplateTable] = {}
         self.version = 0
         """Changes with the rows of R_T."""

@@ -193,7 +193,7 @@ class CoreEngine:
         if self._is_closed:
             return
         try:
-            if self._directory is not None and self._counters.documents and (costs := self._store.costs()):
+            if self._directory is not None and self._counters.documents and (costs := self._store.plan.costs):
                 self._batches.ledger.save_costs(costs, self._plan)
         finally:
             self._close()
@@ -474,7 +474,7 @@ class Session(CoreEngine):
         `groups` in its index; `values` and `posting_bytes` in memory, without indexes; `runs` on disk, their
         `run_bytes`, and `merges` under way. Evicted documents count until their run goes. `basic` has none.
         """
-        return self._store.counters()
+        return self._store.plan.counters()
 
     def times_rebuilt(self) -> int:
         """Returns how often damaged postings on disk were built anew, in the life of the store."""
@@ -482,7 +482,7 @@ class Session(CoreEngine):
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
         """Returns the last plan, and the cost of each template in the last batch that matched it, if any."""
-        return (self._plan, costs) if (costs := self._store.costs()) else self._batches.ledger.costs()
+        return (self._plan, costs) if (costs := dict(self._store.plan.costs)) else self._batches.ledger.costs()
 
     def lines(self, after: int = -1) -> OutputStream:
         """Returns the same outputs as `outputs`, in line order: by t1, query, documents, nodes."""

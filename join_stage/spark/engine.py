@@ -4,7 +4,7 @@ plan, the driver keeps the postings and joins small batches; tasks join large on
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from common.arrays import dictionary_encode
 from common.files import make_inside
 from join_stage.near import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
-from join_stage.protocol import DEFAULT_PLAN, Batch, Cost, JoinPlan, JoinScope, Matches, TemplateTable
+from join_stage.protocol import DEFAULT_PLAN, Batch, JoinPlan, JoinScope, Matches
 from join_stage.signature.plan import SignaturePlan
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkViewsPlan
@@ -29,7 +29,7 @@ from join_stage.store.spark.question import SparkQuestion
 from join_stage.store.spark.session import loss, telling_loss
 from join_stage.tables import FLAT_STORE, NOTHING_ELSE, STATE, OnlyRead, flatten_edges, opened_plan
 from join_stage.views import CACHE_BYTES
-from templates.catalog import StepEdge, TemplateRow
+from templates.catalog import StepEdge
 from templates.witness import R_DOC, R_GROUP, Witnesses
 
 _EDGE = 1 << 30
@@ -135,19 +135,11 @@ class SparkEngine(ParquetStore):
                 "views": partial(SparkViewsPlan, self, self._session, self._views, cache_bytes),
                 "signature": partial(SparkSignaturePlan, self),
             }
-            self._plan = opened_plan(self, plan, self.directory, plans)
+            self.plan = opened_plan(self, plan, self.directory, plans)
             self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
         except BaseException:
             super().close()
             raise
-
-    # ------------------------------------------------------------ R_T
-
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._plan.put_rows(template, rows)
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._plan.drop_rows(template, rows)
 
     # ------------------------------------------------------------ batches
 
@@ -155,13 +147,13 @@ class SparkEngine(ParquetStore):
         """Does nothing: appended rows stay in memory until `commit`."""
 
     def commit(self) -> None:
-        self._plan.settle()
+        self.plan.settle()
         super().commit()
-        self._plan.committed()
+        self.plan.committed()
 
     def rollback(self) -> None:
         super().rollback()
-        self._plan.rolled_back(whole=True)
+        self.plan.rolled_back(whole=True)
         self._word_sets.forget()
 
     # ------------------------------------------------------------ what executors write
@@ -186,36 +178,30 @@ class SparkEngine(ParquetStore):
         gone = self.drop_dated(before)
         schema = pa.schema([R_DOC.field("docid")])
         tables = (read_rows(path, schema) for path in gone)
-        self._plan.evicted(lambda: pa.concat_tables([schema.empty_table(), *tables])["docid"], before)
+        self.plan.evicted(lambda: pa.concat_tables([schema.empty_table(), *tables])["docid"], before)
 
     def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
         """Drops all groups: the join state has a row per edge."""
         self.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
-        self._plan.regrouped((), edges)
+        self.plan.regrouped((), edges)
         return ()
 
     def drop_derived(self, node: int) -> None:
         for table, columns in (("r_bin", ("node1", "node2")), ("r_doc", ("node",))):
             for column in columns:
                 self.drop_unless(table, column, lambda ids: pc.less(ids, node))
-        self._plan.forget()
+        self.plan.forget()
 
     def follow(self, tables: Collection[str]) -> None:
         """Returns None: the store cannot follow tables."""
 
     def mends(self, error: Exception) -> bool:
         found = error if isinstance(error, StoreError) else loss(error)
-        return found is not None and self._plan.mends(found)
-
-    def counters(self) -> dict[str, int]:
-        return self._plan.counters()
-
-    def costs(self) -> dict[int, Cost]:
-        return dict(self._plan.costs)
+        return found is not None and self.plan.mends(found)
 
     def close(self) -> None:
         try:
-            self._plan.close()
+            self.plan.close()
         finally:
             shutil.rmtree(self.directory / SCRATCH, ignore_errors=True)
             super().close()
@@ -231,21 +217,21 @@ class SparkEngine(ParquetStore):
     def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         self.append("groups", batch.r_group)
         older = self.has_rows("r_docts")
-        before = {name: self._views.frame(name) for name in STATE} if older and self._plan.in_sql else {}
+        before = {name: self._views.frame(name) for name in STATE} if older and self.plan.in_sql else {}
         given = batch
-        if self._plan.in_sql and batch.has_many_values:
+        if self.plan.in_sql and batch.has_many_values:
             given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
             if before:
                 before["r_doc"] = self._session.sql(keyed_statement("{values}", IN_SPARK), values=before["r_doc"])
         for name, rows in self._state_rows(batch).items():
             self.append(name, rows)
-            if self._plan.in_sql:
+            if self.plan.in_sql:
                 self._views.show(f"{name}_w", given.r_doc if name == "r_doc" else rows)
-        found = self._plan.join(Batch(given, first_docid, older, scope, before))
+        found = self.plan.join(Batch(given, first_docid, older, scope, before))
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
-        self._plan.extend(witnesses, whole=whole)
+        self.plan.extend(witnesses, whole=whole)
         self.append("groups", witnesses.r_group)
         for name, rows in self._state_rows(witnesses).items():
             self.append(name, rows)

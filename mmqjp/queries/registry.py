@@ -617,7 +617,7 @@ class Registry:
         self.events.settle()
         for number, rows in self._pending.items():
             if rows:
-                self._stage2.put_rows(self._table(number), list(rows.values()))
+                self._stage2.plan.put_rows(self._table(number), list(rows.values()))
                 self._live.update(rows)
         self._pending.clear()
 
@@ -669,7 +669,7 @@ class Registry:
                 self._pending.get(row.template, {}).pop(row.id, None)
                 if row.id in self._live:
                     self._live.discard(row.id)
-                    self._stage2.drop_rows(self._table(row.template), [row])
+                    self._stage2.plan.drop_rows(self._table(row.template), [row])
             for stream in self.inner(target):
                 stream.active_reader_count -= 1
                 if not stream.active:

@@ -81,7 +81,7 @@ def random_shape(rng: Random, joins: int) -> Shape:
 def run_case(engine: JoinEngine, case: JoinCase) -> list[Result]:
     """The sorted results of a case's batches, each committed."""
     for template, rows in case.templates:
-        engine.put_rows(template, rows)
+        engine.plan.put_rows(template, rows)
     results = []
     for first, witnesses in case.batches:
         engine.begin()

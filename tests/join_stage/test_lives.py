@@ -72,7 +72,7 @@ class Twins:
 
     def _put(self, engine: JoinEngine) -> None:
         for number in self._standing:
-            engine.put_rows(*self._case.templates[number])
+            engine.plan.put_rows(*self._case.templates[number])
 
     def run(self, steps: Sequence[Sequence[Step]]) -> int:
         """Runs all batches, each after some steps. Returns the number of matches."""
@@ -82,7 +82,7 @@ class Twins:
                 for step in before:
                     self._step(step, first, witnesses)
                 matches += self._join(first, witnesses)
-                assert not self._has_views or self.engine.counters()["bytes"] <= self.bound
+                assert not self._has_views or self.engine.plan.counters()["bytes"] <= self.bound
             self._check_files()
             return matches
         finally:
@@ -102,11 +102,11 @@ class Twins:
             case "drop" if place in self._standing:
                 del self._standing[place]
                 for engine in both:
-                    engine.drop_rows(*self._case.templates[place])
+                    engine.plan.drop_rows(*self._case.templates[place])
             case "put" if place not in self._standing:
                 self._standing[place] = None
                 for engine in both:
-                    engine.put_rows(*self._case.templates[place])
+                    engine.plan.put_rows(*self._case.templates[place])
             case "evict":
                 self._evicted |= {id for id, begins in self._begins.items() if begins < number * SECOND}
                 for engine in both:
@@ -114,7 +114,7 @@ class Twins:
                     engine.evict(number * SECOND)
                     engine.commit()
             case "bound" if self._has_views:
-                self.bound = self.engine._plan._cache.bound = BOUNDS[number]
+                self.bound = self.engine.plan._cache.bound = BOUNDS[number]
             case "forget":  # as after a commit that failed
                 self.engine.begin()
                 if isinstance(self.engine, DuckDBEngine):
@@ -122,7 +122,7 @@ class Twins:
                     self.engine._connection.rollback()
                 self.engine.rollback()
             case "wait":  # the next commit takes over what is being merged
-                stored = getattr(getattr(self.engine._plan, "_join", None), "stored", None)
+                stored = getattr(getattr(self.engine.plan, "_join", None), "stored", None)
                 for merge in stored._merges if stored else ():
                     if merge.ident is not None:
                         merge.join()
@@ -156,14 +156,14 @@ class Twins:
 
     @property
     def _has_views(self) -> bool:
-        return hasattr(self.engine._plan, "_cache")
+        return hasattr(self.engine.plan, "_cache")
 
     def _cached(self) -> Counter[tuple[object, ...]]:
         return rows(self._view_cache()) if self._has_views else Counter()
 
     def _view_cache(self) -> pa.Table:
         """The thesis' VC: the rows of the cached slices with their values."""
-        now = self.engine._plan._cache._now
+        now = self.engine.plan._cache._now
         values, found = {entry.number: value for value, entry in now.entries.items()}, now.live()
         texts = pa.array([values[number] for number in found["value"].to_pylist()], pa.string())
         return found.select(["docid", "var1", "var2", "node1", "node2"]).add_column(0, "strval", texts)
@@ -182,7 +182,7 @@ class Twins:
             )
         )
         assert rows(cached) == Counter({row: n for row, n in defined.items() if row[0] in values})
-        counted = self.engine.counters()
+        counted = self.engine.plan.counters()
         size = sum(VALUE_BYTES + len(value.encode()) + n * ROW_BYTES for value, n in values.items())
         assert (counted["values"], counted["bytes"]) == (len(values), size)
 

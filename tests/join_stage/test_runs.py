@@ -199,7 +199,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine_of(case: JoinCase, directory: Path) -> Iterator[DuckDBEngine]:
     with closing(DuckDBEngine(directory, "signature")) as engine:
         for template, rows in case.templates:
-            engine.put_rows(template, rows)
+            engine.plan.put_rows(template, rows)
         yield engine
 
 

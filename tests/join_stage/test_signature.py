@@ -34,7 +34,7 @@ def test_more_than_64_edges_between_two_documents():
     found = {}
     for plan in ("basic", "signature"):
         engine = DuckDBEngine(plan=plan)
-        engine.put_rows(TWO, rows)
+        engine.plan.put_rows(TWO, rows)
         engine.begin()
         found[plan] = sorted_rows(engine.join(batch, 0, S))
         engine.close()
