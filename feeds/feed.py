@@ -53,8 +53,12 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
         if len(origin.source) > LONGEST_ADDRESS:
             raise FeedError(f"the feed's address has more than {LONGEST_ADDRESS:,} characters")
         rows = iter(confined(entry_rows, data, origin, form, size=len(data)))
-        name, unread = _head(next(rows, None))
-        for number, cause in unread:
+        match next(rows, None):
+            case [str(name), [*unread]]:
+                pass
+            case _:
+                raise ConfinedError(_NONSENSE)
+        for number, cause in cast(list[tuple[int, str]], unread):
             place = f"{origin.name}: entry {number}"
             yield Reject(place, DEFAULT_STREAM, when, f"{place} cannot be read: {cause}", data[:RAW_KEPT])
         fetch = Fetch(name, origin.name, origin.modified, origin.fetched)
@@ -70,13 +74,6 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
 
 
 _NONSENSE = "the process that reads it answered nonsense"
-
-
-def _head(row: object) -> tuple[str, list[tuple[int, str]]]:
-    match row:
-        case [str(name), [*unread]]:
-            return name, [(number, str(cause)) for number, cause in cast(list[tuple[int, str]], unread)]
-    raise ConfinedError(_NONSENSE)
 
 
 def _sighting(row: object, fetch: Fetch) -> Sighting:
@@ -99,7 +96,15 @@ def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[ob
     feed, found = read_feed(data, origin, form)
     fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
     unread: list[tuple[int, str]] = []
-    shown = sightings(_readable(found, unread), fetch)
+
+    def readable() -> Iterator[tuple[Entry, bytes]]:
+        for number, one in enumerate(found, 1):
+            if isinstance(one, str):
+                unread.append((number, one))
+            else:
+                yield one
+
+    shown = sightings(readable(), fetch)
     first = list(islice(shown, 1))
     if len(unread) > MOST_UNREAD:
         number, cause = unread[MOST_UNREAD - 1]
@@ -109,16 +114,6 @@ def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[ob
     for one in chain(first, shown):
         told = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated
         yield [one.id, cast(bytes, one.xml).decode(), *told]
-
-
-def _readable(
-    found: Iterable[tuple[Entry, bytes] | str], unread: list[tuple[int, str]]
-) -> Iterator[tuple[Entry, bytes]]:
-    for number, one in enumerate(found, 1):
-        if isinstance(one, str):
-            unread.append((number, one))
-        else:
-            yield one
 
 
 Found = Iterator[tuple[Entry, bytes] | str]

@@ -492,7 +492,9 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
             continue
         body = record.content_stream()
         head = body.read(_HEAD)
-        if not (kind_of_body(head) == "feed" if feeds else _is_xml(record, head)):
+        kind = _content_type(record).partition(";")[0].strip().lower()
+        is_xml = kind in ("application/xml", "text/xml") or kind.endswith("+xml") or head.lstrip().startswith(b"<?xml")
+        if not (kind_of_body(head) == "feed" if feeds else is_xml):
             continue
         data = head + body.read(max(0, MAX_BYTES + 1 - len(head)))
         if len(data) <= MAX_BYTES:
@@ -521,11 +523,6 @@ def _fields(record: Any, name: str) -> Iterator[str]:
 def _content_type(record: Any) -> str:
     headers = record.http_headers or record.rec_headers
     return str(headers.get_header("Content-Type") or "")
-
-
-def _is_xml(record: Any, head: bytes) -> bool:
-    kind = _content_type(record).partition(";")[0].strip().lower()
-    return kind in ("application/xml", "text/xml") or kind.endswith("+xml") or head.lstrip().startswith(b"<?xml")
 
 
 def fetch_time(path: Path) -> int:

@@ -158,9 +158,14 @@ class Rotation:
         ]
         beside = {path: (name, state) for name, path, state in self._beside(lost, paths)}
         unjudged = [(name, path) for path, (name, state) in beside.items() if self._strange.get(path) != state]
-        moved, unreadable = self._moved([*fresh.items(), *unjudged], known.values())
+        moved: dict[str, LinesFile] = {}
+        index = _Index(known.values() if fresh or unjudged else ())
+        for name, path in [*fresh.items(), *unjudged]:
+            if (read := index.of(path)) is not None:
+                offset = Offset(self._source, name, read.position, with_inode(read.fingerprint, path))
+                moved[name] = LinesFile(name, path, offset, moved=True)
         strange = ((path, state) for path, (name, state) in beside.items() if name not in moved and state.is_settled)
-        self._strange = {path: state for path, state in strange if path not in unreadable}
+        self._strange = {path: state for path, state in strange if path not in index.unreadable}
         for name, path in fresh.items():
             if name in present:
                 offset = Offset(self._source, name, 0)
@@ -186,17 +191,6 @@ class Rotation:
         if same and found.is_settled:
             self._unchanged[name] = found, offset
         return same
-
-    def _moved(
-        self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]
-    ) -> tuple[dict[str, LinesFile], Container[Path]]:
-        moved: dict[str, LinesFile] = {}
-        index = _Index(known if paths else ())
-        for name, path in paths:
-            if (offset := index.of(path)) is not None:
-                at = Offset(self._source, name, offset.position, with_inode(offset.fingerprint, path))
-                moved[name] = LinesFile(name, path, at, moved=True)
-        return moved, index.unreadable
 
     def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, FileState]]:
         """Possible new names or copies of lost files, with their states."""
@@ -240,25 +234,25 @@ def _is_file(path: Path) -> bool:
 
 class _Index:
     def __init__(self, known: Iterable[Offset]) -> None:
-        self._by_head: dict[int, dict[str, list[tuple[Fingerprint, Offset]]]] = {}
+        self._known: dict[tuple[int, str], list[tuple[Fingerprint, Offset]]] = {}
         self.unreadable: set[Path] = set()
         for offset in known:
             fingerprint = parse_fingerprint(offset.fingerprint)
             if fingerprint is not None and offset.position > 0:
-                digests = self._by_head.setdefault(fingerprint.head, {})
-                digests.setdefault(fingerprint.digest, []).append((fingerprint, offset))
+                self._known.setdefault((fingerprint.head, fingerprint.digest), []).append((fingerprint, offset))
+        self._lengths = {length for length, _ in self._known}
 
     def of(self, path: Path) -> Offset | None:
         """The furthest offset whose fingerprint the file has, or None."""
-        if not self._by_head:
+        if not self._known:
             return None
         best: Offset | None = None
         try:
             with path.open("rb") as file:
                 head = file.read(HEAD)
                 size = os.fstat(file.fileno()).st_size
-                for length, digests in self._by_head.items():
-                    found = digests.get(digest_of(head[:length]), ()) if length <= len(head) else ()
+                for length in self._lengths:
+                    found = self._known.get((length, digest_of(head[:length])), ()) if length <= len(head) else ()
                     for fingerprint, offset in found:
                         further = best is None or offset.position > best.position
                         if further and offset.position <= size and fingerprint.fits(head, file, offset.position):
@@ -267,14 +261,10 @@ class _Index:
             return None
         except OSError:  # its inode has to do until it can be opened
             self.unreadable.add(path)
-            return self._by_inode(path)
+            inode = -1 if (state := file_state(path)) is None else state.inode
+            same = (offset for known in self._known.values() for found, offset in known if found.inode == inode)
+            return max(same, key=lambda offset: offset.position, default=None)
         return best
-
-    def _by_inode(self, path: Path) -> Offset | None:
-        state = file_state(path)
-        known = (one for digests in self._by_head.values() for offsets in digests.values() for one in offsets)
-        same = (offset for fingerprint, offset in known if state is not None and fingerprint.inode == state.inode)
-        return max(same, key=lambda offset: offset.position, default=None)
 
 
 _ItemT = TypeVar("_ItemT", bound=InputItem, covariant=True)
@@ -555,25 +545,22 @@ class Turns:
 
         `told` is called for a file that cannot be read, or not further, with the reason: it stays waiting, and so do
         later versions of its feed, because their new entries depend on it."""
-        self._was_cut, blocked = False, BlockedFeeds()
+        self._was_cut, self._blocked, self._told = False, BlockedFeeds(), told
         for waiting in files:
-            if not (blocked.has(waiting) or self._holds(waiting)):
-                yield from self._take_turn(waiting, in_a_hurry(waiting.read(), self._turn), blocked, told)
+            if not (self._blocked.has(waiting) or self._holds(waiting)):
+                yield from self._take_turn(waiting, in_a_hurry(waiting.read(), self._turn))
                 if self._was_cut:
                     return
         if self._begun:
-            key = next(iter(self._begun))
-            yield from self._take_turn(*self._begun.pop(key), blocked, told)
+            yield from self._take_turn(*self._begun.pop(next(iter(self._begun))))
         elif self._slow:
-            yield from self._take_slow(blocked, told, wait=wait)
+            yield from self._take_slow(wait)
 
     def _holds(self, waiting: WaitingFile) -> bool:
         held = self._begun.keys() | self._slow.keys()
         return bool(held) and not held.isdisjoint({_key(waiting), (waiting.source, waiting.file)})
 
-    def _take_turn(
-        self, waiting: WaitingFile, items: Iterator[ReadItem[InputItem]], blocked: BlockedFeeds, told: _OnUnreadable
-    ) -> Iterator[ReadItem[InputItem]]:
+    def _take_turn(self, waiting: WaitingFile, items: Iterator[ReadItem[InputItem]]) -> Iterator[ReadItem[InputItem]]:
         begun = self._clock()
         while True:
             try:
@@ -584,7 +571,7 @@ class Turns:
                 self._go_on()
                 return
             except OSError as error:
-                self._note(waiting, error, blocked, told)
+                self._note(waiting, error)
                 return
             if read is None:
                 return
@@ -595,7 +582,7 @@ class Turns:
                 self._was_cut = True
                 return
 
-    def _take_slow(self, blocked: BlockedFeeds, told: _OnUnreadable, *, wait: bool) -> Iterator[ReadItem[InputItem]]:
+    def _take_slow(self, wait: bool) -> Iterator[ReadItem[InputItem]]:
         begun = self._clock()
         while self._ahead is not None and (wait or not self._ahead.empty()):
             read = self._ahead.get()
@@ -608,7 +595,7 @@ class Turns:
             waiting, self._ahead = self._slow.pop(next(iter(self._slow))), None
             self._go_on()
             if isinstance(read, OSError):
-                self._note(waiting, read, blocked, told)
+                self._note(waiting, read)
             elif read is not None:
                 raise read
 
@@ -617,13 +604,12 @@ class Turns:
             self._ahead = Queue(AHEAD)
             self._start(partial(_read_ahead, next(iter(self._slow.values())), self._ahead))
 
-    def _note(self, waiting: WaitingFile, error: OSError, blocked: BlockedFeeds, told: _OnUnreadable) -> None:
-        if isinstance(error, ReplacedError):
-            return  # the next look tells what it is
+    def _note(self, waiting: WaitingFile, error: OSError) -> None:
         if not is_unreadable(error):
             raise error
-        blocked.add(waiting)
-        told(waiting, read_error_text(error))
+        if not isinstance(error, ReplacedError):  # else the next look tells what it is
+            self._blocked.add(waiting)
+            self._told(waiting, read_error_text(error))
 
 
 def _key(waiting: WaitingFile) -> object:

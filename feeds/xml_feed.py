@@ -192,7 +192,7 @@ def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", si
     common = Entry(
         channel_url=site_url or self_url or harmless(fallback_url),
         authors=tuple(authors[:MOST_AUTHORS]),
-        lang=next(filter(None, map(_language, languages)), "") or reader.language(feed.head),
+        lang=next(filter(None, map(_language, languages)), "") or reader.context(feed.head)[1],
     )
     title = reader.title(head)[:LONGEST_TITLE].strip()
     return Feed(title, site_url, self_url, _entries(reader, feed.entries, common))
@@ -246,6 +246,8 @@ class _Reader:
             linked = [*linked, *extract_links(summary.markup, summary.base, self._joined)]
         own = [item_url, guid, self._base, *(href for rel, href in links if rel not in _TO_OTHERS)]
         date, date_text, updated = _dates(told)
+        languages = [_language(_text(one)) for one in told.get("dc:language", ())]
+        languages += [self.context(one)[1] for name in _TEXTS for one in told.get(name, ())]
         sources = [_children(source) for source in told.get("source", ())] if self._atom else []
         entry = Entry(
             item_url=item_url,
@@ -260,7 +262,7 @@ class _Reader:
             guid=guid,
             content=content,
             updated=updated,
-            lang=self._entry_language(told) or feed.lang,
+            lang=next(filter(None, languages), feed.lang),
             enclosures=_distinct(self._enclosures(told)),
             mentions=mentions(linked, self._base, own),
         )
@@ -329,7 +331,7 @@ class _Reader:
 
     def _construct(self, element: etree._Element, is_html: bool = False) -> _Construct:
         """What an element says, by its type; nothing for what is neither text nor HTML. RSS has no types."""
-        text, base = _text(element), self._context(element)[0]
+        text, base = _text(element), self.context(element)[0]
         if is_html or not (self._atom or _key(element.tag, "").startswith("atom:")):
             if len(element):
                 return _Construct(text, _inside(element, base, self._joined).strip(), base)
@@ -338,33 +340,28 @@ class _Reader:
             return _Construct(_REFERENCE.sub(lambda found: unescape(found[0]), text), "", base)
         kind = (element.get("type") or "").strip().lower()
         if (element.get("mode") or "").strip().lower() == "base64":
-            text = _from_base64(text)
+            try:
+                text = base64.b64decode(text, validate=False).decode("utf-8", "replace")
+            except (binascii.Error, ValueError):
+                text = ""
         if kind in _PLAIN or (kind.startswith("text/") and kind not in _PAGES):
             return _Construct(text, "", base)
         if kind not in _PAGES and kind != "xhtml":
             return _Construct("", "", base)
         if len(element):
             inner = _unwrapped(element) if kind in ("html", "xhtml") else element
-            base = self._context(inner)[0]
+            base = self.context(inner)[0]
             is_source = kind == "html" and not len(inner)  # escaped, and a <div> around it
             markup = inner.text or "" if is_source else _inside(inner, base, self._joined)
             return _Construct(text, markup.strip(), base)
         is_source = kind in ("html", "text/html") or looks_like_markup(text)
         return _Construct(text, text.strip() if is_source else "", base)
 
-    def language(self, element: etree._Element) -> str:
-        return self._context(element)[1]
-
-    def _entry_language(self, told: Children) -> str:
-        own = map(_language, map(_text, told.get("dc:language", ())))
-        texts = (self.language(one) for name in _TEXTS for one in told.get(name, ()))
-        return next(filter(None, (*own, *texts)), "")
-
-    def _context(self, element: etree._Element) -> tuple[str, str]:
+    def context(self, element: etree._Element) -> tuple[str, str]:
         if (known := self._contexts.get(element)) is not None:
             return known
         parent = element.getparent()
-        base, language = (self._base, "") if parent is None else self._context(parent)
+        base, language = (self._base, "") if parent is None else self.context(parent)
         base = _base_within(base, element)
         if (told := element.get(XML_LANG)) is not None:
             language = _language(told)
@@ -377,7 +374,7 @@ class _Reader:
     def _resolved(self, element: etree._Element, address: str | None) -> str:
         if address is None or not is_harmless(address):
             return ""
-        base = self._context(element)[0]
+        base = self.context(element)[0]
         if not address.strip() and base == self._base:
             return ""
         return harmless(one_line(self._joined(base, address)))
@@ -451,13 +448,6 @@ def _write_inside(element: etree._Element, base: str, is_based: bool, join: _Joi
                 _write_inside(child, inner, based, join, pieces)
                 pieces.append(f"</{name}>")
         pieces.append(escape(child.tail or "", quote=False))
-
-
-def _from_base64(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=False).decode("utf-8", "replace")
-    except (binascii.Error, ValueError):
-        return ""
 
 
 def _relation(link: etree._Element) -> str:

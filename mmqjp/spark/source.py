@@ -7,7 +7,7 @@ sources, and the tables of a store, available in any session."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -386,17 +386,15 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._slow.go_on(there)
         ready = {file for file, (*_, reason) in self._slow.ahead.copy().items() if not reason}
         delayed = (delayed | self._slow.waiting) - ready
-        blocked = BlockedFeeds()
-        return [waiting for waiting in found if self._is_readable(waiting, delayed, blocked)]
-
-    def _is_readable(self, waiting: WaitingFile, delayed: Container[_FileKey], blocked: BlockedFeeds) -> bool:
-        """Whether to read a file now: it is not late, delayed, or after a delayed version of its feed."""
-        file = waiting.source, waiting.file
-        if blocked.has(waiting) or (self._available is not None and file not in self._available):
-            return False
-        if file in delayed:
-            blocked.add(waiting)
-        return file not in delayed
+        blocked, readable = BlockedFeeds(), []
+        for waiting in found:  # but what is late, delayed, or after a delayed version of its feed
+            file = waiting.source, waiting.file
+            if not blocked.has(waiting) and (self._available is None or file in self._available):
+                if file in delayed:
+                    blocked.add(waiting)
+                else:
+                    readable.append(waiting)
+        return readable
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         turn, ahead = TURN if self._available is None else None, self._slow.ahead.copy()
