@@ -39,9 +39,7 @@ class Split:
     end_fingerprint: str = ""
 
 
-def splits_of(
-    waiting: WaitingFile, positions: Positions, most: int, most_bytes: int, grain: int = GRAIN
-) -> Iterator[Split]:
+def splits_of(waiting: WaitingFile, positions: Positions, most: int, most_bytes: int, grain: int) -> Iterator[Split]:
     """The file's next splits. JSON lines: at most `most` lines, fewer once they reach `most_bytes`, in splits of about
     `grain` bytes; any other file: all that is left. None if the file was replaced since it was found."""
     waiting = waiting.updated(positions)

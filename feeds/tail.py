@@ -153,9 +153,7 @@ class Rotation:
             else:
                 fresh[name] = path
         self._unchanged = {name: state for name, state in self._unchanged.items() if name in kept}
-        lost = [
-            offset for name, offset in known.items() if name not in kept and offset.position > 0 and offset.fingerprint
-        ]
+        lost = [one for name, one in known.items() if name not in kept and one.position > 0 and one.fingerprint]
         beside = {path: (name, state) for name, path, state in self._beside(lost, paths)}
         unjudged = [(name, path) for path, (name, state) in beside.items() if self._strange.get(path) != state]
         moved: dict[str, LinesFile] = {}
@@ -292,7 +290,7 @@ class WaitingFile:
     tail: Tail = field(compare=False)
     start: Offset = field(compare=False)
     known: Offset | None = field(compare=False)
-    lines: bool = field(compare=False)
+    lines: bool = field(compare=False, default=False)
 
     def read(self, stop: Offset | None = None) -> Iterator[ReadItem[InputItem]]:
         return self.tail.read(self, stop)
@@ -362,9 +360,7 @@ class Tail:
             if not is_read(file.name):  # a source that is one file is listed in any case
                 known = positions.get((self.name, file.name))
                 start = known or Offset(self.name, file.name, 0)
-                yield WaitingFile(
-                    True, file.fetched(), self.name, file.name, file.path, self, start, known, lines=False
-                )
+                yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
         noted = {
             file: known
             for (source, file), known in positions.items()
@@ -496,7 +492,7 @@ def in_a_hurry(items: Iterator[ReadItem[InputItem]], seconds: int | None) -> Ite
         yield read
 
 
-_OnUnreadable = Callable[[WaitingFile, str], object]
+_Told = Callable[[WaitingFile, str], object]
 
 
 def start_thread(work: Callable[[], None]) -> None:
@@ -507,7 +503,7 @@ TURN = 2  # seconds that the items of a file may take, in reading and in what is
 AHEAD = 1_000  # number of items that the slow lane reads ahead
 
 
-def read_waiting(files: Iterable[WaitingFile], told: _OnUnreadable) -> Iterator[ReadItem[InputItem]]:
+def read_waiting(files: Iterable[WaitingFile], told: _Told) -> Iterator[ReadItem[InputItem]]:
     """The items of the files in order, however long each takes; see `Turns`."""
     return Turns(None).read(files, told)
 
@@ -537,9 +533,7 @@ class Turns:
         """Whether `read` has items even if no more files are waiting."""
         return self._was_cut or bool(self._begun) or (self._ahead is not None and not self._ahead.empty())
 
-    def read(
-        self, files: Iterable[WaitingFile], told: _OnUnreadable, *, wait: bool = False
-    ) -> Iterator[ReadItem[InputItem]]:
+    def read(self, files: Iterable[WaitingFile], told: _Told, *, wait: bool = False) -> Iterator[ReadItem[InputItem]]:
         """The items of the files, until one has had its turn: then the caller lists files again, if this `is_ready`.
         With `wait`, also those that the slow lane has yet to read.
 

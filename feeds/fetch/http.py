@@ -288,14 +288,8 @@ ACCEPT = (
     "application/atom+xml, application/rss+xml, application/feed+json, application/rdf+xml;q=0.9, "
     "application/xml;q=0.8, text/xml;q=0.8, text/html;q=0.5, */*;q=0.1"
 )
-_TROUBLE = (
-    httpx.HTTPError,
-    httpx.InvalidURL,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.TimeoutException,
-    OSError,
-)
+_BROKEN = httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException
+_TROUBLE = httpx.HTTPError, httpx.InvalidURL, *_BROKEN, OSError
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +393,8 @@ async def follow_redirects(
         try:
             url = web_address(str(url.join(target)))
         except (httpx.InvalidURL, ValueError):
-            raise FetchError(
-                f"{url} redirects to {redact_userinfo(target)!r:.200}, which is no address", reply.status
-            ) from None
+            cause = f"{url} redirects to {redact_userinfo(target)!r:.200}, which is no address"
+            raise FetchError(cause, reply.status) from None
         for_ever = for_ever and reply.status in PERMANENT
         if for_ever:
             lasting = str(url)
@@ -545,9 +538,8 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         except TimeoutError:
             raise httpcore.ConnectTimeout(f"{host} was not resolved in {timeout:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(
-                f"{host} cannot be resolved: {getattr(error, 'strerror', '') or error}"
-            ) from None
+            cause = getattr(error, "strerror", "") or error
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {cause}") from None
         allowed = [address for address in addresses if self._allow_private or is_public(address)]
         if not allowed:
             shown = ", ".join(addresses) or "nothing"
@@ -586,7 +578,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        response = await self._pool.handle_async_request(
+        answer = await self._pool.handle_async_request(
             httpcore.Request(
                 request.method,
                 httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
@@ -595,9 +587,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 extensions=request.extensions,
             )
         )
-        return httpx.Response(
-            response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
-        )
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
 
     async def aclose(self) -> None:
         await self._pool.aclose()

@@ -48,10 +48,8 @@ if TYPE_CHECKING:
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
 """A document has no `reason` and `raw`; a reject has no `xml`, nulls for unknowns. Times are microseconds of UTC."""
 
-_TEXT, _INT = pa.string(), pa.int64()
-SCHEMA = pa.schema(
-    {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": pa.binary()}
-)
+_TEXT, _INT, _RAW = pa.string(), pa.int64(), pa.binary()
+SCHEMA = pa.schema({"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": _RAW})
 """COLUMNS for Arrow."""
 
 ROWS, BYTES = 1_000, 8 * 1024 * 1024  # rows and characters at which a batch ends

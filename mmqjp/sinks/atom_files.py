@@ -61,9 +61,8 @@ class AtomSink(Sink):
 
     def write(self, outputs: Iterable[Output]) -> int:
         """Writes outputs without their items. Raises OSError."""
-        return self.write_matches(
-            ShownMatch(one, tuple(map(missing_item, one.documents, one.streams))) for one in outputs
-        )
+        matches = (ShownMatch(one, tuple(map(missing_item, one.documents, one.streams))) for one in outputs)
+        return self.write_matches(matches)
 
     def write_matches(self, matches: Iterable[ShownMatch]) -> int:
         """Writes outputs with their items: first the archives they fill, then the feed. Raises OSError."""

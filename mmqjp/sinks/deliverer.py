@@ -431,11 +431,6 @@ class SinkScheduler:
         self.let_go(name)
         del self.courses[name]
 
-    def cancel(self, course: Course) -> None:
-        """Cancels a sink's job. Results so far count."""
-        if course.job is not None:
-            self._jobs.cancel(course.job)
-
     def close(self, seconds: float) -> None:
         """Ends all jobs within `seconds`, collects their results, and closes all receivers."""
         self._jobs.close(seconds, list(self._open.values()))

@@ -183,7 +183,8 @@ class SinkManager:
     def pause(self, name: str) -> None:
         course = self._course(name)
         course.pause()
-        self._work.cancel(course)
+        if course.job is not None:
+            self._jobs.cancel(course.job)
 
     def resume(self, name: str) -> None:
         """Retries a paused, stopped or waiting sink at once."""
@@ -252,9 +253,8 @@ class SinkManager:
     def _live_course(self, name: str) -> Course:
         course = self._course(name)
         if not course.definition.is_live:
-            raise SinkOfFile(
-                f"the sink {name} is defined in {course.definition.file}: change it there, and run mmqjp sinks reload"
-            )
+            cause = f"the sink {name} is defined in {course.definition.file}"
+            raise SinkOfFile(f"{cause}: change it there, and run mmqjp sinks reload")
         return course
 
     def _open(self, definition: SinkDefinition) -> None:

@@ -100,9 +100,8 @@ class _LastWords:
         reader = asyncio.StreamReader()
         file = os.fdopen(self._read_end, "rb", 0)
         self._read_end = -1
-        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), file
-        )
+        loop, protocol = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(reader)
+        self._transport, _ = await loop.connect_read_pipe(lambda: protocol, file)
         while part := await reader.read(1 << 16):
             self.text = (self.text + part)[-MAX_STDERR_BYTES:]
 
@@ -267,12 +266,8 @@ class WebhookReceiver(Receiver):
         """Raises SecretError."""
         seconds = now_us() // 1_000_000
         kind = "text/plain; charset=utf-8" if self._options.format == "text" else "application/json"
-        headers = {
-            "Content-Type": kind,
-            "User-Agent": "mmqjp",
-            "webhook-id": message.id,
-            "webhook-timestamp": str(seconds),
-        }
+        headers = {"Content-Type": kind, "User-Agent": "mmqjp", "webhook-id": message.id}
+        headers["webhook-timestamp"] = str(seconds)
         keys = []
         for name in self._options.secret:
             key = signing_key(self._secrets.value(name))

@@ -501,7 +501,7 @@ class RetryDelay:
 def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
     start = Offset(split.source, split.file, split.start, split.start_fingerprint)
     reads, lines = split.end != NOTED, split.end != ALL_READ
-    waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)
+    waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines)
     if split.end == UNREADABLE:
         can_be_read(waiting.path)
         raise ReplacedError(f"{split.file} can be read again")
