@@ -459,27 +459,26 @@ def tails_of(
     """
     if time_xpath is not None:
         time_reader(time_xpath)  # which is told also if there is no path to read
-    return [_tail(Path(path), feeds, time_xpath, now, prefix) for path in paths]
-
-
-def _tail(path: Path, feeds: EntryForm | None, time_xpath: str | None, now: Now, prefix: str) -> Tail:
-    shown = printable(str(path))
-    try:
-        if is_directory := path.is_dir():
-            os.scandir(path).close()
-        else:
-            path.open("rb").close()
-    except FileNotFoundError:
-        raise SourceError(shown, "no such file or directory", "check the path") from None
-    except OSError as error:
-        raise SourceError(shown, read_error_text(error), "check its permissions") from None
-    name = prefix + printable(str(path.absolute()))
-    tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
-    if is_directory and tail.names() == set():
-        wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
-        cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"
-        raise SourceError(shown, cause, "give a directory with feed files" if feeds else "feeds need --feeds")
-    return tail
+    tails = []
+    for path in map(Path, paths):
+        shown = printable(str(path))
+        try:
+            if is_directory := path.is_dir():
+                os.scandir(path).close()
+            else:
+                path.open("rb").close()
+        except FileNotFoundError:
+            raise SourceError(shown, "no such file or directory", "check the path") from None
+        except OSError as error:
+            raise SourceError(shown, read_error_text(error), "check its permissions") from None
+        name = prefix + printable(str(path.absolute()))
+        tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
+        if is_directory and tail.names() == set():
+            wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
+            cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"
+            raise SourceError(shown, cause, "give a directory with feed files" if feeds else "feeds need --feeds")
+        tails.append(tail)
+    return tails
 
 
 def in_a_hurry(items: Iterator[ReadItem[InputItem]], seconds: int | None) -> Iterator[ReadItem[InputItem]]:

@@ -148,39 +148,51 @@ def decode(data: bytes, codings: str, limit: int) -> bytes:
     return data
 
 
-def _gzip(data: bytes, size: int) -> bytes:
-    """Any number of gzip members; anything after them is padding."""
+_Expand = Callable[[Any, bytes, int], bytes]
+"""Passes bytes to a decoder, and returns what comes out, about a number of bytes at most."""
+
+
+def _members(data: bytes, size: int, start: Callable[[], Any], expand: _Expand, step: int, magic: bytes) -> bytes:
+    """Any number of gzip members or zstd frames; what does not begin with the magic is padding."""
     out, members, place = bytearray(), 0, 0
-    while place < len(data) and len(out) < size:
-        if members and not data.startswith(b"\x1f\x8b", place):
-            break
-        members = _one_more(members)
-        part, place = _inflate(data, place, size - len(out), 31)
+    while place < len(data) and len(out) < size and (not members or data.startswith(magic, place)):
+        if members == MOST_MEMBERS:
+            raise DecodeError(f"the body has more than {MOST_MEMBERS:,} compressed parts")
+        members += 1
+        part, place = _member(data, place, size - len(out), start(), expand, step)
         out += part
     return bytes(out)
 
 
-def _one_more(members: int) -> int:
-    if members == MOST_MEMBERS:
-        raise DecodeError(f"the body has more than {MOST_MEMBERS:,} compressed parts")
-    return members + 1
+def _member(data: bytes, place: int, size: int, decoder: Any, expand: _Expand, step: int) -> tuple[bytes, int]:
+    """One of them, or the beginning of it, and the place behind it."""
+    out = bytearray()
+    while not decoder.eof and len(out) < size:
+        if place >= len(data):
+            raise EOFError
+        out += expand(decoder, data[place : place + step], size - len(out))
+        place = min(place + step, len(data))
+    return bytes(out), place - len(decoder.unused_data)
+
+
+def _inflate(decoder: Any, data: bytes, size: int) -> bytes:
+    return bytes(decoder.decompress(data, size))
+
+
+def _gzip(data: bytes, size: int) -> bytes:
+    return _members(data, size, lambda: zlib.decompressobj(31), _inflate, _ZLIB_STEP, b"\x1f\x8b")
 
 
 def _deflate(data: bytes, size: int) -> bytes:
     """With zlib's wrapping, as in the standard, or without, as some servers send it."""
     wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-    return _inflate(data, 0, size, 15 if wrapped else -15)[0]
+    return _member(data, 0, size, zlib.decompressobj(15 if wrapped else -15), _inflate, _ZLIB_STEP)[0]
 
 
-def _inflate(data: bytes, place: int, size: int, window: int) -> tuple[bytes, int]:
-    decoder = zlib.decompressobj(window)
-    out = bytearray()
-    while not decoder.eof and len(out) < size:
-        if place >= len(data):
-            raise EOFError
-        out += decoder.decompress(data[place : place + _ZLIB_STEP], size - len(out))
-        place = min(place + _ZLIB_STEP, len(data))
-    return bytes(out), place - len(decoder.unused_data)
+def _zstd(data: bytes, size: int) -> bytes:
+    """Small input steps bound the output: the library's bounded reader does not distinguish an end from a cut."""
+    reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    return _members(data, size, reader.decompressobj, lambda one, part, most: one.decompress(part), _ZSTD_STEP, b"")
 
 
 def _brotli(data: bytes, size: int) -> bytes:
@@ -191,24 +203,6 @@ def _brotli(data: bytes, size: int) -> bytes:
         if not more:
             raise EOFError
         out += more
-    return out
-
-
-def _zstd(data: bytes, size: int) -> bytes:
-    """Small input steps bound the output: the library's bounded reader does not distinguish an end from a cut."""
-    out, rest, frames = b"", data, 0
-    while rest and len(out) < size:
-        frames = _one_more(frames)
-        decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
-        parts, made, place = [], len(out), 0
-        while not decoder.eof and made < size:
-            if place >= len(rest):
-                raise EOFError
-            parts.append(decoder.decompress(rest[place : place + _ZSTD_STEP]))
-            made += len(parts[-1])
-            place = min(place + _ZSTD_STEP, len(rest))
-        out += b"".join(parts)
-        rest = rest[place - len(decoder.unused_data) :]
     return out
 
 

@@ -391,12 +391,8 @@ class FeedChange:
     def make(self, store: FetchStore) -> list[FeedState]:
         """Applies the change. Returns the feeds that were added or are due now. Raises SourceError."""
         known = {feed.url: feed for feed in store.feeds()}
-        added = [
-            FeedState(one.url, source_name(one.url), one.title, one.folder or (before.folder if before else ""))
-            for one in self.add
-            for before in [known.get(one.url)]
-        ]
-        store.add(added)
+        folders = {one.url: one.folder or (known[one.url].folder if one.url in known else "") for one in self.add}
+        store.add(FeedState(one.url, source_name(one.url), one.title, folders[one.url]) for one in self.add)
         store.remove(self.remove)
         for url in self.retry:
             if url in known and url not in self.remove:

@@ -66,14 +66,11 @@ class Watermarks:
         if not is_lateness_bounded(lateness):
             return EARLIEST
         known = self.greatest if greatest is None else greatest
-        least = min(
-            (
-                self.released() if stream == EVENT_TIME else _watermark(lateness, stream, known.get(stream))
-                for stream in streams
-            ),
-            default=EARLIEST,
-        )
-        return max(least, EARLIEST)
+
+        def watermark(stream: str) -> int:
+            return self.released() if stream == EVENT_TIME else _watermark(lateness, stream, known.get(stream))
+
+        return max(min(map(watermark, streams), default=EARLIEST), EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
         """Returns the greatest times after a batch, which has those in `arrived`; queries wait for `streams`."""

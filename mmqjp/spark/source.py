@@ -183,11 +183,10 @@ def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
 
 def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
     """Returns the rows after committed offsets: part of a repeated micro-batch may be committed."""
+    names = "source", "file", "known", "known_fingerprint", "position"
     stays = [
         not _is_done(known, fingerprint or "", position, positions.get((source, file)))
-        for source, file, known, fingerprint, position in rows_of(
-            rows, "source", "file", "known", "known_fingerprint", "position"
-        )
+        for source, file, known, fingerprint, position in rows_of(rows, *names)
     ]
     return rows.filter(pa.array(stays, pa.bool_()))
 
