@@ -66,8 +66,7 @@ _hurry: ContextVar[int | None] = ContextVar("hurry", default=None)
 
 @contextmanager
 def hurried(seconds: int | None) -> Iterator[None]:
-    """Gives calls at most these seconds of processor time (None: as its size allows), beyond which HurriedError is
-    raised."""
+    """Bounds the processor seconds of calls (None: by their sizes), beyond which they raise HurriedError."""
     token = _hurry.set(seconds)
     try:
         yield

@@ -180,8 +180,7 @@ def mend_references(text: str) -> str:
 
 
 def _internal_subset(text: str, start: int) -> tuple[int, dict[str, str]]:
-    """The end of a DOCTYPE's internal subset, -1 if there is none, and SYSTEM or PUBLIC for each external entity in
-    it."""
+    """The end of a DOCTYPE's internal subset, -1 if there is none, and SYSTEM or PUBLIC by external entity."""
     declared = dict(_OF_XML)
     while (found := _IN_SUBSET.search(text, start)) is not None:
         start = found.end()

@@ -1,8 +1,7 @@
 """Reads a feed's bytes into entries: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0, and JSON Feed.
 
 JSON Feed 1.0 and 1.1 and what feedparser makes of an ill-formed feed are rewritten as Atom, so that one reader
-sanitises and resolves every format. An entry becomes a uniform `<item>`, or its own element with the feed's title and
-link.
+sanitises and resolves every format. An entry becomes a uniform `<item>` or, with the feed's title and link, stays.
 """
 
 from __future__ import annotations

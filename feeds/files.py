@@ -19,6 +19,8 @@ RAW_KEPT = 64 * 1024  # maximum number of bytes of bad input in a Reject
 
 
 class TooLargeError(InputError, ValueError):
+    """More than MAX_BYTES. `head` is the beginning."""
+
     def __init__(self, head: bytes) -> None:
         self.head = head[:RAW_KEPT]
         super().__init__(self.head)
@@ -70,8 +72,7 @@ def files_below(
     """Yields regular files with their names below the directory, depth first in order of names.
 
     A file that `is_known` by that name is skipped cheaply. A symbolic link to a file counts if its target is inside
-    `directory`; links to directories are not followed. What cannot be listed or accessed is yielded too, for its reader
-    to report.
+    `directory`; links to directories are not followed. What cannot be accessed is yielded, for its reader to report.
     """
     root = directory.resolve()
 

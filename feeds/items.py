@@ -170,8 +170,8 @@ class Entry:
     """The fields of an entry: plain text, except `content`, which is sanitised HTML. "" means absent.
 
     `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling. `updated` is
-    the feed's date of the last change. `lang` is a language tag. `mentions` are canonical addresses that its text links
-    to.
+    the feed's date of the last change. `lang` is a language tag. `mentions` are canonical addresses of pages linked in
+    it.
     """
 
     item_url: str = ""

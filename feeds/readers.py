@@ -354,8 +354,8 @@ def line_ends(path: Path, start: Offset, most: int, most_bytes: int) -> list[Off
 
 
 def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | TooLargeError, Offset]]:
-    """The lines from an offset on, which the file must have, each with its end. An unterminated last line counts if it
-    is a complete object."""
+    """The lines from an offset on, which the file must have, each with its end. An unterminated last line counts if
+    complete."""
     if not has_fingerprint(file, start):
         raise ReplacedError(f"{printable(file.name)} was replaced")
     fingerprinter, end = Fingerprinter(file, start.position), start.position

@@ -22,8 +22,7 @@ class Split:
     everything after its first `start` items, with `end` ALL_READ.
 
     `known` is the offset under that name when the split was made. Fingerprints at the three positions keep another file
-    that takes the name later from being read in its place. `documents` counts lines, or 1; `weight` is about the number
-    of bytes.
+    that takes the name later from being read in its place. `documents` counts lines, or 1; `weight` is in bytes.
     """
 
     source: str

@@ -321,8 +321,8 @@ class Tail:
         relative: bool = False,
         now: Now = now_us,
     ) -> None:
-        """`name` is the source's in offsets, by default its absolute path. With `relative`, rejects name files as
-        `path` does."""
+        """`name` is the source's in offsets, else its absolute path. If `relative`, rejects name files as `path`
+        does."""
         self.path = Path(path) if relative else Path(path).absolute()
         self.name = name or printable(str(self.path.absolute()))
         self._feeds: EntryForm | None = feeds

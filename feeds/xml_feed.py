@@ -118,8 +118,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class FeedElements:
-    """The element that describes a feed, those of its entries (a text: why one is none), and whether they are
-    Atom's."""
+    """The element that describes a feed, those of its entries (a text: why one is none), and whether it is Atom."""
 
     head: etree._Element
     entries: Iterable[etree._Element | str]

@@ -85,8 +85,7 @@ class FeedState:
 
     `url` and `address` may contain credentials; `shown` never does. `title` is the reader's, and `folder` has the paths
     of the reader's folders, one a line. `source` is its name in archives. `address` is where it is fetched now, after
-    permanent redirects and its page. `errors` counts failures since the last success. `stopped` ones are fetched no
-    more.
+    permanent redirects and its page. `errors` counts those since the last success. `stopped`: it is not fetched.
     """
 
     url: str

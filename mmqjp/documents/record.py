@@ -133,8 +133,7 @@ class Inputs(tuple[Record, ...]):
 
 
 def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
-    """Returns an output as a document, without a docid. `within`: it appears with its latest document, otherwise
-    now."""
+    """Returns an output as a document, without a docid. `within`: it appears with its latest document, else now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     t0, t1, own, sources = inputs.t0, inputs.t1, (own_part_id(stream, id),), inputs.sources
     return Record(-1, id, stream, t0, t1, xml, "published", (), own, sources, (), inputs.arrival, appeared)
@@ -244,8 +243,7 @@ READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
 
 
 class StoredRecords:
-    """LRU cache of stored records, of `cached` characters of XML. Parsed trees, far larger, live as long as their
-    batch."""
+    """LRU cache of stored records, of `cached` characters of XML. Parsed trees, far larger, live for a batch."""
 
     def __init__(self, store: HasDocuments, cached: int = 16 << 20) -> None:
         self._documents, self._cached = store, cached

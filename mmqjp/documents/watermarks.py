@@ -60,8 +60,7 @@ class Watermarks:
         self.newest: int | None = None  # the greatest document time since `opened`
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
-        """Returns the least watermark of these external streams: earlier documents are late on what derives from
-        them."""
+        """Returns the least watermark of external streams: earlier documents are late on what derives from them."""
         lateness = self.timing.lateness
         if not is_lateness_bounded(lateness):
             return EARLIEST
@@ -121,8 +120,7 @@ def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
 
 
 class Progress:
-    """Progress of streams within a batch. Arrivals run from `first` to `last`; in an empty batch both are the
-    latest."""
+    """Progress of streams within a batch. Arrivals run from `first` to `last`; of an empty batch, both are the last."""
 
     def __init__(self, records: Sequence[Record], next_arrival: int) -> None:
         """`records` are the batch's numbered external documents; `next_arrival` follows the last of them."""
@@ -137,8 +135,7 @@ class Progress:
                 self._arrivals.setdefault(record.stream, []).append(record.arrival)
 
     def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
-        """Returns the arrival at which the least watermark of some streams, given those before the batch, reached a
-        time."""
+        """Returns the arrival at which the least watermark of streams, given those before the batch, came to a time."""
         found = self.first
         for stream in streams:
             if stream == EVENT_TIME:

@@ -262,8 +262,7 @@ class SinkDefinition:
 
     `queries` are shell patterns of query names, () for all. A push sink groups outputs within `wait_us` after the
     first; a message shows `most`. Outputs older than `backlog_us` (None: unlimited), or in excess of `backlog_outputs`,
-    are given up. `start` applies when the sink is new. `file` is the configuration file, "" for a live sink, `table`
-    the source.
+    are given up. `start` applies when the sink is new. `file` is the configuration file, "" if live.
     """
 
     name: str
@@ -407,7 +406,7 @@ class Tries:
         return bool(self.down or self.refused)
 
     def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
-        """Returns the new count, the action, and the wait in microseconds. `more`, random in 0 to 1, adds up to a
+        """Returns the new count, the action, and the wait in microseconds, to which `more` (0 to 1) adds up to a
         tenth."""
         is_refused = verdict.kind == "refused"
         waits, count = (REFUSED_WAITS, self.refused) if is_refused else (DOWN_WAITS, self.down)

@@ -406,8 +406,7 @@ class SinkScheduler:
         self.recount(course)
 
     def recount(self, course: Course) -> None:
-        """Counts the stored outputs after a course's position. Its backlog must be empty, and all stored outputs
-        offered."""
+        """Counts the stored outputs after a course's position. Its backlog must be empty, and all outputs offered."""
         self._cursors.pop(course.definition.name, None)
         for query, count, t0, since in self._engine.waiting_after(course.acked):
             if course.definition.wants(query):

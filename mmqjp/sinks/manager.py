@@ -206,8 +206,7 @@ class SinkManager:
         return self._work.tested.get(name)
 
     def replay(self, name: str, start: Start) -> int:
-        """Delivers again from an output or a time on, besides what waits. Returns the number of outputs that did not
-        wait."""
+        """Delivers again from an output or a time on, besides what waits. Returns how many outputs did not wait."""
         course = self._course(name)
         waiting = course.backlog.count
         self._work.committed()
@@ -223,8 +222,7 @@ class SinkManager:
         self._stored.pop(name, None)
 
     def reload(self, definitions: Iterable[SinkDefinition]) -> None:
-        """Applies the definitions of the configuration file. Sinks no longer defined keep their positions for a
-        return."""
+        """Applies the definitions of the configuration file. Sinks that it no longer has keep their positions."""
         wanted = {definition.name: definition for definition in definitions}
         for name, definition in wanted.items():
             known = self._work.courses.get(name)

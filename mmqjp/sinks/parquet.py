@@ -74,8 +74,7 @@ class ParquetFile:
             self._writer.write_batch(rows)
 
     def finish(self, *, again: bool = False) -> Path:
-        """Renames the file to its range of numbers, and returns the path. With `again`, it may exist. Raises
-        OSError."""
+        """Renames the file to its range of numbers, and returns the path, which may exist only if `again`."""
         if self._waiting:
             self._write_group()
         self._writer.close()

@@ -44,8 +44,8 @@ class SinkState(JsonRecord):
     `state` is "running"; "waiting" for the next attempt at `next`, as the receiver is down or refuses a message, after
     `tries` attempts; or "paused" or "stopped", until it is resumed. `reason` is the last failure. `acked` is the number
     up to which it has all outputs, `behind` counts wanted ones that are left, the oldest committed at `behind_since`.
-    `delivered` and `given_up` count outputs, and `failed` attempts, since the service started. `in_file`: it is no live
-    sink.
+    `delivered` and `given_up` count outputs, and `failed` attempts, since the service started. `in_file`: it is not
+    live.
     """
 
     name: str
@@ -369,8 +369,7 @@ class Course:
             self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
 
     def give_up(self, now: int) -> int:
-        """Gives up outputs that are too old or too many, unless a file sink could lose earlier ones. Returns their
-        number."""
+        """Gives up outputs that are too old or too many, unless a file sink could lose earlier ones. Counts them."""
         if self.job is not None or self._written:
             return 0
         gone = 0

@@ -72,7 +72,7 @@ class ReadPlan:
 def next_plan(
     waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
 ) -> ReadPlan:
-    """Plans a micro-batch of about `most` documents and `most_bytes` bytes. Removes the files that it ends from
+    """Plans a micro-batch of about `most` documents and `most_bytes` bytes. Removes files that it ends from
     `waiting`."""
     splits: list[Split] = []
     documents = size = 0
@@ -90,8 +90,7 @@ def next_plan(
 
 
 def plan_partitions(plan: ReadPlan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
-    """Yields about `most` parts of equal weight, of at least `grain` bytes: the number of the first split, and the
-    splits."""
+    """Yields about `most` equal parts of at least `grain` bytes: the number of the first split, and the splits."""
     aim = max(sum(split.weight for split in plan.splits) / most, grain)
     first = 0
     for splits in in_batches(plan.splits, len(plan.splits), ceil(aim), attrgetter("weight")):
@@ -138,8 +137,7 @@ ROWS = pa.schema(
 `fingerprint` are the offset after the row; `known` and `known_fingerprint` are the file's committed offset when the
 micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. A sighting, which has `xml`, and the end
 of a fetch have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD says by
-`reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends what may be
-committed."""
+`reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends the batch."""
 
 NOWHERE = -2  # a position that no file has
 UNREAD = -3  # the position of an unreadable file
@@ -231,7 +229,7 @@ def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.T
 
 
 def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
-    """Yields the items of rows from executors. `text` is the decoded document, `unread` the bytes of an undecodable
+    """Yields the items of rows from executors: `text` is a decoded document, `unread` the bytes of an undecodable
     one."""
     where = "source", "file", "position", "fingerprint"
     what = "id", "stream", "t0", "t1", "reason", "raw", "seen", "text", "unread"
@@ -260,7 +258,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class SourcePath:
-    """A directory, or a growing file, with the form of feed entries (None: no feeds), and its name in offsets ("": the
+    """A directory or growing file, the form of feed entries (None: no feeds), and its name in offsets ("": the
     path)."""
 
     path: Path
@@ -273,7 +271,7 @@ class FileSource:
     """What to read and how (see `feeds.tail.Tail`).
 
     A micro-batch has about `most` documents and `most_bytes` bytes, and about `tasks` tasks at most, of at least
-    `grain` bytes. A document of more than `max_document` bytes is a dead letter. The driver decides which entries are
+    `grain` bytes. A document of more than `max_document` bytes is a dead letter. The driver knows which entries are
     new.
     """
 
@@ -295,8 +293,7 @@ _FileKey = tuple[str, str]
 """A source and the name of a file in it."""
 
 _Ahead = dict[_FileKey, tuple[Offset, FileState | None, list[ReadItem[InputItem]], str]]
-"""What was read of files: the offset before it, the file's state, the items, and why no more can be read ("": it
-can)."""
+"""What was read of files: the offset before it, the file's state, the items, and why no more can be ("": it can)."""
 
 
 @dataclass
@@ -550,8 +547,8 @@ def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataF
     Documents of more than `max_document` bytes are rejects. Raises SourceError if no column holds documents.
 
     The id of an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the
-    column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. A JSON
-    record contains these.
+    column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. JSON has
+    these.
     """
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:
@@ -649,8 +646,8 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
 
     The database exists for all sessions, but each session chooses, and may change, which store it shows. A query sees
     the batches committed when it is planned, including those after this call. Call again for the views of templates
-    added later. Executors need this package. Raises StoreError if the directory holds no store, or if the database has
-    a table that is not ours.
+    added later. Executors need this package. Raises StoreError if there is no store, or the database has a table that
+    is not ours.
     """
     use_own_python(spark)
     _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views=SPARK_VIEWS), Path(warehouse), database)

@@ -159,8 +159,7 @@ class StoreFeeds:
         return max(NEWEST, later)
 
     def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
-        """Returns a query's greatest output number below another, or one in the same archive, given the newest
-        outputs."""
+        """Returns a query's greatest output number below another, or one in its archive, given the newest outputs."""
         while told := [one for one in told if one.answer.first_seq < before][:1] or self._recent.newest(
             name, (before, -1, -1), 1
         ):
