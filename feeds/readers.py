@@ -131,10 +131,10 @@ def read_sidecar(path: Path) -> Sidecar | None:
     )
 
 
-def sidecar_of(path: Path) -> Sidecar | None:
-    """The sidecar of a feed's file; None if there is none. Raises InvalidValue or OSError if it is unreadable."""
+def sidecar_of(path: Path) -> Sidecar:
+    """The sidecar of a feed's file; an empty one if there is none. Raises InvalidValue or OSError if unreadable."""
     beside = sidecar_path(path)
-    return None if beside is None else read_sidecar(beside)
+    return (None if beside is None else read_sidecar(beside)) or Sidecar()
 
 
 def sidecar_path(path: Path) -> Path | None:
@@ -165,7 +165,7 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
         return
     sidecar = Sidecar()
     try:
-        sidecar = sidecar_of(path) or sidecar
+        sidecar = sidecar_of(path)
     except ValueError as error:
         reason = f"{name}: its sidecar {path.with_suffix(SIDECAR_SUFFIX).name} cannot be used: {error}"
         yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
@@ -473,16 +473,6 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
                 yield Document(origin.name, data, DEFAULT_STREAM, origin.modified)
 
 
-def first_date(path: Path) -> int | None:
-    """The date of the archive's first readable record in microseconds, or None. Raises OSError."""
-    with path.open("rb") as file:
-        try:
-            record = next(iter(ArchiveIterator(file)))
-            return parse_iso(record.rec_headers.get_header("WARC-Date") or "")
-        except Exception:  # damage shows as any kind of exception
-            return None
-
-
 def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, bytes, str]]:
     """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used."""
     for record in ArchiveIterator(file):
@@ -532,10 +522,12 @@ def fetch_time(path: Path) -> int:
     if named is not None:
         return named[0]
     with suppress(ValueError, OSError):  # whoever reads the file says what is wrong with it
-        if kind_of_file(path.name, feeds=False) is FileKind.WARC and (first := first_date(path)) is not None:
-            return first
-        if (sidecar := sidecar_of(path)) is not None and sidecar.fetched is not None:
-            return sidecar.fetched
+        if kind_of_file(path.name, feeds=False) is FileKind.WARC:
+            with path.open("rb") as file, suppress(Exception):  # damage shows as any kind of exception
+                record = next(iter(ArchiveIterator(file)))
+                return parse_iso(record.rec_headers.get_header("WARC-Date") or "")
+        if (fetched := sidecar_of(path).fetched) is not None:
+            return fetched
     with suppress(OSError):
         return modified_us(path)
     return 0
@@ -544,8 +536,7 @@ def fetch_time(path: Path) -> int:
 def feed_address(path: Path) -> str:
     """The address of a file's feed, from its sidecar; "" if unknown."""
     with suppress(ValueError, OSError):
-        if (sidecar := sidecar_of(path)) is not None:
-            return sidecar.url
+        return sidecar_of(path).url
     return ""
 
 

@@ -60,11 +60,9 @@ def outside_skipped(moment: int, hints: Hints, random: float) -> int:
     """The moment, or one in the next hour that the feed does not skip. If it skips all hours, the moment."""
     if not _is_skipped(moment, hints):
         return moment
-    hour = moment - moment % HOUR
-    for later in range(1, 7 * 24 + 1):
-        if not _is_skipped(hour + later * HOUR, hints):
-            return hour + later * HOUR + int(random * 10 * MINUTE)
-    return moment
+    start = moment - moment % HOUR
+    open_hours = (hour for hour in range(start + HOUR, start + 7 * DAY + 1, HOUR) if not _is_skipped(hour, hints))
+    return next((hour + int(random * 10 * MINUTE) for hour in open_hours), moment)
 
 
 def _is_skipped(moment: int, hints: Hints) -> bool:

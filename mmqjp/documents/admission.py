@@ -5,7 +5,7 @@ batches by count and bytes. Documents may have been parsed and evaluated on Spar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.arrays import rows_of
 from common.bounds import EARLIEST, LATEST
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, as_bytes
@@ -68,37 +69,35 @@ class Admitted:
         return greatest
 
     def refused(self) -> set[DocumentKey]:
-        return set(zip(self.dead_letters["stream"].to_pylist(), self.dead_letters["id"].to_pylist(), strict=True))
+        return set(rows_of(self.dead_letters, "stream", "id"))
 
 
+@dataclass
 class Admission:
-    def __init__(
-        self,
-        ids: StoredIds,
-        watermarks: Watermarks,
-        sources: Callable[[str], Iterable[str]],
-        late_by: Callable[[str, int], int],
-        now: Now,
-        max_document: int | None = None,
-        max_nodes: int | None = None,
-    ) -> None:
-        """`sources` maps a stream to the external streams behind it. `late_by` returns the microseconds by which a
-        stream's document ending at a time misses the stored documents, or 0. `max_document` is in bytes, `max_nodes` in
-        elements and attributes; None is unlimited."""
-        self._ids, self._watermarks, self._sources, self._late_by = ids, watermarks, sources, late_by
-        self._now = now
-        self._max_document, self._max_nodes = max_document, max_nodes
+    """`sources` maps a stream to the external streams behind it. `late_by` returns the microseconds by which a stream's
+    document ending at a time misses the stored documents, or 0. `max_document` is in bytes, `max_nodes` in elements and
+    attributes; None is unlimited."""
+
+    ids: StoredIds
+    watermarks: Watermarks
+    sources: Callable[[str], Iterable[str]]
+    late_by: Callable[[str, int], int]
+    now: Now
+    max_document: int | None = None
+    max_nodes: int | None = None
 
     def admit(self, documents: Iterable[Document | Reject], evaluated: EvaluatedDocuments | None = None) -> Admitted:
         """Splits a batch. With `evaluated`, documents were parsed, and oversized ones refused, elsewhere."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
         keys = [(item.stream, item.id) for item in items]
-        met = self._ids.among({key for key, item in zip(keys, items, strict=True) if isinstance(item, Document)})
-        trees = self._read(items, keys, met, evaluated)
+        met = self.ids.among({key for key, item in zip(keys, items, strict=True) if isinstance(item, Document)})
+        both = enumerate(zip(keys, items, strict=True))
+        new = {index: item for index, (key, item) in both if isinstance(item, Document) and key not in met}
+        trees = self._read(new, evaluated)
         records: list[Record] = []
         indexes: list[int] = []
-        duplicates, now = 0, self._now()
+        duplicates, now = 0, self.now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, as_bytes(item.raw), now))
@@ -113,41 +112,36 @@ class Admission:
         return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), duplicates)
 
     def fresh(self, records: list[Record]) -> list[Record]:
-        met = self._ids.among({(r.stream, r.id) for r in records if r.kind == "published"})
+        met = self.ids.among({(r.stream, r.id) for r in records if r.kind == "published"})
         return [r for r in records if r.kind != "published" or (r.stream, r.id) not in met]
 
     def _read(
-        self,
-        items: Iterable[Document | Reject],
-        keys: Iterable[DocumentKey],
-        met: Container[DocumentKey],
-        evaluated: EvaluatedDocuments | None,
+        self, documents: Mapping[int, Document], evaluated: EvaluatedDocuments | None
     ) -> dict[int, ParsedDocument | str | DocumentError]:
         read: dict[int, ParsedDocument | str | DocumentError] = {}
         waiting: dict[int, Document] = {}
-        watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
+        watermark = cache(lambda stream: self.watermarks.of(self.sources(stream)))
 
         @cache
         def least_end(stream: str) -> int:
             """The least end at which documents are not late. To find it per document would take too long."""
             if is_hidden(stream):
                 return LATEST
-            return max(watermark(stream), EARLIEST + self._late_by(stream, EARLIEST))
+            return max(watermark(stream), EARLIEST + self.late_by(stream, EARLIEST))
 
-        most, may_be_ahead = self._max_document, self._watermarks.timing.max_ahead is not None
-        for index, (key, item) in enumerate(zip(keys, items, strict=True)):
-            if isinstance(item, Document) and key not in met:
-                in_time = EARLIEST < item.t0 <= item.t1 < LATEST and least_end(item.stream) <= item.t1
-                if (may_be_ahead or not in_time) and (refusal := self._refusal(item, watermark)):
-                    read[index] = refusal
-                elif evaluated is not None:
-                    read[index] = evaluated.read(index)
-                elif most is not None and (too_large := size_refusal(item, most)):
-                    read[index] = DocumentError(too_large)
-                else:
-                    waiting[index] = item
+        most, may_be_ahead = self.max_document, self.watermarks.timing.max_ahead is not None
+        for index, item in documents.items():
+            in_time = EARLIEST < item.t0 <= item.t1 < LATEST and least_end(item.stream) <= item.t1
+            if (may_be_ahead or not in_time) and (refusal := self._refusal(item, watermark)):
+                read[index] = refusal
+            elif evaluated is not None:
+                read[index] = evaluated.read(index)
+            elif most is not None and (too_large := size_refusal(item, most)):
+                read[index] = DocumentError(too_large)
+            else:
+                waiting[index] = item
         xmls = (document.xml_bytes() for document in waiting.values())
-        return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self._max_nodes), strict=True))
+        return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self.max_nodes), strict=True))
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
         """Returns why a document is refused whatever its content, or None."""
@@ -157,10 +151,10 @@ class Admission:
             return DocumentError("the time is out of range")
         if (behind := watermark(document.stream) - document.t1) > 0:
             return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
-        if (behind := self._late_by(document.stream, document.t1)) > 0:
+        if (behind := self.late_by(document.stream, document.t1)) > 0:
             return DocumentError(f"late: {behind} µs behind what is still kept to be joined with it")
-        max_ahead = self._watermarks.timing.max_ahead
-        if max_ahead is not None and (ahead := document.t1 - self._now()) > max_ahead:
+        max_ahead = self.watermarks.timing.max_ahead
+        if max_ahead is not None and (ahead := document.t1 - self.now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
 

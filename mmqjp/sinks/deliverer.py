@@ -443,22 +443,18 @@ class SinkScheduler:
         end = self._engine.last_seq + 1
         if end == self._end:
             return
-        if self.courses:
-            self._offer(outputs, end)
+        if self.courses and len(outputs) == end - self._end:
+            offer(self.courses.values(), outputs, self._engine.committed_at)
+        elif self.courses:
+            stored = iter(self._engine.outputs(self._end - 1))
+            while some := list(islice(stored, READ_AT_A_TIME)):
+                for committed_at, several in groupby(with_times(self._engine, some, self._now()), itemgetter(1)):
+                    offer(self.courses.values(), [output for output, _ in several], committed_at)
         self._end = end
         for course in self.courses.values():
             course.backlog.pass_over(end - 1)
             if course.job is None:
                 course.pass_on()
-
-    def _offer(self, outputs: Sequence[Output], end: int) -> None:
-        if len(outputs) == end - self._end:
-            offer(self.courses.values(), outputs, self._engine.committed_at)
-            return
-        stored = iter(self._engine.outputs(self._end - 1))
-        while some := list(islice(stored, READ_AT_A_TIME)):
-            for committed_at, several in groupby(with_times(self._engine, some, self._now()), itemgetter(1)):
-                offer(self.courses.values(), [output for output, _ in several], committed_at)
 
     # ------------------------------------------------------------ a turn
 
@@ -575,15 +571,14 @@ class SinkScheduler:
             return
         was = course.state
         if event.kind == "acknowledged":
-            reason = event.verdict.reason if event.verdict is not None else ""
-            course.acknowledged(event.last, reason, now)
+            course.acknowledged(event.last, reason := event.verdict.reason, now)
             if reason:
                 self._tell(name, undelivered=event.last, reason=reason)
-        elif event.kind == "written" and event.position is not None:
+        elif event.kind == "written":
             course.written(event.last, event.position)
-        elif event.kind == "prepared" and event.position is not None:
+        elif event.kind == "prepared":
             course.prepared(event.position)
-        elif event.kind == "failed" and event.verdict is not None:
+        else:
             self._failed(course, event.verdict, now)
         if was == "waiting" and course.state == "running":
             self._tell(name, state="running")
@@ -591,8 +586,8 @@ class SinkScheduler:
     def _apply_to_test(self, event: JobEvent) -> None:
         name = self._tests[event.job]
         if event.kind == "acknowledged":
-            self.tested[name] = event.verdict.reason if event.verdict is not None else ""
-        elif event.kind == "failed" and event.verdict is not None:
+            self.tested[name] = event.verdict.reason
+        elif event.kind == "failed":
             self.tested[name] = event.verdict.reason or event.verdict.kind
         elif event.kind == "ended":
             del self._tests[event.job]

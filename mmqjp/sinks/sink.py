@@ -178,8 +178,8 @@ class JobEvent:
     job: int
     kind: Literal["acknowledged", "written", "prepared", "failed", "ended"]
     last: int = -1
-    verdict: DeliveryResult | None = None
-    position: Position | None = None
+    verdict: DeliveryResult = DeliveryResult("acknowledged")
+    position: Position = Position()
 
 
 OUTPUTS, TEST = "mmqjp.outputs", "mmqjp.test"  # the types of messages

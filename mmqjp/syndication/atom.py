@@ -10,7 +10,7 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -169,10 +169,7 @@ _KEY = re.compile(rf"([\w-]{{{KEY_CHARACTERS}}})(?:\.([1-9][0-9]{{0,9}}))?", re.
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    secret: bytes
-
-    def __repr__(self) -> str:
-        return "Links()"
+    secret: bytes = field(repr=False)
 
     def key(self, name: str, revoked: int) -> str:
         digest = urlsafe_b64encode(self._digest("key", name, revoked)).decode()[:KEY_CHARACTERS]
