@@ -5,7 +5,7 @@ outputs, oldest first, with a window in memory and the rest counted in the store
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -80,24 +80,17 @@ class Backlog:
         self.beyond = 0
         self._pending = -1 if pending is None else pending
         self._kept = self._size = self._counted = 0
-        self._beyond_t0 = self._beyond_since = 0
+        self._owed_beyond = Owed(0, 0)
 
     @property
     def count(self) -> int:
         return self._counted + self.beyond
 
-    @property
-    def since(self) -> int | None:
-        """The commit time of the oldest output; None if empty."""
-        if self.groups:
-            return self.groups[0].opened
-        return self._beyond_since if self.beyond else None
-
-    @property
-    def t0(self) -> int | None:
-        """A lower bound of the outputs' t0; None if empty."""
-        found = [group.t0 for group in self.groups]
-        return min([*found, self._beyond_t0] if self.beyond else found, default=None)
+    def owed(self) -> Iterator[Owed]:
+        """Yields the least t0, and the oldest commit time, of parts."""
+        yield from (group.owed for group in self.groups)
+        if self.beyond:
+            yield self._owed_beyond
 
     # ------------------------------------------------------------ more outputs
 
@@ -107,8 +100,8 @@ class Backlog:
 
     def count_beyond(self, count: int, t0: int, since: int) -> None:
         if count:
-            self._beyond_t0 = min(t0, self._beyond_t0) if self.beyond else t0
-            self._beyond_since = self._beyond_since if self.beyond else since
+            before = self._owed_beyond if self.beyond else Owed(t0, since)
+            self._owed_beyond = Owed(min(t0, before.t0), min(since, before.committed_at))
             self.beyond += count
 
     def pass_over(self, last: int) -> None:
@@ -202,12 +195,11 @@ TOO_OLD, TOO_MANY = "older than the backlog may be", "more outputs than the back
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Outputs up to `last` that a file sink could still lose: their `count`, and the oldest commit time `since`."""
+    """Outputs up to `last` that a file sink could still lose: their number, and what is owed."""
 
     last: int
     count: int
-    t0: int
-    since: int
+    owed: Owed
 
 
 class Course:
@@ -257,15 +249,15 @@ class Course:
         self.is_urgent = False
 
     def shown(self) -> SinkState:
-        backlog = self.backlog
+        owed = self.owed()
         return SinkState(
             self.definition.name,
             self.definition.kind,
             self.state,
             self.reason,
             self.acked,
-            backlog.count + sum(written.count for written in self._written),
-            self._written[0].since if self._written else backlog.since,
+            self.backlog.count + sum(written.count for written in self._written),
+            None if owed is None else owed.committed_at,
             self._tries.down + self._tries.refused,
             self.next if self.state == "waiting" else None,
             self.delivered,
@@ -275,10 +267,7 @@ class Course:
         )
 
     def owed(self) -> Owed | None:
-        found = [Owed(written.t0, written.since) for written in self._written]
-        if self.backlog.t0 is not None and self.backlog.since is not None:
-            found.append(Owed(self.backlog.t0, self.backlog.since))
-        return least(found)
+        return least([*(written.owed for written in self._written), *self.backlog.owed()])
 
     # ------------------------------------------------------------ the next attempt
 
@@ -319,11 +308,10 @@ class Course:
         groups = []
         while self.backlog.groups and self.backlog.groups[0].last <= last:
             groups.append(self.backlog.pop())
-        if groups:
+        if (owed := least(group.owed for group in groups)) is not None:
             count = sum(group.count for group in groups)
             self.delivered += count
-            t0, since = min(group.t0 for group in groups), min(group.opened for group in groups)
-            self._written.append(_Written(groups[-1].last, count, t0, since))
+            self._written.append(_Written(groups[-1].last, count, owed))
         self._go_on(position)
 
     def prepared(self, position: Position) -> None:

@@ -13,6 +13,7 @@ from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownItem, ShownMatch
 from mmqjp.process import json_line
+from mmqjp.tables.schema import Owed
 
 ID_PREFIX = "msg_"
 
@@ -110,6 +111,10 @@ class DeliveryGroup:
 
     def is_filled(self, most: int) -> bool:
         return len(self.outputs) >= most or self.size >= MOST_CHARACTERS
+
+    @property
+    def owed(self) -> Owed:
+        return Owed(self.t0, self.opened)
 
     @property
     def more(self) -> int:
