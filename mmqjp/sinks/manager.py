@@ -67,8 +67,10 @@ class SinkManager:
         """Starts new sinks and stores their positions, unless `read_only`. `random` returns numbers from 0 to 1."""
         self._engine, self._jobs, self._log, self._now, self._read_only = engine, jobs, log, now, read_only
         self._work = SinkScheduler(engine, opener, jobs, self._tell, now, random)
-        kept = {key: value for key, value in engine.settings("sink").items() if value != REMOVED}
-        self._stored, tables = _with_prefix(SINK_PREFIX, kept), _with_prefix(DEFINITION_PREFIX, kept)
+        self._stored, tables = (
+            {name: value for name, value in engine.settings(prefix).items() if value != REMOVED}
+            for prefix in (SINK_PREFIX, DEFINITION_PREFIX)
+        )
         self._settings: dict[str, str] = {}
         """Settings to store, besides positions."""
         self._noted_at = now()
@@ -299,9 +301,3 @@ class SinkManager:
             return newest
         found = self._engine.first_committed_from(start.time)
         return newest if found is None else found - 1
-
-
-def _with_prefix(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings with a prefix that begins with "sink", by the rest of their keys, which lack "sink"."""
-    rest = prefix.removeprefix("sink")
-    return {key.removeprefix(rest): value for key, value in settings.items() if key.startswith(rest)}

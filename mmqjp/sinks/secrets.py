@@ -201,18 +201,19 @@ SecretSource = FileSecret | EnvSecret
 
 def read_sources(table: Mapping[str, Any], base: Path, *, file: str) -> dict[str, SecretSource]:
     """Returns the sources of the secrets in a table `[secrets]`. Paths are relative to `base`. Raises BadSink."""
-    return {name: _source(name, given, base, f"the configuration {file}: secrets") for name, given in table.items()}
-
-
-def _source(name: str, given: object, base: Path, place: str) -> SecretSource:
-    check_secret_name(name, f"{place}: ")
-    match given:
-        case {"file": str(path), **more} if path and "\0" not in path and not more:
-            return FileSecret(base / with_home(path))
-        case {"env": str(variable), **more} if variable and not more:
-            return EnvSecret(variable)
-    # What was given is not shown: it may be the secret.
-    raise BadSink(f'{place}.{name}: write {{ file = "PATH" }} or {{ env = "VARIABLE" }}, not the secret itself')
+    sources: dict[str, SecretSource] = {}
+    place = f"the configuration {file}: secrets"
+    for name, given in table.items():
+        check_secret_name(name, f"{place}: ")
+        match given:
+            case {"file": str(path), **more} if path and "\0" not in path and not more:
+                sources[name] = FileSecret(base / with_home(path))
+            case {"env": str(variable), **more} if variable and not more:
+                sources[name] = EnvSecret(variable)
+            case _:  # what was given is not shown: it may be the secret
+                advice = 'write { file = "PATH" } or { env = "VARIABLE" }, not the secret itself'
+                raise BadSink(f"{place}.{name}: {advice}")
+    return sources
 
 
 class Secrets:

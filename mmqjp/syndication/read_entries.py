@@ -210,9 +210,8 @@ class FeedPages:
             return _error(404, "there is no feed at this address")
         if made_at != self.feeds.revoked(request.name):
             return _error(410, "the link of this feed was revoked")
-        return self._newest(request) if request.archive is None else self._archive(request, request.archive)
-
-    def _newest(self, request: FeedRequest) -> Response:
+        if request.archive is not None:
+            return self._archive(request, request.archive)
         found = self.feeds.newest(request.name)
         return _error(404, "no query has this name") if found is None else self._document(request, found, _NO_CACHE)
 
@@ -242,17 +241,13 @@ class FeedPages:
         tag = f'"{sha256(document).hexdigest()[:32]}"'
         date = http_date(modified) if modified // SECOND < self.now() // SECOND else None
         headers = {"ETag": tag, "Cache-Control": caching} | ({} if date is None else {"Last-Modified": date})
-        if is_unchanged(request, tag, date):
+        known = [one.strip().removeprefix("W/") for one in request.if_none_match.split(",")]
+        is_known = tag in known or "*" in known
+        if not request.if_none_match:
+            is_known = date is not None and request.if_modified_since == date
+        if is_known:
             return Response(None, 304, headers)
         return Response(document, 200, headers, f"{MEDIA_TYPE}; charset=utf-8")
-
-
-def is_unchanged(request: FeedRequest, tag: str, modified: str | None) -> bool:
-    """Whether the client has the document, by entity tag or, without one, by date."""
-    if request.if_none_match:
-        known = [one.strip().removeprefix("W/") for one in request.if_none_match.split(",")]
-        return tag in known or "*" in known
-    return modified is not None and request.if_modified_since == modified
 
 
 def http_date(microseconds: int) -> str | None:
