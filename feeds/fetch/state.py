@@ -15,7 +15,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from common.files import keep_private, lock, make_private_file, write_whole
-from feeds.documents import EPOCH, Now, SourceError, now_us
+from feeds.documents import EPOCH, SourceError, now_us
 from feeds.fetch.http import DAY, HOUR, MINUTE, FetchedAlready, FetchError, Gone, Hints
 from feeds.items import without_credentials
 
@@ -399,7 +399,7 @@ class FeedChange:
 
 
 def change_feeds(
-    state: Path, change: FeedChange, wait: float = 0.0, now: Now = now_us, sleep: Callable[[float], object] = time.sleep
+    state: Path, change: FeedChange, wait: float = 0.0, sleep: Callable[[float], object] = time.sleep
 ) -> bool:
     """Changes the feeds of a state file, creating it if needed. Returns whether the change is applied: a running fetch
     applies it, for which this waits up to `wait` seconds. Raises SourceError, OSError."""
@@ -410,11 +410,11 @@ def change_feeds(
             change.make(store)
             return True
     except FetchIsRunning:
-        path = waiting.ask(change, now)
-    for _ in range(int(wait / POLL)):
-        if not path.exists():
-            return True
+        path = waiting.ask(change)
+    polls = int(wait / POLL)
+    while polls and path.exists():
         sleep(POLL)
+        polls -= 1
     return not path.exists()
 
 
@@ -422,12 +422,11 @@ class ChangesOf:
     def __init__(self, state: Path) -> None:
         self._directory = state.with_name(DIRECTORY.format(state.name))
 
-    def ask(self, change: FeedChange, now: Now = now_us) -> Path:
+    def ask(self, change: FeedChange) -> Path:
         """Leaves a change for the running fetch, which deletes the file once it is applied. Raises OSError."""
-        with suppress(FileExistsError):
-            self._directory.mkdir(0o700)
+        self._directory.mkdir(0o700, exist_ok=True)
         keep_private(self._directory)  # addresses may have passwords
-        path = self._directory / f"{now():019d}-{uuid4().hex}.json"
+        path = self._directory / f"{now_us():019d}-{uuid4().hex}.json"
         write_whole(path, json.dumps(asdict(change)))
         return path
 

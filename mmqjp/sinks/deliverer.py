@@ -233,10 +233,10 @@ OUTPUT_SINK = "output"  # the name of the sink of `--output`
 
 
 class Delivery:
-    """A named sink of an engine. Its position is stored with the state."""
+    """The sink of `--output`. Its position is stored with the state."""
 
-    def __init__(self, engine: Session, sink: Sink, name: str = OUTPUT_SINK) -> None:
-        self._engine, self._sink, self._key = engine, sink, SINK_PREFIX + name
+    def __init__(self, engine: Session, sink: Sink) -> None:
+        self._engine, self._sink, self._key = engine, sink, SINK_PREFIX + OUTPUT_SINK
 
     def prepare(self) -> None:
         """Prepares the sink and stores its position if it changed. Raises OSError."""
