@@ -27,7 +27,7 @@ from threading import Lock, Timer
 from typing import Any, BinaryIO, cast
 
 from common import child
-from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
+from common.errors import InputError, InvalidValue, OperationalError
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024  # processor seconds of a call, and the bytes of input that add a second
 STUCK = 30  # multiple of these seconds after which a process that uses none of them is killed
@@ -140,7 +140,13 @@ class _Worker:
                 _write(self._to, [pickle.dumps((allowed, most, work, arguments), pickle.HIGHEST_PROTOCOL)])
             flags, answer = _read(self._from, most + _LONGEST_MESSAGE * 8)
         except EOFError:
-            raise self._end(allowed, HurriedError if allowed < seconds else ConfinedError) from None
+            status = self._process.wait()
+            if status == -signal.SIGXCPU or self._ended:
+                late = HurriedError if allowed < seconds else ConfinedError
+                raise late(f"reading it takes more than {allowed * (STUCK if self._ended else 1):g} s") from None
+            memory = f"{self._memory >> 20:,} MiB"
+            may_be = f", as it may if {memory} of memory do not suffice" if status < 0 else ""
+            raise ConfinedError(f"reading it ended its process (status {status}){may_be}") from None
         except OverflowError:
             self._retired = True
             raise ConfinedError(_NONSENSE) from None
@@ -165,13 +171,6 @@ class _Worker:
             except (ValueError, RecursionError):
                 self._retired = True  # it may be ending already, and the next input is not to blame for that
                 raise ConfinedError(_NONSENSE) from None
-
-    def _end(self, seconds: int, late: type[MmqjpError]) -> MmqjpError:
-        status = self._process.wait()
-        if status == -signal.SIGXCPU or self._ended:
-            return late(f"reading it takes more than {seconds * (STUCK if self._ended else 1):g} s")
-        may_be = f", as it may if {_mebibytes(self._memory)} of memory do not suffice" if status < 0 else ""
-        return ConfinedError(f"reading it ended its process (status {status}){may_be}")
 
     def end(self) -> None:
         self._ended = True
@@ -255,10 +254,6 @@ def _put_back(worker: _Worker) -> None:
     worker.finish()
 
 
-def _mebibytes(size: int) -> str:
-    return f"{size >> 20:,} MiB"
-
-
 def _finish_all() -> None:
     while _idle:
         _idle.pop().finish()
@@ -308,7 +303,7 @@ def _answer(request: bytes, memory: int) -> tuple[int, list[bytes]]:
                 raise ConfinedError(f"what is read of it takes more than {most:,} bytes")
         return _MANY if is_many else 0, lines
     except MemoryError:
-        text, flags = f"reading it takes more than {_mebibytes(memory)} of memory", _FAILED | _FILLED
+        text, flags = f"reading it takes more than {memory >> 20:,} MiB of memory", _FAILED | _FILLED
     except ValueError as error:
         text = str(error) or type(error).__name__
     except Exception as error:

@@ -547,9 +547,6 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         assert trouble is not None
         raise trouble
 
-    async def sleep(self, seconds: float) -> None:
-        await self._network.sleep(seconds)
-
 
 class _Body(httpx.AsyncByteStream):
     def __init__(self, response: httpcore.Response) -> None:
