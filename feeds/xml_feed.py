@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape, unescape
+from itertools import chain
 from typing import TypeVar, cast
 from urllib.parse import urljoin
 
@@ -174,6 +175,10 @@ def _children(holder: etree._Element) -> Children:
     return found
 
 
+def _elements(told: Children, *names: str) -> Iterator[etree._Element]:
+    return (one for name in names for one in told.get(name, ()))
+
+
 def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", size: int = 0) -> Feed:
     """The feed of some elements. Relative addresses are resolved against `xml:base` and `base`, the URL that the feed
     came from, else against its own or its site's address. `fallback_url` is the channel's address if the feed names
@@ -187,7 +192,7 @@ def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", si
     site_url, self_url = reader.address_of(head, "alternate"), reader.address_of(head, "self")
     # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
     authors = [one for one in reader.authors(head) if len(one) <= LONGEST_TITLE] if feed.atom else []
-    languages = (_text(one) for one in (*head.get("language", ()), *head.get("dc:language", ())))
+    languages = map(_text, _elements(head, "language", "dc:language"))
     common = Entry(
         channel_url=site_url or self_url or harmless(fallback_url),
         authors=tuple(authors[:MOST_AUTHORS]),
@@ -246,7 +251,7 @@ class _Reader:
         own = [item_url, guid, self._base, *(href for rel, href in links if rel not in _TO_OTHERS)]
         date, date_text, updated = _dates(told)
         languages = [_language(_text(one)) for one in told.get("dc:language", ())]
-        languages += [self.context(one)[1] for name in _TEXTS for one in told.get(name, ())]
+        languages += [self.context(one)[1] for one in _elements(told, *_TEXTS)]
         sources = [_children(source) for source in told.get("source", ())] if self._atom else []
         entry = Entry(
             item_url=item_url,
@@ -274,7 +279,7 @@ class _Reader:
         return self._first(head, ("title", "dc:title")).plain()
 
     def _first(self, told: Children, names: Iterable[str]) -> _Construct:
-        found = (self._construct(one) for name in names for one in told.get(name, ()))
+        found = map(self._construct, _elements(told, *names))
         return next((one for one in found if one.plain()), _Construct("", "", ""))
 
     def address_of(self, head: Children, rel: str) -> str:
@@ -283,16 +288,14 @@ class _Reader:
         return without_credentials(address) if len(address) <= LONGEST_ADDRESS else ""
 
     def authors(self, holder: Children) -> tuple[str, ...]:
-        names = ("author", "dc:creator", "dc:author", "itunes:author", "atom:author")
-        return _distinct(_person(one) for name in names for one in holder.get(name, ()))
+        names = "author", "dc:creator", "dc:author", "itunes:author", "atom:author"
+        return _distinct(map(_person, _elements(holder, *names)))
 
     def _page(self, told: Children) -> str:
         """The first address of a page, else of any alternate."""
-        found = []
-        for link in told.get("link", ()):
-            if _relation(link) == "alternate" and (address := self._href(link)):
-                found.append(((link.get("type") or "").strip().lower() not in _PAGES, address))
-        return next((address for _, address in sorted(found, key=lambda one: one[0])), "")
+        links = [link for link in told.get("link", ()) if _relation(link) == "alternate"]
+        links.sort(key=lambda link: (link.get("type") or "").strip().lower() not in _PAGES)
+        return next(filter(None, map(self._href, links)), "")
 
     def _href(self, link: etree._Element) -> str:
         """The address of a link: Atom's is an attribute, RSS's a text."""
@@ -300,17 +303,15 @@ class _Reader:
         return self._resolved(link, (href or text or href) if self._atom else (text or href))
 
     def _links(self, told: Children) -> Iterator[tuple[str, str]]:
-        for name in ("link", "atom:link", "enclosure"):
-            for link in told.get(name, ()):
-                if name == "enclosure":
-                    rel, address = "enclosure", self._resolved(link, link.get("url") or link.get("href"))
-                else:
-                    rel, address = _relation(link), self._href(link)
-                if address:
-                    yield rel, address
+        for link in _elements(told, "link", "atom:link"):
+            if address := self._href(link):
+                yield _relation(link), address
+        for link in told.get("enclosure", ()):
+            if address := self._resolved(link, link.get("url") or link.get("href")):
+                yield "enclosure", address
 
     def _enclosures(self, told: Children) -> Iterator[Enclosure]:
-        links = (one for name in ("link", "atom:link") for one in told.get(name, ()) if _relation(one) == "enclosure")
+        links = (one for one in _elements(told, "link", "atom:link") if _relation(one) == "enclosure")
         for element in (*told.get("enclosure", ()), *links):
             href = self._resolved(element, element.get("url")) or self._href(element)
             if href:
@@ -321,7 +322,7 @@ class _Reader:
     def _content(self, told: Children) -> tuple[str, list[str]]:
         plain = ""
         names = ("content", "content:encoded") if self._atom else _CONTENTS
-        for element in (one for name in names for one in told.get(name, ())):
+        for element in _elements(told, *names):
             found = self._construct(element, is_html=_local(element) != "content")
             if found.markup:
                 return sanitised(found.markup, found.base, self._joined)
@@ -471,18 +472,14 @@ _UPDATED = ("updated", "modified", "atom:updated", "dcterms:modified", "dc:date"
 
 def _dates(told: Children) -> tuple[int | None, str, int | None]:
     """An entry's date and its spelling, and the date of its last change: of each the first that is a date."""
-    spelt = {
-        names: list(filter(None, (one_line(_text(one)) for name in names for one in told.get(name, ()))))
-        for names in (_PUBLISHED, _UPDATED)
-    }
-    first: dict[tuple[str, ...], tuple[int, str] | None] = {
-        names: next(((time, text) for text in texts if (time := parse_timestamp(text)) is not None), None)
-        for names, texts in spelt.items()
-    }
-    updated = first[_UPDATED]
-    chosen = first[_PUBLISHED] or updated
+    both = (_PUBLISHED, _UPDATED)
+    spelt = [list(filter(None, (one_line(_text(one)) for one in _elements(told, *names)))) for names in both]
+    published, updated = (
+        next(((time, text) for text in texts if (time := parse_timestamp(text)) is not None), None) for texts in spelt
+    )
+    chosen = published or updated
     if chosen is None:
-        return None, next(iter([*spelt[_PUBLISHED], *spelt[_UPDATED]]), ""), None
+        return None, next(chain.from_iterable(spelt), ""), None
     return *chosen, updated[0] if updated else None
 
 
@@ -494,10 +491,9 @@ def undated_entries(root: etree._Element) -> int:
 
 
 def _categories(told: Children) -> Iterator[str]:
-    for name in ("category", "dc:subject", "atom:category"):
-        for element in told.get(name, ()):
-            term = element.get("term") or element.get("label")
-            yield one_line(term) if term is not None else _unmarked(_text(element))
+    for element in _elements(told, "category", "dc:subject", "atom:category"):
+        term = element.get("term") or element.get("label")
+        yield one_line(term) if term is not None else _unmarked(_text(element))
     for element in told.get("itunes:category", ()):
         yield from (one_line(one.get("text") or "") for one in (element, *element.iterdescendants()))
     for element in told.get("itunes:keywords", ()):
