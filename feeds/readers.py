@@ -401,13 +401,9 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
     except (ValueError, RecursionError) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         id, stream = found.get("id"), found.get("stream")
-        return Reject(
-            id=printable(id) if isinstance(id, str) and id else where,
-            stream=printable(stream) if isinstance(stream, str) and stream else DEFAULT_STREAM,
-            time=None,
-            reason=f"{where}: {printable(cause)}",
-            raw=line[:RAW_KEPT],
-        )
+        id = printable(id) if isinstance(id, str) and id else where
+        stream = printable(stream) if isinstance(stream, str) and stream else DEFAULT_STREAM
+        return Reject(id, stream, None, f"{where}: {printable(cause)}", line[:RAW_KEPT])
 
 
 def _object(line: bytes) -> dict[str, Any]:

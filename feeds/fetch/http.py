@@ -569,15 +569,11 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        answer = await self._pool.handle_async_request(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
+        address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        sent = httpcore.Request(
+            request.method, address, headers=request.headers.raw, content=request.stream, extensions=request.extensions
         )
+        answer = await self._pool.handle_async_request(sent)
         return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
 
     async def aclose(self) -> None:

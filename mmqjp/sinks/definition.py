@@ -213,7 +213,7 @@ def _parquet(keys: OptionTable, base: Path) -> ParquetOptions:
 def _atom(keys: OptionTable, base: Path) -> AtomOptions:
     url = keys.text("url", most=2_000)
     check_web_address(url, keys)
-    return AtomOptions(_path(keys, base), url.rstrip("/") + "/", keys.text("title", "") if keys.has("title") else "")
+    return AtomOptions(_path(keys, base), url.rstrip("/") + "/", keys.text("title", ""))
 
 
 def _path(keys: OptionTable, base: Path) -> Path:
@@ -318,23 +318,13 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
         start = read_start(keys.word("from", "now"))
     except BadSink as error:
         raise keys.bad("from", str(error)) from None
-    found = SinkDefinition(
-        name,
-        kind,
-        options,
-        keys.texts("queries", most=1_000),
-        cast(int, keys.duration("wait", 0)) if waits else 0,
-        keys.number("most", 100, 1, 1_000) if is_push else 1_000,
-        backlog,
-        backlog_outputs,
-        start,
-        file,
-        dict(table),
-    )
-    if found.wait_us > DAY:
+    queries, wait = keys.texts("queries", most=1_000), cast(int, keys.duration("wait", 0)) if waits else 0
+    most = keys.number("most", 100, 1, 1_000) if is_push else 1_000
+    if wait > DAY:
         raise keys.bad("wait", "write at most 1d")
     keys.end()
-    return found
+    limits = wait, most, backlog, backlog_outputs
+    return SinkDefinition(name, kind, options, queries, *limits, start, file, dict(table))
 
 
 def check_sink_name(name: str, place: str = "") -> None:
