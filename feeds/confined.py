@@ -93,8 +93,7 @@ async def confined_aside(work: Callable[..., Any], *arguments: object, size: int
     """Async `confined`. Cancelling the call ends the work."""
     call = _Call()
     try:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads, _asked, call, work, arguments, size)
+        return await asyncio.get_running_loop().run_in_executor(_threads, _asked, call, work, arguments, size)
     except asyncio.CancelledError:
         call.cancel()
         raise
@@ -200,15 +199,11 @@ class _Call:
         self._worker: _Worker | None = None
         self._cancelled = False
 
-    def begin(self, worker: _Worker) -> None:
+    def hold(self, worker: _Worker | None) -> None:
         with _lock:
             self._worker = worker
-            if self._cancelled:
+            if self._cancelled and worker is not None:
                 worker.end()
-
-    def finish(self) -> None:
-        with _lock:
-            self._worker = None
 
     def cancel(self) -> None:
         with _lock:
@@ -233,7 +228,7 @@ def _taken() -> _Worker:
 
 def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ...], size: int) -> Any:
     worker = _taken()
-    call.begin(worker)
+    call.hold(worker)
     try:
         return worker.ask(size, work, arguments)
     except Exception:
@@ -242,7 +237,7 @@ def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ..
         worker.end()
         raise
     finally:
-        call.finish()
+        call.hold(None)
         _put_back(worker)
 
 
