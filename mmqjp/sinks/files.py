@@ -227,12 +227,15 @@ class GrowingFile(_LineSink):
     def _write(self, texts: Iterable[bytes]) -> None:
         checkpoint = self._checkpoint
         assert checkpoint is not None, "prepare comes first"
-        self._end, chunk = checkpoint.bytes, bytearray(self._break)
+        self._end, chunk, is_empty = checkpoint.bytes, bytearray(self._break), True
         try:
             for text in texts:
                 chunk += text
+                is_empty = False
                 if len(chunk) >= CHUNK:
                     self._put(chunk)
+            if is_empty:
+                return
             self._put(chunk)
             os.fsync(self._handle)
         except BaseException:

@@ -668,3 +668,14 @@ def test_a_whole_file_is_there_when_all_is_written_and_what_is_no_file_is_writte
     assert isinstance(open_sink(tmp_path / "new", Position(), growing=False), WholeFile)
     with pytest.raises(FileNotFoundError):
         GrowingFile(tmp_path / "no" / "out", Position()).prepare(tuple)
+
+
+def test_what_others_left_incomplete_is_ended_by_the_next_line_only(tmp_path: Path):
+    path = tmp_path / "out"
+    path.write_text("half")
+    sink = GrowingFile(path, Position())
+    sink.prepare(tuple)
+    assert sink.write([]) == 0 and path.read_text() == "half"
+    assert sink.write([Output("q", 0, 0, ("d",), ("S",), {}, "<m/>", "id", 0)]) == 1
+    assert path.read_text().startswith('half\n{"') and path.read_text().endswith("}\n")
+    sink.close()
