@@ -15,7 +15,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -186,7 +186,7 @@ class FetchIsRunning(SourceError):
     """Another process fetches with the same state."""
 
 
-class FetchStore:
+class FetchStore(AbstractContextManager["FetchStore"]):
     """The state file. Without `write` it must exist, and is read-only."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
@@ -254,9 +254,6 @@ class FetchStore:
         with self._told(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             yield
-
-    def __enter__(self) -> FetchStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

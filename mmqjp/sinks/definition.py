@@ -392,9 +392,6 @@ class Tries:
     down: int = 0
     refused: int = 0
 
-    def __bool__(self) -> bool:
-        return bool(self.down or self.refused)
-
     def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
         """Returns the new count, the action, and the wait in microseconds, to which `more` (0 to 1) adds up to a
         tenth."""

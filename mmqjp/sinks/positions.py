@@ -232,7 +232,7 @@ class Course:
     def position(self) -> Position:
         noted = {
             "pending": self._pending,
-            "tries": [self._tries.down, self._tries.refused] if self._tries else None,
+            "tries": [self._tries.down, self._tries.refused] if self._tries != Tries() else None,
             "next": self.next,
             "state": None if self.state == "running" else self.state,
             "reason": self.reason or None,
@@ -289,7 +289,7 @@ class Course:
             if self._pending != head.last:
                 self._pending, self.is_urgent = head.last, True
             return [head] if self._noted_pending == head.last else []
-        most = 1 if self._tries else AT_A_TIME
+        most = AT_A_TIME if self._tries == Tries() else 1
         return list(takewhile(lambda group: group.closes <= group.opened, islice(self.backlog.groups, most)))
 
     # ------------------------------------------------------------ what came of it
