@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -84,6 +84,7 @@ TEXT = 4_000
 """Maximum length of an error, in characters."""
 
 _ENDED = "the question ended the process that answers questions ({}): ask for less, or in other words"
+_INTERRUPTED = "the question was interrupted"
 _HEAD = struct.Struct("<IQ")
 _ERRORS: Mapping[str, type[Exception]] = {"refused": QuestionRefused, "store": StoreError}
 _DATABASE, _LOG = "store.duckdb", "store.duckdb.wal"
@@ -101,34 +102,21 @@ class StoreVersion:
     descriptors: Sequence[int] = ()
 
 
-class Source(Protocol):
-    """A store that processes read."""
-
-    kind: str
-
-    def held(self) -> AbstractContextManager[object]:
-        """Keeps snapshots valid for longer."""
-
-    def snapshot(self) -> AbstractContextManager[StoreVersion]:
-        """The newest version."""
-
-    def last(self) -> object:
-        """Changes when snapshots may not be valid any more."""
-
-
 class DuckDBSource:
-    """A DuckDB store that this process writes."""
+    """A DuckDB store that this process writes. Others read it with these `arguments`."""
 
-    kind = "duckdb"
+    arguments: Sequence[str] = ("duckdb",)
 
     def __init__(self, store: DuckDBStore) -> None:
         self._store = store
 
     def held(self) -> AbstractContextManager[object]:
+        """Keeps snapshots valid for longer."""
         return self._store.checkpoints_held()
 
     @contextmanager
     def snapshot(self) -> Iterator[StoreVersion]:
+        """The newest version."""
         with self._store.files() as files:
             schema = self._store.schema
             opens = {
@@ -143,16 +131,15 @@ class DuckDBSource:
             )
 
     def last(self) -> object:
+        """Changes when snapshots may not be valid any more."""
         return self._store.checkpoint()
 
 
 class ParquetSource:
     """A Spark store, which any process may read."""
 
-    kind = "spark"
-
     def __init__(self, state: Path) -> None:
-        self._state = state
+        self._state, self.arguments = state, ("spark", str(state.absolute()))
 
     def held(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -164,9 +151,8 @@ class ParquetSource:
     def last(self) -> object:
         """Never changes: files that are not of the newest version are kept for a while."""
 
-    @property
-    def arguments(self) -> Sequence[str]:
-        return (str(self._state.absolute()),)
+
+Source = DuckDBSource | ParquetSource
 
 
 class _Ended(Exception):
@@ -182,8 +168,7 @@ class _Worker:
 
     def __init__(self, source: Source) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="mmqjp-")
-        arguments = getattr(source, "arguments", ())
-        command = [sys.executable, "-P", "-s", "-m", __name__, str(os.getpid()), source.kind, *arguments]
+        command = [sys.executable, "-P", "-s", "-m", __name__, str(os.getpid()), *source.arguments]
         # Nothing else of the environment is passed on: it may have secrets.
         environment = {
             "TMPDIR": self._directory.name, "MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "LC_ALL": "C.UTF-8",
@@ -242,7 +227,7 @@ class _Worker:
         self._process.kill()
 
     def finish(self) -> None:
-        self._process.kill()
+        self.kill()
         self._process.wait()
         self._socket.close()
         self._directory.cleanup()
@@ -271,7 +256,7 @@ class ConfinedQuestion:
         """While a process answers it."""
         with self._lock:
             if self.cut:
-                raise QuestionInterrupted("the question was interrupted")
+                raise QuestionInterrupted(_INTERRUPTED)
             self._worker = worker
         try:
             yield
@@ -296,7 +281,7 @@ class SqlWorkers:
     def answer(self, question: ConfinedQuestion) -> pa.Table:
         while not self._places.acquire(timeout=child.LOOK):
             if question.cut:
-                raise QuestionInterrupted("the question was interrupted")
+                raise QuestionInterrupted(_INTERRUPTED)
         try:
             with self._lock:
                 if self._is_closed:
@@ -334,7 +319,7 @@ class SqlWorkers:
                     return worker.ask(snapshot, question.sql, question.bounds)
             except _Ended as end:
                 if question.cut:
-                    raise QuestionInterrupted("the question was interrupted") from None
+                    raise QuestionInterrupted(_INTERRUPTED) from None
                 if status := end.status:  # it did not end by itself, before it got the question
                     break
             finally:
