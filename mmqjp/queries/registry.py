@@ -195,7 +195,7 @@ class EventStatements:
             schema, count = self._published.get(query.name, (form.stream.schema, 0))
             self._published[query.name] = schema, count + 1
             self._changed_publishers(query.name)
-        self.join(query)
+        self.set_running(query, runs=True)
         return form.documents
 
     def remove(self, query: Subscription) -> tuple[str, ...]:
@@ -238,25 +238,22 @@ class EventStatements:
 
         return map_events(stream, source)
 
-    def join(self, query: Owner) -> None:
-        """Makes an event query a running member of its form. Ignores other plan nodes, and unreadable queries."""
+    def set_running(self, query: Owner, *, runs: bool) -> None:
+        """Makes an event query a running member of its form, or none. Ignores other plan nodes, and unreadable
+        queries."""
         if not (isinstance(query, Subscription) and query.is_events) or cannot_be_read(query):
             return
-        id = self._running_id(query)
-        self._members.setdefault(id, CompactSet()).add(query)
-        if query.gaps:
-            self._forms[query.form_id].resumed.add(query)
-        self._changed[id] = None
-
-    def leave(self, query: Owner) -> None:
-        if not (isinstance(query, Subscription) and query.is_events) or cannot_be_read(query):
-            return
-        id = self._running_id(query)
-        members = self._members[id]
-        members.discard(query)
-        self._forms[query.form_id].resumed.discard(query)
-        if not members:
-            del self._members[id]
+        id, form = self._running_id(query), self._forms[query.form_id]
+        members = self._members.setdefault(id, CompactSet())
+        if runs:
+            members.add(query)
+            if query.gaps:
+                form.resumed.add(query)
+        else:
+            members.discard(query)
+            form.resumed.discard(query)
+            if not members:
+                del self._members[id]
         self._changed[id] = None
 
     def _running_id(self, query: Subscription) -> str:
@@ -302,9 +299,8 @@ class EventStatements:
 
     def behind(self, query: Subscription) -> set[str]:
         """Returns the document streams behind a query's events, and the names of events that others publish for it."""
-        return {
-            self.definitions[name].pattern.stream if name in self.definitions else name for name in self.reads(query)
-        }
+        known = self.definitions
+        return {known[name].pattern.stream if name in known else name for name in self.reads(query)}
 
     def reads(self, query: Subscription) -> tuple[str, ...]:
         return () if cannot_be_read(query) else self._forms[query.form_id].reads
@@ -660,7 +656,7 @@ class Registry:
         """Drops rows of R_T that no other active plan node needs from stage 2. Stage 1 keeps the patterns."""
         self.version += 1
         self._forms.note(owner)
-        self.events.leave(owner)
+        self.events.set_running(owner, runs=False)
         for target in owner.targets:
             self._active_targets[target.row] -= 1
             if not self._active_targets[target.row]:
@@ -678,7 +674,7 @@ class Registry:
     def activate(self, owner: Owner) -> None:
         self.version += 1
         self._forms.note(owner)
-        self.events.join(owner)
+        self.events.set_running(owner, runs=True)
         for target in owner.targets:
             self._active_targets[target.row] += 1
             self._queue_rows((self.catalog.row(target.row),))
