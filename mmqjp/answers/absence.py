@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -133,7 +133,7 @@ class KeptMatches:
         self.plans = Plans(registry)
         self._waiting: dict[int, LeftMatches] = {}
         # What the running batch has changed.
-        self._undo: list[Callable[[], None]] = []
+        self._undo = ExitStack()
         self._seen: dict[tuple[Sightings, int, tuple[int, ...]], int] = {}
 
     def queries_of(self, plan: LeftPlan) -> Iterable[Subscription]:
@@ -143,7 +143,7 @@ class KeptMatches:
     # ------------------------------------------------------------ adding
 
     def wait(self, row: int, entry: LeftMatch) -> None:
-        self._keep(self.waiting(row).add(entry))
+        self.waiting(row).add(entry, self._undo)
 
     def see(self, right: AbsenceDisjunct, match: Match, record: Record, steps: Steps) -> int:
         """Adds a right match, once for absences that share sightings, and returns its cost in steps."""
@@ -161,13 +161,9 @@ class KeptMatches:
                     self.order.see(found.words)
                 one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
                 for values_key in found.keys:
-                    self._keep(right.sightings.add(values_key, one))
+                    right.sightings.add(values_key, one, self._undo)
         self._seen[key] = allowed - steps.left
         return self._seen[key]
-
-    def _keep(self, undo: Callable[[], None] | None) -> None:
-        if undo is not None:
-            self._undo.append(undo)
 
     # ------------------------------------------------------------ what waits
 
@@ -196,15 +192,9 @@ class KeptMatches:
             return
         groups = [group for group in self.plans.groups if not self.waiting(group.row).is_whole]
         low = min((group.decided_before(decided.least(group.right_stream)) for group in groups), default=LATEST)
-        loaded = [self.waiting(group.row) for group in groups]
-
-        def forget() -> None:
-            for waiting in loaded:
-                waiting.is_whole = False
-
-        self._undo.append(forget)
-        for waiting in loaded:
-            waiting.is_whole = True
+        for group in groups:
+            self.waiting(group.row).is_whole = True
+            self._undo.callback(setattr, self.waiting(group.row), "is_whole", False)
         for match in self._replayed({group.row for group in groups}, low):
             self.wait(match.row, LeftMatch(self._records[match.docid1].t0, match.docid1, tuple(match.nodes)))
 
@@ -227,16 +217,12 @@ class KeptMatches:
 
     def _reload(self, right: AbsenceDisjunct, low: int) -> None:
         sightings = right.sightings
-        cut, earlier = sightings.cut, sightings.earlier_from
-
-        def restore() -> None:
-            sightings.cut, sightings.earlier_from = cut, earlier
-
-        self._undo.append(restore)
+        for name in ("cut", "earlier_from"):
+            self._undo.callback(setattr, sightings, name, getattr(sightings, name))
         steps = Steps(NEVER)
         for match in self._replayed({right.row}, low):
             self.see(right, match, self._records[match.docid1], steps)
-        sightings.cut, sightings.earlier_from = min(cut, low), min(earlier, low)
+        sightings.cut, sightings.earlier_from = min(sightings.cut, low), min(sightings.earlier_from, low)
 
     # ------------------------------------------------------------ batches
 
@@ -269,14 +255,13 @@ class KeptMatches:
 
     def rolled_back(self) -> None:
         self.order.finish_batch(committed=False)
-        for undo in reversed(self._undo):
-            undo()
+        self._undo.close()
         self._forget_batch()
 
     def _forget_batch(self) -> None:
         for waiting in self._waiting.values():
             waiting.fresh.clear()
-        self._undo.clear()
+        self._undo.pop_all()
         self._seen.clear()
 
     def _cut(self, plan: LeftPlan, now: Mapping[str, int]) -> int:

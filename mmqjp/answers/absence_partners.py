@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from heapq import merge
 from itertools import chain, product
 from typing import NamedTuple, TypeVar
@@ -78,17 +79,14 @@ class LeftMatch(NamedTuple):
     nodes: tuple[int, ...]
 
 
-Undo = Callable[[], None] | None
-"""Undoes an addition; None if there was none."""
-
-
-def _add(found: list[_Match], one: _Match) -> Undo:
-    """Adds a match to sorted ones, unless it is one of them."""
+def _add(found: list[_Match], one: _Match, undo: ExitStack) -> bool:
+    """Adds a match to sorted ones, unless it is one of them, and to `undo` its removal. Returns whether it did."""
     place = len(found) if not found or found[-1] < one else bisect_left(found, one)
     if place < len(found) and found[place] == one:
-        return None
+        return False
     found.insert(place, one)
-    return partial(_remove, found, one)
+    undo.callback(_remove, found, one)
+    return True
 
 
 def _remove(found: list[_Match], one: _Match) -> None:
@@ -108,10 +106,9 @@ class LeftMatches:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: LeftMatch) -> Undo:
-        if (undo := _add(self._entries, entry)) is not None:
+    def add(self, entry: LeftMatch, undo: ExitStack) -> None:
+        if _add(self._entries, entry, undo):
             self.fresh.append(entry)
-        return undo
 
     def between(self, low: int, high: int) -> list[LeftMatch]:
         return self._entries[bisect_left(self._entries, (low,)) : bisect_left(self._entries, (high,))]
@@ -189,10 +186,9 @@ class Sightings:
         self.earlier_from = LATEST
         """Documents from before the engine was opened are loaded from this start time on."""
 
-    def add(self, key: OnceKey, one: RightMatch) -> Undo:
-        if (undo := _add(self._by_key.setdefault(key, []), one)) is not None:
+    def add(self, key: OnceKey, one: RightMatch, undo: ExitStack) -> None:
+        if _add(self._by_key.setdefault(key, []), one, undo):
             self._latest[key] = max(self._latest.get(key, -1), one.appeared)
-        return undo
 
     def partners(
         self, key: OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
@@ -240,7 +236,7 @@ class Sightings:
         self._by_key, self._latest = {}, {}
         for one in sorted(found):
             for key in keys_of(one.words):
-                self.add(key, one)
+                self.add(key, one, ExitStack())  # after a commit, so nothing is undone
 
     def __len__(self) -> int:
         return sum(map(len, self._by_key.values()))

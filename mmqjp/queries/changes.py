@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
@@ -339,12 +339,9 @@ class QueryChanges:
     @contextmanager
     def without(self, queries: Iterable[Subscription]) -> Iterator[None]:
         """Leaves active queries out for a while."""
-        left_out = list(queries)
-        self._mark_removed(left_out)
-        try:
+        with ExitStack() as undo:
+            self._mark_removed(queries, undo)
             yield
-        finally:
-            self._unmark_removed(left_out)
 
     def _named(self, name: str) -> list[Subscription]:
         found = self._registry.named(name)
@@ -436,18 +433,19 @@ class QueryChanges:
         # Replacements are added before the old queries go, so that shared patterns keep their ids and join state, even
         # if this fails. The old queries are not answered meanwhile.
         self._before_stop(gone)
-        added: list[Subscription] = []
         events = self._registry.events
-        try:
+        with ExitStack() as undo:
+            undo.callback(events.settle)
             # But event queries go first, because what they read may be defined otherwise now.
-            self._mark_removed([subscription for subscription in gone if subscription.is_events])
+            self._mark_removed((subscription for subscription in gone if subscription.is_events), undo)
+            undo.callback(events.redefine, definitions.added, definitions.removed)
             events.redefine(definitions.removed, definitions.added)
             for subscription in track_progress("registering", fresh):
                 self._registry.add(subscription)
-                added.append(subscription)
+                undo.callback(self._registry.remove, subscription.qid)
             events.settle()
             without = frozenset(gone)
-            for name in dict.fromkeys(subscription.name for subscription in added if subscription.publishes):
+            for name in dict.fromkeys(subscription.name for subscription in fresh if subscription.publishes):
                 if cycle := cycle_of(self._registry, name, without):
                     path = " -> ".join(cycle)
                     raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
@@ -458,34 +456,28 @@ class QueryChanges:
                 self._stored.save_removals(gone, self._now(), self._ledger.batch)
                 self._stored.definitions.save(definitions.added, definitions.removed, self._now())
                 self._ledger.save_metadata(self.metadata_for(names))
-                self._mark_removed(gone)
+                self._mark_removed(gone, undo)
                 if within is not no_action:
                     with self._registry.without_readers(without):
                         within(fresh)
-        except BaseException:
-            for subscription in added:
-                self._registry.remove(subscription.qid)
-            events.redefine(definitions.added, definitions.removed)
-            self._unmark_removed(gone)
-            events.settle()
-            raise
+            undo.pop_all()
         self._stored.committed(fresh, self._registry.catalog)
         self._stored.definitions.committed(definitions.added)
         for subscription in gone:
             self._registry.remove(subscription.qid)
 
-    def _mark_removed(self, subscriptions: Iterable[Subscription]) -> None:
+    def _mark_removed(self, subscriptions: Iterable[Subscription], undo: ExitStack) -> None:
         for subscription in subscriptions:
             if subscription.active:
                 self._registry.deactivate(subscription)
             subscription.removed = True
+            undo.callback(self._unmark_removed, subscription)
 
-    def _unmark_removed(self, subscriptions: Iterable[Subscription]) -> None:
-        for subscription in subscriptions:
-            if subscription.removed:
-                subscription.removed = False
-                if subscription.active:
-                    self._registry.activate(subscription)
+    def _unmark_removed(self, subscription: Subscription) -> None:
+        if subscription.removed:
+            subscription.removed = False
+            if subscription.active:
+                self._registry.activate(subscription)
 
 
 def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[dict[str, EventForm], frozenset[str]]:
