@@ -51,8 +51,7 @@ class Engine(engine.CoreEngine):
         from mmqjp.queries.changes import unknown_query
 
         session = self._session()
-        queries = session.registry.named(name)
-        if not queries:
+        if not (queries := session.registry.named(name)):
             raise unknown_query(name, session.registry)
         lines = list(explanation(session, [name]))
         joins = [(name, query.text) for query in queries if not query.is_events]

@@ -407,8 +407,7 @@ class Plans:
     def behind(self, plan: LeftPlan) -> tuple[frozenset[str], frozenset[HiddenStream]]:
         """Returns the forms and hidden streams that an absence's inputs derive from."""
         self._follow()
-        found = self._behind.get(plan.part)
-        if found is None:
+        if (found := self._behind.get(plan.part)) is None:
             queries, streams = behind(self._registry, plan.owner)
             found = self._behind[plan.part] = frozenset(query.form_id for query in queries), frozenset(streams)
         return found

@@ -193,8 +193,7 @@ class FanOut:
                 yield OutputChunk(self, answer, member[order], self._seq(answer, given))
 
     def _boxes(self) -> Iterator[_Box]:
-        count = len(self._group)
-        if not count:
+        if not (count := len(self._group)):
             return
         starts = np.flatnonzero(np.diff(self._group, prepend=self._group[0] - 1))
         sizes = np.add.reduceat(self._high - self._low, starts)

@@ -141,8 +141,7 @@ class JointBindings:
             return [_tuple_binding(side)]
         derived = fixed_side.derived
         key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
-        known = self._bound.get(key)
-        if known is not None:
+        if (known := self._bound.get(key)) is not None:
             steps.take(known[0])
             found: Iterable[SideBinding] = known[1]
         elif derived is not None:
@@ -191,8 +190,7 @@ class JointBindings:
     def _text(self, joint: JointBinding, steps: Steps, var: str) -> str:
         record, node = joint[var]
         key = record.docid, node
-        text = self._texts.get(key)
-        if text is None:
+        if (text := self._texts.get(key)) is None:
             text = BoundValue(record, node).text()
             if len(text) <= MAX_CACHED_TEXT:
                 if len(self._texts) >= MAX_CACHED_TEXTS:
@@ -273,8 +271,7 @@ class Mirrors:
         if mirror.always:
             return True
         key = mirror, inputs[0].docid, inputs[1].docid
-        known = self._found.get(key)
-        if known is not None:
+        if (known := self._found.get(key)) is not None:
             steps.take(known[0])
             return known[1]
         if mirror not in self._tests:

@@ -153,8 +153,7 @@ class BoundValue:
         record, number = self.record, self.node[0]
         if number == 0 and record.kind == "external" and not record.has_namespaces:
             return record.xml  # which was serialized in the same way
-        found = record.fragments.get(number)
-        if found is None:
+        if (found := record.fragments.get(number)) is None:
             element = record.tree.elements[number]
             if record.has_namespaces:
                 # In a tree of its own, so that namespaces are declared where they are used.

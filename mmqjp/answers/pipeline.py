@@ -152,8 +152,7 @@ class Pipeline:
                 if documents:
                     answers += self._rounds(reader, documents)
                     answers += self._settled(context, reader, until)
-            exceeded = accounts.exceeded()
-            if not exceeded:
+            if not (exceeded := accounts.exceeded()):
                 break
             cutoffs |= {query.qid: cutoff for query, cutoff in exceeded.items()}
             begin_again()
@@ -243,8 +242,7 @@ class Pipeline:
         returns the last document that a query sees, given the one that arrived, None if that is gone."""
         pauses = []
         for qid, cutoff in cutoffs.items():
-            docid = arrived.get(cutoff.at)
-            if docid is None:
+            if (docid := arrived.get(cutoff.at)) is None:
                 docid = self._ledger.docid_of_arrival(cutoff.at)
             reason = cutoff.reason(self._quota, "that is gone" if docid is None else self._records[docid].id)
             pauses.append(Pause(self._registry.subscriptions[qid], last_seen(qid, docid), cutoff.at, reason))

@@ -251,8 +251,7 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
             if key in context.ties:
                 continue
             account = context.accounts.of(form)
-            share = account.share(inputs.t1 - inputs.t0, inputs, context.accounts.first_qid)
-            if share is None:
+            if (share := account.share(inputs.t1 - inputs.t0, inputs, context.accounts.first_qid)) is None:
                 continue
             if is_tie(inputs[1], inputs[0]) and context.mirrors.tell(form.tie_mirror, inputs, steps):
                 continue  # the other order is counted
@@ -282,8 +281,7 @@ class QueryOperator:
             count_ties(part, context, match, inputs, self._quota)
             return ()
         account = context.accounts.of_part(part)
-        share = account.share(_width(inputs), inputs, context.accounts.first_qid)
-        if share is None:
+        if (share := account.share(_width(inputs), inputs, context.accounts.first_qid)) is None:
             return ()
         if isinstance(part, TargetGroup) and (direct := part.direct) is not None and self._is_free(part, direct):
             form, arrival = part.form_of_queries, inputs.arrival
@@ -349,8 +347,7 @@ class QueryOperator:
                 for one in group.groups_for(context.bindings.text(group.operand, binding, steps)):
                     if one not in found:
                         found[one] = self._begun(one.form_of_queries, context, inputs, steps)
-                    answering = found[one]
-                    if answering is not None:
+                    if (answering := found[one]) is not None:
                         with suppress(OutOfSteps):
                             self._answer(answering, context, match, inputs, binding)
         ordered = sorted(found.items(), key=lambda item: item[0].number)

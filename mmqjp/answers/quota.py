@@ -96,8 +96,7 @@ class EqualTimeBudget:
         if arrival >= self.cutoff:
             self.left_out = True
             return
-        looked = self._looked.get(arrival)
-        if looked is None:
+        if (looked := self._looked.get(arrival)) is None:
             looked = self._looked[arrival] = [0, 0]
             heappush(self._latest, -arrival)
         weight = self._weight(arrival)
@@ -353,8 +352,7 @@ def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Ite
             latest, within = holder.qid, []
         if any(begun <= holder.begun and window >= holder.window for begun, window in within):
             continue
-        excess = charges.excess(quota, holder, _NOTHING)
-        if excess is None:
+        if (excess := charges.excess(quota, holder, _NOTHING)) is None:
             within.append((holder.begun, holder.window))
         else:
             yield holder, excess
@@ -481,14 +479,12 @@ class SharedAccount(Account):
         if first_qid not in self._subsets:
             some = [query for query in self.audience.queries if query.qid >= first_qid]
             self._subsets[first_qid] = Audience.of(some) if some else None
-        audience = self._subsets[first_qid]
-        if audience is None:
+        if (audience := self._subsets[first_qid]) is None:
             return None
         appeared, members = inputs.appeared, audience.members
         sees_all = width <= members.narrowest and appeared > members.latest_since and appeared > audience.latest_gap
         if sees_all and self._until is None:
-            key = self._everyone.get(first_qid)
-            if key is None:
+            if (key := self._everyone.get(first_qid)) is None:
                 key = ChargeKey(members.narrowest, members.latest_since, first_qid, audience.latest_begun)
                 self._everyone[first_qid] = key
             return Share(key, width, appeared, first_qid)
@@ -575,8 +571,7 @@ class SharedAccount(Account):
         for query, holder in zip(self.audience.queries, self._holders(), strict=True):
             if query.qid in less or query.qid in self._own or holder.until < NEVER:
                 own = self._own.get(query.qid, _NOTHING)
-                of_query = charges.excess(quota, holder, own, less.get(query.qid, ()))
-                if of_query is not None:
+                if (of_query := charges.excess(quota, holder, own, less.get(query.qid, ()))) is not None:
                     found[query] = of_query
             else:
                 alike.setdefault(holder, []).append(query)

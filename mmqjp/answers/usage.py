@@ -214,8 +214,7 @@ class Accounts:
             self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.at
 
     def of(self, form: Form) -> SharedAccount:
-        found = self._forms.get(form.id)
-        if found is None:
+        if (found := self._forms.get(form.id)) is None:
             others = [(self._book(id), times) for id, times in form.shared.items()]
             found = self._forms[form.id] = self._shared(form, others, self._form_cutoffs.get(form.id, {}))
         return found
@@ -225,8 +224,7 @@ class Accounts:
 
     def of_literals(self, group: LiteralGroup) -> SharedAccount:
         """Returns the account of a literal group, charged for bindings tried; forms are charged for the results."""
-        found = self._literals.get(group)
-        if found is None:
+        if (found := self._literals.get(group)) is None:
             cutoffs = {qid: cutoff.at for qid, cutoff in self._cutoffs.items()}
             found = self._literals[group] = self._shared(group.queries, (), cutoffs)
         return found
@@ -282,14 +280,12 @@ class Accounts:
 
     def readers(self, stream: HiddenStream) -> list[ReaderGroup]:
         """Returns the groups that read a hidden stream, directly or through others."""
-        found = self._readers.get(stream)
-        if found is None:
+        if (found := self._readers.get(stream)) is None:
             alike: dict[tuple[str, bool], ReaderGroup] = {}
             for query in (query for query in self._registry.readers(stream.stream) if query.active):
                 key = f"{stream.stream} {query.since} {query.gaps}"
                 is_new = 0 < self._first_new <= query.qid
-                readers = alike.get((key, is_new))
-                if readers is None:
+                if (readers := alike.get((key, is_new))) is None:
                     book = self._new_book(key)
                     readers = alike[key, is_new] = ReaderGroup(self._quota, self._block, book, key, is_new=is_new)
                 cutoff = self._cutoffs.get(query.qid)

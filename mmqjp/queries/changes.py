@@ -344,8 +344,7 @@ class QueryChanges:
             yield
 
     def _named(self, name: str) -> list[Subscription]:
-        found = self._registry.named(name)
-        if not found:
+        if not (found := self._registry.named(name)):
             raise unknown_query(name, self._registry)
         return found
 

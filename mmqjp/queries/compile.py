@@ -55,8 +55,7 @@ class SharedQuery:
             first = normalize(self._query, dict(self._namespaces))
             self._query = None  # of very many queries, the trees take much memory
             self._normals[window] = _with_window(first, window) if len(self._parts) > 1 else first
-        found = self._normals.get(window)
-        if found is None:
+        if (found := self._normals.get(window)) is None:
             found = self._normals[window] = _with_window(next(iter(self._normals.values())), window)
         return found
 
@@ -138,8 +137,7 @@ class Compiler:
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
         key = (*query.shared_parts(), namespaces)
-        found = self._known.get(key)
-        if found is None:
+        if (found := self._known.get(key)) is None:
             if len(self._known) >= MAX_COMPILED:
                 self._known.clear()
             found = self._known[key] = query, SharedQuery(query, namespaces)

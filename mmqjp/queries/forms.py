@@ -113,8 +113,7 @@ def literal_test(op: JoinOp | None, conjunct: Conjunct) -> LiteralTest | None:
     for i in reversed(range(len(residual))):
         match residual[i]:
             case Call(name=name, args=(operand, second)) if name in INDEXES:
-                literal = constant_operand_text(second)
-                if literal is not None:
+                if (literal := constant_operand_text(second)) is not None:
                     rest = residual[:i] + residual[i + 1 :]
                     blank = replace(conjunct, residual=(*rest, Call(name, (operand, String("")))))
                     return LiteralTest(_id(op, blank), name, operand, literal, rest)
@@ -538,8 +537,7 @@ class RowTargets:
     def add(self, target: Target, forms: Forms) -> None:
         form = forms.of(target.owner)
         key = _key(target, form)
-        group = self._groups.get(key)
-        if group is None:
+        if (group := self._groups.get(key)) is None:
             group = self._groups[key] = TargetGroup(form, forms, self._next, target.op)
             if self._parts is not None:
                 self._waiting[key] = group

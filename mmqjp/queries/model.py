@@ -629,6 +629,5 @@ class ByKey:
         self._found[key] = with_item(self._found.get(key), query)
 
     def remove(self, key: Hashable, query: Subscription) -> None:
-        left = without_item(self._found.pop(key), query)
-        if left is not None:
+        if (left := without_item(self._found.pop(key), query)) is not None:
             self._found[key] = left

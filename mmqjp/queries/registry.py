@@ -180,8 +180,7 @@ class EventStatements:
         """Adds an event query, if it can be read. Returns the document streams behind its events."""
         if cannot_be_read(query):
             return ()
-        form = self._forms.get(query.form_id)
-        if form is None:
+        if (form := self._forms.get(query.form_id)) is None:
             stream: Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
             reads = tuple(read_by(stream))
             streams = dict.fromkeys(self.definitions[name].pattern.stream for name in reads if name in self.definitions)
@@ -716,8 +715,7 @@ class Registry:
 
     def _attach(self, name: str, find: Callable[[], Hidden], since: int, add: Callable[[HiddenStream], None]) -> None:
         """Adds a reader of a hidden stream; `add` registers the targets of a new one."""
-        stream = self._hidden.get(name)
-        if stream is None:
+        if (stream := self._hidden.get(name)) is None:
             stream = self._hidden[name] = HiddenStream(name, [find], since, active_reader_count=1)
             add(stream)
         else:

@@ -244,8 +244,7 @@ FROM documents d JOIN streams s ON d.stream = s.stream"""
 
 def known_ids(store: TableStore, documents: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """Returns the (stream, id) pairs of stored documents and of dropped ones with retained ids."""
-    pairs = list(documents)
-    if not pairs:
+    if not (pairs := list(documents)):
         return set()
     arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
     sql = """SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id
