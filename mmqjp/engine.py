@@ -22,7 +22,7 @@ from common.limits import Quota
 from feeds.documents import Document, Now, Reject, now_us
 from feeds.readers import Offset
 from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan
-from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question
+from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question, whole_batch
 from join_stage.tables import times_rebuilt
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
@@ -428,7 +428,8 @@ class Session(CoreEngine):
         return EvaluatedRows(self._batches.stage1, documents)
 
     def commit_metadata(self, metadata: CommitMetadata) -> None:
-        self._batches.commit_metadata(metadata)
+        with self._batches.whole(), whole_batch(self._store):
+            self._batches.ledger.save_metadata(metadata)
 
     def pass_time(self) -> bool:
         """Advances idle streams to the clock. Returns whether anything changed; if queries are decided or join state
@@ -453,7 +454,14 @@ class Session(CoreEngine):
         can need; their ids remain for `keep_ids` microseconds (None: forever). Also drops superseded settings, unused
         groups of edges, and superseded offsets of `sources`, whose existing `files` are given as (source, file).
         """
-        self._batches.prune(keep, keep_ids, sources, files, owed)
+        batches = self._batches
+        horizon = batches.watermarks.of(batches.registry.outside())
+        with batches.whole(), whole_batch(self._store):
+            batches.state.prune(horizon, batches.pipeline.patterns.oldest(), keep, keep_ids, owed)
+            batches.records.ids.forget()
+            batches.state.prune_offsets(sources, files)
+            batches.drop_groups()
+            batches.state.save_reach()
 
     # ------------------------------------------------------------ introspection
 

@@ -52,7 +52,7 @@ from mmqjp.queries.stored import StoredQueries
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.state.migration import migrate
 from mmqjp.tables.ledger import Ledger, NextIds
-from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
+from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, rows_table
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage
@@ -542,7 +542,7 @@ class Batches:
             self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
             self.state.evict_obsolete(greatest)
             if self.stage1.crowded:
-                self._drop_groups()
+                self.drop_groups()
             self.state.save_reach()
             self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
         self.watermarks.advance(greatest, arrived, self.now())
@@ -626,28 +626,6 @@ class Batches:
                 logger.warning(text, name, never[name])
         return names, count, self.changes.apply(pauses)
 
-    # ------------------------------------------------------------ maintenance
-
-    def commit_metadata(self, metadata: CommitMetadata) -> None:
-        with self.whole(), whole_batch(self.store):
-            self.ledger.save_metadata(metadata)
-
-    def prune(
-        self,
-        keep: int | None,
-        keep_ids: int | None,
-        sources: Collection[str],
-        files: Collection[tuple[str, str]],
-        owed: Owed | None,
-    ) -> None:
-        """See `mmqjp.engine.Session.prune`."""
-        horizon = self.watermarks.of(self.registry.outside())
-        with self.whole(), whole_batch(self.store):
-            self.state.prune(horizon, self.pipeline.patterns.oldest(), keep, keep_ids, owed)
-            self.records.ids.forget()
-            self.state.prune_offsets(sources, files)
-            self._drop_groups()
-            self.state.save_reach()
-
-    def _drop_groups(self) -> None:
+    def drop_groups(self) -> None:
+        """Drops unused groups of edges, within a batch."""
         self.stage1.keep_groups(self.store.drop_groups(self.registry.catalog.edges()))
