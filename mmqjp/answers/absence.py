@@ -1,8 +1,7 @@
 """Absence operator: decides NOT FOLLOWED BY and its kin once the watermark rules out any further partner. It buffers
-the matches of both inputs, reloads them from stored documents after a restart or eviction, and charges a left match to
-the quota on arrival. A decision belongs to the document whose arrival moved the watermark past the deadline, so limits
-and pauses do not depend on batch boundaries. Decisions are persisted as marks (document number, watermark, query
-number) per stream, not per document."""
+the matches of both inputs, reloads them from stored documents after a restart or eviction, and charges a left match on
+arrival. A decision belongs to the document whose arrival moved the watermark past the deadline, so quotas and pauses do
+not depend on batches. Decisions are stored as marks (document, watermark, query) per stream, not per document."""
 
 from __future__ import annotations
 

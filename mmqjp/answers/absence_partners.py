@@ -1,7 +1,6 @@
-"""Partner search for absences: when an absence is due, which documents are partners in time, and whether there is one.
-Right matches ("sightings") are indexed by the values that a partner must share, so a lookup reads the nearest sighting
-of those values, not all pairs; with equalities alone, the first one in time decides. near() uses prefix keys in a word
-order that is learnt from the first texts and then frozen."""
+"""Partner search for absences. Right matches ("sightings") are indexed by the values that a partner must share, so a
+lookup reads the nearest sighting of those values, not all pairs; with equalities alone, the first one in time decides.
+near() uses prefix keys in a word order that is learnt from the first texts and then frozen."""
 
 from __future__ import annotations
 

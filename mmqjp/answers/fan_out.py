@@ -1,6 +1,5 @@
-"""Fan-out: expands answers to the members of their forms, as outputs in the order of output lines. Answers of a batch
-become numbered rows, and outputs are generated lazily in chunks, both for a running batch and for stored answers, which
-are read some batches at a time. Memory is bounded by chunk, not by the number of outputs."""
+"""Expands answers to the members of their forms, as outputs in the order of output lines. Answers of a batch become
+numbered rows; outputs are generated lazily in chunks, of a running batch and of stored ones, which bounds memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Matches of stage 2 and their joint bindings. A match fixes the joined nodes; bindings extend it to all variables of a
 conjunctive query (K+; docs/semantics.md, section 15), subject to residual predicates, comparisons that are not value
-joins. Also tests whether two documents satisfy a join in one order regardless of time, which decides whether a match
-has a mirror."""
+joins. Also decides whether a match has a mirror."""
 
 from __future__ import annotations
 

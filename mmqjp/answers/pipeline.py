@@ -1,7 +1,6 @@
-"""The pipeline from new documents to outputs: stage 1, stage 2 and expansion, repeated for the documents they publish.
-A step is a batch or a backfill. If a query exceeds its quota, the step is rolled back and rerun with a cutoff for that
-query, so nothing past the cutoff, nor anything derived from it, remains. Each batch commits atomically; on failure the
-engine returns to its previous state."""
+"""From new documents to outputs: stage 1, stage 2 and expansion, repeated for the documents they publish. A step is a
+batch or a backfill. If a query exceeds its quota, the step is rolled back and rerun with a cutoff for that query, so
+nothing past it remains. Each batch commits atomically; on failure the engine returns to its previous state."""
 
 from __future__ import annotations
 
@@ -496,10 +495,8 @@ class Batches:
         """Returns the error of a batch that is rolled back in any case."""
         try:
             self._process(documents, NO_METADATA, evaluated, lasts, is_trial=True)
-        except _Tried:
-            return None
         except Exception as error:
-            return error
+            return None if isinstance(error, _Tried) else error
         return None
 
     def _process(
@@ -594,15 +591,13 @@ class Batches:
         pauses: list[Pause] = []
         count = 0
 
-        def greatest() -> Mapping[str, int]:
-            return latest_stream_times(self.store, self.ledger)
-
         def answer_stored(subscriptions: list[Subscription]) -> None:
             nonlocal count
             if not subscriptions:
                 return
             taken_at = self.now()
             fresh, until = self.admission.fresh, self.watermarks.greatest
+            greatest = partial(latest_stream_times, self.store, self.ledger)
             answered = self.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
             pauses[:] = answered.pauses
             self.records.flush()

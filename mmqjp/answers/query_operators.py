@@ -1,7 +1,6 @@
 """Operators of queries and inner joins, and the reader that feeds them matches in chunks. A match is evaluated once for
-all members of a form, which are charged together; inner joins build the tuples of hidden streams and charge the queries
-that read them. Also counts ties: pairs of documents that FOLLOWED BY excludes only because one ends just as the other
-begins. Counts are persisted by form with each batch."""
+all members of a form; inner joins build the tuples of hidden streams and charge the queries that read them. Also counts
+ties: pairs of documents that FOLLOWED BY excludes only because one ends just as the other begins."""
 
 from __future__ import annotations
 

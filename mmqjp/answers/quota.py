@@ -1,8 +1,7 @@
 """Quotas bound the outputs of a query and the work it causes. Usage is counted per *arrival*, an external document
-numbered by admission, so results do not depend on batching; an output or hidden tuple counts towards the latest arrival
-behind it. The first arrival at which a query would exceed its quota is its *cutoff*: it gets nothing from there on.
-Members of a form are charged together by columns, and single members are computed only when the sum of all charges
-exceeds the quota."""
+numbered by admission: that of the latest one behind an output or hidden tuple, so batches do not matter. The first
+arrival at which a query would exceed its quota is its *cutoff*: it gets nothing from there on. Members of a form are
+charged together; single members are computed only when the sum of all charges exceeds the quota."""
 
 from __future__ import annotations
 

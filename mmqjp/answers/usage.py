@@ -1,6 +1,5 @@
-"""Quota usage of queries: accounts within a step, and the stored usage that carries over between batches. A step has
-one account per form, per group of literals, and per group of readers of a hidden stream; from these follow the queries
-that exceeded their quota, and their cutoffs."""
+"""Quota usage of queries: accounts within a step, of forms, groups of literals, and groups of readers of hidden streams;
+and the stored usage that carries over between batches. From these follow the queries that exceeded their quota."""
 
 from __future__ import annotations
 

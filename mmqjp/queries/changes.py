@@ -1,7 +1,5 @@
-"""Subscribes, unsubscribes, pauses and resumes queries; each change is committed before it takes effect. A script's
-event statements are compared with the registered ones: definitions to add and remove, and compiled event queries, with
-InvalidEvents where they do not fit. Also selects the forms that a backfill of event queries runs: the new ones and
-those that publish the events they read."""
+"""Subscribes, unsubscribes, pauses and resumes queries; each change is committed before it takes effect. Compares a
+script's event statements with the registered ones, and selects the forms that a backfill of event queries runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Compiles queries from text to rows of R_T, and event queries to the algebra of events. `xscl.parse_script` checks the
-syntax, `xscl.lower.normalize` yields the value-join normal form (conjunctive queries over tree patterns), and `place`
-puts each conjunctive query into a row of R_T of its template, through the shared catalog. `Compiler` does the first
-two, once for equal queries; the registry does the third. Definitions of events stand in the catalog once for all
-readers."""
+"""Compiles queries to their value-join normal form, conjunctive queries over tree patterns, once for equal queries, and
+event queries to the algebra of events. The registry places conjunctive queries in rows of R_T."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Forms: groups of queries that differ only in name, window, registration time and pauses, so a match is answered once
 per form. Targets of a row of R_T are grouped by form, or by literal test: a residual predicate that looks for a literal
-in a text, indexed so that one pass tests all literals. Variables reachable from a joined node by child and attribute
-steps are derived as its ancestors, without matching the pattern again. Selections are templates that each answer fills
-in."""
+in a text, indexed so that one pass tests all literals. Variables that a joined node lies below by child and attribute
+steps are derived as its ancestors. Selections are templates that each answer fills in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Plan nodes, queries and hidden streams, with their targets in R_T and the columns that decide who gets an answer.
 Members are the queries of a form as columns; an audience has the active ones and is updated incrementally. Also the
-digests that identify outputs and forms on every engine and after every restart, compact sets and indexes for the many
-keys with one item, and the external streams behind others."""
+digests that identify outputs and forms everywhere, and compact sets for the many keys with one item."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The registry: all registered queries, their targets in the catalog, their hidden streams, and who reads what. It
-keeps stage 1 and stage 2 in step. Event statements are registered beside it: definitions stay in stage 1 while read,
-and event queries of one form run as one, except that members with an AGGREGATE that were paused run apart, by the time
-from which they see events."""
+keeps stage 1 and stage 2 in step. Event queries of one form run as one, except that members with an AGGREGATE that were
+paused run apart, by the time from which they see events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Eviction and retention. The join state is a cache of `documents`: documents further behind the watermarks than the
-widest window are evicted, and recalled when a new document or query could match them. Retention drops documents that no
-join needs, and old outputs, matches and dead letters, for good; a new document that could have matched dropped ones is
-late. Gaps record how far back the store reaches. Also persists the keys of ONCE PER outputs."""
+widest window are evicted, and recalled when a new document or query could match them. Retention drops what no join
+needs for good; a new document that could have matched it is late. Gaps record how far back the store reaches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Read-only SQL over outputs, queries, documents and event definitions, answered in any thread. Functions that take
-`select` run their queries; the others return SQL text, for pages and feeds in DuckDB's dialect. The view `outputs`
-numbers all outputs to read one. These queries instead read the answers of one form, of some batches or of a few groups
-(a batch's outputs with equal t1), and long columns for some rows only."""
+`select` run their queries; the others return SQL text, for pages and feeds in DuckDB's dialect. Unlike the view
+`outputs`, they read the answers of one form, of some batches or groups, and long columns for some rows only."""
 
 from __future__ import annotations
 

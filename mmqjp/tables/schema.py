@@ -1,8 +1,6 @@
 """Schema and access functions of a store's tables beside the join state and the ledger. Tables are append-only, each
-row written by one batch; for offsets and settings the row of the highest batch is current. They hold batches, commands,
-dead letters, offsets, settings, queries, events and snapshots, documents, matches and answers, undelivered outputs,
-ONCE PER keys, and quota usage. A match is a pair of documents on a row of R_T; an answer is what all queries of a form
-get for one choice of documents and nodes; both are stored once, and views expand them to outputs."""
+row written by one batch; for offsets and settings the row of the highest batch is current. Matches are pairs of
+documents on a row of R_T, and answers what a form gives for them; both are stored once, and views expand them."""
 
 from __future__ import annotations
 
