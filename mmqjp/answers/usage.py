@@ -1,5 +1,5 @@
-"""Quota usage of queries: accounts within a step, of forms, groups of literals, and groups of readers of hidden streams;
-and the stored usage that carries over between batches. From these follow the queries that exceeded their quota."""
+"""Quota usage of queries: accounts within a step, of forms, groups of literals, and readers of hidden streams, and
+stored usage, which carries over between batches. From these follow the queries that exceeded their quota."""
 
 from __future__ import annotations
 

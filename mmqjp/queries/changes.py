@@ -69,115 +69,6 @@ class DefinitionChanges:
         return set(reachable([one.name for one in self.removed], lambda name: published.get(name, ())))
 
 
-def visible_events(
-    script: Script, registry: Registry, event_time: EventTime, *, backfills: bool
-) -> tuple[int, dict[str, Schema]]:
-    """Returns the time after which a script's event queries see events (all, if it `backfills` them over stored
-    documents), and the attributes of the events that they may read."""
-    if not script.event_queries:
-        return BEGINNING, {}
-    schemas = schemas_of(script, registry.events.streams())
-    if backfills:
-        return BEGINNING, schemas
-    streams = {name: one.pattern.stream for name, one in registry.events.definitions.items()}
-    streams |= {one.name: one.block.stream for one in script.definitions}
-    read = {name.name for query in script.event_queries for name in names_read(query.stream)}
-    return event_time({streams[name] for name in read if name in streams}), schemas
-
-
-def definition_changes(script: Script, registry: Registry, first_id: int) -> DefinitionChanges:
-    """Returns a script's changes to definitions; new ones are numbered from `first_id`."""
-    changes, known = DefinitionChanges(), registry.events.definitions
-    for definition in script.definitions:
-        text = definition_text(definition, script)
-        before = known.get(definition.name)
-        if before is not None and before.text == text:
-            continue
-        if before is not None:
-            changes.removed.append(before)
-        changes.added.append(made(first_id + len(changes.added), text, definition, script.namespaces))
-    return changes
-
-
-def unused(script: Script, registry: Registry, gone: Collection[Subscription]) -> list[RegisteredDefinition]:
-    """Returns the definitions, absent from the script, that only the queries about to go read."""
-    kept = {definition.name for definition in script.definitions}
-    return [
-        definition
-        for name, definition in registry.events.definitions.items()
-        if name not in kept and all(query in gone for query in registry.events.readers(name))
-    ]
-
-
-def refuse_misfits(
-    changes: DefinitionChanges, fresh: Iterable[Subscription], gone: Collection[Subscription], registry: Registry
-) -> None:
-    """Raises InvalidEvents if a changed definition is read by others, or a name stands for two things."""
-    for definition in changes.removed:
-        if left := [query.name for query in registry.events.readers(definition.name) if query not in gone]:
-            raise InvalidEvents(
-                f"the event {definition.name} is defined otherwise, and read by {_few(left)}; choose another name, or "
-                "change them together"
-            )
-    replaced = {definition.name for definition in changes.removed}
-    for definition in changes.added:
-        if definition.name not in replaced:
-            _refuse_taken(definition.name, registry, gone)
-        if definition.pattern.stream in registry.events.definitions:
-            raise InvalidEvents(f"{definition.pattern.stream} is a defined event, no stream of documents")
-    defined = {**registry.events.definitions, **{one.name: one for one in changes.added}}
-    schemas: dict[str, Schema] = {}
-    for query in fresh:
-        if query.publishes:
-            _refuse_clash(query, registry, gone, defined, schemas)
-        if not query.is_events:
-            for conjunct in query.conjuncts:
-                for side in conjunct.sides():
-                    if side.stream in defined:
-                        raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
-
-
-def _refuse_taken(name: str, registry: Registry, gone: Collection[Subscription]) -> None:
-    """Raises InvalidEvents if a new definition has a stream's name."""
-    if left := [query for query in registry.named(name) if query.publishes and query not in gone]:
-        kind = "event queries" if left[0].is_events else "queries"
-        raise InvalidEvents(f"{name} is what registered {kind} PUBLISH; define the event under another name")
-    if registry.is_read(name):
-        raise InvalidEvents(f"{name} is a stream of documents that queries read; define the event under another name")
-
-
-def _refuse_clash(
-    query: Subscription,
-    registry: Registry,
-    gone: Collection[Subscription],
-    defined: Mapping[str, RegisteredDefinition],
-    schemas: dict[str, Schema],
-) -> None:
-    """Raises InvalidEvents if others publish different events under a query's name."""
-    name = query.name
-    if name in defined:
-        raise InvalidEvents(f"{name} is a defined event; PUBLISH under another name")
-    left = [other for other in registry.named(name) if other.publishes and other not in gone]
-    if any(other.is_events != query.is_events for other in left):
-        raise InvalidEvents(
-            f"{name} is what registered {'queries' if query.is_events else 'event queries'} PUBLISH; all that PUBLISH "
-            "a name read documents, or all read events"
-        )
-    if not query.is_events:
-        return
-    schema: Schema = query.compiled.stream.schema  # type: ignore[attr-defined]  # event queries are compiled to one
-    known = schemas.setdefault(name, schema)
-    readers = [reader.name for reader in registry.events.readers(name) if reader not in gone]
-    registered = registry.events.published(name) if left or readers else None
-    for other in (known, registered):
-        if other is not None and other != schema:
-            difference = unequal(schema, other) or "the order of its attributes"
-            raise InvalidEvents(
-                f"{name} is published with other attributes: {difference}; SELECT the same ones in the same order, or "
-                "PUBLISH under another name"
-            )
-
-
 def _few(names: list[str]) -> str:
     distinct = list(dict.fromkeys(names))
     return ", ".join(distinct[:3]) + (f" and {len(distinct) - 3} more" if len(distinct) > 3 else "")
@@ -281,16 +172,16 @@ class QueryChanges:
     ) -> list[str]:
         """Registers a script's queries and returns their names. They see documents after `since`, by default from now
         on. Raises PublishCycle, NameTaken and InvalidEvents; then nothing is registered."""
-        definitions = definition_changes(script, self._registry, self._stored.definitions.next_id)
+        definitions = self._definition_changes(script)
         names, fresh, kept = self._diff(script, mode, since, definitions.concerns(script))
         gone = list(self._removed_by(script, mode, kept))
         without = frozenset(gone)
         for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
             if any(not s.publishes for s in self._registry.named(name) if s not in gone):
                 raise NameTaken(name)
-        refuse_misfits(definitions, fresh, without, self._registry)
+        self._refuse_misfits(definitions, fresh, without)
         if mode == "exact":
-            definitions.removed += unused(script, self._registry, without)
+            definitions.removed += self._unused(script, without)
         self._register(fresh, gone, definitions, names, within)
         self._highest_number = max([self._highest_number, *(generated_name_number(s.name) for s in fresh)])
         return names
@@ -369,7 +260,7 @@ class QueryChanges:
         counts as different.
         """
         last = self._ledger.next_docid - 1
-        events_since, schemas = visible_events(script, self._registry, self._event_time, backfills=since is not None)
+        events_since, schemas = self._visible_events(script, backfills=since is not None)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
         names: list[str] = []
@@ -410,6 +301,110 @@ class QueryChanges:
             fresh.append(Subscription(qid, name, text, occurrence, sees_after, window, form_id, begun, compiled))
             names.append(name)
         return names, fresh, kept
+
+    def _visible_events(self, script: Script, *, backfills: bool) -> tuple[int, dict[str, Schema]]:
+        """Returns the time after which a script's event queries see events (all, if it `backfills` them over stored
+        documents), and the attributes of the events that they may read."""
+        if not script.event_queries:
+            return BEGINNING, {}
+        schemas = schemas_of(script, self._registry.events.streams())
+        if backfills:
+            return BEGINNING, schemas
+        streams = {name: one.pattern.stream for name, one in self._registry.events.definitions.items()}
+        streams |= {one.name: one.block.stream for one in script.definitions}
+        read = {name.name for query in script.event_queries for name in names_read(query.stream)}
+        return self._event_time({streams[name] for name in read if name in streams}), schemas
+
+    def _definition_changes(self, script: Script) -> DefinitionChanges:
+        """Returns a script's changes to definitions."""
+        changes, known = DefinitionChanges(), self._registry.events.definitions
+        for definition in script.definitions:
+            text = definition_text(definition, script)
+            before = known.get(definition.name)
+            if before is not None and before.text == text:
+                continue
+            if before is not None:
+                changes.removed.append(before)
+            number = self._stored.definitions.next_id + len(changes.added)
+            changes.added.append(made(number, text, definition, script.namespaces))
+        return changes
+
+    def _unused(self, script: Script, gone: Collection[Subscription]) -> list[RegisteredDefinition]:
+        """Returns the definitions, absent from the script, that only the queries about to go read."""
+        kept = {definition.name for definition in script.definitions}
+        return [
+            definition
+            for name, definition in self._registry.events.definitions.items()
+            if name not in kept and all(query in gone for query in self._registry.events.readers(name))
+        ]
+
+    def _refuse_misfits(
+        self, changes: DefinitionChanges, fresh: Iterable[Subscription], gone: Collection[Subscription]
+    ) -> None:
+        """Raises InvalidEvents if a changed definition is read by others, or a name stands for two things."""
+        for definition in changes.removed:
+            if left := [query.name for query in self._registry.events.readers(definition.name) if query not in gone]:
+                raise InvalidEvents(
+                    f"the event {definition.name} is defined otherwise, and read by {_few(left)}; choose another name, "
+                    "or change them together"
+                )
+        replaced = {definition.name for definition in changes.removed}
+        for definition in changes.added:
+            if definition.name not in replaced:
+                self._refuse_taken(definition.name, gone)
+            if definition.pattern.stream in self._registry.events.definitions:
+                raise InvalidEvents(f"{definition.pattern.stream} is a defined event, no stream of documents")
+        defined = {**self._registry.events.definitions, **{one.name: one for one in changes.added}}
+        schemas: dict[str, Schema] = {}
+        for query in fresh:
+            if query.publishes:
+                self._refuse_clash(query, gone, defined, schemas)
+            if not query.is_events:
+                for conjunct in query.conjuncts:
+                    for side in conjunct.sides():
+                        if side.stream in defined:
+                            raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
+
+    def _refuse_taken(self, name: str, gone: Collection[Subscription]) -> None:
+        """Raises InvalidEvents if a new definition has a stream's name."""
+        if left := [query for query in self._registry.named(name) if query.publishes and query not in gone]:
+            kind = "event queries" if left[0].is_events else "queries"
+            raise InvalidEvents(f"{name} is what registered {kind} PUBLISH; define the event under another name")
+        if self._registry.is_read(name):
+            raise InvalidEvents(
+                f"{name} is a stream of documents that queries read; define the event under another name"
+            )
+
+    def _refuse_clash(
+        self,
+        query: Subscription,
+        gone: Collection[Subscription],
+        defined: Mapping[str, RegisteredDefinition],
+        schemas: dict[str, Schema],
+    ) -> None:
+        """Raises InvalidEvents if others publish different events under a query's name."""
+        name = query.name
+        if name in defined:
+            raise InvalidEvents(f"{name} is a defined event; PUBLISH under another name")
+        left = [other for other in self._registry.named(name) if other.publishes and other not in gone]
+        if any(other.is_events != query.is_events for other in left):
+            raise InvalidEvents(
+                f"{name} is what registered {'queries' if query.is_events else 'event queries'} PUBLISH; all that "
+                "PUBLISH a name read documents, or all read events"
+            )
+        if not query.is_events:
+            return
+        schema: Schema = query.compiled.stream.schema  # type: ignore[attr-defined]  # event queries are compiled to one
+        known = schemas.setdefault(name, schema)
+        readers = [reader.name for reader in self._registry.events.readers(name) if reader not in gone]
+        registered = self._registry.events.published(name) if left or readers else None
+        for other in (known, registered):
+            if other is not None and other != schema:
+                difference = unequal(schema, other) or "the order of its attributes"
+                raise InvalidEvents(
+                    f"{name} is published with other attributes: {difference}; SELECT the same ones in the same "
+                    "order, or PUBLISH under another name"
+                )
 
     def _removed_by(self, script: Script, mode: SubscribeMode, kept: set[Subscription]) -> Iterator[Subscription]:
         if mode == "exact":
