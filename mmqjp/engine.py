@@ -32,7 +32,6 @@ from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedDocuments, EvaluatedRows, warn_of
-from mmqjp.documents.record import Records
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks
 from mmqjp.process import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
@@ -53,7 +52,6 @@ from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
-from templates.catalog import Catalog
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
 from xpath_stage.evaluator import XPathStage
@@ -360,7 +358,7 @@ class Session(CoreEngine):
     advances time, prunes old data, and reports on its queries and store.
 
     Methods that access the store may raise StoreError, as in `CoreEngine`, and nothing else unless documented.
-    `registry`, `catalog`, `records`, `take_paused`, `counters`, `lag` and `batch` raise nothing.
+    `registry`, `take_paused`, `counters`, `lag` and `batch` raise nothing.
     """
 
     # ------------------------------------------------------------ queries
@@ -383,14 +381,6 @@ class Session(CoreEngine):
     @property
     def registry(self) -> Registry:
         return self._batches.registry
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._batches.registry.catalog
-
-    @property
-    def records(self) -> Records:
-        return self._batches.records
 
     def ties(self, *, here: bool = False) -> dict[str, int]:
         """Returns the number of document pairs that FOLLOWED BY excluded only for equal times, by query name, most
@@ -563,10 +553,6 @@ class Session(CoreEngine):
     def state_bytes(self) -> int | None:
         """Returns the total size of the state directory's files, or None without one. Raises OSError."""
         return None if self._directory is None else directory_bytes(self._directory)
-
-    @property
-    def plan(self) -> str:
-        return self._plan
 
     @property
     def batch(self) -> int:

@@ -175,7 +175,7 @@ def _pairs_of(engine: Session, guess: Estimates, queries: list[Subscription]) ->
     rows = {target.row: target.template for owner in owners for target in owner.targets}
     found = 0.0
     for row, template in rows.items():
-        rarest = guess.of_row(engine.catalog.templates[template], engine.catalog.variables_of(row))
+        rarest = guess.of_row(engine.registry.catalog.templates[template], engine.registry.catalog.variables_of(row))
         found += rarest[0] if rarest else 0.0
     return found
 

@@ -197,7 +197,7 @@ class Sharing(JsonRecord):
 
 def summarise_sharing(engine: Session) -> Sharing:
     """Summarises what registered queries share, in time linear in the rows of R_T, not in the queries."""
-    registry, catalog = engine.registry, engine.catalog
+    registry, catalog = engine.registry, engine.registry.catalog
     rows: dict[int, list[tuple[int, int]]] = {}  # of a template: number of subscribers and negated row number
     for row, targets in registry.rows.items():
         template, count = targets.template_and_count()

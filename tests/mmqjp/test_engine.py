@@ -107,7 +107,7 @@ def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine):
 def test_a_script_that_cannot_be_registered_leaves_nothing(engine):
     with armed((Catalog, "add"), fail, calls=2), pytest.raises(Injected):
         engine.subscribe("S/a PUBLISH one; S/b PUBLISH two")
-    assert not engine.queries() and not engine.catalog.steps and not engine.process([doc(1)])
+    assert not engine.queries() and not engine.registry.catalog.steps and not engine.process([doc(1)])
     engine.subscribe("S/a PUBLISH one")
     assert [o.query for o in engine.process([doc(2)])] == ["one"]
 

@@ -89,7 +89,7 @@ def test_groups_of_queries_that_are_gone_go_and_those_of_documents_that_were_evi
         for number in range(1, 10):
             engine.unsubscribe(f"n{number}")
         engine.prune(None)
-        used = engine.catalog.edges()
+        used = engine.registry.catalog.edges()
         left = engine.sql("SELECT grp, var1, var2 FROM groups").to_pylist()
         assert {(row["var1"], row["var2"]) for row in left} == set(used) and len(left) < stays
         assert counted(engine) == (len({row["grp"] for row in left}),) * 2 == bound_groups(engine)
@@ -142,7 +142,7 @@ def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind)
     with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(kind, range(FIELDS))))
         engine.process([document(n, fields) for n, fields in enumerate(items.values())])
-        edges = len(engine.catalog.edges())
+        edges = len(engine.registry.catalog.edges())
         most = (2 if kind is contains else SHARE + 1) * edges
         assert 0 < rows_of_groups(engine) <= most
         assert pairs(engine, [other(9999)]) == {(f"n{n}", item) for item, fields in items.items() for n in fields}

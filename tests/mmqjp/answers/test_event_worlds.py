@@ -289,7 +289,7 @@ def fails(engine: FaultySession, call: Callable[[str], object], text: str) -> No
 def test_what_cannot_be_stored_is_not_done(engine):
     fails(engine, engine.subscribe, POSTS)
     events = engine.registry.events
-    assert not engine.queries() and not engine.catalog.steps and not events.definitions and not events.running
+    assert not engine.queries() and not engine.registry.catalog.steps and not events.definitions and not events.running
     engine.subscribe(POSTS)
     assert not seen(engine, 1)
     fails(engine, engine.subscribe, OTHER_POSTS)

@@ -137,7 +137,7 @@ JOIN matches q ON q.match = m.match AND q.query = o.query""",
     by_seq: dict[int, list[list[str]]] = {}
     for row in linked:
         docids = [docid for docid in (row["docid1"], row["docid2"]) if docid is not None]
-        sources = [source[0] for docid in docids for source in engine.records[docid].sources]
+        sources = [source[0] for docid in docids for source in engine._batches.records[docid].sources]
         by_seq.setdefault(row["seq"], []).append(sources)
     for output in outputs:
         assert all(sources == list(output.documents) for sources in by_seq[output.seq])
@@ -156,7 +156,7 @@ def matched(engine: Session) -> list[tuple[object, ...]]:
     """The rows of `matches`, with documents and nodes as every store has them."""
     rows = engine.sql("SELECT query, docid1, docid2, bindings FROM matches", trusted=True).to_pylist()
     sources = {
-        row[end]: engine.records[row[end]].sources
+        row[end]: engine._batches.records[row[end]].sources
         for row in rows
         for end in ("docid1", "docid2")
         if row[end] is not None
