@@ -195,7 +195,7 @@ class QueryChanges:
         gone = [] if undefined else self._named(name)
         self._before_stop(gone)
         with whole_batch(self._store):
-            self._stored.definitions.save((), undefined, self._now())
+            self._stored.save_definitions((), undefined, self._now())
             self._stored.save_removals(gone, self._now(), self._ledger.batch)
             self._ledger.save_metadata(self.metadata_for([name]))
         if undefined:
@@ -325,7 +325,7 @@ class QueryChanges:
                 continue
             if before is not None:
                 changes.removed.append(before)
-            number = self._stored.definitions.next_id + len(changes.added)
+            number = self._stored.next_definition + len(changes.added)
             changes.added.append(made(number, text, definition, script.namespaces))
         return changes
 
@@ -446,15 +446,14 @@ class QueryChanges:
             with whole_batch(self._store):
                 self._stored.save(fresh, self._registry, self._now())
                 self._stored.save_removals(gone, self._now(), self._ledger.batch)
-                self._stored.definitions.save(definitions.added, definitions.removed, self._now())
+                self._stored.save_definitions(definitions.added, definitions.removed, self._now())
                 self._ledger.save_metadata(self.metadata_for(names))
                 self._mark_removed(gone, undo)
                 if within is not no_action:
                     with self._registry.without_readers(without):
                         within(fresh)
             undo.pop_all()
-        self._stored.committed(fresh, self._registry.catalog)
-        self._stored.definitions.committed(definitions.added)
+        self._stored.committed(fresh, self._registry.catalog, definitions.added)
         for subscription in gone:
             self._registry.remove(subscription.qid)
 

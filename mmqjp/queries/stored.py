@@ -18,6 +18,7 @@ from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import (
     CompiledQuery,
     Compiler,
+    Namespaces,
     StoredEventQuery,
     StoredQuery,
     compile_readable,
@@ -45,41 +46,9 @@ from xscl.syntax import EventDefinition
 _LOG = logging.getLogger("mmqjp")
 
 
-class StoredDefinitions:
-    def __init__(self, store: JoinEngine) -> None:
-        self._rows = TableRows(store)
-        self._removed = {id for (id,) in self._rows.tuples("removed_definitions", "id")}
-        self.next_id = max((id for (id,) in self._rows.tuples("definitions", "id")), default=-1) + 1
-
-    def definitions(self) -> list[RegisteredDefinition]:
-        """Returns the definitions not removed, except those that this version cannot read."""
-        found = []
-        for id, name, text in self._rows.tuples("definitions", "id name text", "id"):
-            if id in self._removed:
-                continue
-            try:
-                definition, script = stored_definition(text)
-            except UnreadableQuery as error:
-                _LOG.warning("the event %s and what reads it are set aside: %s", name, error)
-            else:
-                found.append(made(id, text, definition, script.namespaces))
-        return found
-
-    def save(self, added: Iterable[RegisteredDefinition], removed: Iterable[RegisteredDefinition], now: int) -> None:
-        """Writes additions and removals at `now`, in microseconds."""
-        self._rows.append("definitions", [(one.id, one.name, one.text, now) for one in added])
-        self._rows.append("removed_definitions", [(one.id, now) for one in removed])
-
-    def committed(self, added: Iterable[RegisteredDefinition]) -> None:
-        self.next_id = max([self.next_id, *(one.id + 1 for one in added)])
-
-
-def made(
-    id: int, text: str, definition: EventDefinition, namespaces: Iterable[tuple[str, str]]
-) -> RegisteredDefinition:
-    return RegisteredDefinition(
-        id, definition.name, text, schema_of(definition), lower_definition(definition, dict(namespaces))
-    )
+def made(id: int, text: str, definition: EventDefinition, namespaces: Namespaces) -> RegisteredDefinition:
+    pattern = lower_definition(definition, dict(namespaces))
+    return RegisteredDefinition(id, definition.name, text, schema_of(definition), pattern)
 
 
 _AT_ONCE = 20_000
@@ -95,7 +64,8 @@ class StoredQueries:
     """Reads and writes the tables of queries; the caller controls batches."""
 
     def __init__(self, store: JoinEngine) -> None:
-        self._store, self._rows, self.definitions = store, TableRows(store), StoredDefinitions(store)
+        self._store, self._rows = store, TableRows(store)
+        self.next_definition = max((id for (id,) in self._rows.tuples("definitions", "id")), default=-1) + 1
         self._removed = {qid for (qid,) in self._rows.tuples("removed_queries", "qid")}
         self._all_names = dict(self._rows.tuples("added_queries", "qid name"))
         self.next_qid = max(self._all_names, default=-1) + 1
@@ -137,7 +107,7 @@ class StoredQueries:
             of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
             for qid, stream, *rest in inner:
                 of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, rest))
-            registry.events.redefine((), self.definitions.definitions())
+            registry.events.redefine((), self._definitions())
             subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
             for subscription in track_progress("opening", subscriptions):
                 registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
@@ -147,6 +117,18 @@ class StoredQueries:
             registry.events.settle()
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
+
+    def _definitions(self) -> list[RegisteredDefinition]:
+        """Returns the definitions not removed, except those that this version cannot read."""
+        found, removed = [], {id for (id,) in self._rows.tuples("removed_definitions", "id")}
+        for id, name, text in self._rows.tuples("definitions", "id name text", "id"):
+            if id not in removed:
+                try:
+                    definition, script = stored_definition(text)
+                    found.append(made(id, text, definition, script.namespaces))
+                except UnreadableQuery as error:
+                    _LOG.warning("the event %s and what reads it are set aside: %s", name, error)
+        return found
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
         """Registers the queries not removed from their texts, and writes their placements, for formats without valid
@@ -252,8 +234,18 @@ class StoredQueries:
         active = [query.qid for query in known.values() if query.active]
         self._rows.append("memberships", [(qid, FROM_THE_START, 1, NO_ARRIVAL) for qid in active])
 
-    def committed(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
+    def save_definitions(
+        self, added: Iterable[RegisteredDefinition], removed: Iterable[RegisteredDefinition], now: int
+    ) -> None:
+        """Writes additions and removals at `now`, in microseconds."""
+        self._rows.append("definitions", [(one.id, one.name, one.text, now) for one in added])
+        self._rows.append("removed_definitions", [(one.id, now) for one in removed])
+
+    def committed(
+        self, subscriptions: Sequence[Subscription], catalog: Catalog, definitions: Iterable[RegisteredDefinition] = ()
+    ) -> None:
         self.next_qid += len(subscriptions)
+        self.next_definition = max([self.next_definition, *(one.id + 1 for one in definitions)])
         self._saved_steps = catalog.next_step
         self._saved_templates, self._saved_chains = len(catalog.templates), len(catalog.chains)
         if self._without_node:  # a scan of all steps is slow
