@@ -11,7 +11,7 @@ from itertools import groupby, islice
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -380,14 +380,6 @@ SHOWN = 20
 """Maximum number of outputs in a `repr`, since all might not fit in memory."""
 
 
-class Chunk(Protocol):
-    def __len__(self) -> int: ...
-
-    def outputs(self) -> Iterator[Output]: ...
-
-    def lines(self) -> OutputLines: ...
-
-
 class OutputStream(Iterable[Output]):
     """Outputs generated anew on each iteration."""
 
@@ -513,6 +505,9 @@ class ListedOutputs:
     def lines(self) -> OutputLines:
         text = b"".join(output.to_line() for output in self._given)
         return OutputLines(text, len(self._given), max((output.seq for output in self._given), default=-1))
+
+
+Chunk = OutputChunk | ListedOutputs
 
 
 def outputs_in(rows: pa.Table) -> Iterator[Output]:

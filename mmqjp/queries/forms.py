@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 from xml.sax.saxutils import escape
 
@@ -128,14 +128,6 @@ PREFIX = "literals "
 """Prefix of test ids, which no form or query id has."""
 
 
-class LiteralIndex(Protocol):
-    def add(self, literal: str) -> None: ...
-
-    def remove(self, literal: str) -> None: ...
-
-    def found_in(self, text: str) -> set[str]: ...
-
-
 FEW = 32
 """Up to this many new literals, plus one per FEW existing ones, are searched one by one before a rebuild."""
 
@@ -201,7 +193,7 @@ class Affixes:
         return self._literals.intersection(parts)
 
 
-INDEXES: Mapping[str, Callable[[], LiteralIndex]] = {
+INDEXES: Mapping[str, Callable[[], Substrings | Affixes]] = {
     "contains": Substrings,
     "starts-with": lambda: Affixes(at_start=True),
     "ends-with": lambda: Affixes(at_start=False),
