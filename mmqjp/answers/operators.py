@@ -44,14 +44,35 @@ AskedKey = tuple[int, int, int]
 @dataclass(eq=False, slots=True)
 class PutOff:
     """A deferred answer, with what is needed to deliver it to the recipients in `share` that have not yet output all
-    its `keys`. For `backfilled` queries, what they PUBLISH appears now."""
+    its `keys` within the `window`. For `backfilled` queries, what they PUBLISH appears now."""
 
     answer: Answer
     inputs: Inputs
     account: SharedAccount
     share: Share
     backfilled: Collection[Owner]
+    window: int | None
     keys: set[OnceKey] = field(default_factory=set)
+
+    def recipients(self, batch: int) -> list[Subscription]:
+        share, queries, arrival = self.share, self.account.audience.queries, self.answer.arrival
+        members = self.account.members(batch)
+        gets = members.get(slice(None), share.width, share.appeared, share.first_qid, batch, arrival)
+        return [query for place in np.flatnonzero(gets).tolist() if (query := queries[place]) not in share.withheld]
+
+    def tell(self, query: Subscription, ends: dict[AskedKey, list[int]], rows: list[ToldRow]) -> bool:
+        """Returns whether a query outputs it. If so, appends its rows to `rows` and its end to the sorted `ends`."""
+        window, t1 = self.window, self.answer.t1
+        known = [ends.setdefault((query.qid, *key), []) for key in self.keys]
+        near = [is_near(t1, before, window) for before in known]
+        if all(near):
+            return False
+        until = None if window is None or t1 + window > INFINITE else t1 + window  # suppressed until then, or forever
+        for key, before, was_told in zip(self.keys, known, near, strict=True):
+            if window is not None or not was_told:
+                insort(before, t1)
+                rows.append((query.qid, *key, t1, until))
+        return True
 
 
 Undecided = tuple[Set[str], Set[HiddenStream]]
@@ -78,34 +99,31 @@ class Telling:
     def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided, answers: list[Answer]) -> list[Record]:
         """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`. Appends
         those that have recipients to `answers`, and returns the documents for their readers."""
-        due = [(form, waiting.pop(form)) for form in self._due(waiting, undecided)]
-        recipients = [
-            (form, one, _recipients(one, batch))
-            for form, of_form in due
-            for one in sorted(of_form.values(), key=lambda one: one.answer.order)
-        ]
+        due = [waiting.pop(form) for form in self._due(waiting, undecided)]
+        decided = [one for some in due for one in sorted(some.values(), key=lambda one: one.answer.order)]
+        recipients = [(one, one.recipients(batch)) for one in decided]
         ends = self._ends(recipients)
         rows: list[ToldRow] = []
         untold: list[tuple[int, int]] = []
         documents: list[Record] = []
-        for form, one, some in recipients:
-            gone = [query for query in some if not _tell(form, query, one, ends, rows)]
+        for one, some in recipients:
+            gone = [query for query in some if not one.tell(query, ends, rows)]
             untold += ((match, query.qid) for query in gone for match in one.answer.matches)
             if len(gone) < len(some):
                 one.answer.withheld = (*one.answer.withheld, *(query.qid for query in gone))
                 answers.append(one.answer)
                 told = set(some).difference(gone)
-                for query in filter(told.__contains__, self._registry.read_of(form.id)):
+                for query in filter(told.__contains__, self._registry.read_of(one.answer.form)):
                     documents.append(as_published(query, one.answer, one.inputs, within=query not in one.backfilled))
         self._rows.append("told", rows)
         self._rows.append("untold", untold)
         return documents
 
-    def _ends(self, recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, list[int]]:
+    def _ends(self, recipients: Iterable[tuple[PutOff, list[Subscription]]]) -> dict[AskedKey, list[int]]:
         """Returns the sorted ends of earlier outputs within the windows of these answers, by key."""
         asked: dict[AskedKey, tuple[int, int]] = {}
-        for form, one, queries in recipients:
-            window = INFINITE if (once := _window(form)) is None else once  # without one, a key has one end
+        for one, queries in recipients:
+            window = INFINITE if one.window is None else one.window  # without one, a key has one end
             low, high = max(one.answer.t1 - window, -INFINITE), min(one.answer.t1 + window, INFINITE)
             for query, key in product(queries, one.keys):
                 least, greatest = asked.get(whole := (query.qid, *key), (low, high))
@@ -129,34 +147,6 @@ class Telling:
             if streams.isdisjoint(hidden) and not any(one.form_id in ids for one in queries):
                 ready.append(form)
         return ready
-
-
-def _recipients(one: PutOff, batch: int) -> list[Subscription]:
-    share, queries = one.share, one.account.audience.queries
-    gets = one.account.members(batch).get(
-        slice(None), share.width, share.appeared, share.first_qid, batch, one.answer.arrival
-    )
-    return [query for place in np.flatnonzero(gets).tolist() if (query := queries[place]) not in share.withheld]
-
-
-def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, list[int]], rows: list[ToldRow]) -> bool:
-    """Returns whether a query outputs an answer. If so, appends its rows to `rows` and its end to the sorted `ends`."""
-    window, t1 = _window(form), one.answer.t1
-    known = [ends.setdefault((query.qid, *key), []) for key in one.keys]
-    near = [is_near(t1, before, window) for before in known]
-    if all(near):
-        return False
-    until = None if window is None or t1 + window > INFINITE else t1 + window  # suppressed until then, or forever
-    for key, before, was_told in zip(one.keys, known, near, strict=True):
-        if window is not None or not was_told:
-            insort(before, t1)
-            rows.append((query.qid, *key, t1, until))
-    return True
-
-
-def _window(form: Form) -> int | None:
-    assert form.once is not None, "only what is told once is put off"
-    return form.once.window
 
 
 def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:

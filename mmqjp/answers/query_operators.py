@@ -381,7 +381,8 @@ class QueryOperator:
             assert emitted is not None, "answers are emitted with their rows"
             waiting, answer = context.put_off.setdefault(form, {}), emitted[0]
             if (one := waiting.get(answer)) is None:
-                one = waiting[answer] = PutOff(answer, inputs, answering.account, share, context.backfilled)
+                told = answering.account, share, context.backfilled, form.once.window
+                one = waiting[answer] = PutOff(answer, inputs, *told)
             one.keys.add(once_key([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
             item = item and item._replace(put_off=True)
         if item is not None:
