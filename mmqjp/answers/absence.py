@@ -13,9 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from common.bounds import EARLIEST, INFINITE, LATEST
-from common.limits import Quota
 from common.tools import from_json
-from join_stage.protocol import JoinEngine
 from mmqjp.answers.absence_partners import (
     WORDS,
     AbsenceDisjunct,
@@ -31,16 +29,14 @@ from mmqjp.answers.absence_partners import (
     wanted,
 )
 from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
-from mmqjp.answers.operators import Expanded, StepContext, Undecided, known_tuples, stored_matches, value_of
+from mmqjp.answers.operators import Components, Expanded, StepContext, Undecided, known_tuples, stored_matches, value_of
 from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.answers.usage import charge
-from mmqjp.documents.record import Inputs, Record, Records
-from mmqjp.documents.watermarks import Progress, Watermarks, lateness_of
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.documents.watermarks import Progress, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
 from mmqjp.queries.model import Owner, Subscription
-from mmqjp.queries.registry import Registry
-from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import EVENT_TIME
 from xscl.algebra.joins import Term, over_at
 
@@ -122,14 +118,12 @@ WORTH_DROPPING = 64
 class KeptMatches:
     """Buffered matches of both inputs of all absences. `order` is the word order by which near() finds texts."""
 
-    def __init__(
-        self, store: JoinEngine, registry: Registry, records: Records, watermarks: Watermarks, ledger: Ledger
-    ) -> None:
-        self._store, self._registry, self._records, self._watermarks = store, registry, records, watermarks
-        self._ledger, self._opened_at = ledger, ledger.next_docid
+    def __init__(self, shared: Components) -> None:
+        self._store, self._ledger, self._registry, self._records, self._watermarks, _ = shared
+        self._opened_at = self._ledger.next_docid
         """The number of the first document since the engine was opened."""
-        self.order = WordsInOrder(ledger.setting(WORDS))
-        self.plans = Plans(registry)
+        self.order = WordsInOrder(self._ledger.setting(WORDS))
+        self.plans = Plans(self._registry)
         self._waiting: dict[int, LeftMatches] = {}
         # What the running batch has changed.
         self._undo = ExitStack()
@@ -276,22 +270,11 @@ Due = list[tuple[LeftPlan, dict[LeftMatch, int]]]
 class AbsenceOperator:
     """Its state is read at creation and written in `save`. A rollback restores the previous state."""
 
-    def __init__(
-        self,
-        store: JoinEngine,
-        registry: Registry,
-        records: Records,
-        ledger: Ledger,
-        watermarks: Watermarks,
-        quota: Quota,
-        queries: QueryOperator,
-        inner: InnerJoinOperator,
-    ) -> None:
-        self._store, self._registry, self._records, self._ledger = store, registry, records, ledger
-        self._watermarks, self._quota, self._queries, self._inner = watermarks, quota, queries, inner
-        self._kept = KeptMatches(store, registry, records, watermarks, ledger)
+    def __init__(self, shared: Components, queries: QueryOperator, inner: InnerJoinOperator) -> None:
+        self._store, self._ledger, self._registry, self._records, self._watermarks, self._quota = shared
+        self._queries, self._inner, self._kept = queries, inner, KeptMatches(shared)
         self._plans = self._kept.plans
-        self._decided = Decided.from_setting(ledger.setting(ABSENCES))
+        self._decided = Decided.from_setting(self._ledger.setting(ABSENCES))
         # What the running batch has changed.
         self._now: dict[str, int] = {}
         self._done: dict[TargetGroup, set[LeftMatch]] = {}

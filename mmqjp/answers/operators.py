@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.bounds import EARLIEST, INFINITE, LATEST
+from common.limits import Quota
 from join_stage.protocol import JoinEngine, Matches
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
@@ -24,15 +25,28 @@ from mmqjp.answers.output import Answer, BoundValue
 from mmqjp.answers.quota import EqualTimeBudget, Share, SharedAccount
 from mmqjp.answers.usage import ALL_READERS, Accounts, Cutoff, Payers
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record
-from mmqjp.documents.watermarks import Progress
+from mmqjp.documents.watermarks import Progress, Watermarks
 from mmqjp.queries.forms import Form, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Members, Owner, Pause, Subscription
 from mmqjp.queries.registry import Registry, behind
 from mmqjp.state.eviction import JoinState, arriving
+from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import TableRows, ToldRow, hidden_tuples, told_among
 from templates.witness import R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Term
+
+
+class Components(NamedTuple):
+    """What the operators of an engine share."""
+
+    store: JoinEngine
+    ledger: Ledger
+    registry: Registry
+    records: Records
+    watermarks: Watermarks
+    quota: Quota
+
 
 OnceKey = tuple[int, int]
 """Two halves of a key's digest."""

@@ -25,6 +25,7 @@ from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.matches import Match, as_batch
 from mmqjp.answers.operators import (
+    Components,
     Expanded,
     QuotaExceeded,
     StepContext,
@@ -71,24 +72,15 @@ class Pipeline:
     """Answers documents within a batch of the store and writes their matches; returns the outputs."""
 
     def __init__(
-        self,
-        stage1: XPathStage,
-        store: JoinEngine,
-        ledger: Ledger,
-        registry: Registry,
-        records: Records,
-        state: JoinState,
-        watermarks: Watermarks,
-        quota: Quota,
-        patterns: Patterns,
-        spread: SpreadAnswers | None = None,
+        self, shared: Components, stage1: XPathStage, state: JoinState, patterns: Patterns, spread: SpreadAnswers | None
     ) -> None:
+        store, ledger, registry, records, _, quota = shared
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self.outbox = registry, records, Outbox(store, ledger, spread)
         self._quota, self._telling, self._spread = quota, Telling(registry, store), spread
         self.patterns, self._event_output = patterns, EventOutput(registry, records, ledger)
         self._queries, self._inner = QueryOperator(registry, records, quota), InnerJoinOperator(records, quota)
-        self.absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, self._queries, self._inner)
+        self.absences = AbsenceOperator(shared, self._queries, self._inner)
         self._usage = StoredUsage(store, ledger)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
@@ -388,9 +380,8 @@ class Batches:
             from mmqjp.answers.spread import SpreadAnswers
 
             answers = SpreadAnswers(cast(SparkEngine, store), ledger, registry, self.records, quota)
-        self.pipeline = Pipeline(
-            stage1, store, ledger, registry, self.records, state, self.watermarks, quota, patterns, answers
-        )
+        shared = Components(store, ledger, registry, self.records, self.watermarks, quota)
+        self.pipeline = Pipeline(shared, stage1, state, patterns, answers)
         self.outbox = self.pipeline.outbox
 
     def _made_of(self, stream: str) -> Collection[str] | None:
