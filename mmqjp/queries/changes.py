@@ -128,27 +128,25 @@ def no_metadata(names: list[str]) -> CommitMetadata:
 def no_action(subscriptions: list[Subscription]) -> None: ...
 
 
+@dataclass(eq=False)
 class QueryChanges:
-    def __init__(
-        self,
-        store: JoinEngine,
-        ledger: Ledger,
-        stored: StoredQueries,
-        registry: Registry,
-        compiler: Compiler,
-        now: Now,
-        event_time: EventTime,
-        keep_waiting: Callable[[], None],
-    ) -> None:
-        """`keep_waiting` commits what event statements wait with."""
-        self.metadata_for: MetadataFor = no_metadata
-        self._event_time, self._keep_waiting = event_time, keep_waiting
-        self._store, self._ledger, self._stored, self._registry, self._now = store, ledger, stored, registry, now
-        self._compiler = compiler
-        for subscription in registry.subscriptions.values():
+    """`_keep_waiting` commits what event statements wait with."""
+
+    _store: JoinEngine
+    _ledger: Ledger
+    _stored: StoredQueries
+    _registry: Registry
+    _compiler: Compiler
+    _now: Now
+    _event_time: EventTime
+    _keep_waiting: Callable[[], None]
+    metadata_for: MetadataFor = no_metadata
+
+    def __post_init__(self) -> None:
+        for subscription in self._registry.subscriptions.values():
             if subscription.paused is not None:
-                registry.deactivate(subscription)
-        self._highest_number = max(map(generated_name_number, stored.take_names()), default=0)
+                self._registry.deactivate(subscription)
+        self._highest_number = max(map(generated_name_number, self._stored.take_names()), default=0)
 
     def save_pauses(self, pauses: Iterable[Pause]) -> None:
         """Writes pauses and resumptions, within a batch."""

@@ -213,7 +213,8 @@ class JoinState:
             store.drop_before(table, "match", first_match)
         store.drop_before("withheld", "answer", schema.lowest(store, "answers", "answer", ledger.next_answer))
         unneeded = min(before, self.evictable_before(horizon), before if needed is None else needed)
-        schema.keep_ids(store, unneeded)
+        gone = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {unneeded}"
+        store.append("dropped_ids", store.select(gone))
         if keep_ids is not None:
             store.drop_before("dropped_ids", "t1", horizon - keep_ids)
         if unneeded > EARLIEST:

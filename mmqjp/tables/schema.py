@@ -216,16 +216,11 @@ def document_sizes(
     `starts` and `ends` restrict to ranges of start and end times; `joined` to the join state; `refused` excludes those
     with a dead letter whose reason begins so.
     """
-    conditions = ["true"]
-    if ends is not None:
-        conditions.append(f"d.t1 >= {ends.start} AND d.t1 < {ends.stop}")
+    spans = [(column, span) for column, span in (("t0", starts), ("t1", ends)) if span is not None]
+    conditions = ["true", *(f"d.{column} >= {span.start} AND d.{column} < {span.stop}" for column, span in spans)]
     if refused:
-        conditions.append(
-            "NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id "
-            f"AND l.reason LIKE '{refused}%')"
-        )
-    if starts is not None:
-        conditions.append(f"t0 >= {starts.start} AND t0 < {starts.stop}")
+        same = "l.stream = d.stream AND l.id = d.id"
+        conditions.append(f"NOT EXISTS (SELECT 1 FROM dead_letters l WHERE {same} AND l.reason LIKE '{refused}%')")
     if joined:
         conditions.append("d.docid IN (SELECT docid FROM r_docts)")
     sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
@@ -255,11 +250,6 @@ def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
     """Returns `stream` and `id` of the documents with `low` <= docid < `high`, without hidden tuples."""
     condition = f"docid >= {low} AND docid < {high} AND kind <> 'hidden'"
     return store.select(f"SELECT stream, id FROM documents WHERE {condition}")
-
-
-def keep_ids(store: TableStore, before: int) -> None:
-    sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
-    store.append("dropped_ids", store.select(sql))
 
 
 def _streams(streams: Collection[str]) -> dict[str, pa.Table]:
