@@ -159,7 +159,14 @@ class CoreEngine:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
             timing = Timing(lateness, idle_after, max_ahead, settle)
-            stage1, make_kernel = _stage1(session, self._store, limits, max_nodes), kernels(patterns, session, quota)
+            with gc_paused(lasting=True):
+                known = edges_by_group(self._store.read("groups", R_GROUP.names)).items()
+                if session is None:
+                    stage1 = XPathStage(known, limits=limits, failures={})
+                else:
+                    spread = spread_past(session)
+                    stage1 = SparkStage(session, known, spread=spread, limits=limits, max_nodes=max_nodes, failures={})
+            make_kernel = kernels(patterns, session, quota)
             self._batches = Batches(
                 self._store, ledger, stage1, timing, quota, max_document, max_nodes, now, make_kernel, spread=on_spark
             )
@@ -330,16 +337,6 @@ class CoreEngine:
         SQL, and StoreError; if `trusted`, the engine's own errors instead of QuestionRefused.
         """
         return self._store.select(query) if trusted else self._store.question(query).answer()
-
-
-def _stage1(
-    session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
-) -> XPathStage | SparkStage:
-    with gc_paused(lasting=True):
-        known = edges_by_group(store.read("groups", R_GROUP.names)).items()
-        if session is None:
-            return XPathStage(known, limits=limits, failures={})
-        return SparkStage(session, known, spread=spread_past(session), limits=limits, max_nodes=max_nodes, failures={})
 
 
 class NotOnSpark(InputError, TypeError):

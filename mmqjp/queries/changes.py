@@ -178,8 +178,10 @@ class QueryChanges:
             if any(not s.publishes for s in self._registry.named(name) if s not in gone):
                 raise NameTaken(name)
         self._refuse_misfits(definitions, fresh, without)
-        if mode == "exact":
-            definitions.removed += self._unused(script, without)
+        if mode == "exact":  # definitions that only the queries about to go read go with them
+            events, defined = self._registry.events, {definition.name for definition in script.definitions}
+            others = [one for name, one in events.definitions.items() if name not in defined]
+            definitions.removed += [one for one in others if without.issuperset(events.readers(one.name))]
         self._register(fresh, gone, definitions, names, within)
         self._highest_number = max([self._highest_number, *(generated_name_number(s.name) for s in fresh)])
         return names
@@ -327,32 +329,29 @@ class QueryChanges:
             changes.added.append(made(number, text, definition, script.namespaces))
         return changes
 
-    def _unused(self, script: Script, gone: Collection[Subscription]) -> list[RegisteredDefinition]:
-        """Returns the definitions, absent from the script, that only the queries about to go read."""
-        kept = {definition.name for definition in script.definitions}
-        return [
-            definition
-            for name, definition in self._registry.events.definitions.items()
-            if name not in kept and all(query in gone for query in self._registry.events.readers(name))
-        ]
-
     def _refuse_misfits(
         self, changes: DefinitionChanges, fresh: Iterable[Subscription], gone: Collection[Subscription]
     ) -> None:
         """Raises InvalidEvents if a changed definition is read by others, or a name stands for two things."""
+        registry = self._registry
         for definition in changes.removed:
-            if left := [query.name for query in self._registry.events.readers(definition.name) if query not in gone]:
+            if left := [query.name for query in registry.events.readers(definition.name) if query not in gone]:
                 raise InvalidEvents(
                     f"the event {definition.name} is defined otherwise, and read by {_few(left)}; choose another name, "
                     "or change them together"
                 )
         replaced = {definition.name for definition in changes.removed}
         for definition in changes.added:
-            if definition.name not in replaced:
-                self._refuse_taken(definition.name, gone)
-            if definition.pattern.stream in self._registry.events.definitions:
+            name = definition.name
+            if name not in replaced:
+                what = "a stream of documents that queries read" if registry.is_read(name) else ""
+                if makers := [query for query in registry.named(name) if query.publishes and query not in gone]:
+                    what = f"what registered {'event queries' if makers[0].is_events else 'queries'} PUBLISH"
+                if what:
+                    raise InvalidEvents(f"{name} is {what}; define the event under another name")
+            if definition.pattern.stream in registry.events.definitions:
                 raise InvalidEvents(f"{definition.pattern.stream} is a defined event, no stream of documents")
-        defined = {**self._registry.events.definitions, **{one.name: one for one in changes.added}}
+        defined = {**registry.events.definitions, **{one.name: one for one in changes.added}}
         schemas: dict[str, Schema] = {}
         for query in fresh:
             if query.publishes:
@@ -362,16 +361,6 @@ class QueryChanges:
                     for side in conjunct.sides():
                         if side.stream in defined:
                             raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
-
-    def _refuse_taken(self, name: str, gone: Collection[Subscription]) -> None:
-        """Raises InvalidEvents if a new definition has a stream's name."""
-        if left := [query for query in self._registry.named(name) if query.publishes and query not in gone]:
-            kind = "event queries" if left[0].is_events else "queries"
-            raise InvalidEvents(f"{name} is what registered {kind} PUBLISH; define the event under another name")
-        if self._registry.is_read(name):
-            raise InvalidEvents(
-                f"{name} is a stream of documents that queries read; define the event under another name"
-            )
 
     def _refuse_clash(
         self,
