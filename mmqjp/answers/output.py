@@ -291,16 +291,14 @@ class PatternDocuments:
         if isinstance(pattern, NearPattern):
             self._errors = columns[ERRORS]
             count = Counter(one.source.stream for one in letters_of(pattern.letters, repeated=2))
-            for one in letters_of(pattern.letters):
-                name = one.source.stream
-                self._letters[name] = OutputVariable(name, count[name] > 1, _names(one.source.schema))
+            for source in (one.source for one in letters_of(pattern.letters)):
+                several = count[source.stream] > 1
+                self._letters[source.stream] = OutputVariable(source.stream, several, _names(source.schema))
             if pattern.returned is not None:
                 self._items = [(name, columns[name], False) for name, _ in pattern.returned]
         else:
-            for variable in pattern.variables:
-                if not variable.negated:
-                    own = OutputVariable(variable.name, variable.kleene, _names(variable.source.schema))
-                    self._variables.append(own)
+            found = [one for one in pattern.variables if not one.negated]
+            self._variables = [OutputVariable(one.name, one.kleene, _names(one.source.schema)) for one in found]
             if pattern.returned is not None:
                 self._items = [(one.name, columns[one.name], one.each is not None) for one in pattern.returned]
 
@@ -317,11 +315,8 @@ class PatternDocuments:
     def _events(self, values: Sequence[Sequence[Any]], numbers: Sequence[int], parts: Parts) -> Iterator[str]:
         for (_, variable, number), row in zip(self.named(numbers, parts), values, strict=True):
             one = parts.origin(number)
-            inside = "".join(
-                element(name, _text(value))
-                for name, value in zip(variable.attributes, row, strict=True)
-                if value is not None
-            )
+            values_of = zip(variable.attributes, row, strict=True)
+            inside = "".join(element(name, _text(value)) for name, value in values_of if value is not None)
             times = f't0="{one.t0}" t1="{one.t1}"'
             yield f"<{variable.name} {times}>{inside}</{variable.name}>" if inside else f"<{variable.name} {times}/>"
 
