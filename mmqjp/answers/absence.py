@@ -103,9 +103,6 @@ class Decided:
         marks = self.by_stream.get(stream, ())
         return marks[-1].watermark if marks else EARLIEST
 
-    def to_setting(self) -> str:
-        return json.dumps(self.by_stream, ensure_ascii=False)
-
     @staticmethod
     def from_setting(text: str | None) -> Decided:
         return Decided(from_json(dict[str, Marks], json.loads(text or "{}")))
@@ -374,7 +371,7 @@ class AbsenceOperator:
             if watermark < LATEST:
                 noted.note(stream, DecisionMark(self._ledger.next_docid, watermark, latest + 1))
         if noted.by_stream != self._decided.by_stream:
-            self._ledger.save_settings({ABSENCES: noted.to_setting()})
+            self._ledger.save_settings({ABSENCES: json.dumps(noted.by_stream, ensure_ascii=False)})
         self._kept.save()
         self._noted = noted
 

@@ -32,8 +32,6 @@ ENGINES = (AUTO, DUCKDB, SPARK)
 MOST_FOR_DUCKDB = 256 << 20
 """Maximum bytes of documents for which "auto" chooses DuckDB."""
 
-MIB = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
@@ -51,7 +49,6 @@ def choose_engine(
     *,
     environ: Mapping[str, str] = os.environ,
     session_runs: Callable[[], bool] | None = None,
-    most: int = MOST_FOR_DUCKDB,
 ) -> EngineChoice:
     """Resolves a name of ENGINES. `asked_by` names what requires Spark, such as the option --master; `documents` is
     their size in bytes, if known."""
@@ -65,11 +62,10 @@ def choose_engine(
         return EngineChoice(SPARK, "spark-submit started this process")
     if (session_runs or has_session)():
         return EngineChoice(SPARK, "this process has a Spark session")
-    if documents is not None and documents > most:
-        return EngineChoice(SPARK, f"the documents have more than {most // MIB} MiB; --engine duckdb starts sooner")
-    return EngineChoice(
-        DUCKDB, "nothing asks for spark" if documents is None else f"{most // MIB} MiB of documents or less"
-    )
+    most = MOST_FOR_DUCKDB >> 20
+    if documents is not None and documents > MOST_FOR_DUCKDB:
+        return EngineChoice(SPARK, f"the documents have more than {most} MiB; --engine duckdb starts sooner")
+    return EngineChoice(DUCKDB, "nothing asks for spark" if documents is None else f"{most} MiB of documents or less")
 
 
 def stored_engine(state: Path) -> str | None:

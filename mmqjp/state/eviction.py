@@ -53,18 +53,6 @@ class Reach:
     dropped: Gaps = ()
     joined: frozenset[str] = frozenset()
 
-    def to_setting(self) -> str:
-        return json.dumps(asdict(self), default=sorted, ensure_ascii=False)
-
-    @staticmethod
-    def from_setting(value: str | None) -> Reach:
-        """Parses a setting; None means nothing is missing."""
-        return from_json(Reach, json.loads(value or "{}"))
-
-    def late_by(self, time: int) -> int:
-        """Returns the microseconds by which a joined document ending at `time` may miss dropped documents, or 0."""
-        return max((0, *(gap.before + gap.window - time for gap in self.dropped)))
-
 
 def with_gap(gaps: Gaps, gap: CoverageGap) -> Gaps:
     """Adds a gap, which replaces those that it covers."""
@@ -119,7 +107,7 @@ class JoinState:
         self._store, self._ledger, self._registry = store, ledger, registry
         self._stage1, self._records, self._watermarks, self._now = stage1, records, watermarks, now
         self._checked = now()
-        self.reach = Reach.from_setting(ledger.setting(REACH))
+        self.reach = from_json(Reach, json.loads(ledger.setting(REACH) or "{}"))
         """Reach including the running batch's changes."""
         self.evicted_before = EARLIEST
         """Time before which this engine has evicted documents, as far as practical."""
@@ -128,7 +116,8 @@ class JoinState:
     def save_reach(self) -> None:
         """Writes the reach if changed; called once, at the end of the batch."""
         if self.reach != self._committed[0]:
-            self._ledger.save_settings({REACH: self.reach.to_setting()})
+            noted = json.dumps(asdict(self.reach), default=sorted, ensure_ascii=False)
+            self._ledger.save_settings({REACH: noted})
 
     def finish_batch(self, *, committed: bool) -> None:
         if committed:
@@ -139,7 +128,7 @@ class JoinState:
     def late_by(self, stream: str, time: int) -> int:
         """Returns the microseconds by which an external document ending at `time`, or what derives from it, may miss
         dropped documents, or 0."""
-        late_by = self.reach.late_by(time)
+        late_by = max((0, *(gap.before + gap.window - time for gap in self.reach.dropped)))
         return late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0
 
     # ------------------------------------------------------------ eviction
