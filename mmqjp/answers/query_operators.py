@@ -284,7 +284,7 @@ class QueryOperator:
             return ()
         if isinstance(part, TargetGroup) and (direct := part.direct) is not None and self._is_free(part, direct):
             form, arrival = part.form_of_queries, inputs.arrival
-            if context.mirrors.tell(form.mirror, inputs, Steps()):
+            if form.mirror is not None and context.mirrors.tell(form.mirror, inputs, Steps()):
                 account.charge(arrival, share, 0, 1)
                 return ()
             item = self._expanded(form, share, context, match, inputs, _direct_values(direct, inputs, match.nodes))

@@ -150,16 +150,13 @@ ALL_READERS = Share(ChargeKey(*NO_FORM), -1, 0, 0)
 class ReaderGroup(Account):
     """The account of readers of a hidden stream that see the same documents."""
 
-    def __init__(self, quota: Quota, block: int, book: Book, key: str, *, is_new: bool) -> None:
+    def __init__(
+        self, quota: Quota, block: int, book: Book, queries: list[Subscription], cutoff: int, *, key: str, is_new: bool
+    ) -> None:
+        """`cutoff` is the arrival from which they get nothing, for reasons other than this account."""
         super().__init__(quota, block, book)
-        self.key, self.is_new = key, is_new
-        self.queries: list[Subscription] = []
-        self._cutoff, self._own_cutoff = -NEVER, NEVER
-
-    def add(self, query: Subscription, cutoff: int) -> None:
-        """Adds a reader that gets nothing from an arrival on, for reasons other than this account."""
-        self.queries.append(query)
-        self._cutoff = max(self._cutoff, cutoff)
+        self.key, self.is_new, self.queries = key, is_new, queries
+        self._cutoff, self._own_cutoff = cutoff, NEVER
 
     @property
     def is_limited(self) -> bool:
@@ -280,16 +277,14 @@ class Accounts:
     def readers(self, stream: HiddenStream) -> list[ReaderGroup]:
         """Returns the groups that read a hidden stream, directly or through others."""
         if (found := self._readers.get(stream)) is None:
-            alike: dict[tuple[str, bool], ReaderGroup] = {}
+            alike: defaultdict[tuple[str, bool], list[Subscription]] = defaultdict(list)
             for query in (query for query in self._registry.readers(stream.stream) if query.active):
-                key = f"{stream.stream} {query.since} {query.gaps}"
-                is_new = 0 < self._first_new <= query.qid
-                if (readers := alike.get((key, is_new))) is None:
-                    book = self._new_book(key)
-                    readers = alike[key, is_new] = ReaderGroup(self._quota, self._block, book, key, is_new=is_new)
-                cutoff = self._cutoffs.get(query.qid)
-                readers.add(query, NEVER if cutoff is None else cutoff.at)
-            found = self._readers[stream] = list(alike.values())
+                alike[f"{stream.stream} {query.since} {query.gaps}", 0 < self._first_new <= query.qid].append(query)
+            found = self._readers[stream] = []
+            for (key, is_new), queries in alike.items():
+                until = max(self._cutoffs[one.qid].at if one.qid in self._cutoffs else NEVER for one in queries)
+                book = self._new_book(key)
+                found.append(ReaderGroup(self._quota, self._block, book, queries, until, key=key, is_new=is_new))
         return found if self.serves_all else [readers for readers in found if readers.is_new]
 
     @property
