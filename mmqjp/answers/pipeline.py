@@ -333,6 +333,11 @@ class _Tried(Exception):
     """A trial of a batch succeeded, and is rolled back."""
 
 
+def _end_trial(refused: object) -> CommitMetadata:
+    """In place of a batch's metadata, which is asked for last."""
+    raise _Tried
+
+
 class Batches:
     """The components over a store, and batches over them. Each is committed when the call returns."""
 
@@ -447,9 +452,8 @@ class Batches:
                 if not is_mended and self.store.mends(error):
                     is_mended = True
                     continue
-                if not may_be_of_query(error):
-                    raise
-                if not (blamed := self._to_blame(error, partial(self._failure, documents, evaluated, lasts))):
+                failure = partial(self._failure, documents, evaluated, lasts)
+                if not may_be_of_query(error) or not (blamed := self._to_blame(error, failure)):
                     raise
                 logger.debug("a query failed", exc_info=error)
                 paused |= self._set_aside(blamed)
@@ -485,7 +489,7 @@ class Batches:
     ) -> Exception | None:
         """Returns the error of a batch that is rolled back in any case."""
         try:
-            self._process(documents, NO_METADATA, evaluated, lasts, is_trial=True)
+            self._process(documents, _end_trial, evaluated, lasts)
         except Exception as error:
             return None if isinstance(error, _Tried) else error
         return None
@@ -496,8 +500,6 @@ class Batches:
         metadata: CommitMetadata | MetadataOf,
         evaluated: EvaluatedDocuments | None,
         lasts: bool | None,
-        *,
-        is_trial: bool = False,
     ) -> BatchResult:
         self.registry.flush()
         taken_at = self.now()
@@ -525,8 +527,6 @@ class Batches:
             self.store.append("dead_letters", dead)
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
-            if is_trial:
-                raise _Tried
             self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
             self.state.evict_obsolete(greatest)
             if self.stage1.crowded:
