@@ -222,28 +222,22 @@ class FanOut:
             return
         widest = int(np.argmax(box.high - box.low))
         middle = int(box.low[widest] + box.high[widest]) // 2
-        for cut_at in (bisect_left, bisect_right):
-            cut = self._cut(box, middle, cut_at)
-            if (cut > box.low).any() and (cut < box.high).any():
-                yield from self._split(_Box(box.answers, box.low, cut))
-                yield from self._split(_Box(box.answers, cut, box.high))
-                return
+        cuts = (self._cut(box, middle, cut_at) for cut_at in (bisect_left, bisect_right))
+        cut = next((cut for cut in cuts if (cut > box.low).any() and (cut < box.high).any()), None)
         half = len(box.answers) // 2
-        if half:  # one name: by the places of answers
+        if cut is None and half:  # one name: by the places of answers
             order = np.argsort(self._order[box.answers], kind="stable")
-            for some in (order[:half], order[half:]):
-                yield from self._split(_Box(box.answers[some], box.low[some], box.high[some]))
+            parts = [_Box(box.answers[some], box.low[some], box.high[some]) for some in (order[:half], order[half:])]
         else:
-            cut = np.array([middle])
-            yield from self._split(_Box(box.answers, box.low, cut))
-            yield from self._split(_Box(box.answers, cut, box.high))
+            cut = np.array([middle]) if cut is None else cut
+            parts = [_Box(box.answers, box.low, cut), _Box(box.answers, cut, box.high)]
+        for part in parts:
+            yield from self._split(part)
 
     def _cut(self, box: _Box, middle: int, cut_at: Callable[[Sequence[str], str, int, int], int]) -> Ints:
         """Returns, for each answer, where its members' names pass the one at `middle`."""
-        names, known = self.members.names, dict[tuple[int, int], int]()
-        ranges = list(zip(box.low.tolist(), box.high.tolist(), strict=True))
-        for low, high in set(ranges):
-            known[low, high] = cut_at(names, names[middle], low, high)
+        names, ranges = self.members.names, list(zip(box.low.tolist(), box.high.tolist(), strict=True))
+        known = {one: cut_at(names, names[middle], *one) for one in set(ranges)}
         return np.array([known[one] for one in ranges], np.int64)
 
     def _ranks(self, member: Ints) -> Ints:
