@@ -14,7 +14,6 @@ from mmqjp.answers.fan_out import SHOWN, Outputs, OutputStream
 from mmqjp.engine import Session
 
 WIDTH = 100
-"""Characters per line of explanations."""
 
 _Stream = TypeVar("_Stream", bound=OutputStream)
 

@@ -310,7 +310,6 @@ class OutputChunk:
 
     @property
     def pairs(self) -> Ints:
-        """Indexes of answers, and of members."""
         return np.stack((self._answer, self._member))
 
     def after(self, seq: int) -> OutputChunk:
@@ -379,7 +378,6 @@ class OutputStream(Iterable[Output]):
 
     def __init__(self, chunks: Callable[[], Iterator[Chunk]]) -> None:
         self.chunks = chunks
-        """Generates the outputs in chunks."""
         self.html: Callable[[], str | None] = lambda: None
         """Renders the notebook view; None falls back to `repr`."""
 

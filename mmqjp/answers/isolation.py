@@ -95,7 +95,6 @@ class FailedPatterns:
 
 
 def _uses(needs: Change, failed: Collection[str]) -> bool:
-    """Whether patterns have one of these conditions or functions."""
     nodes = [node for step in needs.steps for node in step.node.walk()]
     return any(condition.xpath in failed for node in nodes for condition in node.conditions) or any(
         function in failed for node in nodes for function in node.functions

@@ -118,7 +118,6 @@ class Outbox:
         return OutputStream(lambda: stored_chunks_by_time(self._store, after))
 
     def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
-        """See `mmqjp.engine.Session.matches_behind`."""
         columns = {
             "seq": pa.array([output.seq for output in outputs], pa.int64()),
             "documents": pa.array([output.documents for output in outputs], pa.list_(pa.string())),

@@ -128,7 +128,6 @@ class Pipeline:
             joins = self.patterns.step(witnesses)
             answers: list[Answer] = []
             forms: Iterable[str] = ()
-            """Those whose answers executors have found."""
             if self._spread is None or not records:
                 answers += self._rounds(reader, records, joins)
             else:

@@ -388,7 +388,6 @@ class Account(ABC):
         self._safe_outputs = min(quota.matches, quota.outputs - before.outputs)
         self._safe_work = min(quota.work, quota.work_of_block - before.work)
         self._is_checked = False
-        """Whether usage above the quota was checked."""
         self._over: dict[Subscription, Excess] = {}
 
     def _books(self) -> list[tuple[Book, int]]:

@@ -227,7 +227,6 @@ class QueryChanges:
 
     @contextmanager
     def without(self, queries: Iterable[Subscription]) -> Iterator[None]:
-        """Leaves active queries out for a while."""
         with ExitStack() as undo:
             self._mark_removed(queries, undo)
             yield
@@ -316,7 +315,6 @@ class QueryChanges:
         return self._event_time({streams[name] for name in read if name in streams}), schemas
 
     def _definition_changes(self, script: Script) -> DefinitionChanges:
-        """Returns a script's changes to definitions."""
         changes, known = DefinitionChanges(), self._registry.events.definitions
         for definition in script.definitions:
             text = definition_text(definition, script)
