@@ -568,7 +568,7 @@ class Batches:
             return self._set_aside(unreadable)
         for query, reason in unreadable.items():
             if query.paused is None:
-                query.pause(0, reason)
+                query.set_paused(0, reason, 0)
         return {}
 
     def subscribe(

@@ -156,13 +156,12 @@ class QueryChanges:
         """Pauses and resumes queries, after the commit. Returns the reasons by name."""
         reasons = {}
         for one in pauses:
-            if one.reason is None:
-                one.query.resume(one.docid, self._ledger.batch)
-                self._registry.activate(one.query)
-            else:
+            if one.reason is not None:
                 self._registry.deactivate(one.query)
-                one.query.pause(one.docid, one.reason)
                 reasons[one.query.name] = one.reason
+            one.query.set_paused(one.docid, one.reason, self._ledger.batch)
+            if one.reason is None:
+                self._registry.activate(one.query)
         return reasons
 
     def subscribe(

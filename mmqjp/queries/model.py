@@ -357,23 +357,20 @@ class Subscription:
             return has_absence(self.normal)
         return False
 
-    def pause(self, docid: int, reason: str) -> None:
+    def set_paused(self, docid: int, reason: str | None, batch: int) -> None:
+        """Pauses it after a document for a reason, or resumes it then. A query with an absence begins anew, since it
+        missed documents."""
         self.paused = reason
-        self.gaps.append((docid, None))
-
-    def resume(self, docid: int, batch: int) -> None:
-        """Ends the pause after a document. A query with an absence begins anew, since it missed documents."""
-        self.paused, self.begun = None, batch
-        low = self.gaps.pop()[0]
-        self.gaps.append((-1 if self.waits else low, docid))
+        if reason is not None:
+            self.gaps.append((docid, None))
+        else:
+            self.begun, low = batch, self.gaps.pop()[0]
+            self.gaps.append((-1 if self.waits else low, docid))
 
     def replay(self, pauses: Iterable[tuple[int, str | None]], batch: int) -> None:
-        """Repeats stored pauses, and resumptions, whose reason is None, each after a document."""
+        """Repeats stored pauses and resumptions."""
         for docid, reason in pauses:
-            if reason is None:
-                self.resume(docid, batch)
-            else:
-                self.pause(docid, reason)
+            self.set_paused(docid, reason, batch)
 
     @property
     def key(self) -> tuple[str | None, str]:
