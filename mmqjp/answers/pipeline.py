@@ -71,11 +71,9 @@ WitnessSource = Callable[[int], Witnesses | None]
 class Pipeline:
     """Answers documents within a batch of the store and writes their matches; returns the outputs."""
 
-    def __init__(
-        self, shared: Components, stage1: XPathStage, state: JoinState, patterns: Patterns, spread: SpreadAnswers | None
-    ) -> None:
+    def __init__(self, shared: Components, state: JoinState, patterns: Patterns, spread: SpreadAnswers | None) -> None:
         store, ledger, registry, records, _, quota = shared
-        self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
+        self._stage1, self._store, self._ledger, self._state = registry.stage1, store, ledger, state
         self._registry, self._records, self.outbox = registry, records, Outbox(store, ledger, spread)
         self._quota, self._telling, self._spread = quota, Telling(registry, store), spread
         self.patterns, self._event_output = patterns, EventOutput(registry, records, ledger)
@@ -374,7 +372,7 @@ class Batches:
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
         )
-        state = self.state = JoinState(store, ledger, registry, stage1, self.records, self.watermarks, now)
+        state = self.state = JoinState(store, ledger, registry, self.records, self.watermarks, now)
         self.admission = Admission(
             self.records.ids, self.watermarks, registry.sources, state.late_by, now, max_document, max_nodes
         )
@@ -385,7 +383,7 @@ class Batches:
 
             answers = SpreadAnswers(cast(SparkEngine, store), ledger, registry, self.records, quota)
         shared = Components(store, ledger, registry, self.records, self.watermarks, quota)
-        self.pipeline = Pipeline(shared, stage1, state, patterns, answers)
+        self.pipeline = Pipeline(shared, state, patterns, answers)
         self.outbox = self.pipeline.outbox
 
     def _made_of(self, stream: str) -> Collection[str] | None:

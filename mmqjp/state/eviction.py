@@ -25,7 +25,6 @@ from mmqjp.tables.schema import DELIVERY_TABLES, Owed, drop_told_by_removed, joi
 from pattern_stage.assemble import event_chains, told_apart
 from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving
-from xpath_stage.evaluator import XPathStage
 
 REACH = "reach"
 
@@ -95,18 +94,10 @@ class JoinState:
     """The join state over time: eviction, recall and retention."""
 
     def __init__(
-        self,
-        store: JoinEngine,
-        ledger: Ledger,
-        registry: Registry,
-        stage1: XPathStage,
-        records: Records,
-        watermarks: Watermarks,
-        now: Now,
+        self, store: JoinEngine, ledger: Ledger, registry: Registry, records: Records, watermarks: Watermarks, now: Now
     ) -> None:
-        self._store, self._ledger, self._registry = store, ledger, registry
-        self._stage1, self._records, self._watermarks, self._now = stage1, records, watermarks, now
-        self._checked = now()
+        self._store, self._ledger, self._registry, self._stage1 = store, ledger, registry, registry.stage1
+        self._records, self._watermarks, self._now, self._checked = records, watermarks, now, now()
         self.reach = from_json(Reach, json.loads(ledger.setting(REACH) or "{}"))
         """Reach including the running batch's changes."""
         self.evicted_before = EARLIEST
