@@ -81,16 +81,14 @@ def stored_engine(state: Path) -> str | None:
 def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
     """Returns the Spark session that `engine` is or names. Raises JavaNotFound if Spark cannot start, OtherSession if a
     session with another master runs, and InvalidValue for an unknown engine."""
-    if not isinstance(engine, str):
-        from join_stage.store.spark.session import use_own_python
-
-        use_own_python(engine)
-        return engine
-    if engine != "spark":
+    if isinstance(engine, str) and engine != SPARK:
         raise InvalidValue(f"an engine is 'auto', 'duckdb', 'spark' or a SparkSession, not {engine!r}")
-    from join_stage.store.spark.session import spark_session
+    from join_stage.store.spark.session import spark_session, use_own_python
 
-    return spark_session(master)
+    if isinstance(engine, str):
+        return spark_session(master)
+    use_own_python(engine)
+    return engine
 
 
 def directory_bytes(directory: Path) -> int:
