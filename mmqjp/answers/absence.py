@@ -130,8 +130,6 @@ class KeptMatches:
         form = plan.part.form
         return self._registry.readers_of(plan.owner) if form is None else form
 
-    # ------------------------------------------------------------ adding
-
     def wait(self, row: int, entry: LeftMatch) -> None:
         self.waiting(row).add(entry, self._undo)
 
@@ -154,8 +152,6 @@ class KeptMatches:
                     right.sightings.add(values_key, one, self._undo)
         self._seen[key] = allowed - steps.left
         return self._seen[key]
-
-    # ------------------------------------------------------------ what waits
 
     def waiting(self, row: int) -> LeftMatches:
         if row not in self._waiting:
@@ -193,8 +189,6 @@ class KeptMatches:
             for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
                 yield from matches_in(chunk)
 
-    # ------------------------------------------------------------ what was seen
-
     def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
         """Loads evicted sightings that the entries need."""
         need = min(plan.group.partners_from(self._records[entry.docid].t1) for entry in entries)
@@ -213,8 +207,6 @@ class KeptMatches:
         for match in self._replayed({right.row}, low):
             self.see(right, match, self._records[match.docid1], steps)
         sightings.cut, sightings.earlier_from = min(sightings.cut, low), min(sightings.earlier_from, low)
-
-    # ------------------------------------------------------------ batches
 
     def save(self) -> None:
         if (setting := self.order.new_setting()) is not None:
@@ -276,8 +268,6 @@ class AbsenceOperator:
         self._now: dict[str, int] = {}
         self._done: dict[TargetGroup, set[LeftMatch]] = {}
         self._noted = self._decided
-
-    # ------------------------------------------------------------ operators
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         assert isinstance(part, TargetGroup), "absences have no literal tests"
@@ -385,8 +375,6 @@ class AbsenceOperator:
         self._done.clear()
         self._now.clear()
 
-    # ------------------------------------------------------------ what was matched
-
     def _size(
         self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
     ) -> tuple[int, int]:
@@ -405,8 +393,6 @@ class AbsenceOperator:
                 if len(choices) > self._quota.matches:
                     break
         return len(choices), allowed - steps.left
-
-    # ------------------------------------------------------------ what is due
 
     def _watermark(self, group: AbsenceGroup, greatest: Mapping[str, int] | None) -> int:
         if greatest is None:
@@ -433,8 +419,6 @@ class AbsenceOperator:
             return progress.last
         sources = self._registry.sources(group.right_stream)
         return max(record.arrival, progress.came_to(group.decided_at(record.t0), sources, self._watermarks))
-
-    # ------------------------------------------------------------ decisions
 
     def _decide(
         self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: StepContext, told_before: int

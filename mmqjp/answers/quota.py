@@ -470,8 +470,6 @@ class SharedAccount(Account):
         self._subsets: dict[int, Audience | None] = {0: audience if audience.queries else None}
         self._everyone: dict[int, ChargeKey] = {}
 
-    # ------------------------------------------------------------ who gets what
-
     def share(self, width: int, inputs: Inputs, first_qid: int) -> Share | None:
         """Returns who gets a match of documents `width` microseconds apart, or None."""
         if first_qid not in self._subsets:
@@ -547,8 +545,6 @@ class SharedAccount(Account):
         for place, query in enumerate(self.audience.queries):
             if query.qid in cutoffs:
                 self._until[place] = min(cutoffs[query.qid], self._until[place])
-
-    # ------------------------------------------------------------ charges
 
     @property
     def looking(self) -> EqualTimeBudget:

@@ -212,8 +212,6 @@ class EventStatements:
             self._changed_publishers(query.name)
         return form.documents
 
-    # ------------------------------------------------------------ what backfills read apart
-
     def apart(self, form_id: str, names: Iterable[str], qid: int) -> str:
         """Returns the form id of a new query with a backfill. What it reads of the present publishers is not what
         others have read of those before, so it shares partial matches only with backfills since they last changed."""
@@ -292,8 +290,6 @@ class EventStatements:
                 self._running_readers[name] += 1
                 undo.callback(self._release, [name])
             undo.pop_all()
-
-    # ------------------------------------------------------------ what is behind and before
 
     def behind(self, query: Subscription) -> set[str]:
         """Returns the document streams behind a query's events, and the names of events that others publish for it."""
