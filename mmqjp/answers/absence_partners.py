@@ -102,9 +102,6 @@ class LeftMatches:
         self.is_whole = is_whole
         """Whether matches from before the engine was opened are loaded."""
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def add(self, entry: LeftMatch, undo: ExitStack) -> None:
         if _add(self._entries, entry, undo):
             self.fresh.append(entry)
@@ -236,9 +233,6 @@ class Sightings:
         for one in sorted(found):
             for key in keys_of(one.words):
                 self.add(key, one, ExitStack())  # after a commit, so nothing is undone
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_key.values()))
 
 
 _ANY = Test("element", "*", "*")

@@ -76,7 +76,8 @@ class MatchReader:
 
     def read_chunk(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
         if closed := self._closed(chunk["qid"].unique().to_pylist()):
-            chunk = self._arrivals.before(chunk, closed)
+            until = self._arrivals.latest(chunk) < [closed.get(qid, NEVER) for qid in chunk["qid"].to_pylist()]
+            chunk = chunk.filter(pa.array(until))
         if chunk.num_rows:
             chunk = self._without_spent(chunk)
         if not chunk.num_rows:

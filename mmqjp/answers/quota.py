@@ -154,12 +154,6 @@ class Arrivals:
         self._arrivals.append(arrival)
         self._known = None
 
-    def before(self, chunk: pa.RecordBatch, closed: Mapping[int, int]) -> pa.RecordBatch:
-        """Returns the matches (columns of RESULT) whose latest arrival precedes their row's entry in `closed`."""
-        qids, position = np.unique(chunk["qid"].to_numpy(), return_inverse=True)
-        until = np.array([closed.get(qid, NEVER) for qid in qids.tolist()], np.int64)[position]
-        return chunk.filter(pa.array(self.latest(chunk) < until))
-
     def latest(self, chunk: pa.RecordBatch) -> NDArray[np.int64]:
         return np.maximum(self._of(chunk["docid1"]), self._of(chunk["docid2"]))
 

@@ -152,9 +152,6 @@ def docids_of(match: Row) -> tuple[int, ...]:
     return (match["docid1"],) if match["docid2"] is None else (match["docid1"], match["docid2"])
 
 
-# ------------------------------------------------------------ why there is no output
-
-
 def queries_named(select: SelectFn, name: str, most: int) -> list[Row]:
     """Returns queries ever registered under a name, current ones first: `qid`, `text`, `occurrence`, `since`,
     `window_us`, `form`, `removed_at`."""
