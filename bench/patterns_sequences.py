@@ -117,8 +117,7 @@ class Backtracking:
         self._roles: list[EventRole] = []
         self._begins = [self._role(at, edge, texts) for at, edge in enumerate(program.begins)]
         self._takes = [self._role(at, edge, texts) for at, edge in enumerate(program.takes)]
-        self._arrivals = RoleEvents(self._schemas, pattern.keys, self._roles, texts, all_events=True)
-        self._arrivals.compute(slots.values)
+        self._arrivals = RoleEvents(self._schemas, pattern.keys, self._roles, texts, slots.values, all_events=True)
 
     def _role(self, variable: int, edge: CompiledEdge, texts: Texts) -> int:
         stream = self._program.streams[variable]

@@ -168,7 +168,6 @@ def finest(definitions: Iterable[Aggregate]) -> tuple[str, ...]:
 
 
 def all_measures(definition: Aggregate) -> list[Measure]:
-    """Returns the measures of a definition's aggregates, each once."""
     return list(dict.fromkeys(measure for _, one in definition.items for measure in measures_of(one)))
 
 
@@ -254,7 +253,6 @@ class Aggregating(Bounded):
         return WindowRows(groups, times, weights, weights * sizes, tuple(columns))
 
     def _each(self, flow: Flow) -> tuple[WindowRows, Ints]:
-        """Returns the events of an interval and their parts."""
         places, groups = self._groups.groups.of(flow.rows)
         at, events = flow.at[places], flow.events
         columns: list[Column] = [events.values[place][at] for place in self._by]
@@ -374,8 +372,6 @@ class Aggregating(Bounded):
                 found.append(row)
         return np.array(found, np.int64)
 
-    # ------------------------------------------------------------ state
-
     def waiting(self) -> Ints:
         """Returns what the events in the windows of each row count for."""
         groups, counts = self._groups.of_row, self._store.counts
@@ -383,7 +379,6 @@ class Aggregating(Bounded):
         return np.where(there, counts[np.where(there, groups, 0)], 0)
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts in windows."""
         columns = self._store.all().columns[:-1]
         return [column.astype(np.int64) for column, text in zip(columns, self._are_texts, strict=True) if text]
 

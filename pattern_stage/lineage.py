@@ -71,7 +71,6 @@ DocumentIds = Callable[[Collection[int]], Mapping[int, Any]]
 
 
 def same_ids(docids: Collection[int]) -> Mapping[int, Any]:
-    """Uses docids as document ids."""
     return dict(zip(docids, docids, strict=True))
 
 
@@ -250,7 +249,6 @@ class Lineage:
                 yield block, places
 
     def _timed(self, block: _Block, places: Ints) -> _Block:
-        """Returns some events of a block, with times."""
         found = block.take(places)
         if len(found.t0):
             return found

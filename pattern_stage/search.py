@@ -301,8 +301,6 @@ _PairColumn = Callable[[Pairs], Column]
 
 @dataclass(frozen=True, slots=True)
 class PairTests:
-    """A split condition on pairs."""
-
     static: Clauses
     """Clauses on the right event that the condition implies; empty if there are none."""
     key: tuple[_PairColumn, _PairColumn] | None

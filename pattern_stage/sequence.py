@@ -4,9 +4,10 @@ with a left event; each run is a result, and an instance that continues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -68,13 +69,15 @@ class Joining(Bounded):
         self._has_texts = False
         """Whether instances may have texts that functions made."""
 
-    # ------------------------------------------------------------ rows
-
-    def add_shapes(self, conditions: Iterable[EventCondition]) -> None:
-        self._tests += [take_apart(one, self._left, self._right, self._texts, self._hashed) for one in conditions]
-        self._static = np.array([bool(tests.static) for tests in self._tests])
+    @abstractmethod
+    def _condition(self, definition: Any) -> EventCondition:
+        """Returns the condition by which a new shape chooses its partners."""
 
     def add_rows(self, new: Ints) -> None:
+        for definition in self._definitions[len(self._tests) :]:
+            condition = self._condition(definition)
+            self._tests.append(take_apart(condition, self._left, self._right, self._texts, self._hashed))
+        self._static = np.array([bool(tests.static) for tests in self._tests])
         fresh = self.classes.add(new)
         self._readers.add(new, self._rows.left[new])
         self._has_texts = self._has_texts or len(self._rows.sources) > 1
@@ -196,28 +199,22 @@ class Joining(Bounded):
     def compare(self, search: PartnerSearch, room: Room, once: Callable[[InstanceColumns], Ints] | None = None) -> None:
         """Ends a search: finds the rows with too many comparisons at a time. `once` returns the places of distinct
         instances. Raises Crowded if the search has stopped for its comparisons."""
-        found = list(self._compared(search, once))
+        found: list[tuple[int, Ints]] = []
+        most = self._meter.limits.work
+        if search.compared > most:
+            batch, start, stop = search.comparisons()
+            if once is not None:
+                places = once(batch)
+                batch, start, stop = batch.take(places), start[places], stop[places]
+            for time, counts in search.candidates.crowded(start, stop, most):
+                some = np.flatnonzero(counts)
+                rows = self._over(batch.take(some), counts[some], time, most)
+                found += [(time, rows)] if len(rows) else []
         if search.candidates.tests > room.compared:
             self._sweep()
-            rows = [_NONE, *(rows for _, rows in found)] if room.epoch is not None else [_NONE]
-            raise Crowded("work", np.concatenate(rows))
+            over = [rows for _, rows in found] if room.epoch is not None else []
+            raise Crowded("work", np.concatenate([_NONE, *over]))
         room.over += found
-
-    def _compared(
-        self, search: PartnerSearch, once: Callable[[InstanceColumns], Ints] | None
-    ) -> Iterator[tuple[int, Ints]]:
-        most = self._meter.limits.work
-        if search.compared <= most:
-            return
-        batch, start, stop = search.comparisons()
-        if once is not None:
-            places = once(batch)
-            batch, start, stop = batch.take(places), start[places], stop[places]
-        for time, counts in search.candidates.crowded(start, stop, most):
-            some = np.flatnonzero(counts)
-            rows = self._over(batch.take(some), counts[some], time, most)
-            if len(rows):
-                yield time, rows
 
     def sizes_of(self, batch: InstanceColumns) -> Ints:
         """Returns what each instance counts for while it waits."""
@@ -306,8 +303,6 @@ class Joining(Bounded):
             return Flow.of(events, stretches).compact()
         return Flow(events, *stretches.pairs()).compact()
 
-    # ------------------------------------------------------------ state
-
     def codes(self) -> Iterable[Ints]:
         yield from self._index.used()
         _, batch = self.instances.all()
@@ -376,17 +371,13 @@ class Folding(Joining):
         self._columns = [(part == "latest", self._places[name]) for part, name in definitions[0].names]
         self._from_right = [(self._places[name], place) for place, (name, _) in enumerate(right)]
 
-    def add_rows(self, new: Ints) -> None:
-        added = self._definitions[len(self._steps) :]
-        for definition in added:
-            both = self._left, self._right, self._texts
-            sets = tuple((self._places[name], compile_value(value, *both)) for name, value in definition.sets)
-            continues = compile_condition(definition.continues, *both)
-            self._steps.append(_Step(continues, sets))
-            self._makes_texts = self._makes_texts or bool(made_of_latest(definition, *self._rows.sources[0]))
+    def _condition(self, definition: Fold) -> EventCondition:
+        both = self._left, self._right, self._texts
+        sets = tuple((self._places[name], compile_value(value, *both)) for name, value in definition.sets)
+        self._steps.append(_Step(compile_condition(definition.continues, *both), sets))
+        self._makes_texts = self._makes_texts or bool(made_of_latest(definition, *self._rows.sources[0]))
         self._has_texts = self._has_texts or self._makes_texts
-        self.add_shapes(definition.chooses for definition in added)
-        super().add_rows(new)
+        return definition.chooses
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         left, right = inputs[0].events, inputs[1].events
@@ -504,7 +495,7 @@ class Folding(Joining):
         return self.awaiting(InstanceColumns(events, kept.origins, kept.classes, kept.members, kept.keys, kept.marks))
 
     def _once(self, batch: InstanceColumns) -> InstanceColumns:
-        return batch.take(self._distinct(batch)) if len(batch) else batch
+        return batch.take(self._distinct(batch))
 
     def _distinct(self, batch: InstanceColumns) -> Ints:
         if not len(batch):
@@ -530,15 +521,12 @@ class Sequencing(Joining):
         definitions: Sequence[Next] = context.definitions
         left, right = definitions[0].left.schema, definitions[0].right.schema
         super().__init__(context, (left, right), 1)
-        self._shapes = 0
         places = {("left", name): (0, place) for place, (name, _) in enumerate(left)}
         places |= {("right", name): (1, place) for place, (name, _) in enumerate(right)}
         self._columns = [places[name] for name in definitions[0].names]
 
-    def add_rows(self, new: Ints) -> None:
-        self.add_shapes(definition.condition for definition in self._definitions[self._shapes :])
-        self._shapes = len(self._definitions)
-        super().add_rows(new)
+    def _condition(self, definition: Next) -> EventCondition:
+        return definition.condition
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         left = inputs[0].events

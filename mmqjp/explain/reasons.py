@@ -15,7 +15,7 @@ from mmqjp.answers.matches import residual_holds
 from mmqjp.answers.output import BoundValue, Output
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow
-from mmqjp.explain.retrace.search import GivenEvents, Partial, search_of
+from mmqjp.explain.retrace.search import GivenEvents, Partial, SearchGoal, search_of
 from mmqjp.explain.retrace.values import (
     Covering,
     Derived,
@@ -372,7 +372,7 @@ def output_match(
 
     if isinstance(pattern, Pattern):  # what it was chosen from is perhaps not kept
         pattern = replace(pattern, strategy="any", maximal=False)
-    search = search_of(pattern, own, Covering(documents).of, range(len(documents)), take)
+    search = search_of(pattern, own, SearchGoal(Covering(documents).of, range(len(documents)), take))
     search.fits, search.kills = fits, {}
     for partial in search.results():
         events = list(partial.events())

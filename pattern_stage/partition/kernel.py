@@ -238,8 +238,6 @@ class PartitionedKernel(Kernel):
         self._fed: dict[str, Columns] = {}
         self._open: set[str] = set()
 
-    # ------------------------------------------------------------ statements
-
     def add(self, statement: int, stream: AnyStatement, since: int) -> None:
         form = self._forms.form(stream)[0]
         if id(form) not in self._keys:
@@ -275,8 +273,6 @@ class PartitionedKernel(Kernel):
                 del self._groups[name]
         if others:
             super().remove(others)
-
-    # ------------------------------------------------------------ running
 
     def begin(self, until: int) -> None:
         self._fed, self._open = {}, set(self._groups)
@@ -343,8 +339,6 @@ class PartitionedKernel(Kernel):
                 events = loaded(table, schema, self.texts, "")
                 found.setdefault(schema, []).append((replace(events, parts=numbers.of(events.parts)), at, statements))
         return [_together(schema, some) for schema, some in found.items()]
-
-    # ------------------------------------------------------------ upkeep
 
     def state(self) -> dict[str, pa.Table]:
         state = super().state()

@@ -218,29 +218,27 @@ def new_sets(lineage: Lineage) -> pa.Table | None:
     return new.select(["number", "refers"]).combine_chunks() if len(new) else None
 
 
+@dataclass(frozen=True, slots=True)
 class Numbers:
     """Maps foreign event numbers to ours; other numbers stay."""
 
-    def __init__(self, theirs: Ints, ours: Ints) -> None:
-        self._theirs, self._ours = theirs, ours
+    theirs: Ints
+    ours: Ints
 
     def of(self, parts: Ints) -> Ints:
-        if not len(self._theirs):
+        if not len(self.theirs):
             return parts
-        at = np.minimum(np.searchsorted(self._theirs, parts), len(self._theirs) - 1)
-        return np.where(self._theirs[at] == parts, self._ours[at], parts)
+        at = np.minimum(np.searchsorted(self.theirs, parts), len(self.theirs) - 1)
+        return np.where(self.theirs[at] == parts, self.ours[at], parts)
 
     def in_state(self, state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        if not len(self._theirs):
-            return dict(state)
-        return {name: self._in_table(table) for name, table in state.items()}
-
-    def _in_table(self, table: pa.Table) -> pa.Table:
-        for place, name in enumerate(table.column_names):
-            if name.endswith("parts"):
-                numbers, sizes = flatten_lists(table, name)
-                table = table.set_column(place, name, lists(self.of(numbers), sizes))
-        return table
+        found = dict(state)
+        for name, table in state.items() if len(self.theirs) else ():
+            for place, column in enumerate(table.column_names):
+                if column.endswith("parts"):
+                    numbers, sizes = flatten_lists(table, column)
+                    found[name] = found[name].set_column(place, column, lists(self.of(numbers), sizes))
+        return found
 
 
 def set_numbers(sets: pa.Table | None, lineage: Lineage) -> Numbers:

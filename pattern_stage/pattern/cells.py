@@ -99,9 +99,6 @@ EVERY = -1
 EventTuple = tuple[Any, ...]
 """An event: t0, t1, the number of its part, and values."""
 
-_LONG = 64
-"""Number of events from which a trail is long."""
-
 
 class Root(NamedTuple):
     """Runs that begin with an event of a trail."""
@@ -178,11 +175,6 @@ class Trail:
         assert self._numbers is not None
         return self._numbers[first:end]
 
-    @property
-    def is_long(self) -> bool:
-        """Whether to trim it from time to time."""
-        return len(self.events) >= _LONG
-
     def trim(self, low: int) -> None:
         """Drops the first events if many belong only to runs begun before `low`. Invalidates bundles that use them."""
         if self.segments:
@@ -212,7 +204,6 @@ class Draft:
 
     @property
     def start(self) -> int:
-        """Latest begin of the runs."""
         return self.event[0] if self.roots else self.before
 
     @property

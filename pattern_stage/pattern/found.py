@@ -21,7 +21,7 @@ from pattern_stage.lineage import Lineage
 from pattern_stage.measures import aggregate_ranges
 from pattern_stage.pattern.cells import EVERY, EventTuple, Root, Trail, expanded, flags_of, masks_by_place, rows_to_mask
 from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, Tally
-from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated
+from pattern_stage.pattern.program import EventSlots, aggregated_args
 from pattern_stage.pattern.rows import columns_at
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, json_arrays, plain_values
@@ -64,11 +64,12 @@ class Ending(NamedTuple):
 class Later:
     """The last events of matches: those of a trail up to a place, and those behind them."""
 
-    __slots__ = ("behind", "bound", "length", "place", "trail")
+    __slots__ = ("behind", "bound", "count", "length", "place", "trail")
 
     def __init__(self, trail: Trail, place: int, behind: Later | None) -> None:
         self.trail, self.place, self.behind = trail, place, behind
-        self.length: int = place + 1 - trail.forgotten + (behind.length if behind else 0)
+        self.count = place + 1 - trail.forgotten
+        self.length: int = self.count + (behind.length if behind else 0)
         self.bound: dict[int, list[Later]] | None = None
 
     def by_variable(self) -> dict[int, list[Later]]:
@@ -170,10 +171,8 @@ class BundleTable(MatchList):
         """`distinct`: equal sets of events of different bundles get equal numbers."""
         self.bundles, self.of, self._places, self.t0, self._distinct = bundles, of, places, t0, distinct
         self.count = len(t0)
-        endings = [bundle.ending for bundle in bundles]
-        self.known = np.array([one.known for one in endings], np.int64)[of]
-        self.t1 = np.array([one.t1 for one in endings], np.int64)[of]
-        self.errors = np.array([one.errors for one in endings], np.int64)[of]
+        endings = np.array([(one.ending.known, one.ending.t1, one.ending.errors) for one in bundles], np.int64)
+        self.known, self.t1, self.errors = endings.reshape(-1, 3)[of].T.copy()
         self._items: dict[int, Items] = {}
 
     def take(self, matches: Ints) -> BundleTable:
@@ -181,13 +180,12 @@ class BundleTable(MatchList):
             self.bundles, self.of[matches], self._places[matches], self.t0[matches], distinct=self._distinct
         )
 
-    # ------------------------------------------------------------ reading
-
     def sizes(self, variable: int) -> Ints:
-        found = np.array([sum(map(_length, _pieces(one, variable))) for one in self.bundles], np.int64)[self.of]
+        found = [sum(piece.count for piece in _pieces(one, variable)) for one in self.bundles]
         if variable:
-            return found
-        return found + np.array([bundle.place + 1 for bundle in self.bundles], np.int64)[self.of] - self._places
+            return np.array(found, np.int64)[self.of]
+        found = [count + bundle.place + 1 for count, bundle in zip(found, self.bundles, strict=True)]
+        return np.array(found, np.int64)[self.of] - self._places
 
     def lengths(self) -> Ints:
         behind = [bundle.place + 1 + (bundle.later.length if bundle.later else 0) for bundle in self.bundles]
@@ -218,24 +216,19 @@ class BundleTable(MatchList):
         return column_of(values, are_texts=kind == "string")[self.of]
 
     def events(self, variable: int) -> Items:
-        found = self._items.get(variable)
-        if found is None:
-            found = self._items[variable] = self._listed(variable)
-        return found
-
-    def _listed(self, variable: int) -> Items:
-        events: list[EventTuple] = []
-        firsts: list[int] = []
-        for bundle in self.bundles:
-            begin = len(events)
-            if variable == 0:
-                begin -= bundle.trail.forgotten
-                events += bundle.trail.until(bundle.place)
-            for piece in _pieces(bundle, variable):
-                events += piece.trail.until(piece.place)
-            firsts.append(begin)
-        starts = np.array(firsts, np.int64)[self.of]
-        return Items(events, starts + self._places if variable == 0 else starts)
+        if variable not in self._items:
+            events: list[EventTuple] = []
+            firsts: list[int] = []
+            for bundle in self.bundles:
+                firsts.append(len(events))
+                if variable == 0:
+                    firsts[-1] -= bundle.trail.forgotten
+                    events += bundle.trail.until(bundle.place)
+                for piece in _pieces(bundle, variable):
+                    events += piece.trail.until(piece.place)
+            starts = np.array(firsts, np.int64)[self.of]
+            self._items[variable] = Items(events, starts + self._places if variable == 0 else starts)
+        return self._items[variable]
 
     def parts(self, variable: int, lineage: Lineage) -> Ints:
         if self._distinct:
@@ -245,7 +238,9 @@ class BundleTable(MatchList):
         members: list[Ints] = []
         end = 0
         known: dict[int, tuple[int, int]] = {}
-        for bundle, least in zip(self.bundles, self._least().tolist(), strict=True):
+        firsts = np.array([bundle.place for bundle in self.bundles], np.int64)
+        np.minimum.at(firsts, self.of, self._places)
+        for bundle, least in zip(self.bundles, firsts.tolist(), strict=True):
             if variable == 0:
                 some = [bundle.trail.numbers(least, bundle.place), *map(_members, _pieces(bundle, 0))]
                 start = end - least
@@ -264,18 +259,9 @@ class BundleTable(MatchList):
         begins = np.array(starts, np.int64)[self.of] + (self._places if variable == 0 else 0)
         return lineage.ranges(np.concatenate(members), begins, np.array(ends, np.int64)[self.of])
 
-    def _least(self) -> Ints:
-        found = np.array([bundle.place for bundle in self.bundles], np.int64)
-        np.minimum.at(found, self.of, self._places)
-        return found
-
 
 def _pieces(bundle: Bundle, variable: int) -> Sequence[Later]:
     return () if bundle.later is None else bundle.later.by_variable().get(variable, ())
-
-
-def _length(piece: Later) -> int:
-    return piece.place + 1 - piece.trail.forgotten
 
 
 def _members(piece: Later) -> Ints:
@@ -303,13 +289,12 @@ class BundleMatches(NamedTuple):
     def candidates(self) -> list[MatchCandidate]:
         """Returns the matches as NON OVERLAPPING compares them."""
         table = self.table
-        columns = (table.of, table.known, table.t0, table.t1, table.errors, table.lengths())
         masks = masks_by_place(self.at, self.rows, table.count)
+        columns = (table.of, table.known, table.t0, table.t1, table.errors, table.lengths())
+        matches = enumerate(zip(masks, *(column.tolist() for column in columns), strict=True))
         return [
             MatchCandidate(known, t0, t1, rows, errors, length, table.bundles[of].ending.key, partial(table.ids, match))
-            for match, (rows, (of, known, t0, t1, errors, length)) in enumerate(
-                zip(masks, zip(*(column.tolist() for column in columns), strict=True), strict=True)
-            )
+            for match, (rows, of, known, t0, t1, errors, length) in matches
         ]
 
     def with_rows(self, masks: Sequence[int]) -> BundleMatches:
@@ -506,7 +491,7 @@ class Conditions:
 
     def _aggregate(self, of: OfItems, variable: int, stream: int) -> _Computed:
         one = of.aggregated
-        args = [as_aggregated(one, place) for place in range(len(one.args))]
+        args = aggregated_args(one)
         slots, kinds = [self._slots.slot(stream, arg) for arg in args], [value_kind(arg) for arg in args]
 
         def computed(table: MatchList, at: Ints, items: Mapping[int, Ints]) -> Column:
@@ -552,7 +537,6 @@ class RowWindows:
         """By window, ascending, the rows with no smaller one."""
 
     def follow(self, numbers: Ints) -> None:
-        """Updates to the current rows."""
         within = self._rows.within[numbers]
         self._windows = distinct(within).tolist()
         self._fitting = [rows_to_mask(numbers[within >= window]) for window in self._windows]
@@ -677,34 +661,3 @@ class Kills:
 def _times(table: MatchList, variable: int, *, last: bool) -> Ints:
     """Returns by match the t1 of a variable's last event, or the t0 of its first."""
     return table.ends(variable, 1 if last else 0, "string", last=last).astype(np.int64)
-
-
-class LateKills:
-    """The negations of a pattern that need the complete match."""
-
-    def __init__(self, program: PatternProgram, conditions: Conditions) -> None:
-        late = [(at, one.variable) for at, one in enumerate(program.negations) if not one.early]
-        self._kills = [(at, Kills(program.pattern, conditions, variable)) for at, variable in late]
-
-    def __bool__(self) -> bool:
-        return bool(self._kills)
-
-    def left(
-        self, window: int, found: BundleMatches, parameters: tuple[Column, ...], most: int
-    ) -> tuple[BundleMatches, Ints]:
-        """Returns the pairs of match and row that no negated event kills, and by row the number of comparisons of its
-        matches with events. A row with more than `most` has no matches."""
-        steps = np.zeros(int(found.rows.max(initial=-1)) + 1, np.int64)
-        for at, kills in self._kills:
-            bundles: dict[int, list[int]] = {}
-            for number, bundle in enumerate(found.table.bundles):
-                bundles.setdefault(id(bundle.ending.absent), []).append(number)
-            of = found.table.of[found.at]
-            absent = (
-                (found.table.bundles[some[0]].ending.absent[at], np.flatnonzero(np.isin(of, some)))
-                for some in bundles.values()
-            )
-            found = found.only(
-                ~kills.killed(found.table, (found.at, found.rows), absent, window, parameters, steps, most)
-            )
-        return found, steps

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import chain
-from operator import attrgetter
+from itertools import chain, compress
+from operator import attrgetter, or_
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -79,7 +80,7 @@ class Vectors:
         self.bundles = 0
         """Number of bundles begun."""
         self._levels: dict[Level, LevelOutcomes] = {}
-        self._seen: dict[Vector, list[InternedVector | None]] = {}
+        self._seen: dict[SeenName, InternedVector] = {}
         self._count = 0
         self._sweep_at = 4 * MOST_SEEN
 
@@ -94,23 +95,15 @@ class Vectors:
         return sorted(known, key=lambda one: (one.used, repr(one.level)))
 
     def seen(self, vector: Vector, left: int, since: int) -> InternedVector:
-        places = self._seen.get(vector)
-        if places is None:
-            places = self._seen[vector] = [None] * (EIGHTHS * EIGHTHS)
-        found = places[EIGHTHS * left + since]
+        name = vector, left, since
+        found = self._seen.get(name)
         if found is None:
-            name = vector, left, since
             whole, lacking, place = map(self._level, (name, (vector,), ("at", *(at for at, _ in vector))))
-            found = places[EIGHTHS * left + since] = InternedVector(name, (whole, lacking, place))
+            found = self._seen[name] = InternedVector(name, (whole, lacking, place))
         return found
 
     def _level(self, level: Level) -> LevelOutcomes:
-        found = self._levels.get(level)
-        if found is None:
-            found = self._levels[level] = LevelOutcomes(level)
-        return found
-
-    # ------------------------------------------------------------ learning
+        return self._levels.get(level) or self._levels.setdefault(level, LevelOutcomes(level))
 
     def learn(self, seen: InternedVector, target: float, time: int) -> None:
         """Moves the value of a vector towards a target."""
@@ -136,18 +129,12 @@ class Vectors:
                 one.forget()
                 self._count -= 1
         if len(self._levels) > self._sweep_at:
-            self._seen = {}
-            for seen in living:
-                vector, left, since = seen.name
-                self._seen.setdefault(vector, [None] * (EIGHTHS * EIGHTHS))[EIGHTHS * left + since] = seen
-            interned = filter(None, chain.from_iterable(self._seen.values()))
-            levels = {id(one) for seen in interned for one in seen.levels}
+            self._seen = {seen.name: seen for seen in living}
+            levels = {id(one) for seen in self._seen.values() for one in seen.levels}
             self._levels = {
                 name: one for name, one in self._levels.items() if one.used is not None or id(one) in levels
             }
             self._sweep_at = 2 * len(self._levels) + 4 * MOST_SEEN
-
-    # ------------------------------------------------------------ state
 
     def remembered(self) -> list[list[Any]]:
         return [[one.level, one.value, f"{one.map(self.bundles):x}"] for one in self.known()]
@@ -193,7 +180,8 @@ class Cover:
     ) -> None:
         """`bundles` is the number begun."""
         self._ranked, self._hash_of = ranked, hash_of
-        self._taken = [False] * len(ranked)
+        self.taken = [False] * len(ranked)
+        """Set by the caller."""
         self._next = 0
         self._hashed: list[int] | None = None
         self._alike: dict[InternedVector, list[int]] = {}
@@ -203,9 +191,7 @@ class Cover:
         known = {one: one.known() for one in self._alike}
         promises = {one: (what.value, what.map(bundles)) for one, what in known.items() if what.value > 0}
         self._promises = {one: promise for one, promise in promises.items() if promise[1]}
-        self._every = 0
-        for _, leads in self._promises.values():
-            self._every |= leads
+        self._every = reduce(or_, (leads for _, leads in self._promises.values()), 0)
         self._waiting: list[tuple[float, int, InternedVector]] = []
         """Heap of vectors: upper bound of gain, and first candidate."""
         self._covered = 0
@@ -215,25 +201,27 @@ class Cover:
         if self._hashed is None:
             hashes = list(map(self._hash_of, self._ranked))
             self._hashed = sorted(range(len(hashes)), key=lambda at: (hashes[at], at), reverse=True)
-        while self._taken[self._hashed[-1]]:
+        while self.taken[self._hashed[-1]]:
             self._hashed.pop()
-        return self._take(self._hashed.pop())
+        return self._hashed.pop()
 
     def best(self) -> int:
         """Returns the candidate with the greatest gain. Once all bundles are covered, coverage restarts."""
         if self._covered == self._every or not self._has_more():
-            self._covered, self._waiting = 0, self._round()
-        if not self._waiting:
-            while self._taken[self._next]:
-                self._next += 1
-            return self._take(self._next)
-        _, at, seen = heappop(self._waiting)
-        self._covered |= self._promises[seen][1]
-        return self._take(at)
-
-    def _take(self, at: int) -> int:
-        self._taken[at] = True
-        return at
+            self._covered = 0
+            self._waiting = [
+                (-value * leads.bit_count(), at, seen)
+                for seen, (value, leads) in self._promises.items()
+                if (at := self._first(seen)) is not None
+            ]
+            heapify(self._waiting)
+        if self._waiting:
+            _, at, seen = heappop(self._waiting)
+            self._covered |= self._promises[seen][1]
+            return at
+        while self.taken[self._next]:
+            self._next += 1
+        return self._next
 
     def _has_more(self) -> bool:
         while self._waiting:
@@ -248,24 +236,14 @@ class Cover:
                 heapreplace(self._waiting, (-gain, at, seen))
         return False
 
-    def _round(self) -> list[tuple[float, int, InternedVector]]:
-        found = [
-            (-value * leads.bit_count(), at, seen)
-            for seen, (value, leads) in self._promises.items()
-            if (at := self._first(seen)) is not None
-        ]
-        heapify(found)
-        return found
-
     def _first(self, seen: InternedVector) -> int | None:
         some = self._alike[seen]
-        while some and self._taken[some[-1]]:
+        while some and self.taken[some[-1]]:
             some.pop()
         return some[-1] if some else None
 
 
 def hashed(one: PartialCandidate) -> int:
-    """Returns a deterministic hash of a candidate."""
     return crc32(repr((one.name[0], one.start, one.t1)).encode())
 
 
@@ -318,8 +296,6 @@ class NearHistory:
     """Heap of nodes by latest begin."""
     _most_queued: int = 64
 
-    # ------------------------------------------------------------ time
-
     def pass_until(self, time: int) -> None:
         """Learns from nodes that have expired without being extended."""
         while self._queue and self._queue[0][0] + self.window < time:
@@ -344,8 +320,6 @@ class NearHistory:
             self.told = {key: one for key, one in self.told.items() if time - one[0] <= self.window}
         living = (node for nodes in self.nodes.values() for node in nodes.values())
         self.vectors.tidy(seen for node in living for seen in (node.seen, *node.trace))
-
-    # ------------------------------------------------------------ learning
 
     def learn(self, time: int, made: Iterable[tuple[KeyTuple, Extension]]) -> None:
         """Learns from the extensions that the events of a time made."""
@@ -389,8 +363,6 @@ class NearHistory:
         left = min(max(EIGHTHS * (start + window - now) // window, 0), EIGHTHS - 1)
         return self.vectors.seen(vector, left, min(EIGHTHS * (now - t1) // window, EIGHTHS - 1))
 
-    # ------------------------------------------------------------ which are kept
-
     def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
         """Returns `most` nodes of a key: those with the greatest gain, and some by hash."""
         ranked = sorted(candidates, key=attrgetter("rank"))
@@ -411,11 +383,10 @@ class NearHistory:
             return node.hashed
 
         cover = Cover(ranked, list(map(seen_of, ranked)), self.vectors.bundles, hash_of)
-        taken = set()
         for _ in range(most):
             self.places += 1
-            taken.add(ranked[cover.best() if self.places % EXPLORING else cover.by_hash()].name)
-        return taken
+            cover.taken[cover.best() if self.places % EXPLORING else cover.by_hash()] = True
+        return {one.name for one in compress(ranked, cover.taken)}
 
     def keep(self, key: KeyTuple, kept: Collection[PartialName]) -> None:
         """Drops the nodes of a key that were not chosen."""
@@ -439,8 +410,6 @@ class NearHistory:
             self.vectors.learn(node.seen, seen.known().value, time)
             node.seen = seen
             node.trace |= {seen}
-
-    # ------------------------------------------------------------ state
 
     def remembered(self) -> dict[str, Any]:
         """Returns the saved state, except nodes and keys."""

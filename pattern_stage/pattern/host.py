@@ -4,6 +4,7 @@ Its rows are in groups, each with a store of what waits for them: rows that can 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Generic, TypeVar
@@ -20,7 +21,7 @@ from pattern_stage.pattern.cells import EventTuple, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.found import Bundle, BundleMatches, batch_bundles, expand_bundles
 from pattern_stage.pattern.match import Apart, KeptRows, MatchCandidate, event_order
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots
-from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, RoleEvents, RowTest
 from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table
 from pattern_stage.pattern.trails import KeptTrails
 from xscl.algebra.events import EventCondition, Kind, value_kind
@@ -51,21 +52,21 @@ class PatternHost(PatternOp, Generic[S, F]):
         self._whole = False
         """Whether all keys count as one for NON OVERLAPPING."""
         self._numbers: set[int] = set()
+        self._row_tests: Sequence[RowTest] = ()
         self._since: list[tuple[int, int]] = []
 
-    def _role(self, stream: int, conditions: Sequence[EventCondition]) -> EventRole:
-        return EventRole(stream, self._schemas[stream], conditions, self._texts, self._index)
-
-    def _take_roles(self, roles: Sequence[EventRole], slots: EventSlots, *, all_events: bool = False) -> None:
-        """Takes the roles of events, and the values of events that are needed."""
+    def _take_roles(
+        self, conditions: Iterable[tuple[int, Sequence[EventCondition]]], slots: EventSlots, *, all_events: bool = False
+    ) -> None:
+        """Takes the stream and conditions of each role of events, and the values of events that are needed."""
+        roles = [
+            EventRole(stream, self._schemas[stream], some, self._texts, self._index) for stream, some in conditions
+        ]
         self._static_tests = [test for role in roles for test in role.tests]
-        self._arrivals = RoleEvents(self._schemas, self._keys, roles, self._texts, all_events=all_events)
-        self._arrivals.compute(slots.values)
+        self._arrivals = RoleEvents(self._schemas, self._keys, roles, self._texts, slots.values, all_events=all_events)
         self._kinds: dict[int, list[Kind]] = {
             stream: [value_kind(one) for one in some] for stream, some in slots.values.items()
         }
-
-    # ------------------------------------------------------------ rows
 
     def _groups(self, rows: Ints) -> Iterable[tuple[int, int]]:
         """Returns the group of each of some rows: its window, and its since where rows that share a store must have
@@ -83,9 +84,9 @@ class PatternHost(PatternOp, Generic[S, F]):
         self._numbers.update(new.tolist())
         for test in self._static_tests:
             test.add_rows(new, self._rows)
-        grouped: dict[Any, list[int]] = {}
+        grouped = defaultdict[tuple[int, int], list[int]](list)
         for row, group in zip(new.tolist(), self._groups(new), strict=True):
-            grouped.setdefault(group, []).append(row)
+            grouped[group].append(row)
         for group, some in sorted(grouped.items()):
             mine = np.array(some, np.int64)
             if group not in self._stores:
@@ -96,6 +97,7 @@ class PatternHost(PatternOp, Generic[S, F]):
         if self._sees_before:
             for time in distinct(self._rows.apart[new]).tolist():
                 self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
+        self._follow()
 
     def remove_rows(self, gone: Ints) -> None:
         self._numbers.difference_update(gone.tolist())
@@ -103,15 +105,19 @@ class PatternHost(PatternOp, Generic[S, F]):
         for test in self._static_tests:
             test.remove_rows(gone)
         for group, store in list(self._stores.items()):
-            store.leave(mask)
+            store.remove_rows(mask)
             if not store.rows:
                 del self._stores[group]
                 self._apart.pop(group, None)
             elif group in self._apart:
                 self._apart[group].without(mask)
         self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
+        self._follow()
 
-    # ------------------------------------------------------------ running
+    def _follow(self) -> None:
+        numbers = np.array(sorted(self._numbers), np.int64)
+        for test in self._row_tests:
+            test.follow(self._rows, numbers)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
@@ -131,8 +137,6 @@ class PatternHost(PatternOp, Generic[S, F]):
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
         return event_order(self._lineage, numbers)
-
-    # ------------------------------------------------------------ what waits
 
     def due(self) -> int | None:
         times = (store.due() for store in self._stores.values())
@@ -171,8 +175,6 @@ class PatternHost(PatternOp, Generic[S, F]):
     def parts(self) -> Iterable[Ints]:
         yield np.array([event[2] for store in self._stores.values() for _, event in self._events(store)], np.int64)
 
-    # ------------------------------------------------------------ state
-
     def state(self) -> pa.Table:
         """Returns the state: a table row per key, and for ends of reported matches."""
         saved: list[tuple[KeyValues, SavedPart]] = []
@@ -188,16 +190,16 @@ class PatternHost(PatternOp, Generic[S, F]):
         return keyed_table(saved, self._key_kinds, self._texts)
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        for key, data, numbers, rows in keyed_rows(table, self._key_kinds, self._texts, renumber):
-            (group,) = self._groups(np.array([next(iter(rows.values()))]))
-            reader = PartReader(data, numbers, rows, self._texts, self._kinds, self._streams, self._absent_streams)
+        for row in keyed_rows(table, self._key_kinds, self._texts, renumber):
+            (group,) = self._groups(np.array([next(iter(row.rows.values()))]))
+            reader = PartReader(row, self._texts, self._kinds, self._streams, self._absent_streams)
             if "ends" in reader.data:
-                self._apart[group].adopt(key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
+                self._apart[group].adopt(row.key, [(end, reader.mask(of)) for end, of in reader.data["ends"]])
             elif "spent" in reader.data:
                 for times, steps, spent in reader.data["spent"]:
                     self._stores[group].block.adopt(times, steps, reader.mask(spent))
             else:
-                self._restore(self._stores[group], key, reader)
+                self._restore(self._stores[group], row.key, reader)
 
     def _writer(self) -> PartWriter:
         return PartWriter(self._texts, self._kinds, self._streams)

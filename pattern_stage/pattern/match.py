@@ -191,13 +191,10 @@ class KeptRows(ABC):
         self.rows |= new
         self.window = max(self.window, window)
 
-    @abstractmethod
     def remove_rows(self, gone: int) -> None:
         """Removes rows, and state for them alone."""
-
-    def leave(self, gone: int) -> None:
-        """Removes rows that have no statements any more."""
-        self.remove_rows(gone)
+        self.rows &= ~gone
+        self.block.remove_rows(gone)
 
     def exceed(self, rows: int, time: int, bound: LimitName) -> None:
         """Stops work for rows that exceed a limit."""
@@ -235,36 +232,30 @@ class SetMatch(NamedTuple):
     t0: int
     t1: int
     rows: int
-    events: list[EventTuple]
-    components: list[int]
-    """By event, ascending."""
+    bindings: list[list[EventTuple]]
+    """The events of each variable."""
     key: KeyValues
 
-    def candidate(self) -> MatchCandidate:
-        def ids() -> list[int]:
-            return [event[2] for event in self.events]
+    @property
+    def events(self) -> list[EventTuple]:
+        return [event for some in self.bindings for event in some]
 
-        return MatchCandidate(self.known, self.t0, self.t1, self.rows, 0, len(self.events), self.key, ids)
+    def candidate(self) -> MatchCandidate:
+        ids = [event[2] for event in self.events]
+        return MatchCandidate(self.known, self.t0, self.t1, self.rows, 0, len(ids), self.key, lambda: ids)
 
 
 class KeyState:
-    """The state of one key."""
-
-    __slots__ = ("absent", "cells", "pending")
+    __slots__ = ("absent", "tables")
 
     def __init__(self, hashed: Sequence[Collection[int]], negations: int) -> None:
-        self.cells = [CellTable(registers) for registers in hashed]
-        self.pending = CellTable(hashed[-1])
-        """Matches that a negated event may still kill, in cells."""
+        self.tables = [CellTable(registers) for registers in (*hashed, hashed[-1])]
+        """The cells of each state, and, last, matches that a negated event may still kill."""
         self.absent: list[list[tuple[EventTuple, int]]] = [[] for _ in range(negations)]
         """Events of negated variables to compare matches with, each with its rows, by t1."""
 
-    @property
-    def tables(self) -> list[CellTable]:
-        return [*self.cells, self.pending]
-
     def is_empty(self) -> bool:
-        return not (any(self.cells) or self.pending or any(self.absent))
+        return not (any(self.tables) or any(self.absent))
 
 
 def event_order(lineage: Lineage, numbers: Iterable[int]) -> dict[int, Any]:
@@ -328,12 +319,9 @@ class MatchTable(MatchList):
         )
         self.at, self.rows = expanded([match.rows for match in matches])
         self._events = [event for match in matches for event in match.events]
-        sizes = np.zeros((len(matches), variables), np.int64)
-        of = np.repeat(np.arange(len(matches)), [len(match.events) for match in matches])
-        components = np.fromiter((one for match in matches for one in match.components), np.int64, len(self._events))
-        np.add.at(sizes, (of, components), 1)
-        self._starts = (np.cumsum(sizes.ravel()) - sizes.ravel()).reshape(sizes.shape)
-        self._sizes = sizes
+        sizes = [len(some) for match in matches for some in match.bindings]
+        self._sizes = np.array(sizes, np.int64).reshape(len(matches), variables)
+        self._starts = np.cumsum(self._sizes).reshape(self._sizes.shape) - self._sizes
 
     def sizes(self, variable: int) -> Ints:
         return self._sizes[:, variable]

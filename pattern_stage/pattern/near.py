@@ -5,7 +5,7 @@ learnt, which is saved with them."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.match import KeyState
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector
 from pattern_stage.pattern.rows import Arrival, KeyValues
-from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart
+from pattern_stage.pattern.state import PartReader, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.values import compile_value, every_event, json_arrays, to_json
 from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
@@ -33,86 +33,16 @@ class NearStore(KeptTrails):
     """Learnt for a BUDGET."""
 
     def cells(self, key: KeyValues) -> CellTable:
-        return self.parts[key].cells[0]
+        return self.parts[key].tables[0]
 
     def pass_until(self, time: int) -> list[Bundle]:
-        """Drops chains that began too long before a time. Nothing becomes known by time alone."""
         if self.history is not None:
             self.history.pass_until(time)
-        for start, some in self.expiring(time):
-            self.expire(start + 1, some)
-        return []
+        return super().pass_until(time)
 
 
-def thin(
-    store: NearStore,
-    history: NearHistory,
-    key: KeyValues,
-    most: int,
-    time: int,
-    order_of: Callable[[Iterable[int]], dict[int, Any]],
-) -> None:
-    """Keeps at most `most` ends of chains of a key: those with the greatest learnt gain, then the fewest missing
-    letters, then the latest."""
-    cells = store.cells(key)
-    store.change(key, [cells], lambda cell: cell.drop_before(store.low))
-    if sum(len(cell.entries) for cell in cells.values()) > most:
-        kept = history.chosen(time, key, _candidates(cells, order_of), most)
-        store.change(key, [cells], lambda cell: cell.only(lambda one: (cell.name, one.number) in kept))
-        history.keep(key, kept)
-    history.age(time, key)
-
-
-def _candidates(
-    cells: Mapping[Vector, Cell], order_of: Callable[[Iterable[int]], dict[int, Any]]
-) -> list[PartialCandidate]:
-    ends = [
-        (cost, vector, one.number, one)
-        for vector, cell in cells.items()
-        for cost in [min(cost for _, cost in vector)]
-        for one in cell.entries
-    ]
-    first: dict[tuple[int, int], int] = {}
-    is_tied = any(first.setdefault((cost, one.t1), number) != number for cost, _, number, one in ends)
-    order = order_of(number for _, _, number, _ in ends) if is_tied else None
-    return [
-        PartialCandidate(
-            (vector, number), one.start, one.t1, (cost, -one.t1, order and order[number], vector, one.start)
-        )
-        for cost, vector, number, one in ends
-    ]
-
-
-def saved_history(
-    store: NearStore, history: NearHistory, writer_of: Callable[[], PartWriter]
-) -> Iterator[tuple[KeyValues, SavedPart]]:
-    """Yields the learnt state by key; the empty key has the global state."""
-    for key in {**history.nodes, **history.told}:
-        writer = writer_of()
-        nodes = [
-            [
-                vector,
-                writer.entries(cell.entries),
-                [history.saved_node(key, (vector, one.number)) for one in cell.entries],
-            ]
-            for vector, cell in (store.cells(key).items() if key in store.parts else ())
-        ]
-        yield key, writer.done(learnt=nodes, told=history.told.get(key), of=writer.mask(store.rows))
-    writer = writer_of()
-    yield (), writer.done(history=history.remembered(), of=writer.mask(store.rows))
-
-
-def restore_history(history: NearHistory, key: KeyValues, reader: PartReader) -> None:
-    """Restores the learnt state, global or of a key."""
-    if "history" in reader.data:
-        history.remember(reader.data["history"])
-        return
-    if reader.data["told"] is not None:
-        history.told[key] = lists_to_tuples(reader.data["told"])
-    for vector, entries, nodes in reader.data["learnt"]:
-        for one, node in zip(reader.lists[entries], nodes, strict=True):
-            if node is not None:
-                history.adopt(key, (lists_to_tuples(vector), one.number), one.start, one.t1, node)
+_MadeChain = tuple[Vector, Draft, Sequence[PartialName]]
+"""A chain that an event ends, by vector; for a BUDGET, with those that it extends."""
 
 
 class NearMatching(BundleHost[NearStore]):
@@ -136,7 +66,7 @@ class NearMatching(BundleHost[NearStore]):
         if self._has_events:
             for stream, schema in enumerate(self._schemas):
                 slots.of_schema(stream, schema)
-        self._take_roles([self._role(stream, ()) for stream, _ in enumerate(self._schemas)], slots)
+        self._take_roles([(stream, ()) for stream, _ in enumerate(self._schemas)], slots)
         self._read, self._kinds = self._kinds, {0: ["string"]} if self._has_events else {}
         self._settles, self._by_window = pattern.apart, self._sees_before
         self._by_since = pattern.budget is not None
@@ -152,25 +82,15 @@ class NearMatching(BundleHost[NearStore]):
         kinds = self._key_kinds
         return [self._texts.text(one) if kind == "string" else one for one, kind in zip(key, kinds, strict=True)]
 
-    # ------------------------------------------------------------ running
-
     def _step(self, store: NearStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         store.pass_until(time)
-        made: list[tuple[KeyValues, Vector, Draft]] = []
-        learnt: list[tuple[KeyValues, Extension]] = []
+        made: list[tuple[KeyValues, _MadeChain]] = []
         for one in arrivals:
-            if one.key is None:
-                continue
-            drafts, before = self._drafts(store, one)
-            made += [(one.key, vector, draft) for vector, draft in drafts.items()]
-            if store.history is not None:
-                for vector, draft in drafts.items():
-                    is_match = self._automaton.lacking(vector) is not None
-                    name = vector, draft.event[2]
-                    learnt.append((one.key, Extension(name, draft.start, before[vector], is_match)))
+            if one.key is not None:
+                made += [(one.key, chain) for chain in self._made(store, one)]
             if store.made > store.most_made:
-                store.exceed(store.made_too_much(time, (draft for _, _, draft in made)), time, "partial")
-        for key, vector, draft in made:
+                store.exceed(store.made_too_much(time, (draft for _, (_, draft, _) in made)), time, "partial")
+        for key, (vector, draft, _) in made:
             if rows := draft.rows & store.rows:
                 trail = store.trail_of(key, draft, rows)
                 store.keep(key, 0, vector, vector, draft, trail, rows)
@@ -178,20 +98,51 @@ class NearMatching(BundleHost[NearStore]):
                 if errors is not None:
                     ending = Ending(time, time - store.window, time, time, key, errors=errors)
                     store.find(ending, trail, trail.last, rows)
-        if store.history is not None and self._pattern.budget is not None:
-            store.history.learn(time, learnt)
-            for key in sorted({key for key, _, _ in made}, key=self._key_texts):
-                thin(store, store.history, key, self._pattern.budget, time, self._order)
+        if store.history is not None:
+            extensions = [
+                (
+                    key,
+                    Extension(
+                        (vector, draft.event[2]), draft.start, before, self._automaton.lacking(vector) is not None
+                    ),
+                )
+                for key, (vector, draft, before) in made
+            ]
+            store.history.learn(time, extensions)
+            for key in sorted({key for key, _ in made}, key=self._key_texts):
+                self._thin(store, store.history, key, time)
             store.history.tidy(time)
         return store.end_epoch(time)
 
-    def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, list[PartialName]]]:
-        """Returns the chains that an event ends, and, for a BUDGET, those that they extend."""
+    def _thin(self, store: NearStore, history: NearHistory, key: KeyValues, time: int) -> None:
+        """Keeps the ends of chains of a key that the BUDGET allows: those with the greatest learnt gain, then the
+        fewest missing letters, then the latest."""
+        cells, most = store.cells(key), cast(int, self._pattern.budget)
+        store.change(key, [cells], lambda cell: cell.drop_before(store.low))
+        if sum(len(cell.entries) for cell in cells.values()) > most:
+            ends = [
+                (min(cost for _, cost in vector), vector, one.number, one)
+                for vector, cell in cells.items()
+                for one in cell.entries
+            ]
+            first: dict[tuple[int, int], int] = {}
+            is_tied = any(first.setdefault((cost, one.t1), number) != number for cost, _, number, one in ends)
+            order = self._order(number for _, _, number, _ in ends) if is_tied else defaultdict(int)
+            candidates = [
+                PartialCandidate((vector, number), one.start, one.t1, (cost, -one.t1, order[number], vector, one.start))
+                for cost, vector, number, one in ends
+            ]
+            kept = history.chosen(time, key, candidates, most)
+            store.change(key, [cells], lambda cell: cell.only(lambda one: (cell.name, one.number) in kept))
+            history.keep(key, kept)
+        history.age(time, key)
+
+    def _made(self, store: NearStore, one: Arrival) -> list[_MadeChain]:
         before = defaultdict[Vector, list[PartialName]](list)
         rows = one.masks[one.stream] & store.rows
         drafts: dict[Vector, Draft] = {}
         if not rows:
-            return drafts, before
+            return []
         event = one.event
         if self._has_events:
             values = [
@@ -216,7 +167,7 @@ class NearMatching(BundleHost[NearStore]):
         if begun and event[1] - event[0] <= store.window:
             draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))
             draft.roots, draft.oldest = [(BEGINNING, rows)], min(draft.oldest, event[0])
-        return drafts, before
+        return [(vector, draft, before[vector]) for vector, draft in drafts.items()]
 
     def _flow(self, found: BundleMatches) -> Flow:
         table = found.table
@@ -236,8 +187,6 @@ class NearMatching(BundleHost[NearStore]):
         texts = self._texts.texts(items.column(FIRST_SLOT, places, "string").astype(np.int64))
         return self._texts.codes(json_arrays(texts, np.cumsum(sizes).tolist(), lambda some: f"[{', '.join(some)}]"))
 
-    # ------------------------------------------------------------ state
-
     def _codes(self, store: NearStore) -> Iterable[Any]:
         told = store.history.told if store.history is not None else {}
         return (value for key in (*store.parts, *told) for value in key)
@@ -247,16 +196,38 @@ class NearMatching(BundleHost[NearStore]):
             writer = self._writer()
             some = [[vector, writer.entries(cell.entries)] for vector, cell in store.cells(key).items()]
             yield key, writer.done(vectors=some, passed=store.passed)
-        if store.history is not None:
-            yield from saved_history(store, store.history, self._writer)
+        if (history := store.history) is None:
+            return
+        for key in {**history.nodes, **history.told}:
+            writer = self._writer()
+            learnt = [
+                [
+                    vector,
+                    writer.entries(cell.entries),
+                    [history.saved_node(key, (vector, one.number)) for one in cell.entries],
+                ]
+                for vector, cell in (store.cells(key).items() if key in store.parts else ())
+            ]
+            yield key, writer.done(learnt=learnt, told=history.told.get(key), of=writer.mask(store.rows))
+        writer = self._writer()
+        yield (), writer.done(history=history.remembered(), of=writer.mask(store.rows))
 
     def _restore(self, store: NearStore, key: KeyValues, reader: PartReader) -> None:
-        if store.history is not None and ("history" in reader.data or "learnt" in reader.data):
-            restore_history(store.history, key, reader)
+        if store.history is not None and "history" in reader.data:
+            store.history.remember(reader.data["history"])
+            return
+        if store.history is not None and "learnt" in reader.data:
+            if reader.data["told"] is not None:
+                store.history.told[key] = lists_to_tuples(reader.data["told"])
+            for vector, entries, nodes in reader.data["learnt"]:
+                for one, node in zip(reader.lists[entries], nodes, strict=True):
+                    if node is not None:
+                        name = lists_to_tuples(vector), one.number
+                        store.history.adopt(key, name, one.start, one.t1, node)
             return
         store.adopt_trails(key, reader.trails, reader.data["passed"])
         for written, entries in reader.data["vectors"]:
-            vector: Vector = lists_to_tuples(written)
+            vector = lists_to_tuples(written)
             cell = Cell(vector, vector)
             cell.entries = reader.lists[entries]
             cell.without(0)

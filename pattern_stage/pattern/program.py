@@ -102,8 +102,6 @@ class LetterAutomaton:
         least = min((cost + self._ends[at] for at, cost in vector), default=_NEVER)
         return least if least <= self.errors else None
 
-    # ------------------------------------------------------------ making
-
     def _piece(self, letters: Letters) -> _Piece:
         match letters:
             case Letter():
@@ -297,13 +295,13 @@ class EventSlots:
         return [self.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
 
 
-def as_aggregated(aggregated: Aggregated, place: int) -> Value:
-    """Returns an aggregate's argument as computed: a string as a number, where numbers are aggregated."""
-    argument = aggregated.args[place]
-    as_is = aggregated.name == "count" or (aggregated.name == "argmax" and place == 0)
-    if value_kind(argument) == "string" and not as_is:
-        return Function("number", (argument,), "number")
-    return argument
+def aggregated_args(aggregated: Aggregated) -> list[Value]:
+    """Returns an aggregate's arguments as computed: strings as numbers, where numbers are aggregated."""
+    as_is = {"count": len(aggregated.args), "argmax": 1}.get(aggregated.name, 0)
+    return [
+        Function("number", (arg,), "number") if value_kind(arg) == "string" and place >= as_is else arg
+        for place, arg in enumerate(aggregated.args)
+    ]
 
 
 _Values = tuple[Any, ...]
@@ -312,8 +310,10 @@ _Values = tuple[Any, ...]
 
 @dataclass(slots=True)
 class CompiledEdge:
-    """The tests of an edge: of the event alone (`static`, over its attributes), and of the run."""
+    """The tests of an edge: of the event alone (`static`, over its attributes), and of the run in a state, -1 for
+    none."""
 
+    state: int
     static: list[EventCondition] = field(default_factory=list)
     dynamic: list[_Placed] = field(default_factory=list)
     holds: Callable[[_Values, _Values], bool] | None = None
@@ -360,21 +360,19 @@ class PatternProgram:
         self.streams = [self._inputs[at] for at in self.positive]
         self.last = len(self.positive) - 1
         self._live: list[dict[Register, int]] = [{} for _ in self.positive]
-        self.begins = [CompiledEdge() for _ in self.positive]
-        self.takes = [CompiledEdge() for _ in self.positive]
-        self.completes = [CompiledEdge() for _ in self.positive]
+        self.begins = [CompiledEdge(at - 1) for at in range(len(self.positive))]
+        self.takes = [CompiledEdge(at) for at in range(len(self.positive))]
+        self.completes = [CompiledEdge(at) for at in range(len(self.positive))]
+        of_phase = {"first": self.begins, "each": self.takes, "complete": self.completes}
         for test in pattern.conjuncts:
-            self._place(test)
+            at = self.positive.index(test.variable)
+            self._add(of_phase[test.phase][at], test, None if test.phase == "complete" else self.streams[at])
         self.negations = [self._negation(at) for at, one in enumerate(pattern.variables) if one.negated]
         for live in self._live:
             live |= {register: place for place, register in enumerate(live)}
         self.layouts: list[tuple[Register, ...]] = [tuple(live) for live in self._live]
-        for state, edge in enumerate(self.begins):
-            self._finish(edge, state - 1)
-        for state, edge in [*enumerate(self.takes), *enumerate(self.completes)]:
-            self._finish(edge, state)
-        for negation in self.negations:
-            self._finish(negation.edge, negation.group - 1)
+        for edge in (*self.begins, *self.takes, *self.completes, *(one.edge for one in self.negations)):
+            self._finish(edge)
         self.begin = [self._moved(state - 1, state) for state in range(self.last + 1)]
         """By state, the registers of a run that enters it, from previous registers and the event."""
         self.take = [self._moved(state, state) for state in range(self.last + 1)]
@@ -383,29 +381,17 @@ class PatternProgram:
 
     # ------------------------------------------------------------ where tests go
 
-    def _place(self, test: WhereConjunct) -> None:
-        at = self.positive.index(test.variable)
-        match test.phase:
-            case "first":
-                edge, state = self.begins[at], at - 1
-            case "each":
-                edge, state = self.takes[at], at
-            case "complete":
-                edge, state = self.completes[at], at
-        stream = None if test.phase == "complete" else self.streams[at]
-        self._add(edge, test, stream, state)
-
     def _negation(self, variable: int) -> Negation:
         group, stream = self.pattern.variables[variable].group, self._inputs[variable]
         tests = [test for test in self.pattern.kills if test.variable == variable]
         others = [self.positive.index(of.variable) for test in tests for _, of in test.names if of.variable != variable]
-        found = Negation(variable, stream, group, CompiledEdge(), early=all(at < group for at in others))
+        found = Negation(variable, stream, group, CompiledEdge(group - 1), early=all(at < group for at in others))
         for test in tests:
             if found.early or all(of.variable == variable for _, of in test.names):
-                self._add(found.edge, test, stream, group - 1 if found.early else -1)
+                self._add(found.edge, test, stream)
         return found
 
-    def _add(self, edge: CompiledEdge, test: WhereConjunct, stream: int | None, state: int) -> None:
+    def _add(self, edge: CompiledEdge, test: WhereConjunct, stream: int | None) -> None:
         placed = self._placed(test, stream)
         if placed is None:
             edge.static.append(of_event(test))
@@ -413,17 +399,15 @@ class PatternProgram:
         edge.dynamic.append(placed)
         for read in placed.at.values():
             if isinstance(read, RegisterRead):
-                self._keep(read.register, state)
+                self._keep(read.register, edge.state)
         for register in placed.sets:
-            self._keep(register, state)
+            self._keep(register, edge.state)
 
     def _keep(self, register: Register, state: int) -> None:
         for at in range(register.variable, state + 1):
             self._live[at].setdefault(register, 0)
         for other in register.needs():
             self._keep(other, register.variable)
-
-    # ------------------------------------------------------------ names
 
     def _placed(self, test: WhereConjunct, stream: int | None) -> _Placed | None:
         names, own = dict(test.names), test.variable
@@ -502,13 +486,11 @@ class PatternProgram:
         if isinstance(of, Length) or not of.aggregated.args:
             return RegisterRead(Register("count", at))
         name = of.aggregated.name
-        args = [as_aggregated(of.aggregated, place) for place in range(len(of.aggregated.args))]
+        args = aggregated_args(of.aggregated)
         slots = tuple(self.slots.slot(self._inputs[of.variable], arg) for arg in args)
         kinds: tuple[Kind, ...] = tuple(map(value_kind, args))
         kind = {"count": "known", "avg": "sum"}.get(name, name)
         return RegisterRead(Register(cast(Any, kind), at, slots, kinds), average=name == "avg")
-
-    # ------------------------------------------------------------ code
 
     def _hashed(self, state: int) -> frozenset[int]:
         edges = [edge for _, edge in self._leaving(state)]
@@ -523,13 +505,14 @@ class PatternProgram:
         """Returns whether a hash finds all runs of a state that continue with an event of a stream."""
         return all(edge.equal is not None for of, edge in self._leaving(state) if of == stream)
 
-    def _finish(self, edge: CompiledEdge, state: int) -> None:
-        plain = []
+    def _finish(self, edge: CompiledEdge) -> None:
+        plain, state = [], edge.state
         for one in edge.dynamic:
             if has_parameters(one.condition):
                 edge.by_row.append(self._row_test(one, state))
             else:
-                plain.append(self._code(one, state))
+                code, loops = self._writer.condition(one.condition, self._leaf(one, state)), self._loops(one, state)
+                plain.append(f"all({code} {loops})" if loops else code)
             if edge.equal is None and (equal := self._equal(one, state)) is not None:
                 edge.equal, edge.equal_test = equal, one.test
         if plain:
@@ -560,11 +543,6 @@ class PatternProgram:
             return f"E[{found}]"
 
         return code
-
-    def _code(self, placed: _Placed, state: int) -> str:
-        code = self._writer.condition(placed.condition, self._leaf(placed, state))
-        loops = self._loops(placed, state)
-        return f"all({code} {loops})" if loops else code
 
     def _loops(self, placed: _Placed, state: int) -> str:
         place = self._at(state)

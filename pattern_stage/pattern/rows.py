@@ -8,7 +8,7 @@ once."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby, pairwise
@@ -69,7 +69,6 @@ class StaticTest:
         return self._index.used()
 
     def masks(self, events: Columns) -> list[int]:
-        """Returns for each event the rows that it satisfies."""
         places, classes = self._index.hits(events)
         ends = np.searchsorted(places, np.arange(len(events) + 1)).tolist()
         return [self._united(classes[begin:end]) if begin < end else 0 for begin, end in pairwise(ends)]
@@ -141,18 +140,17 @@ class RoleEvents:
         keys: Sequence[str],
         roles: Sequence[EventRole],
         texts: Texts,
+        values: Mapping[int, Sequence[Value]],
         *,
         all_events: bool,
     ) -> None:
-        self._schemas, self._roles, self._all = schemas, roles, all_events
-        self._texts = texts
+        """`values` are the values of events by stream."""
+        self._roles, self._all = roles, all_events
         self._keys = [[[name for name, _ in schema].index(key) for key in keys] for schema in schemas]
-        self._values: list[list[Callable[[Pairs], Column]]] = [[] for _ in schemas]
-
-    def compute(self, values: dict[int, list[Value]]) -> None:
-        for stream, some in values.items():
-            made = self._values[stream]
-            made += [compile_value(one, self._schemas[stream], None, self._texts) for one in some[len(made) :]]
+        self._values = [
+            [compile_value(one, schema, None, texts) for one in values.get(stream, ())]
+            for stream, schema in enumerate(schemas)
+        ]
 
     def epochs(
         self, inputs: Sequence[Flow], every: int, since: Sequence[tuple[int, int]]
@@ -414,7 +412,6 @@ class RowTest:
         self._parameters: tuple[Column, ...] = ()
 
     def follow(self, rows: Rows, numbers: Ints) -> None:
-        """Updates to the current rows."""
         self._parameters = rows.parameters
         few = numbers.tolist() if len(numbers) <= _SCALAR_ROWS else []
         self._few_rows = [(1 << row, [column[row].item() for column in rows.parameters]) for row in few]
@@ -430,15 +427,12 @@ class RowTest:
         for vector in self._gathered(registers, event):
             if not mask:
                 break
-            mask &= self._few(vector, mask) if self._few_rows else self._many(vector)
+            if self._few_rows:
+                held = (row for row, parameters in self._few_rows if mask & row and self._scalar(vector, parameters))
+                mask = reduce(or_, held, 0)
+            else:
+                mask &= self._many(vector)
         return mask
-
-    def _few(self, vector: tuple[Any, ...], mask: int) -> int:
-        held = 0
-        for row, parameters in self._few_rows:
-            if mask & row and self._scalar(vector, parameters):
-                held |= row
-        return held
 
     def _many(self, vector: tuple[Any, ...]) -> int:
         one = columns_at([vector], range(len(vector)), self._values)

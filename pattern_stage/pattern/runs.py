@@ -4,19 +4,18 @@ are reported. Rows of one pattern share runs if they have one window, or any whe
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, product
+from itertools import chain, compress, product
 from typing import Any, cast
 
 import numpy as np
 
-from common.arrays import Ints
 from common.bounds import BEGINNING, INFINITE, deadline
 from pattern_stage.columns import Flow, no_flow
 from pattern_stage.operators import Meter, MOpContext
 from pattern_stage.pattern.cells import EVERY, Cell, CellTable, Draft, EventTuple, Segment, Trail, top_of
-from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, LateKills, ResultBuilder
+from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, Kills, ResultBuilder
 from pattern_stage.pattern.host import BundleHost
 from pattern_stage.pattern.match import KeyState, MatchCandidate
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
@@ -34,8 +33,6 @@ Consumed = tuple[CellTable, Cell, int, int]
 
 
 class RunStore(KeptTrails):
-    """The runs of some rows, and their step by an epoch."""
-
     def __init__(self, program: PatternProgram, meter: Meter, rows: Rows, *, merged: bool) -> None:
         """Without `merged`, each run stays separate."""
         super().__init__(meter, rows, lambda: KeyState(program.hashed, len(program.negations)))
@@ -56,26 +53,17 @@ class RunStore(KeptTrails):
         self._edges += [(of - 1, program.begins[of]) for of in groups[1:]]
         self._edges += [(of if of < program.last else -1, edge) for of in groups for edge in self._killing[of]]
 
-    # ------------------------------------------------------------ time
-
-    def pass_until(self, time: int) -> list[Bundle]:
-        """Advances time. Returns what becomes known before."""
-        told: list[Bundle] = []
-        for start, some in self.expiring(time):
-            if self.trailing:
-                for key in dict.fromkeys(key for key, one, _ in some if one == "pending" and key in self.parts):
-                    part = self.parts[key]
-                    for one in chain.from_iterable(cell.entries for cell in part.pending.values()):
-                        if one.oldest <= start <= one.start:
-                            ending = Ending(deadline(start, self.window), start, start, one.t1, key, part.absent)
-                            self.find(ending, one.trail, one.place, one.rows)
-                told += self.end_found()
-            self.expire(start + 1, some)
-        return told
+    def find_pending(self, start: int, keys: Iterable[KeyValues]) -> None:
+        for key in filter(self.parts.__contains__, keys):
+            part = self.parts[key]
+            for one in chain.from_iterable(cell.entries for cell in part.tables[-1].values()):
+                if one.oldest <= start <= one.start:
+                    ending = Ending(deadline(start, self.window), start, start, one.t1, key, part.absent)
+                    self.find(ending, one.trail, one.place, one.rows)
 
     def due(self) -> int | None:
         """Returns the time before which no waiting match becomes known; None if none waits."""
-        waiting = {key for key, part in self.parts.items() if part.pending}
+        waiting = {key for key, part in self.parts.items() if part.tables[-1]}
         starts = (
             start
             for start in (self._starts if waiting else ())
@@ -89,7 +77,7 @@ class RunStore(KeptTrails):
         """Ends the runs of keys that the events of an epoch do not continue."""
         begin = max(one.event[0] for one in arrivals)
         for key in keys:
-            self.change(key, self.parts[key].cells, lambda cell: cell.take(cell.before(begin), EVERY))
+            self.change(key, self.parts[key].tables[:-1], lambda cell: cell.take(cell.before(begin), EVERY))
 
     def drop_rows(self, key: KeyValues, rows: int) -> None:
         """Ends all runs of rows with a key; for strict contiguity, with all keys."""
@@ -98,28 +86,31 @@ class RunStore(KeptTrails):
             if one in self.parts:
                 self.change(one, self.parts[one].tables, lambda cell: cell.take(len(cell.entries), rows))
 
-    def adopt(self, key: KeyValues, part: KeyState, trails: Sequence[Trail], passed: int) -> None:
-        """Adopts a saved part, which may have other rows than the key has already, and its trails, without what had
-        expired at `passed`."""
+    def adopt(
+        self,
+        key: KeyValues,
+        trails: Sequence[Trail],
+        passed: int,
+        cells: Iterable[tuple[int, Cell]],
+        absent: Sequence[list[tuple[EventTuple, int]]],
+    ) -> None:
+        """Adopts what was saved of a key, which may have other rows than the key has already, without what had expired
+        at `passed`. Each cell comes with its place."""
         own = self.parts[key]
         self.adopt_trails(key, trails, passed)
         if self.trailing:
             for root in (root for trail in trails for root in trail.roots if root.start >= self.low):
                 self.watch(root.start, key, "pending")
-        for place, cells in zip([*range(len(part.cells)), -1], part.tables, strict=True):
-            for cell in cells.values():
-                self.adopt_cell(key, cell, place)
-        for at, some in enumerate(part.absent):
+        for place, cell in cells:
+            self.adopt_cell(key, cell, place)
+        for at, some in enumerate(absent):
             self.room -= len(some)
             own.absent[at] = sorted([*own.absent[at], *some], key=lambda one: one[0][1])
             for event, _ in some:
                 self.watch(event[0] + self.longer, key, "absent")
         self.drop_empty(key)
 
-    # ------------------------------------------------------------ an epoch
-
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
-        """Processes the events of an epoch. Returns what became known since the previous one, and in it."""
         told = self.pass_until(time)
         if not (self._strict or self._remembered) and all(map(self._is_idle, arrivals)):
             return told
@@ -140,7 +131,7 @@ class RunStore(KeptTrails):
         """Counts the comparisons of an epoch's events with runs, before any is made: if a row could have too many of
         them; with negations always, since these are counted over a block."""
         parts = [(part, some) for key, some in by_key.items() if (part := self.parts.get(key)) is not None]
-        at_most = 2 * sum(len(some) * sum(map(len, part.cells)) for part, some in parts)
+        at_most = 2 * sum(len(some) * sum(map(len, part.tables[:-1])) for part, some in parts)
         if not self.program.negations and at_most <= self._meter.limits.work:
             return
         for part, some in parts:
@@ -199,7 +190,7 @@ class RunStore(KeptTrails):
         """Extends the runs of all cells by an event. `ends` gets those of the last variable."""
         program, kleene, last = self.program, self.program.kleene, self.program.last
         event, masks = arrival.event, arrival.masks
-        for state, cells in enumerate(part.cells):
+        for state, cells in enumerate(part.tables[:-1]):
             if not cells:
                 continue
             take = masks[program.takes[state].role] & self.rows if kleene[state] else 0
@@ -284,7 +275,7 @@ class RunStore(KeptTrails):
     def _kill(self, part: KeyState, arrivals: Sequence[Arrival]) -> None:
         for state, edges in enumerate(self._killing):
             is_last = state == self.program.last
-            cells = part.pending if is_last else part.cells[state]
+            cells = part.tables[-1 if is_last else state]
             for edge, arrival in product(edges, arrivals):
                 rows = arrival.masks[edge.role] & self.rows
                 if not rows:
@@ -359,53 +350,45 @@ class RunMatching(BundleHost[RunStore]):
         super().__init__(context, program.streams, [one.stream for one in program.negations])
         self._merged, self._whole = context.merged, pattern.strategy == "strict"
         edges = [*zip(program.streams, program.begins, strict=True)]
-        edges += [
-            (stream, edge)
-            for stream, edge, kleene in zip(program.streams, program.takes, program.kleene, strict=True)
-            if kleene
-        ]
+        edges += compress(zip(program.streams, program.takes, strict=True), program.kleene)
         edges += [(one.stream, one.edge) for one in program.negations]
         for role, (_, edge) in enumerate(edges):
             edge.role = role
-        self._by_row = [test for edge in (*program.completes, *(edge for _, edge in edges)) for test in edge.by_row]
+        self._row_tests = [test for edge in (*program.completes, *(edge for _, edge in edges)) for test in edge.by_row]
         self._found = ResultBuilder(pattern, texts, slots, context.lineage)
-        self._late = LateKills(program, Conditions(pattern, texts, slots))
-        self._take_roles(
-            [self._role(stream, edge.static) for stream, edge in edges],
-            slots,
-            all_events=pattern.strategy in ("strict", "partition"),
-        )
+        conditions = Conditions(pattern, texts, slots)
+        late = [(at, one.variable) for at, one in enumerate(program.negations) if not one.early]
+        self._late = [(at, Kills(pattern, conditions, variable)) for at, variable in late]
+        """The negations that need the complete match."""
+        roles = [(stream, edge.static) for stream, edge in edges]
+        self._take_roles(roles, slots, all_events=pattern.strategy in ("strict", "partition"))
+        self._layouts = [*program.layouts, program.layouts[-1]]
+        """The layout of the registers of each table of cells."""
         self._settles = bool(self._late) or pattern.apart
         self._by_window = self._sees_before or any(one.group > program.last for one in program.negations)
         self._nothing = no_flow(pattern.schema, len(program.kleene))
 
-    # ------------------------------------------------------------ rows
-
     def _new_store(self, window: int) -> RunStore:
         return RunStore(self._program, self._meter, self._rows, merged=self._merged)
-
-    def add_rows(self, new: Ints) -> None:
-        super().add_rows(new)
-        self._follow()
-
-    def remove_rows(self, gone: Ints) -> None:
-        super().remove_rows(gone)
-        self._follow()
-
-    def _follow(self) -> None:
-        numbers = np.array(sorted(self._numbers), np.int64)
-        for test in self._by_row:
-            test.follow(self._rows, numbers)
-
-    # ------------------------------------------------------------ running
 
     def _step(self, store: RunStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         return store.step(time, arrivals)
 
     def _checked(self, store: RunStore, found: BundleMatches) -> BundleMatches:
         if self._late and len(found.at):
-            time, most = int(found.table.known[0]), self._meter.limits.work
-            found, steps = self._late.left(store.window, self._in_window(found), self._rows.parameters, most)
+            time, most, found = int(found.table.known[0]), self._meter.limits.work, self._in_window(found)
+            steps = np.zeros(int(found.rows.max(initial=-1)) + 1, np.int64)
+            bundles = defaultdict[int, list[int]](list)
+            for number, bundle in enumerate(found.table.bundles):
+                bundles[id(bundle.ending.absent)].append(number)
+            for at, kills in self._late:
+                table, of, pairs = found.table, found.table.of[found.at], (found.at, found.rows)
+                absent = [
+                    (table.bundles[some[0]].ending.absent[at], np.flatnonzero(np.isin(of, some)))
+                    for some in bundles.values()
+                ]
+                parameters = self._rows.parameters
+                found = found.only(~kills.killed(table, pairs, absent, store.window, parameters, steps, most))
             store.end_steps(time, steps)
         return self._with_having(found) if self._is_apart else found
 
@@ -425,24 +408,18 @@ class RunMatching(BundleHost[RunStore]):
             found = self._with_having(found)
         return Flow(self._found.events(found.table, found.table.t0, found.table.known), found.at, found.rows)
 
-    # ------------------------------------------------------------ state
-
     def _codes(self, store: RunStore) -> list[Any]:
         found = [value for key in store.parts for value in key]
         for part in store.parts.values():
-            for layout, cells in self._cells(part):
+            for layout, cells in zip(self._layouts, part.tables, strict=True):
                 for cell in cells.values():
                     map_register_texts(layout, cell.registers, found.append)
         return found
 
-    def _cells(self, part: KeyState) -> Iterator[tuple[Any, Any]]:
-        yield from zip(self._program.layouts, part.cells, strict=True)
-        yield self._program.layouts[-1], part.pending
-
     def _saved(self, store: RunStore) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key, part in store.parts.items():
             writer = self._writer()
-            cells = [writer.cells(some, layout) for layout, some in self._cells(part)]
+            cells = [writer.cells(some, layout) for layout, some in zip(self._layouts, part.tables, strict=True)]
             absent = [
                 [[writer.event(stream, event), writer.mask(of)] for event, of in some]
                 for stream, some in zip(self._absent_streams, part.absent, strict=True)
@@ -450,12 +427,13 @@ class RunMatching(BundleHost[RunStore]):
             yield key, writer.done(cells=cells, absent=absent, passed=store.passed)
 
     def _restore(self, store: RunStore, key: KeyValues, reader: PartReader) -> None:
-        part = KeyState(self._program.hashed, len(self._program.negations))
-        for (layout, table), some in zip(self._cells(part), reader.data["cells"], strict=True):
-            for cell in reader.cells(some, layout, store.name):
-                table[cell.name] = cell
-        part.absent = [
+        cells = (
+            (place, cell)
+            for place, (layout, some) in enumerate(zip(self._layouts, reader.data["cells"], strict=True))
+            for cell in reader.cells(some, layout, store.name)
+        )
+        absent = [
             [(reader.event(event), mask) for event, of in some if (mask := reader.mask(of))]
             for some in reader.data["absent"]
         ]
-        store.adopt(key, part, reader.trails, reader.data["passed"])
+        store.adopt(key, reader.trails, reader.data["passed"], cells, absent)

@@ -330,13 +330,10 @@ class EarliestSearch(_Search):
 
 
 def changed_bindings(
-    form: SetForm, match: SetMatch, candidates: Sequence[Sequence[tuple[EventTuple, int]]], order: dict[int, Any]
+    form: SetForm, match: SetMatch, candidates: CandidateEvents, order: dict[int, Any]
 ) -> Iterator[tuple[list[list[EventTuple]], int]]:
     """Yields variations with an earlier first event of a variable or one event more, and the rows that allow them."""
-    bindings: list[list[EventTuple]] = [[] for _ in form.groups]
-    for event, at in zip(match.events, match.components, strict=True):
-        bindings[at].append(event)
-    used = {event[2] for event in match.events}
+    bindings, used = match.bindings, {event[2] for event in match.events}
     begin = min(order[number] for number in used)
     for at, some in enumerate(bindings):
         for event, of in candidates[at]:
@@ -418,8 +415,6 @@ class KeptSets(KeptRows):
             heappush(self.starts, start)
         self.keys_at[start].add(key)
 
-    # ------------------------------------------------------------ what goes
-
     def end_epoch(self, time: int) -> None:
         """Ends an epoch with events: drops expired ones, periodically, and rows with too many."""
         if self._count > 2 * self._swept + _SWEEP:
@@ -432,7 +427,6 @@ class KeptSets(KeptRows):
         self.end_found(time)
 
     def end_found(self, time: int) -> None:
-        """Ends the search of an epoch."""
         self.found.clear()
         self.end_steps(time)
         if self._gone:
@@ -453,8 +447,7 @@ class KeptSets(KeptRows):
         return super().spend(rows, events * _STEPS_OF_EVENT, time)
 
     def remove_rows(self, gone: int) -> None:
-        self.rows &= ~gone
-        self.block.remove_rows(gone)
+        super().remove_rows(gone)
         for key, kept in list(self.kept.items()):
             cleared = [(event, tuple([of & ~gone for of in masks]), stream) for event, masks, stream in kept]
             self.kept[key] = [one for one in cleared if any(one[1])]

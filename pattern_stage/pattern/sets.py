@@ -15,7 +15,7 @@ from pattern_stage.clauses import has_parameters
 from pattern_stage.columns import Flow, each_once, sorted_flow
 from pattern_stage.definition import is_alone, of_event
 from pattern_stage.operators import MOpContext
-from pattern_stage.pattern.cells import EventTuple, expanded, masks_by_place
+from pattern_stage.pattern.cells import EventTuple, masks_by_place
 from pattern_stage.pattern.found import Conditions, Kills, ResultBuilder
 from pattern_stage.pattern.host import Epochs, PatternHost
 from pattern_stage.pattern.match import MatchTable, SetMatch
@@ -23,6 +23,7 @@ from pattern_stage.pattern.program import EventSlots
 from pattern_stage.pattern.rows import KeyValues, arrivals_by_key, scalar_functions
 from pattern_stage.pattern.set_search import (
     BufferedEvent,
+    CandidateEvents,
     EarliestSearch,
     KeptSets,
     SetForm,
@@ -60,7 +61,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         self._tests += filter(None, [self._found.having])
         self._kills = [Kills(pattern, conditions, at) for at in self._negated]
         roles = [
-            self._role(self._inputs[at], [of_event(one) for one in alone if one.variable == at])
+            (self._inputs[at], [of_event(one) for one in alone if one.variable == at])
             for at in (*self._positive, *self._negated)
         ]
         asked = {of.variable for one in rest for _, of in one.names} | {of.variable for _, of in pattern.having_names}
@@ -92,15 +93,14 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
             found.append((about, writer.compiled("B", writer.condition(one.condition, place))))
         return tuple(found)
 
-    def _matches(
-        self, store: KeptSets, key: KeyValues, kept: Sequence[BufferedEvent], *, end: int | None = None, start: int = 0
-    ) -> list[SetMatch]:
+    def _matches(self, store: KeptSets, key: KeyValues, *, end: int | None = None, start: int = 0) -> list[SetMatch]:
         """Returns the matches whose last event ends at `end`, or, without it, whose first begins at `start`."""
         low, known = (start, deadline(start, store.window)) if end is None else (end - store.window, end)
-        candidates = [
-            [(event, masks[at]) for event, masks, _ in kept if masks[at] and event[0] >= low and event[1] <= known]
+        every = [
+            [(event, masks[at]) for event, masks, _ in store.kept.get(key, ()) if masks[at]]
             for at in range(len(self._positive))
         ]
+        candidates = [[one for one in some if one[0][0] >= low and one[0][1] <= known] for some in every]
         if not self._form.may_match(candidates):
             return []
         searching = EarliestSearch if self._pattern.maximal else SetSearch
@@ -111,38 +111,34 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         while some := list(islice(bound, _AT_ONCE)):
             for match in some:
                 store.spend(match.rows & store.rows, len(match.events), known)
-            for match in self._true(store, _of_rows(some, store.rows), kept):
+            for match in self._true(store, _of_rows(some, store.rows)):
                 found.append(match)
                 store.found.add(match.rows)
             store.exceed(store.found.over(), known, "matches")
             search.leave(~store.rows)
         found = _of_rows(found, store.rows)
-        if self._pattern.maximal and found:
+        if self._pattern.maximal:
             # Another match may begin earlier, as long as its first event does not end earlier.
-            others = [
-                [(event, masks[at]) for event, masks, _ in kept if masks[at]] for at in range(len(self._positive))
-            ]
             parts = (found[begin : begin + _AT_ONCE] for begin in range(0, len(found), _AT_ONCE))
-            found = [one for part in parts for one in self._maximal(store, part, kept, others)]
+            found = [one for part in parts for one in self._maximal(store, part, every)]
         return _of_rows(found, store.rows)
 
-    def _match(self, bindings: Sequence[Sequence[EventTuple]], rows: int, known: int, key: KeyValues) -> SetMatch:
-        events = [event for some in bindings for event in some]
-        components = [at for at, some in enumerate(bindings) for _ in some]
-        t0, t1 = min(event[0] for event in events), max(event[1] for event in events)
-        return SetMatch(known, t0, t1, rows, events, components, key)
+    def _match(self, bindings: list[list[EventTuple]], rows: int, known: int, key: KeyValues) -> SetMatch:
+        t0 = min(event[0] for some in bindings for event in some)
+        t1 = max(event[1] for some in bindings for event in some)
+        return SetMatch(known, t0, t1, rows, bindings, key)
 
-    def _true(self, store: KeptSets, matches: list[SetMatch], kept: Sequence[BufferedEvent]) -> list[SetMatch]:
+    def _true(self, store: KeptSets, matches: list[SetMatch]) -> list[SetMatch]:
+        """Returns the matches, all of one key, that satisfy all conditions, with the rows for which they do."""
         if not matches:
             return matches
         table = MatchTable(matches, len(self._positive))
-        at, rows = expanded([match.rows for match in matches])
-        parameters = self._rows.parameters
+        at, rows, parameters = table.at, table.rows, self._rows.parameters
         for test in self._tests:
             held = test(table, at, (rows, parameters), (), None)
             at, rows = at[held], rows[held]
         for role, kills in enumerate(self._kills, len(self._positive)):
-            absent = [(event, masks[role]) for event, masks, _ in kept if masks[role]]
+            absent = [(event, masks[role]) for event, masks, _ in store.kept[matches[0].key] if masks[role]]
             steps = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
             every = np.arange(len(at))
             killed = kills.killed(table, (at, rows), [(absent, every)], store.window, parameters, steps)
@@ -152,20 +148,14 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
 
     # ------------------------------------------------------------ EARLIEST MAXIMAL
 
-    def _maximal(
-        self,
-        store: KeptSets,
-        found: list[SetMatch],
-        kept: Sequence[BufferedEvent],
-        candidates: Sequence[Sequence[tuple[EventTuple, int]]],
-    ) -> list[SetMatch]:
+    def _maximal(self, store: KeptSets, found: list[SetMatch], candidates: CandidateEvents) -> list[SetMatch]:
         """Removes the rows of matches with a better one: an earlier first event of a variable, or one event more."""
         order: dict[int, Any] = {event[2]: event[1] for some in candidates for event, _ in some}
         if len(set(order.values())) < len(order):  # names matter only for simultaneous events
             order = self._order(order)
         changed: list[SetMatch] = []
         numbers: dict[int, int] = {}
-        """By the identity of changed events, the place of the match that they are better than."""
+        """By the identity of changed bindings, the place of the match that they are better than."""
         worse = [0] * len(found)
         for place, match in enumerate(found):
             for bindings, rows in changed_bindings(self._form, match, candidates, order):
@@ -176,12 +166,10 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
                         worse[place] |= rows
                         continue
                     changed.append(self._match(bindings, rows, match.known, match.key))
-                    numbers[id(changed[-1].events)] = place
-        for one in self._true(store, changed, kept):
-            worse[numbers[id(one.events)]] |= one.rows
+                    numbers[id(bindings)] = place
+        for one in self._true(store, changed):
+            worse[numbers[id(one.bindings)]] |= one.rows
         return [one for match, rows in zip(found, worse, strict=True) for one in _of_rows([match], ~rows)]
-
-    # ------------------------------------------------------------ rows and intervals
 
     def _new_store(self, window: int) -> KeptSets:
         # With late matches, events are kept as long as an event that began before.
@@ -201,7 +189,6 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         return each_once(sorted_flow(events, table.at, table.rows).compact())
 
     def _steps(self, store: KeptSets, epochs: Epochs, until: int) -> Iterator[list[SetMatch]]:
-        """Yields the matches that become known at a time."""
         for time, arrivals in epochs:
             yield from self._pass(store, time)
             found: list[SetMatch] = []
@@ -214,7 +201,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
                     if self._is_late and self._begins(masks):
                         store.await_window(one.event[0], key)
                 if key in store.kept and not self._is_late:
-                    found += self._matches(store, key, store.kept[key], end=time)
+                    found += self._matches(store, key, end=time)
             store.end_epoch(time)
             if found:
                 yield found
@@ -229,12 +216,10 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
             start = heappop(store.starts)
             found: list[SetMatch] = []
             for key in store.keys_at.pop(start):
-                found += self._matches(store, key, store.kept.get(key, []), start=start)
+                found += self._matches(store, key, start=start)
             store.end_found(deadline(start, store.window))
             if found:
                 yield found
-
-    # ------------------------------------------------------------ state
 
     def _codes(self, store: KeptSets) -> Iterable[Any]:
         return (value for key in store.kept for value in key)

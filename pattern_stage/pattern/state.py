@@ -80,7 +80,6 @@ class PartWriter:
         ]
 
     def done(self, **more: Any) -> SavedPart:
-        """Returns the part, with `more` fields."""
         trails: list[Any] = []
         lists: list[Any] = []
         while len(trails) < len(self._trails) or len(lists) < len(self._lists):
@@ -110,22 +109,14 @@ class PartWriter:
 
 class PartReader:
     def __init__(
-        self,
-        saved: str,
-        numbers: Sequence[int],
-        rows: Mapping[int, int],
-        texts: Texts,
-        kinds: _KindsOf,
-        streams: Sequence[int],
-        absent_streams: Sequence[int],
+        self, row: Loaded, texts: Texts, kinds: _KindsOf, streams: Sequence[int], absent_streams: Sequence[int]
     ) -> None:
-        self.data: dict[str, Any] = json.loads(saved)
-        self._rows, self._texts, self._kinds = rows, texts, kinds
-        self._numbers = numbers
+        self.data: dict[str, Any] = json.loads(row.data)
+        self._rows, self._numbers, self._texts, self._kinds = row.rows, row.numbers, texts, kinds
         self._events: dict[int, EventTuple] = {}
         of = {event: streams[component] for component, events, *_ in self.data["trails"] for event in events}
-        for at, some in enumerate(self.data.get("absent", ())):
-            of.update({event: absent_streams[at] for event, _ in some})
+        for stream, some in zip(absent_streams, self.data.get("absent", ()), strict=False):
+            of.update({event: stream for event, _ in some})
         self._stream_of = of
         self.trails = [
             Trail(component, list(map(self.event, events)), self.mask(rows), forgotten)
@@ -160,7 +151,6 @@ class PartReader:
         return self.event(number)
 
     def mask(self, rows: list[int] | None) -> int:
-        """Returns the current set of saved rows."""
         if rows is None:
             return EVERY
         return reduce(or_, (1 << self._rows[row] for row in rows if row in self._rows), 0)
@@ -246,15 +236,12 @@ def keyed_rows(table: pa.Table, kinds: Sequence[Kind], texts: Texts, renumber: R
     keys = list(zip(*columns, strict=True)) if columns else [()] * len(table)
     rows, row_sizes = flatten_lists(table, "rows")
     numbers, sizes = flatten_lists(table, "parts")
-    now = renumber(rows)
-    row_end = end = 0
-    data = table["data"].to_pylist()
-    for key, text, row_size, size in zip(keys, data, row_sizes.tolist(), sizes.tolist(), strict=True):
-        here = slice(row_end, row_end + row_size)
-        known = {old: new for old, new in zip(rows[here].tolist(), now[here].tolist(), strict=True) if new >= 0}
+    row_ends, ends = np.cumsum(row_sizes)[:-1], np.cumsum(sizes)[:-1]
+    parts = np.split(rows, row_ends), np.split(renumber(rows), row_ends), np.split(numbers, ends)
+    for key, text, before, now, mine in zip(keys, table["data"].to_pylist(), *parts, strict=True):
+        known = {old: new for old, new in zip(before.tolist(), now.tolist(), strict=True) if new >= 0}
         if known:
-            yield Loaded(key, text, numbers[end : end + size].tolist(), known)
-        row_end, end = row_end + row_size, end + size
+            yield Loaded(key, text, mine.tolist(), known)
 
 
 def _lists(values: Sequence[Sequence[int]]) -> pa.Array:

@@ -3,9 +3,8 @@ for a row as long as a run that began in the row's window leads there."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Literal
 
@@ -28,7 +27,6 @@ class Ages:
         self._kept: dict[int, dict[int, int]] = {}
 
     def add(self, rows: int, start: int, weight: int) -> None:
-        """Counts `weight` for each of these rows."""
         ages = self._kept.setdefault(rows, {})
         ages[start] = ages.get(start, 0) + weight
 
@@ -58,6 +56,9 @@ def weights(trail: Trail) -> Iterator[tuple[int, int]]:
         before = max(before, root.start)
     yield before, 2 * (trail.last + 1 - place)
 
+
+_LONG = 64
+"""Number of events from which a trail is long."""
 
 _SWEEP = 1000
 """Trails are scanned for unreachable ones when they have doubled and reached this number."""
@@ -91,16 +92,44 @@ class KeptTrails(KeptRows):
     def kept_cells(self) -> Iterator[Cell]:
         return (cell for part in self.parts.values() for cells in part.tables for cell in cells.values())
 
-    @abstractmethod
     def pass_until(self, time: int) -> list[Bundle]:
-        """Advances time. Returns what becomes known before."""
+        """Advances time. Returns what becomes known before; what can continue at `time` stays."""
+        told: list[Bundle] = []
+        self.passed = time
+        while self._starts and deadline(self._starts[0], self.window) < time:
+            start = self._starts[0]
+            gone = self._by_start[start]
+            if self.trailing:
+                self.find_pending(start, dict.fromkeys(key for key, one, _ in gone if one == "pending"))
+                told += self.end_found()
+            self._expire(start + 1, gone)
+            heappop(self._starts)
+            del self._by_start[start]
+            self._watched -= len(gone)
+        return told
+
+    def find_pending(self, start: int, keys: Iterable[KeyValues]) -> None:
+        """Finds the waiting matches of keys that begin at `start`: their window has ended."""
+
+    def _expire(self, low: int, some: Sequence[ExpiringRun]) -> None:
+        """Drops of these items what began before a time."""
+        for key, one, place in some:
+            if isinstance(one, Trail):
+                one.segments = []
+            part = self.parts.get(key)
+            if part is None:
+                continue
+            if one == "absent":
+                part.absent = [[one for one in some if one[0][0] >= low - self.longer] for some in part.absent]
+            elif isinstance(one, Cell) and not (one.entries and one.entries[-1].top >= low):
+                cells = part.tables[place]
+                if cells.get(one.name) is one:
+                    del cells[one.name]
+                    one.entries = []
+            self.drop_empty(key)
 
     def add_rows(self, new: int, window: int) -> None:
         super().add_rows(new, window)
-        self.windows.follow(mask_to_rows(self.rows))
-
-    def leave(self, gone: int) -> None:
-        self.remove_rows(gone)
         self.windows.follow(mask_to_rows(self.rows))
 
     def waiting(self) -> Iterator[tuple[int, int]]:
@@ -121,13 +150,11 @@ class KeptTrails(KeptRows):
             del self.parts[key]
 
     def remove_rows(self, gone: int) -> None:
-        self.rows &= ~gone
-        self.block.remove_rows(gone)
+        super().remove_rows(gone)
+        self.windows.follow(mask_to_rows(self.rows))
         for key, part in list(self.parts.items()):
             part.absent = [[(one, of & ~gone) for one, of in some if of & ~gone] for some in part.absent]
             self.change(key, part.tables, lambda cell: cell.without(gone))
-
-    # ------------------------------------------------------------ time
 
     @property
     def longer(self) -> int:
@@ -148,45 +175,15 @@ class KeptTrails(KeptRows):
         self._by_start[start].append((key, one, place))
         self._watched += 1
 
-    def expiring(self, time: int) -> Iterator[tuple[int, list[ExpiringRun]]]:
-        """Advances time. Yields what expires, by its time; what can continue at `time` stays."""
-        self.passed = time
-        while self._starts and deadline(self._starts[0], self.window) < time:
-            start = self._starts[0]
-            yield start, self._by_start[start]
-            heappop(self._starts)
-            gone = self._by_start.pop(start)
-            self._watched -= len(gone)
-            for _, one, _ in gone:
-                if isinstance(one, Trail):
-                    one.segments = []
-
-    def expire(self, low: int, some: list[ExpiringRun]) -> None:
-        """Drops of these items what began before a time."""
-        for key, one, place in some:
-            part = self.parts.get(key)
-            if part is None:
-                continue
-            if one == "absent":
-                part.absent = [[one for one in some if one[0][0] >= low - self.longer] for some in part.absent]
-            elif isinstance(one, Cell) and not (one.entries and one.entries[-1].top >= low):
-                cells = part.tables[place]
-                if cells.get(one.name) is one:
-                    del cells[one.name]
-                    one.entries = []
-            self.drop_empty(key)
-
     def begin(self) -> None:
         """Begins an interval: earlier results are no longer referenced."""
         for trail in self._long.values():
             trail.trim(self.low)
         self._long = {}
 
-    # ------------------------------------------------------------ keeping
-
     def trail_of(self, key: KeyValues, draft: Draft, rows: int) -> Trail:
         trail = draft.trail(rows)
-        if trail.is_long:
+        if len(trail.events) >= _LONG:
             self._long[id(trail)] = trail
         if trail.segments and len(trail.events) == 1:
             self.watch(draft.before, key, trail)
@@ -198,8 +195,7 @@ class KeptTrails(KeptRows):
     ) -> None:
         """Stores the runs of a draft, which end a trail, in a cell of the key's table at `place`, created if
         missing."""
-        part = self.parts[key]
-        cells = part.pending if place < 0 else part.cells[place]
+        cells = self.parts[key].tables[place]
         cell = cells.get(name)
         if cell is None:
             cell = cells[name] = Cell(name, registers)
@@ -255,8 +251,6 @@ class KeptTrails(KeptRows):
             self._by_start[start] = [one for one in some if not isinstance(one[1], Trail) or id(one[1]) in used]
         self._watched = sum(map(len, self._by_start.values()))
         self._sweep_at = 2 * self._watched + _SWEEP
-
-    # ------------------------------------------------------------ counting
 
     def over(self) -> int:
         ages = Ages()

@@ -17,7 +17,6 @@ from typing import Any
 
 from common.dates import iso_utc
 from mmqjp.explain.retrace.values import (
-    STRATEGIES,
     AttributeValues,
     BoundCondition,
     Event,
@@ -57,6 +56,7 @@ from xscl.algebra.events import (
     count_letters,
     value_kind,
 )
+from xscl.event_patterns import STRATEGIES
 
 ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY, ENDED = 0, 1, 2, 3, 1_000, 1_001
 """The tests of a next event, in this order; conditions are numbered from FIRST_CONDITION. The last is whether a FOLD
@@ -72,8 +72,14 @@ failed test; and minus its duration, or minus the letters that it lacks."""
 GivenEvents = Callable[[str], Sequence[Event]]
 """Returns the events of a defined or published stream, given its name, in order of t1."""
 
-Covers = Callable[[Event], frozenset[int]]
-"""Returns the numbers of the documents that an event derives from."""
+
+@dataclass(frozen=True, slots=True)
+class SearchGoal:
+    """The documents, by number, that a result derives from; those that an event derives from; and a count of steps."""
+
+    covers: Callable[[Event], frozenset[int]]
+    docs: Collection[int]
+    take: Take
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +143,11 @@ class SequenceSearch(ABC):
     """Whether events of some places come in any order."""
 
     def __init__(
-        self,
-        events: Sequence[Sequence[Event]],
-        repeats: Sequence[bool],
-        within: int | None,
-        covers: Covers,
-        docs: Collection[int],
-        take: Take,
+        self, events: Sequence[Sequence[Event]], repeats: Sequence[bool], within: int | None, goal: SearchGoal
     ) -> None:
-        self.events, self.repeats, self.within, self.take = events, repeats, within, take
-        wanted = self.wanted = frozenset(docs)
-        self.covers: Covers = lambda one: covers(one) & wanted
+        self.events, self.repeats, self.within, self.take = events, repeats, within, goal.take
+        wanted = self.wanted = frozenset(goal.docs)
+        self.covers: Callable[[Event], frozenset[int]] = lambda one: goal.covers(one) & wanted
         self.named = [[one for one in some if wanted and self.covers(one)] for some in events]
         """Of each place, the events that derive from the documents."""
         self.fits: Callable[[Partial, Event, int], bool] | None = None
@@ -199,7 +199,6 @@ class SequenceSearch(ABC):
         return None
 
     def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
-        """Yields a partial result with one event more."""
         yield partial.with_event(one, to, self.covers(one))
 
     def signature(self, partial: Partial) -> Hashable:
@@ -248,20 +247,16 @@ class SequenceSearch(ABC):
         return len(self._known) == known
 
     def _is_whole(self, partial: Partial) -> bool:
-        refusal = self._refusal_at_end(partial)
+        refusal = self._first_false(self.ends(partial))
+        if refusal is None and (missing := len(self.wanted - partial.covered)):
+            what = f"no result has all of them: {missing} of {len(self.wanted)} are in none with the others"
+            refusal = Refusal(TOGETHER, "together", self.part, lambda: what)
+        refusal = refusal or self.fault(partial)
         self._comes(partial.first, (len(partial.bound), FOUND if refusal is None else refusal.test))
         if refusal is not None:
             less = partial.span_with() if refusal.less is None else refusal.less
             self._fails((len(partial.covered), len(partial.bound), refusal.test, -less), refusal)
         return refusal is None
-
-    def _refusal_at_end(self, partial: Partial) -> Refusal | None:
-        if (refusal := self._first_false(self.ends(partial))) is not None:
-            return refusal
-        if missing := len(self.wanted - partial.covered):
-            what = f"no result has all of them: {missing} of {len(self.wanted)} are in none with the others"
-            return Refusal(TOGETHER, "together", self.part, lambda: what)
-        return self.fault(partial)
 
     def _first_false(self, conditions: Iterator[Refusal | None]) -> Refusal | None:
         for test, refusal in enumerate(conditions, FIRST_CONDITION):
@@ -271,13 +266,13 @@ class SequenceSearch(ABC):
         return None
 
     def _steps(self, partial: Partial) -> Iterator[Partial]:
-        """Yields the partial results with one event more."""
         missing, at = self.wanted - partial.covered, len(partial.bound)
         nexts = [at - 1] if at and self.repeats[at - 1] else []
         nexts += [at] if at < len(self.events) else []
-        if nexts:
-            self._tell_early(partial, missing, nexts[0])
-        if not nexts or not self._may_have_all(partial, missing, nexts[0]):
+        if not nexts:
+            return
+        self._tell_early(partial, missing, nexts[0])
+        if not self._may_have_all(partial, missing, nexts[0]):
             return
         barrier = cache(lambda: self.barrier(partial, nexts[0]) if at else None)
         for to in nexts:
@@ -330,7 +325,6 @@ class SequenceSearch(ABC):
         return self._keyed[to]
 
     def first_taken(self, partial: Partial, to: int) -> Event | None:
-        """Returns the first event that fits a place."""
         for one in self._candidates(partial, to):
             self.take(1)
             if self._misfit(partial, one, to) is None:
@@ -462,16 +456,8 @@ class RunSearch(SequenceSearch):
     """Results of NEXT and FOLD: a left event with the first later right events for which a condition holds. A FOLD goes
     on from there; its partial results have the values of each step."""
 
-    def __init__(
-        self,
-        stream: Next | Fold,
-        lefts: Sequence[Event],
-        rights: Sequence[Event],
-        covers: Covers,
-        docs: Collection[int],
-        take: Take,
-    ) -> None:
-        super().__init__((lefts, rights), (False, isinstance(stream, Fold)), stream.within, covers, docs, take)
+    def __init__(self, stream: Next | Fold, sides: Sequence[Sequence[Event]], goal: SearchGoal) -> None:
+        super().__init__(sides, (False, isinstance(stream, Fold)), stream.within, goal)
         self._stream, self._name = stream, "FOLD" if isinstance(stream, Fold) else "NEXT"
         chooses = stream.chooses if isinstance(stream, Fold) else stream.condition
         self._chooses = [(one, operator_condition_text(one, stream)) for one in conjuncts(chooses)]
@@ -568,7 +554,7 @@ class RunSearch(SequenceSearch):
 class PatternSearch(SequenceSearch):
     """Matches of a PATTERN without ERRORS. Variables take events one after the other, those of a SET in any order."""
 
-    def __init__(self, pattern: Pattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take) -> None:
+    def __init__(self, pattern: Pattern, given: GivenEvents, goal: SearchGoal) -> None:
         self._pattern, self._given = pattern, given
         self.keys, self.has_sets = pattern.keys, pattern.has_sets
         self._numbers = [at for at, one in enumerate(pattern.variables) if not one.negated]
@@ -582,10 +568,15 @@ class PatternSearch(SequenceSearch):
             if one.negated
         }
         """The conditions of each negated variable, by its number."""
-        self._lasting = [asked for asked, one in self._asked if not _is_done(asked, one)]
+        self._lasting = [
+            asked
+            for asked, one in self._asked
+            if not (asked.is_of_steps if one.phase == "each" else one.phase == "first" and len(asked.variables) == 1)
+        ]
+        """The conditions that still matter for a variable that they were tested for."""
         self._lasting += [*self._having, *(asked for some in self.kills.values() for asked in some)]
         events = [given(one.source.stream) for one in self._positive]
-        super().__init__(events, [one.kleene for one in self._positive], pattern.within, covers, docs, take)
+        super().__init__(events, [one.kleene for one in self._positive], pattern.within, goal)
 
     def component(self, at: int) -> str:
         return component_text(self._positive[at])
@@ -634,40 +625,34 @@ class PatternSearch(SequenceSearch):
                 shared += map(id, some)
         return frozenset(shared), tuple(groups.items())
 
-    # ------------------------------------------------------------ conditions
-
     def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
         is_first = to == len(partial.bound)
         if is_first and partial.bound:
             yield from self.ends(partial)
         match, number = self.match(partial.with_event(one, to, self.covers(one))), self._numbers[to]
-        for asked, conjunct in self._asked:
-            if self._is_of_step(asked, conjunct, to) and conjunct.phase == ("first" if is_first else "each"):
+        for asked, conjunct in self._asked_at(to, of_steps=True):
+            if conjunct.phase == ("first" if is_first else "each"):
                 yield self._false(asked, match, None if is_first else number, one)
 
     def ends(self, partial: Partial) -> Iterator[Refusal | None]:
-        at, match = len(partial.bound) - 1, self.match(partial)
-        for asked, conjunct in self._asked:
-            if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
-                yield self._false(asked, match)
+        asked_here, match = self._asked_at(len(partial.bound) - 1, of_steps=False), self.match(partial)
+        return (self._false(asked, match) for asked, _ in asked_here)
 
     def _false(
         self, asked: BoundCondition, match: MatchBindings, new: int | None = None, of: Event | None = None
     ) -> Refusal | None:
-        """Returns why a condition does not hold; None if it does."""
         if (scope := asked.failing(match, new)) is None:
             return None
         what = bound(false_text, asked.said, self._pattern.variables[0].source, scope, of)
         return Refusal(FIRST_CONDITION, "condition", asked.text, what)
 
-    def _last(self, asked: BoundCondition) -> int:
-        return max((self._numbers.index(one) for one in asked.variables), default=0)
-
-    def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
-        is_of_events = len(asked.variables) < 2 or not self.has_sets
-        return self._last(asked) == at and is_of_events and conjunct.phase != "complete"
-
-    # ------------------------------------------------------------ strategies
+    def _asked_at(self, at: int, *, of_steps: bool) -> Iterator[tuple[BoundCondition, WhereConjunct]]:
+        """Yields the conditions whose last variable this is: those on each event of it, or those on all."""
+        for asked, conjunct in self._asked:
+            last = max((self._numbers.index(one) for one in asked.variables), default=0)
+            is_of_events = len(asked.variables) < 2 or not self.has_sets
+            if last == at and of_steps == (is_of_events and conjunct.phase != "complete"):
+                yield asked, conjunct
 
     def barrier(self, partial: Partial, to: int) -> Event | None:
         match self._pattern.strategy:
@@ -693,7 +678,7 @@ class PatternSearch(SequenceSearch):
             "partition": f"it is equal in {', '.join(self.keys)}",
             "next": "the match so far takes it",
         }[self._pattern.strategy]
-        part = STRATEGIES[self._pattern.strategy]
+        part = next(name for name, strategy in STRATEGIES.items() if strategy == self._pattern.strategy)
         what = f"{event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
         return Refusal(STRATEGY, "strategy", part, lambda: what, "", (by,), is_for_all=True)
 
@@ -783,11 +768,6 @@ class PatternSearch(SequenceSearch):
         )
 
 
-def _is_done(asked: BoundCondition, one: WhereConjunct) -> bool:
-    """Whether a conjunct, once tested, no longer matters for its variable."""
-    return (one.phase == "first" and len(asked.variables) == 1) or (one.phase == "each" and asked.is_of_steps)
-
-
 def _order(event: Event) -> tuple[int, tuple[object, ...]]:
     made = event.made
     assert isinstance(made, SourceEvent), "a pattern reads streams"
@@ -800,9 +780,7 @@ class LetterSearch(SequenceSearch):
 
     conditions_part = ""
 
-    def __init__(
-        self, pattern: NearPattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take
-    ) -> None:
+    def __init__(self, pattern: NearPattern, given: GivenEvents, goal: SearchGoal) -> None:
         numbered = pattern_template(pattern, lambda leaf: leaf)
         assert isinstance(numbered, NearPattern)
         self._automaton = LetterAutomaton(numbered.letters, count_letters(pattern.letters, sum, 1))
@@ -810,7 +788,7 @@ class LetterSearch(SequenceSearch):
         self._errors, self.keys = pattern.errors, pattern.keys
         self.kills: dict[int, list[BoundCondition]] = {}
         events = sorted((one for name in self._numbers for one in given(name)), key=_t1)
-        super().__init__([events], [True], pattern.within, covers, docs, take)
+        super().__init__([events], [True], pattern.within, goal)
 
     def component(self, at: int) -> str:
         return "letter"
@@ -870,9 +848,7 @@ def _t1(event: Event) -> int:
     return event.t1
 
 
-def search_of(
-    pattern: Pattern | NearPattern, given: GivenEvents, covers: Covers, docs: Collection[int], take: Take
-) -> PatternSearch | LetterSearch:
+def search_of(pattern: Pattern | NearPattern, given: GivenEvents, goal: SearchGoal) -> PatternSearch | LetterSearch:
     if isinstance(pattern, NearPattern):
-        return LetterSearch(pattern, given, covers, docs, take)
-    return PatternSearch(pattern, given, covers, docs, take)
+        return LetterSearch(pattern, given, goal)
+    return PatternSearch(pattern, given, goal)

@@ -18,6 +18,7 @@ from mmqjp.explain.retrace.search import (
     LetterSearch,
     PatternSearch,
     RunSearch,
+    SearchGoal,
     SequenceSearch,
     event_stage,
     search_of,
@@ -294,8 +295,8 @@ class Evaluator:
         sources = [self._of(stream.left, ()), self._of(stream.right, ())]
         found, search = list[Event](), None
         if _failed(sources) is None:
-            lefts, rights = (one.events for one in sources)
-            search = RunSearch(stream, lefts, rights, self._covering.of, docs, self._take)
+            goal = SearchGoal(self._covering.of, docs, self._take)
+            search = RunSearch(stream, [one.events for one in sources], goal)
             found = [search.event(partial) for partial in search.results()]
         return self._answer(search, height(stream), sources, docs, found, self._ways(stream, docs))
 
@@ -316,7 +317,7 @@ class Evaluator:
         stages = tuple(stage for one in sources for stage in one.stages)
         search: PatternSearch | LetterSearch | None = None
         if _failed(sources) is None:
-            search = search_of(pattern, self._given, self._covering.of, docs, self._take)
+            search = search_of(pattern, self._given, SearchGoal(self._covering.of, docs, self._take))
             better: Event | None = None
             for partial in search.results():
                 if not docs:

@@ -50,7 +50,7 @@ from xscl.algebra.events import (
     map_leaves,
 )
 from xscl.algebra.regex import PatternError, PatternLimit
-from xscl.algebra.values import TESTS, CompareOp, compare, xpath_number
+from xscl.algebra.values import TESTS, compare, xpath_number
 from xscl.event_forms import arithmetic, function_of
 
 AttributeValues = Mapping[str, Plain]
@@ -122,7 +122,6 @@ def before(left: Event, right: Event) -> bool:
 
 
 def identity(event: Event) -> Hashable:
-    """Returns an event's identity: attributes, interval and source events, whatever its origin."""
     return tuple(event.values.items()), event.t0, event.t1, frozenset(given_parts(event))
 
 
@@ -178,7 +177,11 @@ def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
         case NullTest(value=value, negated=negated):
             return (evaluate_value(value, scope) is None) != negated
         case Comparison(op=op, left=left, right=right):
-            return _compared(op, evaluate_value(left, scope), evaluate_value(right, scope))
+            one, other = evaluate_value(left, scope), evaluate_value(right, scope)
+            if one is None or other is None:
+                return False
+            as_texts = op in ("=", "!=") and isinstance(one, str) and isinstance(other, str)
+            return (as_texts or None not in (as_number(one), as_number(other))) and compare(op, one, other)
         case TextTest(name=name, args=args, negated=negated):
             texts = [as_text(evaluate_value(arg, scope)) for arg in args]
             known = [text for text in texts if text is not None]
@@ -233,13 +236,6 @@ def _folded(value: Value) -> Plain:
     return value.value if isinstance(value, Constant) else None
 
 
-def _compared(op: CompareOp, left: Plain, right: Plain) -> bool:
-    if op in ("=", "!=") and isinstance(left, str) and isinstance(right, str):
-        return compare(op, left, right)
-    one, other = as_number(left), as_number(right)
-    return one is not None and other is not None and compare(op, one, other)
-
-
 class Covering:
     """Maps an event to the numbers of the documents that it was derived from."""
 
@@ -249,15 +245,14 @@ class Covering:
 
     def of(self, event: Event) -> frozenset[int]:
         if id(event) not in self._known:
-            self._known[id(event)] = event, self._found(event)  # with the event, so that its id stays its own
+            if isinstance(event.made, SourceEvent):
+                sources = {event.made.source, *event.made.behind}
+                found = frozenset(number for number, source in enumerate(self._documents) if source in sources)
+            else:
+                is_run = isinstance(event.made.by, Fold)
+                found = frozenset().union(*map(self.of, event.made.inputs if is_run else event.parts))
+            self._known[id(event)] = event, found  # with the event, so that its id stays its own
         return self._known[id(event)][1]
-
-    def _found(self, event: Event) -> frozenset[int]:
-        if isinstance(event.made, SourceEvent):
-            sources = {event.made.source, *event.made.behind}
-            return frozenset(number for number, source in enumerate(self._documents) if source in sources)
-        is_run = isinstance(event.made.by, Fold)
-        return frozenset().union(*map(self.of, event.made.inputs if is_run else event.parts))
 
 
 # ---------------------------------------------------------------- what operators make
@@ -396,14 +391,6 @@ def early_text(latest: Event, one: Event) -> str:
 _PLACES = {"only": "", "first": "[1]", "each": "[i]", "previous": "[i-1]", "every": "[]"}
 
 
-STRATEGIES = {
-    "strict": "strict_contiguity",
-    "partition": "partition_contiguity",
-    "next": "skip_till_next_match",
-    "any": "skip_till_any_match",
-}
-
-
 def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
     return " AND ".join(conjunct_of(pattern, one).text for one in conjuncts)
 
@@ -486,16 +473,12 @@ class BoundCondition:
         added to both."""
         for variable in self.variables:
             events = match.get(self._pattern.variables[variable].name, ())
-            yield from (_kept(of, events) for of in self._of(variable) if events)
-            if events and self._is_of_pairs(variable):
-                yield self._pairs(variable, events)
-
-    def _pairs(self, variable: int, events: Sequence[Event]) -> Hashable:
-        of = self._of(variable)
-        if any(isinstance(one, OfItems) for one in of):
-            return tuple(map(id, events))
-        names = sorted({one.name for one in of if isinstance(one, OfItem)})
-        return frozenset(pairwise(tuple(one.values[name] for name in names) for one in events))
+            every = self._of(variable) if events else []
+            yield from (_kept(of, events) for of in every)
+            if every and self._is_of_pairs(variable):
+                names = sorted({of.name for of in every if isinstance(of, OfItem)})
+                pairs = pairwise(tuple(one.values[name] for name in names) for one in events)
+                yield tuple(map(id, events)) if any(isinstance(of, OfItems) for of in every) else frozenset(pairs)
 
     @cached_property
     def is_of_steps(self) -> bool:
