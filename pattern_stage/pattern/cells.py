@@ -251,14 +251,14 @@ _TRIM = 32
 class Cell:
     """Runs of one key in one state with equal registers, sorted by the t1 of their last event."""
 
-    __slots__ = ("_most_kills", "_trim", "entries", "kills", "name", "registers")
+    __slots__ = ("_most_kills", "entries", "kills", "name", "registers", "trim_at")
 
     def __init__(self, name: tuple[Any, ...], registers: tuple[Any, ...]) -> None:
         self.name, self.registers = name, registers
         self.entries: list[TrailEntry] = []
         self.kills: list[tuple[int, int, int]] = []
         """Negated events behind some entries: t1, t0, and their rows."""
-        self._trim = self._most_kills = _TRIM
+        self.trim_at = self._most_kills = _TRIM
 
     def before(self, t0: int) -> int:
         return bisect_left(self.entries, (t0,))
@@ -290,14 +290,10 @@ class Cell:
         self.entries.append(entry)
         return entry
 
-    def crowded(self) -> bool:
-        """Whether to look for expired entries."""
-        return len(self.entries) >= self._trim
-
     def drop_before(self, low: int) -> None:
         """Drops entries that begin before a time. Trails keep the old list."""
         self.only(lambda one: one.start >= low)
-        self._trim = max(_TRIM, 2 * len(self.entries))
+        self.trim_at = max(_TRIM, 2 * len(self.entries))
 
     def take(self, stop: int, rows: int) -> None:
         """Removes rows from the first entries, and those that are left without rows."""

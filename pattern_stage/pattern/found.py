@@ -121,8 +121,14 @@ def bundles(ending: Ending, trail: Trail, place: int, rows: int, alive: Callable
         rows &= alive()
         if not rows:
             continue
-        if trail.roots:
-            first, stop = _range(trail, place, low)
+        if roots := trail.roots:
+            first, stop = 0, len(roots)
+            if roots[-1].place > place:
+                stop = bisect_right(roots, place, key=_place)
+            if stop and roots[0].start < low:
+                # No event begins after its end.
+                oldest = trail.forgotten + bisect_left(trail.events, low, key=_t1)
+                first = bisect_left(roots, oldest, 0, stop, key=_place)
             if first < stop:
                 yield Bundle(ending, trail, place, first, stop, rows, later)
         if not trail.segments:
@@ -134,18 +140,6 @@ def bundles(ending: Ending, trail: Trail, place: int, rows: int, alive: Callable
                     one = entries[at]
                     if one.start >= low and one.oldest <= high and (held := here & one.rows):
                         stack.append((one.trail, one.place, held, behind))
-
-
-def _range(trail: Trail, place: int, low: int) -> tuple[int, int]:
-    roots = trail.roots
-    first, stop = 0, len(roots)
-    if roots[-1].place > place:
-        stop = bisect_right(roots, place, key=_place)
-    if stop and roots[0].start < low:
-        # No event begins after its end.
-        oldest = trail.forgotten + bisect_left(trail.events, low, key=_t1)
-        first = bisect_left(roots, oldest, 0, stop, key=_place)
-    return first, stop
 
 
 def batch_bundles(bundles: Sequence[Bundle]) -> Iterator[Sequence[Bundle]]:
@@ -198,21 +192,14 @@ class BundleTable(MatchList):
 
     def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
         if variable == 0 and not last:
-            bundles = self.bundles
-            events = [
-                bundles[of].trail.event(place)
-                for of, place in zip(self.of.tolist(), self._places.tolist(), strict=True)
-            ]
-            return column_of([event[slot] for event in events], are_texts=kind == "string")
+            places = zip(self.of.tolist(), self._places.tolist(), strict=True)
+            firsts = [self.bundles[of].trail.event(place)[slot] for of, place in places]
+            return column_of(firsts, are_texts=kind == "string")
         values = []
         for bundle in self.bundles:
-            pieces = _pieces(bundle, variable)
-            if not pieces:
-                values.append(bundle.trail.event(bundle.place)[slot])
-            elif last:
-                values.append(pieces[-1].trail.event(pieces[-1].place)[slot])
-            else:
-                values.append(pieces[0].trail.events[0][slot])
+            pieces: Sequence[Later | Bundle] = _pieces(bundle, variable) or [bundle]
+            end = pieces[-1].trail.event(pieces[-1].place) if last else pieces[0].trail.events[0]
+            values.append(end[slot])
         return column_of(values, are_texts=kind == "string")[self.of]
 
     def events(self, variable: int) -> Items:
@@ -233,39 +220,30 @@ class BundleTable(MatchList):
     def parts(self, variable: int, lineage: Lineage) -> Ints:
         if self._distinct:
             return super().parts(variable, lineage)
-        starts: list[int] = []
-        ends: list[int] = []
+        ranges: list[tuple[int, int]] = []
         members: list[Ints] = []
         end = 0
         known: dict[int, tuple[int, int]] = {}
         firsts = np.array([bundle.place for bundle in self.bundles], np.int64)
         np.minimum.at(firsts, self.of, self._places)
-        for bundle, least in zip(self.bundles, firsts.tolist(), strict=True):
-            if variable == 0:
-                some = [bundle.trail.numbers(least, bundle.place), *map(_members, _pieces(bundle, 0))]
-                start = end - least
-            elif id(bundle.later) in known:  # bundles that end alike have the same
-                start, stop = known[id(bundle.later)]
-                starts.append(start)
-                ends.append(stop)
-                continue
-            else:
-                some, start = list(map(_members, _pieces(bundle, variable))), end
-            members += some
-            end += sum(map(len, some))
-            known[id(bundle.later)] = start, end
-            starts.append(start)
-            ends.append(end)
-        begins = np.array(starts, np.int64)[self.of] + (self._places if variable == 0 else 0)
-        return lineage.ranges(np.concatenate(members), begins, np.array(ends, np.int64)[self.of])
+        for at, (bundle, least) in enumerate(zip(self.bundles, firsts.tolist(), strict=True)):
+            name = id(bundle.later) if variable else -1 - at  # bundles that end alike have the same
+            if name not in known:
+                some = [piece.trail.numbers(piece.trail.forgotten, piece.place) for piece in _pieces(bundle, variable)]
+                start = end
+                if variable == 0:
+                    some = [bundle.trail.numbers(least, bundle.place), *some]
+                    start -= least
+                members += some
+                end += sum(map(len, some))
+                known[name] = start, end
+            ranges.append(known[name])
+        begins, ends = np.array(ranges, np.int64)[self.of].T
+        return lineage.ranges(np.concatenate(members), begins + (0 if variable else self._places), ends)
 
 
 def _pieces(bundle: Bundle, variable: int) -> Sequence[Later]:
     return () if bundle.later is None else bundle.later.by_variable().get(variable, ())
-
-
-def _members(piece: Later) -> Ints:
-    return piece.trail.numbers(piece.trail.forgotten, piece.place)
 
 
 # ---------------------------------------------------------------- which matches there are
@@ -579,10 +557,7 @@ class AtOnce:
 
     def end(self, rows: int) -> list[Bundle]:
         """Ends the epoch. Returns the bundles of these rows."""
-        found = self._bundles
-        if not found:
-            return []
-        self._bundles, self._counted, self._room = [], 0, self._most
+        found, self._bundles, self._counted, self._room = self._bundles, [], 0, self._most
         self._tally.clear()
         return [one._replace(rows=held) for one in found if (held := one.rows & rows)]
 

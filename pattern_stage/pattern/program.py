@@ -446,26 +446,20 @@ class PatternProgram:
             return None
 
         def place(value: Value, kind: str, variable: int) -> Value:
-            key = f"x{len(at) + sum(map(len, gathered.values()))}"
+            key, vkind = f"x{len(at) + sum(map(len, gathered.values()))}", value_kind(value)
             of = names[value.name] if isinstance(value, Attribute) else None
+            read, slot = None, -1
             if isinstance(of, Length | OfItems):
                 read = self._read(of)
-                if kind == "set earlier":
-                    gathered.setdefault(variable, []).append((key, TupleField(value_kind(value), read=read)))
-                else:
-                    at[key] = read
-                return Attribute("left", key, value_kind(value))
-            slot, vkind = self.slots.slot(self._inputs[variable], of_items(value, names)), value_kind(value)
-            position = self.positive.index(variable) if variable in self.positive else -1
-            if kind == "new":
-                at[key] = slot
-            elif kind in ("first", "last"):
-                at[key] = RegisterRead(Register(cast(Any, kind), position, (slot,), (vkind,)))
-            elif kind == "set previous":
-                last = RegisterRead(Register("last", position, (slot,), (vkind,)))
-                gathered.setdefault(variable, []).append((key, TupleField(vkind, read=last)))
             else:
-                gathered.setdefault(variable, []).append((key, TupleField(vkind, slot)))
+                slot = self.slots.slot(self._inputs[variable], of_items(value, names))
+                if kind in ("first", "last", "set previous"):
+                    which: Any = "last" if kind == "set previous" else kind
+                    read = RegisterRead(Register(which, self.positive.index(variable), (slot,), (vkind,)))
+            if kind.startswith("set "):
+                gathered.setdefault(variable, []).append((key, TupleField(vkind, slot if read is None else -1, read)))
+            else:
+                at[key] = slot if read is None else read
             return Attribute("left", key, vkind)
 
         if stream is not None and all(role(name)[0] == "new" for name in names):
@@ -521,12 +515,12 @@ class PatternProgram:
     def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
         match placed.condition:
             case Comparison("=", Attribute(name=one, kind=kind), Attribute(name=other, kind=also)) if kind == also:
-                match placed.at[one], placed.at[other]:
-                    case (RegisterRead(Register("first" | "last" | "min" | "max") as register, False), int(slot)) | (
-                        int(slot),
-                        RegisterRead(Register("first" | "last" | "min" | "max") as register, False),
-                    ):
-                        return RegisterTest(self._live[state][register], slot)
+                pair = placed.at[one], placed.at[other]
+                for read, slot in (pair, pair[::-1]):
+                    match read:
+                        case RegisterRead(Register("first" | "last" | "min" | "max") as register, False):
+                            if isinstance(slot, int):
+                                return RegisterTest(self._live[state][register], slot)
         return None
 
     def _at(self, state: int) -> Callable[[Register], str]:

@@ -391,17 +391,13 @@ _SCALAR_ROWS = 4
 """Up to this number, rows are tested one by one."""
 
 
+_Code = Callable[[Any, Any], Any]
+
+
 class RowTest:
     """A condition on a run, an event and parameters. Rows with equal parameters are tested once."""
 
-    def __init__(
-        self,
-        texts: Texts,
-        condition: EventCondition,
-        values: Schema,
-        gathered: Callable[[Any, Any], Sequence[tuple[Any, ...]]],
-        scalar: Callable[[Any, Any], bool],
-    ) -> None:
+    def __init__(self, texts: Texts, condition: EventCondition, values: Schema, gathered: _Code, scalar: _Code) -> None:
         """`gathered` returns, of registers and an event, the vectors of `values` for which the condition must hold."""
         self._values, self._gathered, self._scalar = values, gathered, scalar
         self._holds = compile_condition(condition, values, None, texts)

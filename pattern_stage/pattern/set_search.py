@@ -77,6 +77,7 @@ class _Search(ABC):
     ) -> None:
         self._form, self._candidates, self._window, self._spend = form, candidates, window, spend
         self._end, self._start = end, start
+        self._bound: list[list[EventTuple]] = [[] for _ in form.groups]
         self._used: set[int] = set()
         self._left = 0
         self._prepare()
@@ -107,7 +108,6 @@ class SetSearch(_Search):
         last = max(form.groups)
         order = range(last + 1) if self._end is None else range(last, -1, -1)
         self._order = [at for group in order for at, of in enumerate(form.groups) if of == group]
-        self._bound: list[list[EventTuple] | None] = [None] * len(form.groups)
         self._tests = form.tests(self._order)
         self._decides = sum(of == form.groups[self._order[0]] for of in form.groups) - 1
         """Place of the variable that completes the first group to be bound, which has the given end or begin."""
@@ -133,12 +133,12 @@ class SetSearch(_Search):
             # A group is complete: what is to be at the end is known.
             if depth == len(order):
                 if has_bound:
-                    yield [list(one or ()) for one in self._bound], rows
+                    yield [list(some) for some in self._bound], rows
                 return
             if not has_bound:
                 return
             group = groups[order[depth - 1]]
-            bound = [event for one, of in zip(self._bound, groups, strict=True) if of == group for event in one or ()]
+            bound = [event for some, of in zip(self._bound, groups, strict=True) if of == group for event in some]
             if self._end is None:
                 after = max(event[1] for event in bound)
             else:
@@ -165,7 +165,7 @@ class SetSearch(_Search):
                     more = min(first, event[0]), max(last, event[1])
                     yield from self._with(depth, [*chain, event], held, *more, after, until)
         self._used.discard(chain[-1][2])
-        self._bound[at] = chain[:-1] or None
+        self._bound[at] = chain[:-1]
 
     def _fits(self, event: EventTuple, first: int, last: int, after: int, until: int) -> bool:
         t0, t1, number = event[:3]
@@ -185,7 +185,6 @@ class EarliestSearch(_Search):
     def _prepare(self) -> None:
         form, candidates = self._form, self._candidates
         self._last_group = max(form.groups)
-        self._bound: list[list[EventTuple]] = [[] for _ in form.groups]
         roles = Counter(event[2] for some in candidates for event, _ in some)
         # An event that another variable may have, too, may be passed over for that.
         self._own = [

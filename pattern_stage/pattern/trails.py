@@ -199,7 +199,7 @@ class KeptTrails(KeptRows):
         cell = cells.get(name)
         if cell is None:
             cell = cells[name] = Cell(name, registers)
-        elif cell.crowded():
+        elif len(cell.entries) >= cell.trim_at:
             cell.drop_before(self.low)
         top = cell.entries[-1].top if cell.entries else BEGINNING
         if cell.append(trail, rows, draft.start, draft.oldest).top > top:

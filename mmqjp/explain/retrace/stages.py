@@ -147,10 +147,6 @@ def _label(record: Record, node: Node) -> int | str:
 Docs = tuple[int, ...]
 """Document numbers, ascending."""
 
-WhyNone = Callable[[str, int], Iterable[FunnelStage]]
-"""Yields the stages up to the first that keeps a document, given by its number, from having an event of the named
-stream."""
-
 MOST_SPLIT = 3
 """Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""
 
@@ -186,10 +182,15 @@ def furthest_trace(ways: Iterable[Trace]) -> Trace:
 
 class Evaluator:
     """Computes the events of operators, and the matches of PATTERNs, that derive from documents. Each test of a
-    condition is a step. `why_none` says why a document has no event of a stream."""
+    condition is a step. `why_none` yields the stages up to the first that keeps a document, given by its number, from
+    having an event of the named stream."""
 
     def __init__(
-        self, given: GivenEvents, take: Take, documents: Sequence[DocumentRef] = (), why_none: WhyNone | None = None
+        self,
+        given: GivenEvents,
+        take: Take,
+        documents: Sequence[DocumentRef] = (),
+        why_none: Callable[[str, int], Iterable[FunnelStage]] = lambda name, number: (),
     ) -> None:
         self._given, self._take, self._why_none = given, take, why_none
         self._covering = Covering(documents)
@@ -245,7 +246,7 @@ class Evaluator:
         if len(docs) > 1:
             what = f"{len(docs)} documents are named for {name}, which is one event"
             return Trace([], (event_stage("event", name, 0, what),), 0, SEVERAL)
-        stages = tuple(self._why_none(name, docs[0]) if self._why_none is not None else ())
+        stages = tuple(self._why_none(name, docs[0]))
         is_there = bool(stages) and stages[-1].kind in ("late", "unseen")
         return Trace([], stages, int(is_there), (0, len(stages)), (), () if is_there else docs)
 
