@@ -103,8 +103,6 @@ class Lineage:
     def __len__(self) -> int:
         return self._size
 
-    # ------------------------------------------------------------ numbering
-
     def of_documents(self, stream: str, docids: Ints, t0: Ints, t1: Ints, nodes: Ints) -> Ints:
         """Numbers events of documents. `nodes` has a row for each."""
         count, width = nodes.shape

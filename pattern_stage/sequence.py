@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -351,12 +351,6 @@ class Joining(Bounded):
         self.finish(_NONE, batch, BEGINNING)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    continues: Callable[[Pairs], Mask]
-    sets: tuple[tuple[int, Callable[[Pairs], Column]], ...]
-
-
 class Folding(Joining):
     """FOLD. Its shapes have inputs and results of one schema. An interval runs in generations: each extends the runs of
     the previous one by a right event. A run keeps only its first event and latest values."""
@@ -365,7 +359,8 @@ class Folding(Joining):
         definitions: Sequence[Fold] = context.definitions
         left, right = definitions[0].left.schema, definitions[0].right.schema
         super().__init__(context, (left, right), 2)
-        self._steps: list[_Step] = []
+        self._continues: list[Callable[[Pairs], Mask]] = []
+        self._sets: list[list[tuple[int, Callable[[Pairs], Column]]]] = []
         self._makes_texts = False
         self._places = {name: place for place, (name, _) in enumerate(left)}
         self._columns = [(part == "latest", self._places[name]) for part, name in definitions[0].names]
@@ -373,8 +368,8 @@ class Folding(Joining):
 
     def _condition(self, definition: Fold) -> EventCondition:
         both = self._left, self._right, self._texts
-        sets = tuple((self._places[name], compile_value(value, *both)) for name, value in definition.sets)
-        self._steps.append(_Step(compile_condition(definition.continues, *both), sets))
+        self._continues.append(compile_condition(definition.continues, *both))
+        self._sets.append([(self._places[name], compile_value(value, *both)) for name, value in definition.sets])
         self._makes_texts = self._makes_texts or bool(made_of_latest(definition, *self._rows.sources[0]))
         self._has_texts = self._has_texts or self._makes_texts
         return definition.chooses
@@ -472,7 +467,7 @@ class Folding(Joining):
         shapes = self.classes.shape[batch.classes[whose]]
         held = np.zeros(len(whose), np.bool_)
         for shape, places in each_shape(shapes):
-            held[places] = self._steps[shape].continues(search.pairs(batch.take(whose[places]), at[places]))
+            held[places] = self._continues[shape](search.pairs(batch.take(whose[places]), at[places]))
         instances_of, at, shapes = batch.take(whose[held]), at[held], shapes[held]
         if not len(at):
             return instances_of, held[held]
@@ -482,7 +477,7 @@ class Folding(Joining):
             latest.values[place][:] = right.values[other][at]
         for shape, places in each_shape(shapes):
             pairs = search.pairs(instances_of.take(places), at[places])
-            for place, value in self._steps[shape].sets:
+            for place, value in self._sets[shape]:
                 latest.values[place][places] = value(pairs)
         first.t1[:] = latest.t1[:] = right.t1[at]
         latest.parts[:] = right.parts[at]

@@ -185,9 +185,6 @@ def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[set[Part], V
     return {of[_name(leaf)][0] for leaf in leaves(key)}, map_leaves(key, renamed)
 
 
-# ---------------------------------------------------------------- parts
-
-
 def assign_partitions(key: PartitionKey, events: Columns, schema: Schema, texts: Texts, parts: int) -> Ints:
     """Returns the part of each event, the same in every process."""
     if key is None:

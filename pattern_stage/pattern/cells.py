@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache, reduce
+from itertools import pairwise
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,13 +72,9 @@ def flags_of(mask: int, size: int) -> Mask:
 def masks_by_place(places: Ints, rows: Ints, count: int) -> list[int]:
     """Returns the set of rows of each place, given pairs sorted by place."""
     found = [0] * count
-    if not len(places):
-        return found
     heads = np.flatnonzero(np.diff(places, prepend=-1))
-    for place, begin, end in zip(
-        places[heads].tolist(), heads.tolist(), np.append(heads[1:], len(places)).tolist(), strict=True
-    ):
-        found[place] = rows_to_mask(rows[begin:end])
+    for place, some in zip(places[heads].tolist(), np.split(rows, heads[1:]), strict=False):  # no pairs have one part
+        found[place] = rows_to_mask(some)
     return found
 
 
@@ -83,18 +82,14 @@ def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
     """Returns pairs of a set's place and a row of it, sorted."""
     if all(mask == 1 for mask in masks):
         return np.arange(len(masks)), np.zeros(len(masks), np.int64)
-    known: dict[int, Ints] = {}
-    rows = []
-    for mask in masks:
-        found = known.get(mask)
-        if found is None:
-            found = known[mask] = mask_to_rows(mask)
-        rows.append(found)
+    rows = list(map(cache(mask_to_rows), masks))
     sizes = np.fromiter(map(len, rows), np.int64, len(rows))
     return np.repeat(np.arange(len(rows)), sizes), np.concatenate([np.zeros(0, np.int64), *rows])
 
 
 EVERY = -1
+
+_NONE = np.zeros(0, np.int64)
 
 EventTuple = tuple[Any, ...]
 """An event: t0, t1, the number of its part, and values."""
@@ -149,8 +144,7 @@ class Trail:
         self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
         self.roots: list[Root] = []
         self.segments: list[Segment] = []
-        self._numbers: Ints | None = None
-        self._known = 0
+        self._numbers, self._known = _NONE, 0
 
     @property
     def last(self) -> int:
@@ -168,11 +162,9 @@ class Trail:
         """Returns the immutable numbers of the events from `begin` to `place`."""
         first, end = begin - self.forgotten, place + 1 - self.forgotten
         if self._known < end:
-            known = np.zeros(0, np.int64) if self._numbers is None else self._numbers
-            self._numbers = grow_array(known, len(self.events))
+            self._numbers = grow_array(self._numbers, len(self.events))
             self._numbers[self._known : len(self.events)] = [event[2] for event in self.events[self._known :]]
             self._known = len(self.events)
-        assert self._numbers is not None
         return self._numbers[first:end]
 
     def trim(self, low: int) -> None:
@@ -186,7 +178,7 @@ class Trail:
         if 2 * (first - self.forgotten) >= len(self.events):
             self.events = self.events[first - self.forgotten :]
             self.roots = self.roots[gone:]
-            self.forgotten, self._numbers, self._known = first, None, 0
+            self.forgotten, self._numbers, self._known = first, _NONE, 0
 
 
 class Draft:
@@ -209,16 +201,19 @@ class Draft:
     @property
     def rows(self) -> int:
         """Superset of the rows of these runs."""
-        rows = 0
-        for _, of in self.roots:
-            rows |= of
+        rows = reduce(or_, (of for _, of in self.roots), 0)
         for entries, begin, stop, of in self.segments:
             rows |= of & (entries[begin].rows if stop - begin == 1 else entries[stop - 1].reach)
         return rows
 
     def trail(self, rows: int) -> Trail:
         """Returns the trail extended by the event."""
-        trail = self._before()
+        trail = None
+        if len(self.segments) == 1:
+            entries, begin, stop, of = self.segments[0]
+            one = entries[begin]
+            if stop - begin == 1 and one.place == one.trail.last and one.trail.component == self.component:
+                trail = one.trail if not one.trail.rows & ~(of & one.rows) else None
         if trail is None:
             trail = Trail(self.component, [self.event], rows)
             trail.segments = self.segments
@@ -229,20 +224,6 @@ class Draft:
         trail.roots += [Root(place, self.event[0], bound, of) for bound, of in self.roots]
         return trail
 
-    def _before(self) -> Trail | None:
-        if len(self.segments) != 1:
-            return None
-        entries, begin, stop, of = self.segments[0]
-        if stop - begin != 1:
-            return None
-        one = entries[begin]
-        trail = one.trail
-        if one.place != trail.last or trail.component != self.component or trail.rows & ~(of & one.rows):
-            return None
-        return trail
-
-
-# ---------------------------------------------------------------- cells
 
 _TRIM = 32
 """Lists are scanned for expired entries when they have doubled and reached this size."""
@@ -282,14 +263,6 @@ class Cell:
             self._most_kills = max(_TRIM, 2 * len(self.kills))
         self.kills.append((event[1], event[0], rows))
 
-    def append(self, trail: Trail, rows: int, start: int, oldest: int) -> TrailEntry:
-        """Appends runs that end with a trail, later than all others, and begin between two times."""
-        last = self.entries[-1] if self.entries else None
-        top, reach = (start, rows) if last is None else (max(start, last.top), rows | last.reach)
-        entry = TrailEntry(trail.events[-1][1], trail, trail.last, rows, start, oldest, top, reach)
-        self.entries.append(entry)
-        return entry
-
     def drop_before(self, low: int) -> None:
         """Drops entries that begin before a time. Trails keep the old list."""
         self.only(lambda one: one.start >= low)
@@ -324,26 +297,25 @@ class Cell:
     def _put(self, entries: list[TrailEntry]) -> None:
         self.entries = []
         for one in entries:
-            last = self.entries[-1] if self.entries else None
-            top = one.start if last is None else max(one.start, last.top)
-            reach = one.rows if last is None else one.rows | last.reach
-            is_same = top == one.top and reach == one.reach
-            self.entries.append(one if is_same else one._replace(top=top, reach=reach))
+            self.append(one)
+
+    def append(self, one: TrailEntry) -> None:
+        """Appends runs that end later than all others, with `top` and `reach` of their place."""
+        top, reach = one.start, one.rows
+        if self.entries:
+            top, reach = max(top, self.entries[-1].top), reach | self.entries[-1].reach
+        is_same = top == one.top and reach == one.reach
+        self.entries.append(one if is_same else one._replace(top=top, reach=reach))
 
     def segments(self, stop: int, rows: int, t0: int | None = None, *, shared: bool) -> list[Segment]:
         """Returns the first entries as segments that lead to an event; with its `t0`, without the rows that events
         killed before. `shared`: entries stay, and the list only grows."""
         found: list[Segment] = []
         ranges = [(0, 0)] if t0 is None or not self.kills else self.killed(t0, stop)
-        for at, (begin, lacking) in enumerate(ranges):
-            end = ranges[at + 1][0] if at + 1 < len(ranges) else stop
-            left = rows & ~lacking
-            if begin < end and left:
-                if shared:
-                    found.append((self.entries, begin, end, left))
-                else:
-                    found.append((self.entries[begin:end], 0, end - begin, left))
-        return found
+        for (begin, lacking), (end, _) in pairwise([*ranges, (stop, 0)]):
+            if begin < end and (left := rows & ~lacking):
+                found.append((self.entries, begin, end, left))
+        return found if shared else [(entries[begin:end], 0, end - begin, of) for entries, begin, end, of in found]
 
 
 _Name = tuple[Any, ...]

@@ -379,8 +379,6 @@ class PatternProgram:
         self.hashed = [self._hashed(state) for state in range(self.last + 1)]
         """By state, the registers whose hash finds all runs that an event may concern."""
 
-    # ------------------------------------------------------------ where tests go
-
     def _negation(self, variable: int) -> Negation:
         group, stream = self.pattern.variables[variable].group, self._inputs[variable]
         tests = [test for test in self.pattern.kills if test.variable == variable]

@@ -331,9 +331,6 @@ def update_code(register: Register, place: Callable[[Register], str], *, first: 
     )
 
 
-# ---------------------------------------------------------------- sums
-
-
 def add_to_sum(sum_: tuple[float, ...], number: float) -> tuple[float, ...]:
     """Returns a sum with a number added: the count, and few numbers with the exact sum (Shewchuk's partials, as in
     `math.fsum`). NULL is skipped."""

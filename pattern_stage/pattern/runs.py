@@ -71,8 +71,6 @@ class RunStore(KeptTrails):
         )
         return min((deadline(start, self.window) for start in starts), default=None)
 
-    # ------------------------------------------------------------ upkeep
-
     def _cut(self, keys: Iterable[KeyValues], arrivals: Sequence[Arrival]) -> None:
         """Ends the runs of keys that the events of an epoch do not continue."""
         begin = max(one.event[0] for one in arrivals)

@@ -13,7 +13,7 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import Cell, CellTable, Draft, Trail, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.cells import Cell, CellTable, Draft, Trail, TrailEntry, mask_to_rows, rows_to_mask, top_of
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, bundles
 from pattern_stage.pattern.match import KeptRows, KeyState, Tally
 from pattern_stage.pattern.rows import KeyValues
@@ -202,7 +202,8 @@ class KeptTrails(KeptRows):
         elif len(cell.entries) >= cell.trim_at:
             cell.drop_before(self.low)
         top = cell.entries[-1].top if cell.entries else BEGINNING
-        if cell.append(trail, rows, draft.start, draft.oldest).top > top:
+        cell.append(TrailEntry(draft.event[1], trail, trail.last, rows, draft.start, draft.oldest, draft.start, rows))
+        if draft.start > top:
             self.watch(draft.start, key, cell, place)
 
     def adopt_trails(self, key: KeyValues, trails: Iterable[Trail], passed: int) -> None:

@@ -225,8 +225,6 @@ class SequenceSearch(ABC):
     def wanted_key(self, partial: Partial) -> Hashable:
         return tuple([partial.first.values[key] for key in self.keys])
 
-    # ------------------------------------------------------------ the search
-
     def results(self) -> Iterator[Partial]:
         waiting = [Partial()]
         while waiting:
@@ -385,8 +383,6 @@ class SequenceSearch(ABC):
 
     def is_alike(self, one: Event, first: Event) -> bool:
         return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self.keys)
-
-    # ------------------------------------------------------------ failures
 
     def _fails(self, rank: Rank, refusal: Refusal) -> None:
         if self.best is None or rank > self.rank:
