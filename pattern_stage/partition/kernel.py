@@ -261,13 +261,9 @@ class PartitionedKernel(Kernel):
         self._told = None
 
     def remove(self, statements: Sequence[int]) -> None:
-        others = []
-        for statement in statements:
-            name = self._group_of.pop(statement, None)
-            if name is None:
-                others.append(statement)
-                continue
-            self._told = None
+        others = [statement for statement in statements if statement not in self._group_of]
+        for statement in set(statements).difference(others):
+            self._told, name = None, self._group_of.pop(statement)
             del self._groups[name].statements[statement]
             if not self._groups[name].statements:
                 del self._groups[name]

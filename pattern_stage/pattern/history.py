@@ -7,6 +7,7 @@ Updates of one time are ordered by the texts of keys, then by vector, so results
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -323,9 +324,9 @@ class NearHistory:
 
     def learn(self, time: int, made: Iterable[tuple[KeyTuple, Extension]]) -> None:
         """Learns from the extensions that the events of a time made."""
-        of_keys: dict[KeyTuple, list[Extension]] = {}
+        of_keys = defaultdict[KeyTuple, list[Extension]](list)
         for key, one in made:
-            of_keys.setdefault(key, []).append(one)
+            of_keys[key].append(one)
         for key in sorted(of_keys, key=self.text) if len(of_keys) > 1 else of_keys:
             self._learn_key(time, key, of_keys[key])
 

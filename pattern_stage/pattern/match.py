@@ -59,12 +59,8 @@ class Apart:
             self.ends = {key: some for key, some in self.ends.items() if any(end >= low for end, _ in some)}
             self._swept = len(self.ends)
         found = [0] * len(matches)
-
-        def rank(place: int) -> tuple[int, int, int, int]:
-            one = matches[place]
-            return one.known, one.errors, one.t0, -one.length
-
-        for _, equal in groupby(sorted(range(len(matches)), key=rank), key=rank):
+        ranks = [(one.known, one.errors, one.t0, -one.length) for one in matches]
+        for _, equal in groupby(sorted(range(len(matches)), key=ranks.__getitem__), key=ranks.__getitem__):
             left = [place for place in equal if self._left(matches[place])]
             if len(left) > 1:
                 order = self._order({number for place in left for number in matches[place].ids()})

@@ -93,7 +93,7 @@ class NearMatching(BundleHost[NearStore]):
         for key, (vector, draft, _) in made:
             if rows := draft.rows & store.rows:
                 trail = store.trail_of(key, draft, rows)
-                store.keep(key, 0, vector, vector, draft, trail, rows)
+                store.keep(key, 0, vector, draft, trail, rows)
                 errors = self._automaton.lacking(vector)
                 if errors is not None:
                     ending = Ending(time, time - store.window, time, time, key, errors=errors)

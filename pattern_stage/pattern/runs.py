@@ -34,9 +34,8 @@ Consumed = tuple[CellTable, Cell, int, int]
 
 class RunStore(KeptTrails):
     def __init__(self, program: PatternProgram, meter: Meter, rows: Rows, *, merged: bool) -> None:
-        """Without `merged`, each run stays separate."""
-        super().__init__(meter, rows, lambda: KeyState(program.hashed, len(program.negations)))
-        self.program, self._merged, self._next = program, merged, 0
+        super().__init__(meter, rows, lambda: KeyState(program.hashed, len(program.negations)), merged=merged)
+        self.program = program
         strategy = program.pattern.strategy
         self._consuming, self._contiguous = strategy == "next", strategy in ("strict", "partition")
         self._strict, self._shared = strategy == "strict", strategy == "any"
@@ -230,27 +229,20 @@ class RunStore(KeptTrails):
     def _link(
         self, drafts: _Drafts, state: int, registers: tuple[Any, ...], event: EventTuple, segments: list[Segment]
     ) -> None:
-        if not self._merged:
+        if not self.merged:
             segments = [(entries, at, at + 1, of) for entries, begin, end, of in segments for at in range(begin, end)]
         draft = None
         for segment in segments:
             top = top_of(segment)
             if top < event[1] - self.window:
                 continue
-            if draft is None or not self._merged:
+            if draft is None or not self.merged:
                 draft = self._draft(drafts, state, registers, event)
             entries, begin, end, _ = segment
             draft.before = max(draft.before, top)
             draft.oldest = min(draft.oldest, entries[begin].oldest if end - begin == 1 else BEGINNING)
             draft.segments.append(segment)
             self.made += 1
-
-    def name(self, registers: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Names a cell: by its registers, and uniquely without merging."""
-        if self._merged:
-            return registers
-        self._next += 1
-        return (*registers, self._next)
 
     def _draft(self, drafts: _Drafts, state: int, registers: tuple[Any, ...], event: EventTuple) -> Draft:
         name = (state, registers, self.name((event[2],)))
@@ -302,7 +294,7 @@ class RunStore(KeptTrails):
             if state == last:
                 self._match(key, part, registers, draft)
             elif rows := draft.rows & self.rows:
-                self._keep(key, state, registers, draft, self.trail_of(key, draft, rows), rows)
+                self.keep(key, state, registers, draft, self.trail_of(key, draft, rows), rows)
         for at in self._remembered:
             for arrival in arrivals:
                 if rows := arrival.masks[self.program.negations[at].edge.role] & self.rows:
@@ -321,20 +313,13 @@ class RunStore(KeptTrails):
         if goes_on or waits:
             trail = self.trail_of(key, draft, rows)
             if goes_on:
-                self._keep(key, last, registers, draft, trail, rows)
+                self.keep(key, last, registers, draft, trail, rows)
             if waits:
-                self._keep(key, -1, registers, draft, trail, matched)
+                self.keep(key, -1, registers, draft, trail, matched)
         else:
             trail = draft.trail(rows)
         if matched and not waits:
             self.find(Ending(t1, t1 - self.window, t1, t1, key, part.absent), trail, trail.last, matched)
-
-    def _keep(
-        self, key: KeyValues, place: int, registers: tuple[Any, ...], draft: Draft, trail: Trail, rows: int
-    ) -> None:
-        self.keep(key, place, self.name(registers), registers, draft, trail, rows)
-        if self.trailing and draft.roots:
-            self.watch(draft.event[0], key, "pending")
 
 
 class RunMatching(BundleHost[RunStore]):

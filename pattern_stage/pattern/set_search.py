@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from heapq import heappush
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import or_
 from typing import Any
 
@@ -416,13 +416,19 @@ class KeptSets(KeptRows):
 
     def end_epoch(self, time: int) -> None:
         """Ends an epoch with events: drops expired ones, periodically, and rows with too many."""
+        low = time - self.wait
         if self._count > 2 * self._swept + _SWEEP:
-            low = time - self.wait
             kept = {key: [one for one in some if one[0][0] >= low] for key, some in self.kept.items()}
             self.kept = {key: some for key, some in kept.items() if some}
             self._count = self._swept = sum(map(len, self.kept.values()))
         if self._room < 0:
-            self.exceed(self._over(time), time, "partial")
+            tally = Tally(self._meter.limits.partial)
+            for event, masks, _ in chain.from_iterable(self.kept.values()):
+                if event[0] >= low:
+                    tally.add(reduce(or_, masks, 0) & self.rows)
+            over = tally.over()
+            self._room = tally.room
+            self.exceed(over, time, "partial")
         self.end_found(time)
 
     def end_found(self, time: int) -> None:
@@ -432,23 +438,13 @@ class KeptSets(KeptRows):
             self.remove_rows(self._gone)
             self._gone = 0
 
-    def _over(self, time: int) -> int:
-        tally, low = Tally(self._meter.limits.partial), time - self.wait
-        for some in self.kept.values():
-            for event, masks, _ in some:
-                if event[0] >= low:
-                    tally.add(reduce(or_, masks, 0) & self.rows)
-        over = tally.over()
-        self._room = tally.room
-        return over
-
     def spend(self, rows: int, events: int, time: int) -> int:
         return super().spend(rows, events * _STEPS_OF_EVENT, time)
 
     def remove_rows(self, gone: int) -> None:
         super().remove_rows(gone)
         for key, kept in list(self.kept.items()):
-            cleared = [(event, tuple([of & ~gone for of in masks]), stream) for event, masks, stream in kept]
+            cleared = ((event, tuple([of & ~gone for of in masks]), stream) for event, masks, stream in kept)
             self.kept[key] = [one for one in cleared if any(one[1])]
             if not self.kept[key]:
                 del self.kept[key]

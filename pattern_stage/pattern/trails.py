@@ -73,8 +73,10 @@ class KeptTrails(KeptRows):
     trailing = False
     """Whether complete matches wait for negated events."""
 
-    def __init__(self, meter: Meter, rows: Rows, new_part: Callable[[], KeyState]) -> None:
+    def __init__(self, meter: Meter, rows: Rows, new_part: Callable[[], KeyState], *, merged: bool = True) -> None:
+        """Without `merged`, each run stays separate."""
         super().__init__(0, meter)
+        self.merged, self._next = merged, 0
         self.parts = defaultdict[KeyValues, KeyState](new_part)
         self.windows = RowWindows(rows)
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
@@ -190,12 +192,17 @@ class KeptTrails(KeptRows):
         self.room -= 2 + len(draft.segments)
         return trail
 
-    def keep(
-        self, key: KeyValues, place: int, name: Any, registers: Any, draft: Draft, trail: Trail, rows: int
-    ) -> None:
+    def name(self, registers: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Names a cell: by its registers, and uniquely without merging."""
+        if self.merged:
+            return registers
+        self._next += 1
+        return (*registers, self._next)
+
+    def keep(self, key: KeyValues, place: int, registers: Any, draft: Draft, trail: Trail, rows: int) -> None:
         """Stores the runs of a draft, which end a trail, in a cell of the key's table at `place`, created if
         missing."""
-        cells = self.parts[key].tables[place]
+        cells, name = self.parts[key].tables[place], self.name(registers)
         cell = cells.get(name)
         if cell is None:
             cell = cells[name] = Cell(name, registers)
@@ -205,6 +212,8 @@ class KeptTrails(KeptRows):
         cell.append(TrailEntry(draft.event[1], trail, trail.last, rows, draft.start, draft.oldest, draft.start, rows))
         if draft.start > top:
             self.watch(draft.start, key, cell, place)
+        if self.trailing and draft.roots:
+            self.watch(draft.event[0], key, "pending")
 
     def adopt_trails(self, key: KeyValues, trails: Iterable[Trail], passed: int) -> None:
         """Adopts saved trails; `passed` is the time of saving."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from functools import partial as bound
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Any
 
 from common.dates import iso_utc
@@ -68,6 +69,8 @@ TOGETHER, HAVING, ABSENT, LETTERS, FOUND = 1_000, 1_001, 1_002, 1_003, 1_004
 Rank = tuple[int, int, int, int]
 """How far a partial result gets: its documents, those of the failing event included; its places; the number of the
 failed test; and minus its duration, or minus the letters that it lacks."""
+
+_t1 = attrgetter("t1")
 
 GivenEvents = Callable[[str], Sequence[Event]]
 """Returns the events of a defined or published stream, given its name, in order of t1."""
@@ -157,7 +160,7 @@ class SequenceSearch(ABC):
         self.rank: Rank = (-1, 0, 0, 0)
         self._reached: dict[int, tuple[int, int]] = {}
         """Maps ids of first events to how far their results got: places, and the test of a further event or the end."""
-        self._keyed: dict[int, dict[Hashable, list[Event]] | None] = {}
+        self._by_key = cache(self._keyed)
         self._places = {self.covers(one): at for at, some in reversed([*enumerate(self.named)]) for one in some}
         """Maps the documents of these to the first place that they may fill."""
         self._at_once = max((len(self.covers(one)) for some in self.named for one in some), default=1)
@@ -313,14 +316,13 @@ class SequenceSearch(ABC):
         with_key = keyed.get(self.wanted_key(partial), ())
         yield from (one for one in self._behind(partial, with_key, to) if one is not first)
 
-    def _by_key(self, to: int) -> dict[Hashable, list[Event]] | None:
-        if to not in self._keyed:
-            self._keyed[to] = None
-            if (key_of := self.key_of(to)) is not None:
-                found = self._keyed[to] = defaultdict(list)
-                for one in self.events[to]:
-                    found[key_of(one)].append(one)
-        return self._keyed[to]
+    def _keyed(self, to: int) -> dict[Hashable, list[Event]] | None:
+        if (key_of := self.key_of(to)) is None:
+            return None
+        found = defaultdict[Hashable, list[Event]](list)
+        for one in self.events[to]:
+            found[key_of(one)].append(one)
+        return found
 
     def first_taken(self, partial: Partial, to: int) -> Event | None:
         for one in self._candidates(partial, to):
@@ -838,10 +840,6 @@ def missing_letters(count: int) -> str:
     ('1 letter is missing', '2 letters are missing')
     """
     return "1 letter is missing" if count == 1 else f"{count:,} letters are missing"
-
-
-def _t1(event: Event) -> int:
-    return event.t1
 
 
 def search_of(pattern: Pattern | NearPattern, given: GivenEvents, goal: SearchGoal) -> PatternSearch | LetterSearch:
