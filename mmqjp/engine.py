@@ -132,7 +132,7 @@ class CoreEngine:
     ) -> None:
         if plan not in PLANS:
             raise UnknownPlan(plan)
-        self._plan, self._quiet = plan, quiet
+        self.plan, self._quiet = plan, quiet
         self._directory = directory = None if state is None else Path(state)
         if engine == AUTO:
             asked_by = "master" if master is not None else "patterns" if patterns == EXECUTORS else None
@@ -199,7 +199,7 @@ class CoreEngine:
             return
         try:
             if self._directory is not None and self._counters.documents and (costs := self._store.plan.costs):
-                self._batches.ledger.save_costs(costs, self._plan)
+                self._batches.ledger.save_costs(costs, self.plan)
         finally:
             self._close()
 
@@ -477,7 +477,7 @@ class Session(CoreEngine):
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
         """Returns the last plan, and the cost of each template in the last batch that matched it, if any."""
-        return (self._plan, costs) if (costs := dict(self._store.plan.costs)) else self._batches.ledger.costs()
+        return (self.plan, costs) if (costs := dict(self._store.plan.costs)) else self._batches.ledger.costs()
 
     def lines(self, after: int = -1) -> OutputStream:
         """Returns the same outputs as `outputs`, in line order: by t1, query, documents, nodes."""

@@ -150,14 +150,18 @@ def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
 _PART = {"left": "$1", "latest": "$", "right": "$2"}
 
 
-def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
-    """Returns a value in statement syntax; `bare` omits `$1.` before attributes, and has the literals of functions as
-    arguments."""
-    match value:
+def expression_text(node: EventCondition | Value, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
+    """Returns a condition or value in statement syntax; `bare` omits `$1.` before attributes, and has the literals of
+    functions as arguments."""
+
+    def text(part: EventCondition | Value) -> str:
+        return expression_text(part, parameter, bare)
+
+    match node:
         case Constant(number_or_text):
             return constant_text(number_or_text)
         case Parameter():
-            return parameter(value)
+            return parameter(node)
         case Attribute(part, name):
             return name if bare else f"{_PART[part]}.{name}"
         case Duration():
@@ -165,11 +169,22 @@ def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool =
         case Gap():
             return "GAP"
         case Arithmetic(op, left, right):
-            return f"({value_text(left, parameter, bare)} {op} {value_text(right, parameter, bare)})"
+            return f"({expression_text(left, parameter, bare)} {op} {expression_text(right, parameter, bare)})"
         case Function(name, args):
             function, _, literal = name.partition(" ") if bare else (name, "", "")
-            written = [value_text(arg, parameter, bare) for arg in args]
+            written = [expression_text(arg, parameter, bare) for arg in args]
             return f"{function}({', '.join([*written, *([literal] if literal else [])])})"
+        case Comparison(op, left, right):
+            return f"{text(left)} {op} {text(right)}"
+        case TextTest(name, args, negated):
+            return f"{'NOT ' if negated else ''}{name}({', '.join(map(text, args))})"
+        case NullTest(value, negated):
+            return f"{text(value)} IS {'NOT ' if negated else ''}NULL"
+        case AllOf(args):
+            parts = (f"({text(arg)})" if isinstance(arg, AnyOf) and len(arg.args) > 1 else text(arg) for arg in args)
+            return " AND ".join(parts) or "TRUE"
+        case AnyOf(args):
+            return " OR ".join(map(text, args)) or "FALSE"
 
 
 def constant_text(value: str | float) -> str:
@@ -178,41 +193,11 @@ def constant_text(value: str | float) -> str:
     return f"{value:.15g}"
 
 
-def condition_text(condition: EventCondition, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
-    """Returns a condition in statement syntax; `bare` as in `value_text`."""
-
-    def text(value: Value) -> str:
-        return value_text(value, parameter, bare)
-
-    match condition:
-        case Comparison(op, left, right):
-            return f"{text(left)} {op} {text(right)}"
-        case TextTest(name, args, negated):
-            return f"{'NOT ' if negated else ''}{name}({', '.join(map(text, args))})"
-        case NullTest(value, negated):
-            return f"{text(value)} IS {'NOT ' if negated else ''}NULL"
-        case AllOf(()):
-            return "TRUE"
-        case AllOf(args):
-            written = (condition_text(arg, parameter, bare) for arg in args)
-            return " AND ".join(
-                f"({one})" if isinstance(arg, AnyOf) and len(arg.args) > 1 else one
-                for arg, one in zip(args, written, strict=True)
-            )
-        case AnyOf(()):
-            return "FALSE"
-        case AnyOf(args):
-            return " OR ".join(condition_text(arg, parameter, bare) for arg in args)
-
-
 def shape(item: Value | EventCondition) -> str:
     """Returns the text in which all parameters of a kind look the same."""
-
-    if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
-        return condition_text(item, lambda one: f"?{one.kind}")
     # A text and a number of one name are different attributes.
     kind = item.kind if isinstance(item, Attribute) else ""
-    return value_text(item, lambda one: f"?{one.kind}") + kind
+    return expression_text(item, lambda one: f"?{one.kind}") + kind
 
 
 def numeric(value: Value) -> Value:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct, expand_ranges, group_starts
+from common.tools import lazy
 from xscl.algebra.events import Schema
 
 Floats = NDArray[np.float64]
@@ -145,32 +146,32 @@ class Flow:
     """The distinct events of an m-op over an interval, and their rows: `events[at[i]]` is of `rows[i]`. Events are
     sorted by t1, `at` ascends, pairs are distinct; events may have no row. Stretches become pairs on demand."""
 
-    __slots__ = ("_pairs", "events", "stretches")
-
     def __init__(self, events: Columns, at: Ints, rows: Ints) -> None:
         self.events = events
         self.stretches: Stretches | None = None
-        self._pairs: tuple[Ints, Ints] | None = (at, rows)
+        vars(self)["_pairs"] = at, rows
 
     @classmethod
     def of(cls, events: Columns, stretches: Stretches) -> Flow:
-        flow = cls(events, stretches.at, stretches.rows)
-        flow.stretches, flow._pairs = stretches, None
+        flow = cls.__new__(cls)
+        flow.events, flow.stretches = events, stretches
         return flow
+
+    @lazy
+    def _pairs(self) -> tuple[Ints, Ints]:
+        assert self.stretches is not None
+        return self.stretches.pairs()
 
     @property
     def at(self) -> Ints:
-        return self._spread()[0]
+        return self._pairs[0]
 
     @property
     def rows(self) -> Ints:
-        return self._spread()[1]
+        return self._pairs[1]
 
     def __len__(self) -> int:
-        if self._pairs is not None:
-            return len(self._pairs[0])
-        assert self.stretches is not None
-        return len(self.stretches)
+        return len(self.at) if self.stretches is None else len(self.stretches)
 
     def only(self, kept: Mask | Ints) -> Flow:
         return Flow(self.events, self.at[kept], self.rows[kept])
@@ -185,12 +186,6 @@ class Flow:
         if self.stretches is None:
             return Flow(events, at, self.rows)
         return Flow.of(events, replace(self.stretches, at=at))
-
-    def _spread(self) -> tuple[Ints, Ints]:
-        if self._pairs is None:
-            assert self.stretches is not None
-            self._pairs = self.stretches.pairs()
-        return self._pairs
 
 
 def whole(events: Columns) -> Flow:

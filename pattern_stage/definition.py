@@ -188,10 +188,6 @@ class Definition:
         return Definition, (self.operator, self.kinds)
 
     @property
-    def schema(self) -> Schema:
-        return self.operator.schema
-
-    @property
     def name(self) -> str:
         """A name that is the same in every process."""
         return hashlib.sha256(repr((self.operator, self.kinds)).encode()).hexdigest()[:16]

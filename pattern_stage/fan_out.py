@@ -247,17 +247,16 @@ class Interned:
         return hashes_of(keys[: len(self._names)], keys[len(self._names) :])
 
 
-class CountedPlaces:
-    """Places in use, with reference counts."""
+class CountedPlaces(Slots):
+    """Allocates places with reference counts, which are 0 at first."""
 
     def __init__(self) -> None:
-        self._slots = Slots()
+        super().__init__()
         self._uses = np.zeros(16, np.int64)
 
     def take(self, count: int) -> Ints:
-        """Returns places without uses."""
-        places = self._slots.take(count)
-        self._uses = grow_array(self._uses, self._slots.end)
+        places = super().take(count)
+        self._uses = grow_array(self._uses, self.end)
         self._uses[places] = 0
         return places
 
@@ -270,13 +269,8 @@ class CountedPlaces:
     def sweep(self, places: Ints) -> Ints:
         """Frees those of these places without uses. Returns them."""
         unused = distinct(places[self._uses[places] == 0])
-        self._slots.give(unused)
+        self.give(unused)
         return unused
-
-    @property
-    def end(self) -> int:
-        """One past the greatest place in use."""
-        return self._slots.end
 
 
 class KeptEvents(CountedPlaces):

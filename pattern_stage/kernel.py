@@ -44,12 +44,9 @@ _NUMBERS = frozenset(("rows", "row", "event", "origin"))
 SavedState = Mapping[str, pa.Table]
 
 
-def prefix_state(group: str, part: int, state: SavedState) -> dict[str, pa.Table]:
-    return {f"{group}.{part} {name}": table for name, table in state.items()}
-
-
 def states(saved: SavedState) -> Iterator[SavedState]:
-    """Yields the states saved as one, deduplicated across groups. Parts of a group are disjoint; groups may overlap."""
+    """Yields the states saved as one, deduplicated across groups. Parts of a group are disjoint; groups may overlap. A
+    part's tables are named `GROUP.PART NAME`."""
     states_of: dict[str, dict[str, pa.Table]] = {}
     for key in sorted(saved):
         part, _, name = key.rpartition(" ")

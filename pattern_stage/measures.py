@@ -218,22 +218,15 @@ class _Spans(Interned):
 
 
 class WindowGroups:
-    """Groups of rows; the rows of a group with equal OVER are a span."""
+    """Groups of rows; the rows of a group with equal OVER are a span. `groups` are by input row, `spans` by group, and
+    `members`, which are rows, by span. `of_row` has the group of each row, `within` the greatest OVER of each group."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self.groups = RowReaders()
-        """Groups by input row."""
-        self.spans = RowReaders()
-        """Spans by group."""
-        self.members = RowReaders()
-        """Rows by span."""
-        self.of_row = np.full(16, -1, np.int64)
-        """The group of each row."""
+        self.groups, self.spans, self.members = RowReaders(), RowReaders(), RowReaders()
+        self.of_row, self._span_of_row = np.full(16, -1, np.int64), np.full(16, -1, np.int64)
         self.within = np.zeros(16, np.int64)
-        """The greatest OVER of each group."""
         self._groups, self._spans = _Groups(("left", "of")), _Spans(("group", "over"))
-        self._span_of_row = np.full(16, -1, np.int64)
 
     @property
     def class_of(self) -> Ints:

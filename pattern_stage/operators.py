@@ -53,21 +53,19 @@ Sees = Callable[[int, Ints], Mask]
 
 @dataclass(frozen=True, slots=True)
 class MOpContext:
-    """What an m-op consists of, and runs with."""
+    """What an m-op consists of, and runs with. `definitions` are of one kind; more may be added. `indexed`: an index
+    finds static clauses. `hashed`: one dynamic equality of a condition is hashed (Cayuga's AI index). `merged`: runs of
+    a PATTERN with the same memory are merged; otherwise they are as in the paper's basic algorithm."""
 
     definitions: Sequence[Any]
-    """Of one kind; more may be added."""
     rows: Rows
     texts: Texts
     lineage: Lineage
     meter: Meter
     sees: Sees
     indexed: bool = True
-    """Static clauses are found by an index."""
     hashed: bool = True
-    """One dynamic equality of a condition is hashed (Cayuga's AI index)."""
     merged: bool = True
-    """Runs of a PATTERN with the same memory are merged; otherwise they are as in the paper's basic algorithm."""
 
     def index(self, schema: Schema, texts: Texts) -> StaticIndex:
         return StaticIndex(schema, texts, hashed=self.indexed)

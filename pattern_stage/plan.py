@@ -89,23 +89,20 @@ MOpKey = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """The place of a node of a normal form: the m-op that `key` identifies, over these m-ops."""
+    """The place of a node of a normal form: the m-op that `key` identifies, over these m-ops. `own_rows`: statements
+    have rows of their own; otherwise equal rows are one. `own_left` and `own_window`: rows with different left rows or
+    windows have their own instances. `own_since`: AGGREGATE rows with different since have their own windows. `partial`
+    identifies shared partial aggregates; None if an AGGREGATE reads events. `hashed`: a static index finds rows."""
 
     definition: Definition
     inputs: tuple[int, ...]
     key: MOpKey
     own_rows: bool = True
-    """Each statement has its own rows; otherwise equal rows are one."""
     own_left: bool = True
-    """Rows with different left rows have their own instances."""
     own_window: bool = True
-    """Rows with different windows have their own instances."""
     own_since: bool = True
-    """AGGREGATE rows with different since have their own windows."""
     partial: MOpKey | None = None
-    """Identifies shared partial aggregates; None if an AGGREGATE reads events."""
     hashed: bool = False
-    """A static index finds the rows that an event satisfies."""
 
 
 def cse(placement: NodePlacement) -> NodePlacement:
@@ -167,10 +164,10 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass(slots=True, eq=False)
 class MOp:
-    """An operator of many statements at once. A source has none: it is `stream`, and its only row is 0."""
+    """An operator of many statements at once. A source has none: it is `stream`, and its only row is 0. Its number is
+    greater than those of its inputs. `users` is the number of forms that use it."""
 
     number: int
-    """Greater than those of its inputs."""
     key: MOpKey
     inputs: tuple[int, ...]
     schema: Schema
@@ -180,7 +177,6 @@ class MOp:
     """One for each shape of its rows. Their parameters are columns of the rows."""
     rows: Rows = field(default_factory=Rows)
     users: int = 0
-    """Number of forms that use it."""
     shapes: dict[Definition, tuple[int, list[int]]] = field(default_factory=dict)
     """By definition: its shape, and the columns of its parameters and of what separates instances."""
 

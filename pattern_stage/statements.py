@@ -13,7 +13,7 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.aggregate import all_measures, finest
-from pattern_stage.clauses import condition_text, value_text
+from pattern_stage.clauses import expression_text
 from pattern_stage.definition import AlgebraOp, FormStatements, StatementForms
 from pattern_stage.fan_out import Slots, grow_array
 from pattern_stage.index import each_shape
@@ -36,15 +36,13 @@ from xscl.algebra.events import (
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An m-op, a node of the plan; its edges are `reads`."""
+    """An m-op, a node of the plan; its edges are `reads`. `title` is the stream of a source, or the kind of operator,
+    whose `shapes` have `?1` for the first parameter."""
 
     number: int
     title: str
-    """The stream of a source, or the operators, each shape once, with `?1` for the first parameter."""
     shapes: tuple[str, ...]
     rows: int
-    forms: int
-    """Number of forms that share it."""
     reads: tuple[int, ...]
 
 
@@ -60,40 +58,37 @@ def described(plan: EventPlan) -> list[Described]:
         if (number := number_of.get(mop.number)) is not None:
             found.setdefault(number, _partial(number, partials[number]))
             reads = (number,)
-        found[mop.number] = Described(mop.number, title, shapes, rows, mop.users, reads)
+        found[mop.number] = Described(mop.number, title, shapes, rows, reads)
     return list(found.values())
 
 
 def _shape(operator: AlgebraOp) -> str:
-    return operator_text(
-        operator, _parameter, " OVER ?" * (isinstance(operator, Aggregate) and operator.over is not None)
-    )
+    has_window = isinstance(operator, Aggregate) and operator.over is not None
+    return operator_text(operator, _parameter, " OVER ?" * has_window)
 
 
 def _partial(number: int, mops: Sequence[MOp]) -> Described:
     definitions = [one for mop in mops for one in mop.definitions if isinstance(one, Aggregate)]
-    names = {"known": "count"}
+    measures = [one for definition in definitions for one in all_measures(definition)]
     functions = dict.fromkeys(
-        f"{names.get(one.what, one.what)}({value_text(one.of, _parameter, True)})"
-        for definition in definitions
-        for one in all_measures(definition)
+        f"{'count' if one.what == 'known' else one.what}({expression_text(one.of, _parameter, True)})"
+        for one in measures
     )
     by = finest(definitions)
     shape = f"AGGREGATE{{{', '.join(['count()', *functions])}{' BY ' * bool(by)}{', '.join(by)}}}"
     rows = len({row for mop in mops for row in mop.rows.left[mop.rows.numbers()].tolist()})
-    forms = sum(mop.users for mop in mops)
-    return Described(number, "PARTIAL AGGREGATES", (shape,), rows, forms, mops[0].inputs)
+    return Described(number, "PARTIAL AGGREGATES", (shape,), rows, mops[0].inputs)
 
 
 def operator_text(operator: AlgebraOp, parameter: Callable[[Parameter], str], over: str = "") -> str:
     """Returns an operator in statement syntax, without its inputs; `over` is the text of a window of AGGREGATE."""
 
     def condition(one: EventCondition, bare: bool = False) -> str:
-        text = condition_text(one, parameter, bare)
+        text = expression_text(one, parameter, bare)
         return "" if text == "TRUE" else text
 
     def items(named: Iterable[tuple[str, Value]], bare: bool = True) -> str:
-        written = ((value_text(value, parameter, bare), name) for name, value in named)
+        written = ((expression_text(value, parameter, bare), name) for name, value in named)
         return ", ".join(text if text == name else f"{text} AS {name}" for text, name in written)
 
     match operator:
@@ -110,7 +105,7 @@ def operator_text(operator: AlgebraOp, parameter: Callable[[Parameter], str], ov
             return f"FOLD{{{condition(chooses)}, {condition(continues)}, {items(sets, bare=False)}}}"
         case Aggregate(_, functions, by):
             written = (
-                f"{one.name}({', '.join(value_text(arg, parameter, True) for arg in one.args)}) AS {name}"
+                f"{one.name}({', '.join(expression_text(arg, parameter, True) for arg in one.args)}) AS {name}"
                 for name, one in functions
             )
             groups = f" BY {', '.join(by)}" if by else ""
@@ -141,7 +136,7 @@ class Statements:
         """The greatest `since` of any statement ever."""
         self.plan = plan
         self._forms = StatementForms()
-        self._bound: dict[int, BoundForm] = {}
+        self.bound_forms: dict[int, BoundForm] = {}
         """By the identity of a form, which `_of` has."""
         self._slot_of: dict[int, int] = {}
         self._slots = Slots()
@@ -176,9 +171,9 @@ class Statements:
             return
         waiting, self._waiting, self._waiting_count = list(self._waiting.values()), {}, 0
         for one in waiting:
-            if id(one.form) not in self._bound:
-                self._bound[id(one.form)] = self.plan.bind(one.form)
-        groups = [(self._bound[id(one.form)], one) for one in waiting]
+            if id(one.form) not in self.bound_forms:
+                self.bound_forms[id(one.form)] = self.plan.bind(one.form)
+        groups = [(self.bound_forms[id(one.form)], one) for one in waiting]
         counts = list(map(len, waiting))
         ids = np.fromiter(chain.from_iterable(one.numbers for one in waiting), np.int64, sum(counts))
         since = np.fromiter(chain.from_iterable(one.since for one in waiting), np.int64, len(ids))
@@ -202,14 +197,14 @@ class Statements:
         slots = np.array([self._slot_of.pop(statement) for statement in statements], np.int64)
         removed, groups, mops = list[tuple[int, Ints]](), list[tuple[BoundForm, Ints]](), list[MOp]()
         for form, places in each_shape(self._of[slots]):
-            bound = self._bound[form]
+            bound = self.bound_forms[form]
             groups.append((bound, self.rows[slots[places]]))
             removed.append((bound.mops[-1].number, slots[places]))
         rows = self.plan.remove(groups)
         for bound, _ in groups:
             if bound.statements == 0:
                 mops += self.plan.unbind(bound)
-                del self._bound[id(bound.form)]
+                del self.bound_forms[id(bound.form)]
                 self._forms.forget(bound.form)
         for mop in mops:
             rows.pop(mop.number, None)
@@ -228,7 +223,7 @@ class Statements:
     def sums(self, counts: Mapping[int, Ints]) -> tuple[Ints, Ints]:
         """Returns statements and the sums of the counts of their rows, given by m-op; zeros are left out."""
         total = np.zeros(self._slots.end, np.int64)
-        for bound in self._bound.values():
+        for bound in self.bound_forms.values():
             for slots, place, rows in self.rows_of(bound):
                 of_row = counts.get(bound.mops[place].number, _NONE)
                 there = rows < len(of_row)
@@ -243,15 +238,12 @@ class Statements:
             yield slots, place, rows
 
     def bound(self, statement: int) -> BoundForm:
-        return self._bound[int(self._of[self._slot_of[statement]])]
-
-    def bound_forms(self) -> Iterable[BoundForm]:
-        return self._bound.values()
+        return self.bound_forms[int(self._of[self._slot_of[statement]])]
 
     def of_rows(self, mop: int, rows: Ints) -> tuple[list[int], list[int]]:
         """Returns the statements that use any of these rows of an m-op, each with its row."""
         ids, found = list[int](), list[int]()
-        for bound in self._bound.values():
+        for bound in self.bound_forms.values():
             if any(one.number == mop for one in bound.mops):
                 for slots, place, used in self.rows_of(bound):
                     if bound.mops[place].number == mop:
@@ -271,7 +263,7 @@ class RowUsers:
         self._statements = statements
         self._rows: dict[int, dict[int, int]] = {}
         self._users: dict[tuple[int, int], set[int]] = {}
-        for bound in statements.bound_forms():
+        for bound in statements.bound_forms.values():
             for slots, place, rows in statements.rows_of(bound):
                 if (mop := bound.mops[place]).placement is not None:
                     for number, row in zip(statements.ids[slots].tolist(), rows.tolist(), strict=True):

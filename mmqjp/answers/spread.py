@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter, index
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,16 +134,6 @@ def _groups(part: RowPart) -> Sequence[TargetGroup]:
     return tuple(part.groups()) if isinstance(part, LiteralGroup) else (part,)
 
 
-class _NoNormalForm:
-    """Placeholder for a query's normal form, which is that of its form."""
-
-    form_id = ""
-
-    @property
-    def normal(self) -> Any:
-        raise AssertionError("executors ask forms for normal forms")
-
-
 class _Pickler(pickle.Pickler):
     """Omits what executors do not need: normal forms, the catalog, and what derives from it."""
 
@@ -150,7 +141,12 @@ class _Pickler(pickle.Pickler):
         if isinstance(one, Subscription):
             return _query, (one.qid, one.name, one.since, one.window, one.form_id, one.begun, one.gaps)
         if isinstance(one, QuerySet):
-            return __newobj__, (type(one),), _state_of(one)
+            state: dict[str, Any] = {"id": one.id, "_queries": CompactSet(), "_audience": one.audience}
+            state |= {"_members": set(), "_changed": set()}
+            if isinstance(one, Form):
+                names = ("selection", "mirror", "tie_mirror", "literal_tests", "shared", "once")
+                state |= {"_beside": None} | {name: getattr(one, name) for name in names}
+            return __newobj__, (type(one),), state
         if isinstance(one, TargetGroup):
             made = {name: getattr(one, name) for name in ("op", "residual", "sides", "derived", "direct")}
             known = {"number": one.number, "form": one.form}
@@ -158,25 +154,11 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _state_of(queries: QuerySet) -> dict[str, Any]:
-    state = {
-        "id": queries.id,
-        "_queries": CompactSet(),
-        "_audience": queries.audience,
-        "_members": set(),
-        "_changed": set(),
-    }
-    if isinstance(queries, Form):
-        kept = ("selection", "mirror", "tie_mirror", "literal_tests", "shared", "once")
-        made = {name: getattr(queries, name) for name in kept}
-        return state | {"_beside": None} | made
-    return state
-
-
 def _query(
     qid: int, name: str, since: int, window: int | None, form_id: str, begun: int, gaps: list[tuple[int, int | None]]
 ) -> Subscription:
-    return Subscription(qid, name, "", 0, since, window, form_id, begun, _NoNormalForm(), gaps=gaps)
+    no_normal_form: Any = SimpleNamespace(form_id="")  # executors ask forms for normal forms
+    return Subscription(qid, name, "", 0, since, window, form_id, begun, no_normal_form, gaps=gaps)
 
 
 def _unpickled(pickled: bytes) -> ShippedQueries:

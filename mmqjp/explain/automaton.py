@@ -23,13 +23,12 @@ from mmqjp.queries.registry import Registry
 from pattern_stage.clauses import (
     Clauses,
     common_equalities,
-    condition_text,
     constant_text,
     dnf_clauses,
+    expression_text,
     has_parameters,
     split_condition,
     static_clauses,
-    value_text,
 )
 from pattern_stage.definition import inputs, is_alone, of_event
 from pattern_stage.index import clause_form
@@ -116,8 +115,8 @@ def static_index(clauses: Clauses) -> list[str]:
     keys: dict[str, None] = {}
     for clause in clauses:
         form = clause_form(clause)
-        keys.update({f"{value_text(key, str, True)} hashed": None for key, _ in form.keys})
-        keys.update({f"{value_text(limit.operand, str, True)} in order": None for limit in form.limits})
+        keys.update({f"{expression_text(key, str, True)} hashed": None for key, _ in form.keys})
+        keys.update({f"{expression_text(limit.operand, str, True)} in order": None for limit in form.limits})
     return [f"static index: {', '.join(keys) or 'no attribute, each clause is tested'}"]
 
 
@@ -331,7 +330,7 @@ class _AutomatonBuilder:
                 return ()
 
         def text(value: Value) -> str:
-            return value_text(value, lambda parameter: self._constant(place, parameter), bare)
+            return expression_text(value, lambda parameter: self._constant(place, parameter), bare)
 
         placement = self._bound.mops[place].placement
         found = static_index(static_clauses(clauses)) if placement is not None and placement.hashed else []
@@ -346,7 +345,7 @@ def _window_lines(pattern: Pattern) -> Iterator[str]:
     if windows is None:
         return
     tests = [
-        f"{_role_name(pattern, role)}: {condition_text(AllOf(role.conditions), str, bare=True)}"
+        f"{_role_name(pattern, role)}: {expression_text(AllOf(role.conditions), str, bare=True)}"
         for role in windows.roles
         if role.conditions
     ]

@@ -18,9 +18,10 @@ from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, Flow, each_once, padded, sorted_flow
 from pattern_stage.definition import StatementForms
 from pattern_stage.in_sql.question import (
+    NotSql,
     QuestionGroup,
     alike_statements,
-    is_askable,
+    fixed_constants,
     question,
     results_of,
     window_question,
@@ -40,8 +41,15 @@ Ask = Callable[[str, Mapping[str, pa.Table]], pa.Table]
 
 
 def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
-    """Returns whether a statement runs as SQL (see `pattern_stage.in_sql.question.is_askable`)."""
-    return not isinstance(stream, Pattern | NearPattern) and is_askable(StatementForms().form(stream)[0])
+    """Returns whether a statement runs as SQL: no PATTERN, FOLD or AGGREGATE, and its conditions on several events use
+    only arithmetic, `coalesce` and substring tests."""
+    if isinstance(stream, Pattern | NearPattern):
+        return False
+    try:
+        fixed_constants(StatementForms().form(stream)[0], question)
+    except NotSql:
+        return False
+    return True
 
 
 def has_match_windows(statement: Statement) -> TypeGuard[Pattern]:

@@ -98,10 +98,10 @@ class SqlScope:
     def condition(self, condition: EventCondition) -> str:
         """Returns a condition. With a NULL it is not true."""
         match condition:
-            case AllOf(args=args):
-                return _joined([self.condition(arg) for arg in args], "AND", "TRUE")
-            case AnyOf(args=args):
-                return _joined([self.condition(arg) for arg in args], "OR", "FALSE")
+            case AllOf(args=args) | AnyOf(args=args):
+                word, none = ("AND", "TRUE") if isinstance(condition, AllOf) else ("OR", "FALSE")
+                written = f" {word} ".join([self.condition(arg) for arg in args]) or none
+                return f"({written})" if len(args) > 1 else written
             case Comparison(op=op, left=left, right=right):
                 are_texts = op in ("=", "!=") and value_kind(left) == value_kind(right) == "string"
                 one, other = (self.value(side, "code" if are_texts else "number") for side in (left, right))
@@ -166,12 +166,6 @@ class SqlScope:
 def native_form(kind: Kind) -> Shown:
     """Returns the representation in which values of a kind are compared and returned."""
     return "code" if kind == "string" else "number"
-
-
-def _joined(parts: Sequence[str], word: str, none: str) -> str:
-    if not parts:
-        return none
-    return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"
 
 
 def _lacking(node: Value | TextTest) -> Exception:
@@ -274,16 +268,6 @@ class FormQuestion(StatementQuestion):
     outputs: tuple[str, ...]
 
 
-def is_askable(form: StatementForm) -> bool:
-    """Returns whether a form has a query: no FOLD, no AGGREGATE, and its conditions on several events use only
-    arithmetic, `coalesce` and substring tests."""
-    try:
-        fixed_constants(form, question)
-    except NotSql:
-        return False
-    return True
-
-
 def question(form: StatementForm, fixed: Constants) -> FormQuestion:
     return _QuestionBuilder(form, fixed).question()
 
@@ -372,28 +356,24 @@ class _QuestionBuilder(_Builder):
         columns = self._relations[place].columns
         return columns.setdefault(derived, f"c{place}_{len(columns)}")
 
-    def _scope(self, node: FormNode) -> SqlScope:
-        return SqlScope(node.inputs, self._column, self._parameter)
-
     # ------------------------------------------------------------ operators
 
     def _text(self, node: FormNode, place: NodeIndex) -> str:
         assert node.definition is not None
+        scope = SqlScope(node.inputs, self._column, self._parameter)
         match node.definition.operator:
             case Filter(condition=condition):
-                scope = self._scope(node)
                 where = scope.condition(self._in_form(node, condition))
                 columns = self._renamed(place, scope, lambda leaf: leaf)
                 return self._single(node, place, scope, columns, [where])
             case Select(items=items):
                 values = {name: self._in_form(node, value) for name, value in items}
-                scope = self._scope(node)
                 columns = self._renamed(place, scope, lambda leaf: values[leaf.name])
                 return self._single(node, place, scope, columns, [])
             case Union():
                 return " UNION ALL ".join(self._branch(place, at) for at in node.inputs)
             case Next() as operator:
-                return self._next(node, place, operator)
+                return self._next(node, place, scope, operator)
             case _:
                 raise AssertionError("refused before")
 
@@ -403,31 +383,31 @@ class _QuestionBuilder(_Builder):
 
         found = []
         for (item, form), name in self._relations[place].columns.items():
-            if isinstance(item, TextTest):
-                found.append(f"{scope.condition(map_leaves(item, leaf))} AS {name}")
-            else:
-                found.append(f"{scope.value(map_leaves(item, leaf), form)} AS {name}")
+            changed = map_leaves(item, leaf)
+            text = scope.condition(changed) if isinstance(changed, TextTest) else scope.value(changed, form)
+            found.append(f"{text} AS {name}")
         return found
+
+    def _own(self, place: NodeIndex, at: NodeIndex) -> list[str]:
+        below = self._relations[at].own
+        lacking = {name: f"CAST(NULL AS BIGINT) AS {name}" for name in self._relations[place].own} | {"q": "p.q"}
+        return [f"l.{name}" if name in below else lacking[name] for name in self._relations[place].own]
 
     def _single(
         self, node: FormNode, place: NodeIndex, scope: SqlScope, columns: Iterable[str], where: Iterable[str]
     ) -> str:
-        relation, below = self._relations[place], self._relations[node.inputs[0]]
-        own = ["l.q" if name == "q" and below.has_q else "p.q" if name == "q" else f"l.{name}" for name in relation.own]
-        sources, joins = self._sources(node, scope, relation.has_q)
-        return _select([*own, *columns], sources, [*joins, *where])
+        sources, joins = self._sources(node, scope, self._relations[place].has_q)
+        return _select([*self._own(place, node.inputs[0]), *columns], sources, [*joins, *where])
 
     def _branch(self, place: NodeIndex, at: NodeIndex) -> str:
-        relation, below = self._relations[place], self._relations[at]
-        lacking = {name: "p.q" if name == "q" else f"CAST(NULL AS BIGINT) AS {name}" for name in relation.own}
-        own = [f"l.{name}" if name in below.own else lacking[name] for name in relation.own]
+        relation = self._relations[place]
         columns = [f"l.{self._column(at, derived)} AS {name}" for derived, name in relation.columns.items()]
-        sources = [f"n{at} l", *(["p"] if relation.has_q and not below.has_q else [])]
-        return _select([*own, *columns], sources, [])
+        sources = [f"n{at} l", *(["p"] if relation.has_q and not self._relations[at].has_q else [])]
+        return _select([*self._own(place, at), *columns], sources, [])
 
-    def _next(self, node: FormNode, place: NodeIndex, operator: Next) -> str:
+    def _next(self, node: FormNode, place: NodeIndex, scope: SqlScope, operator: Next) -> str:
         """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one."""
-        scope, relation = self._scope(node), self._relations[place]
+        relation = self._relations[place]
         names = zip(operator.names, operator.schema, strict=True)
         of = {name: Attribute(part, source, kind) for (part, source), (name, kind) in names}
         where = ["r.t0 > l.t1", scope.condition(self._in_form(node, operator.condition))]

@@ -20,7 +20,7 @@ from common.executors import Shipped, run_tasks, with_shipped
 from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, bare_columns, joined, padded, sorted_flow
 from pattern_stage.definition import StatementForm, StatementForms, needs_order
-from pattern_stage.kernel import Kernel, Results, prefix_state
+from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.keys import (
     FIRST,
@@ -160,7 +160,7 @@ def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[KernelState]:
     state = kernel.state()
     tables = {name: [table] * parts for name, table in state.items()}
     names = kernel.names()
-    for bound in kernel.statements.bound_forms():
+    for bound in kernel.statements.bound_forms.values():
         keys = find_partition_keys(bound.form)
         assert keys is not None, "only what can be parted is in such a kernel"
         for node, mop in zip(bound.form.nodes, bound.mops, strict=True):
@@ -340,7 +340,7 @@ class PartitionedKernel(Kernel):
         state = super().state()
         for name, group in self._groups.items():
             for part, one in group.parts.items():
-                state |= prefix_state(name, part, one.state)
+                state |= {f"{name}.{part} {key}": table for key, table in one.state.items()}
         return state
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from mmqjp.explain.shown import duration_text, format_window
 from mmqjp.explain.terms import SECOND, Plain, as_text, display_value, placeholder, with_placeholders
-from pattern_stage.clauses import condition_text, value_text
+from pattern_stage.clauses import expression_text
 from xscl.algebra.events import (
     Aggregate,
     Aggregated,
@@ -334,7 +334,7 @@ def said(condition: EventCondition, operator: Stream, scope: ValueScope | None =
         return part
 
     written = map_leaves(in_time(condition), named)
-    text = condition_text(written, lambda window: windows[window.index], bare=True)
+    text = expression_text(written, lambda window: windows[window.index], bare=True)
     return with_placeholders(text, found)
 
 
@@ -404,7 +404,7 @@ def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
         return f"{name}{place}.{of.name}"
     items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
     named = [map_leaves(arg, _named_by(lambda name: f"{items}.{name}")) for arg in of.aggregated.args]
-    args = [value_text(arg, str, bare=True) for arg in named]
+    args = [expression_text(arg, str, bare=True) for arg in named]
     return f"{of.aggregated.name}({', '.join(args) or items})"
 
 

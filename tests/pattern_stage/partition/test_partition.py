@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pattern_stage.clauses import value_text
+from pattern_stage.clauses import expression_text
 from pattern_stage.columns import Columns
 from pattern_stage.definition import StatementForms
 from pattern_stage.kernel import Kernel, Results
@@ -162,6 +162,6 @@ def test_by_what_events_are_parted(statement: str, expected: str | None):
     shown = []
     for name, _, key in found.streams:
         assert key is not None
-        shown.append(value_text(key, lambda parameter: "", bare=True).replace("(", f"({name}.", 1))
+        shown.append(expression_text(key, lambda parameter: "", bare=True).replace("(", f"({name}.", 1))
     shown = [one if "(" in one else f"{name}.{one}" for one, (name, _, _) in zip(shown, found.streams, strict=True)]
     assert " ".join(shown) == expected
