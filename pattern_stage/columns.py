@@ -83,13 +83,13 @@ class Columns(ColumnRecord):
         return len(self.t1)
 
 
-_NONE = np.zeros(0, np.int64)
+NO_ROWS: Ints = np.zeros(0, np.int64)
 
 
 def no_events(schema: Schema, parts: int = 1) -> Columns:
     """Returns no events, with this number of places of parts."""
-    values: tuple[Column, ...] = tuple([_NONE if kind == "string" else np.zeros(0) for _, kind in schema])
-    return Columns(_NONE, _NONE, values, np.zeros((0, parts), np.int64))
+    values: tuple[Column, ...] = tuple([NO_ROWS if kind == "string" else np.zeros(0) for _, kind in schema])
+    return Columns(NO_ROWS, NO_ROWS, values, np.zeros((0, parts), np.int64))
 
 
 def bare_columns(values: Sequence[Column], count: int) -> Columns:
@@ -194,7 +194,7 @@ def whole(events: Columns) -> Flow:
 
 
 def no_flow(schema: Schema, parts: int) -> Flow:
-    return Flow(no_events(schema, parts), _NONE, _NONE)
+    return Flow(no_events(schema, parts), NO_ROWS, NO_ROWS)
 
 
 def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import (
+    NO_ROWS,
     NULL_TEXT,
     Column,
     ColumnRecord,
@@ -26,8 +27,6 @@ from pattern_stage.columns import (
     spread,
 )
 
-_NONE = np.zeros(0, np.int64)
-
 Short = NDArray[np.int32]
 
 I = TypeVar("I", Ints, Short, Mask)  # noqa: E741
@@ -38,8 +37,8 @@ class RowReaders:
     """The rows that read each source. Adding or removing a row takes amortised constant time."""
 
     def __init__(self) -> None:
-        self._base = _BySource(_NONE, _NONE)
-        self._recent = _BySource(_NONE, _NONE)
+        self._base = _BySource(NO_ROWS, NO_ROWS)
+        self._recent = _BySource(NO_ROWS, NO_ROWS)
         self._added: list[Ints] = []
         self._source: Short = np.full(16, -1, np.int32)
         self._source_in_base: Short = np.full(16, -1, np.int32)
@@ -90,7 +89,7 @@ class RowReaders:
             self._recent = _BySource(recent, self._source[recent])
             return
         rows = np.concatenate([self._kept(self._base), recent])
-        self._base, self._recent = _BySource(rows, self._source[rows]), _BySource(_NONE, _NONE)
+        self._base, self._recent = _BySource(rows, self._source[rows]), _BySource(NO_ROWS, NO_ROWS)
         self._source_in_base[:] = -1
         self._source_in_base[rows] = self._source[rows]
         self._gone = 0
@@ -178,7 +177,7 @@ class Interned:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         for name in names:
-            setattr(self, name, _NONE)
+            setattr(self, name, NO_ROWS)
         self.parameters: tuple[Column, ...] = ()
         self.count = np.zeros(0, np.int64)
         self._numbers = HashTable()

@@ -201,10 +201,8 @@ def computed(
 
 def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measure]) -> list[Ints]:
     """Returns the `totals` of rows; empty for measures that are no counts."""
-    counts = [
-        column.astype(np.int64) if one.what == "known" else None for column, one in zip(columns, measures, strict=True)
-    ]
-    return [_NONE if count is None else np.append(0, np.cumsum(count)) for count in (weights, *counts)]
+    counts = [column if one.what == "known" else column[:0] for column, one in zip(columns, measures, strict=True)]
+    return [np.append(0, np.cumsum(count.astype(np.int64))) for count in (weights, *counts)]
 
 
 class _Groups(Interned):
@@ -268,9 +266,6 @@ class WindowGroups:
         return empty
 
 
-_NONE = np.zeros(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class WindowRows(ColumnRecord):
     """Stored events: row, t1, number of events, what they count for, and some values."""
@@ -289,9 +284,10 @@ class WindowStore:
         self.counts = np.zeros(16, np.int64)
         """What the events of each row count for."""
         self._slots = Slots()
-        self._alive, self._marks = np.zeros(0, np.bool_), _NONE
-        columns = tuple([_NONE if is_text else np.zeros(0) for is_text in are_texts])
-        self._events = WindowRows(_NONE, _NONE, _NONE, _NONE, columns)
+        none: Ints = np.zeros(0, np.int64)
+        self._alive, self._marks = np.zeros(0, np.bool_), none
+        columns = tuple([none if is_text else np.zeros(0) for is_text in are_texts])
+        self._events = WindowRows(none, none, none, none, columns)
 
     def all(self) -> WindowRows:
         return self._events.take(np.flatnonzero(self._alive[: self._slots.end]))

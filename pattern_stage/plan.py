@@ -16,7 +16,7 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import LONGEST_WINDOW
-from pattern_stage.columns import Column, number_distinct, spread
+from pattern_stage.columns import NO_ROWS, Column, number_distinct, spread
 from pattern_stage.definition import (
     AlgebraOp,
     Definition,
@@ -159,9 +159,6 @@ def c_alpha(placement: NodePlacement) -> NodePlacement:
 RULES = dict(zip(RULE_NAMES, (cse, s_sigma, s_alpha, s_window, channels, c_alpha), strict=True))
 
 
-_NONE = np.zeros(0, np.int64)
-
-
 @dataclass(slots=True, eq=False)
 class MOp:
     """An operator of many statements at once. A source has none: it is `stream`, and its only row is 0. Its number is
@@ -288,7 +285,7 @@ class EventPlan:
     def rows_of(self, bound: BoundForm, rows: Ints) -> list[tuple[int, Ints]]:
         """Returns the rows of statements in each node of their form, last node first."""
         nodes = bound.form.nodes
-        found: list[Ints] = [_NONE] * len(nodes)
+        found: list[Ints] = [NO_ROWS] * len(nodes)
         found[-1] = rows
         for place in range(len(nodes) - 1, -1, -1):
             mop = bound.mops[place]

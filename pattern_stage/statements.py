@@ -14,6 +14,7 @@ from common.arrays import Ints
 from common.bounds import BEGINNING
 from pattern_stage.aggregate import all_measures, finest
 from pattern_stage.clauses import expression_text
+from pattern_stage.columns import NO_ROWS
 from pattern_stage.definition import AlgebraOp, FormStatements, StatementForms
 from pattern_stage.fan_out import Slots, grow_array
 from pattern_stage.index import each_shape
@@ -225,7 +226,7 @@ class Statements:
         total = np.zeros(self._slots.end, np.int64)
         for bound in self.bound_forms.values():
             for slots, place, rows in self.rows_of(bound):
-                of_row = counts.get(bound.mops[place].number, _NONE)
+                of_row = counts.get(bound.mops[place].number, NO_ROWS)
                 there = rows < len(of_row)
                 total[slots[there]] += of_row[rows[there]]
         counted = np.flatnonzero(total)
@@ -251,9 +252,6 @@ class Statements:
                         ids += self.ids[slots[held]].tolist()
                         found += used[held].tolist()
         return ids, found
-
-
-_NONE = np.zeros(0, np.int64)
 
 
 class RowUsers:
