@@ -264,21 +264,16 @@ def each_once(flow: Flow) -> Flow:
     events = flow.events
     if len(events) == 0:
         return flow
+    parts, lacking = events.parts, events.parts < 0
+    if (lacking[:, :-1] & ~lacking[:, 1:]).any():  # the order of places does not matter: -1 goes behind the others
+        parts = np.take_along_axis(parts, np.argsort(lacking, axis=1, kind="stable"), 1)
     keys = [events.t1, events.t0, *(same(column) for column in events.values)]
-    heads, numbers = number_distinct([*keys, *(np.ascontiguousarray(place) for place in _in_front(events.parts).T)])
+    heads, numbers = number_distinct([*keys, *(np.ascontiguousarray(place) for place in parts.T)])
     if len(heads) == len(events):
         return flow
     width = int(flow.rows.max(initial=0)) + 1
     pairs = distinct(numbers[flow.at] * width + flow.rows)
     return Flow(events.take(heads), pairs // width, pairs % width)
-
-
-def _in_front(parts: Ints) -> Ints:
-    """Moves -1 behind other parts; the order of places does not matter."""
-    lacking = parts < 0
-    if not (lacking[:, :-1] & ~lacking[:, 1:]).any():
-        return parts
-    return np.take_along_axis(parts, np.argsort(lacking, axis=1, kind="stable"), 1)
 
 
 def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:

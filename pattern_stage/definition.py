@@ -252,7 +252,7 @@ class FormStatements:
 class _Unit:
     number: int
     template: Statement
-    nodes: tuple[FormNode, ...]
+    nodes: list[FormNode]
     users: int = 0
 
 
@@ -274,9 +274,9 @@ class StatementForms:
         for piece in taken.pieces:
             unit = self._units.get(piece.template)
             if unit is None:
-                nodes: list[FormNode] = []
-                _add(piece.template, nodes)
-                unit = self._units[piece.template] = _Unit(self._next, piece.template, tuple(nodes))
+                unit = _Unit(self._next, piece.template, [])
+                _add(piece.template, unit.nodes)
+                self._units[piece.template] = unit
                 self._next += 1
             units.append(unit)
             numbers += (unit.number, *piece.inputs, piece.window)

@@ -274,18 +274,26 @@ class HashedRun(StaticRun):
 
 
 class BoundedRun(StaticRun):
-    """Rows without keys, sorted by the most selective of their bounds on a sample of events."""
+    """Rows without keys, sorted by the most selective of their bounds, by a sample of events or else by the bounds
+    themselves."""
 
     bounds_tested = 1
 
     def __init__(self, rows: ShapeRows, sample: Floats) -> None:
-        rows = _tightest_first(rows, sample)
+        columns, bounds = np.array(rows.columns), np.array(rows.bounds)
+        kept = np.empty(bounds.shape)
+        for column in distinct(columns.ravel()).tolist():
+            here = columns == column
+            values = np.sort(sample[:, column] if column < sample.shape[1] and len(sample) else bounds[here])
+            kept[here] = 1 - np.searchsorted(values, bounds[here]) / len(values)
+        tightest = np.argsort(kept, axis=0, kind="stable")
+        columns, bounds = np.take_along_axis(columns, tightest, 0), np.take_along_axis(bounds, tightest, 0)
+        rows = replace(rows, columns=tuple(columns), bounds=tuple(bounds))
         rows = rows.take(np.lexsort((rows.bounds[0], rows.columns[0])))
         super().__init__(rows)
-        columns = rows.columns[0]
-        begins = group_starts(columns)
-        ends = np.append(begins[1:], len(columns))
-        self._parts = list(zip(columns[begins].tolist(), begins.tolist(), ends.tolist(), strict=True))
+        begins = group_starts(rows.columns[0])
+        ends = np.append(begins[1:], len(rows))
+        self._parts = list(zip(rows.columns[0][begins].tolist(), begins.tolist(), ends.tolist(), strict=True))
 
     def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
         counts = []
@@ -296,19 +304,6 @@ class BoundedRun(StaticRun):
         begins = np.array([begin for _, begin, _ in self._parts], np.int64)
         many = len(self._parts)
         return np.tile(chosen, many), np.repeat(begins, len(chosen)), np.concatenate(counts)
-
-
-def _tightest_first(rows: ShapeRows, sample: Floats) -> ShapeRows:
-    """The rows with their most selective bound first, by a sample of events, or else by the bounds themselves."""
-    columns, bounds = np.array(rows.columns), np.array(rows.bounds)
-    kept = np.empty(bounds.shape)
-    for column in distinct(columns.ravel()).tolist():
-        here = columns == column
-        values = np.sort(sample[:, column] if column < sample.shape[1] and len(sample) else bounds[here])
-        kept[here] = 1 - np.searchsorted(values, bounds[here]) / len(values)
-    order = np.argsort(kept, axis=0, kind="stable")
-    columns, bounds = np.take_along_axis(columns, order, 0), np.take_along_axis(bounds, order, 0)
-    return replace(rows, columns=tuple(columns), bounds=tuple(bounds))
 
 
 _BLOCK = 1 << 18

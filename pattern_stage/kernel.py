@@ -313,7 +313,7 @@ class Kernel:
         for mop in self.plan:
             if mop.placement is not None and mop.number not in self._operators:
                 meter = self._meters[mop.number] = Meter(self._limits)
-                sees, parts = partial(self._sees, mop.number), (mop.definitions, mop.rows, self.texts, self._lineage)
+                sees, parts = partial(self._sees, mop), (mop.definitions, mop.rows, self.texts, self._lineage)
                 context = MOpContext(*parts, meter, sees, mop.placement.hashed, self._hashed, self._merged)
                 shared = None
                 if (key := mop.placement.partial) is not None:
@@ -364,8 +364,8 @@ class Kernel:
                 inputs = [self._flows[number] for number in mop.inputs]
                 flow = self._operators[mop.number].run(inputs, self._until)
                 if exceeded := self._meters[mop.number].taken():
-                    rows = np.array(sorted(exceeded), np.int64)
-                    for statement, row in zip(*self.statements.of_rows(mop.number, rows), strict=True):
+                    slots, rows = self.statements.of_rows(mop, np.array(sorted(exceeded), np.int64))
+                    for statement, row in zip(self.statements.ids[slots].tolist(), rows.tolist(), strict=True):
                         note_excess(self.exceeded, statement, exceeded[row])
             else:
                 continue
@@ -375,9 +375,9 @@ class Kernel:
                 found.append(Results(mop.schema, read))
         return found
 
-    def _sees(self, mop: int, row: int, firsts: Ints) -> Mask:
-        statements, _ = self.statements.of_rows(mop, np.array([row]))
-        seen: Mask = self._lineage.ends(firsts) > min(map(self.statements.since_of, statements), default=END)
+    def _sees(self, mop: MOp, row: int, firsts: Ints) -> Mask:
+        slots, _ = self.statements.of_rows(mop, np.array([row]))
+        seen: Mask = self._lineage.ends(firsts) > self.statements.since[slots].min(initial=END)
         return seen
 
     def _read(self, flow: Flow, readers: RowReaders) -> Flow:

@@ -217,7 +217,8 @@ class _Spans(Interned):
 
 class WindowGroups:
     """Groups of rows; the rows of a group with equal OVER are a span. `groups` are by input row, `spans` by group, and
-    `members`, which are rows, by span. `of_row` has the group of each row, `within` the greatest OVER of each group."""
+    `members`, which are rows, by span. `of_row` has the group of each row, `class_of` the class and `within` the
+    greatest OVER of each group, `over` the OVER of each span."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -225,16 +226,7 @@ class WindowGroups:
         self.of_row, self._span_of_row = np.full(16, -1, np.int64), np.full(16, -1, np.int64)
         self.within = np.zeros(16, np.int64)
         self._groups, self._spans = _Groups(("left", "of")), _Spans(("group", "over"))
-
-    @property
-    def class_of(self) -> Ints:
-        """The class of each group."""
-        return self._groups.of
-
-    @property
-    def over(self) -> Ints:
-        """The OVER of each span."""
-        return self._spans.over
+        self.class_of, self.over = self._groups.of, self._spans.over
 
     def add(self, new: Ints, classes: Ints) -> None:
         over = self._rows.within[new]
@@ -242,6 +234,7 @@ class WindowGroups:
         self.groups.add(fresh, self._groups.left[fresh])
         spans, more, _ = self._spans.intern([groups, over])
         self.spans.add(more, self._spans.group[more])
+        self.class_of, self.over = self._groups.of, self._spans.over
         self.members.add(new, spans)
         self.within = grow_array(self.within, self._groups.end)
         self.within[fresh] = 0

@@ -299,11 +299,6 @@ def is_aggregate(placement: NodePlacement) -> bool:
     return isinstance(placement.definition.operator, Aggregate)
 
 
-def tells_since(placement: NodePlacement) -> bool:
-    operator = placement.definition.operator
-    return is_aggregate(placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator))
-
-
 def extra_columns(placement: NodePlacement) -> list[str]:
     """Returns what separates rows, in columns behind those of the parameters."""
     aggregates = is_aggregate(placement)
@@ -427,7 +422,9 @@ def _vectors(
     shapes = np.repeat(np.array([part.bound.shapes[part.place] for part in parts], np.int64), counts)
     within = np.fromiter(chain.from_iterable(part.windows() for part in parts), np.int64, len(statements))
     since, ids = since[statements], ids[statements]
-    apart = since if tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
+    apart, operator = ids if mop.placement.own_rows else zeros, mop.placement.definition.operator
+    if is_aggregate(mop.placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator)):
+        apart = since
     constants: list[list[str | float | None]] = [[None] * len(statements) for _ in mop.rows.parameters]
     for part in parts:
         for place, values in zip(part.bound.places[part.place], part.columns(), strict=False):

@@ -163,19 +163,19 @@ class Uniting(PatternOp):
 
     def __init__(self, context: MOpContext) -> None:
         super().__init__(context)
-        self._left, self._right = RowReaders(), RowReaders()
+        self._readers = RowReaders(), RowReaders()
 
     def add_rows(self, new: Ints) -> None:
-        self._left.add(new, self._rows.left[new])
-        self._right.add(new, self._rows.right[new])
+        for readers, sources in zip(self._readers, (self._rows.left, self._rows.right), strict=True):
+            readers.add(new, sources[new])
 
     def remove_rows(self, gone: Ints) -> None:
-        self._left.remove(gone)
-        self._right.remove(gone)
+        for readers in self._readers:
+            readers.remove(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         found = []
-        for flow, readers in zip(inputs, (self._left, self._right), strict=True):
+        for flow, readers in zip(inputs, self._readers, strict=True):
             places, rows = readers.of(flow.rows)
             found.append(Flow(flow.events, flow.at[places], rows).compact())
         return each_once(joined_flow(found, found[0]))

@@ -213,9 +213,6 @@ class Statements:
         self._of[slots] = -1
         return removed, rows, mops
 
-    def since_of(self, statement: int) -> int:
-        return int(self.since[self._slot_of[statement]])
-
     def narrow(self, statement: int, since: int) -> None:
         """Raises the `since` of a planned statement without AGGREGATE."""
         self.since[self._slot_of[statement]] = since
@@ -241,17 +238,16 @@ class Statements:
     def bound(self, statement: int) -> BoundForm:
         return self.bound_forms[int(self._of[self._slot_of[statement]])]
 
-    def of_rows(self, mop: int, rows: Ints) -> tuple[list[int], list[int]]:
-        """Returns the statements that use any of these rows of an m-op, each with its row."""
-        ids, found = list[int](), list[int]()
+    def of_rows(self, mop: MOp, rows: Ints) -> tuple[Ints, Ints]:
+        """Returns the slots of the statements that use any of these rows of an m-op, each with its row."""
+        found = [(NO_ROWS, NO_ROWS)]
         for bound in self.bound_forms.values():
-            if any(one.number == mop for one in bound.mops):
-                for slots, place, used in self.rows_of(bound):
-                    if bound.mops[place].number == mop:
-                        held = np.isin(used, rows)
-                        ids += self.ids[slots[held]].tolist()
-                        found += used[held].tolist()
-        return ids, found
+            for slots, place, used in self.rows_of(bound) if mop in bound.mops else ():
+                if bound.mops[place] is mop:
+                    held = np.isin(used, rows)
+                    found.append((slots[held], used[held]))
+        slots, used = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        return slots, used
 
 
 class RowUsers:

@@ -134,8 +134,7 @@ class EventOutput:
                     yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
 
     def _answers(self, found: FormResults, running: RunningForms, first_qid: int) -> list[Answer]:
-        events, parts = found.events, running.parts()
-        parts.load(events.parts)
+        events, parts = found.events, running.parts(found.events)
         self._records.load(parts.docids())
         form, withheld = running_form_id(found.form_id), self._registry.events.withheld(found.form_id)
         stream = self._registry.events.form(form).stream

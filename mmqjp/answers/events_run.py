@@ -112,12 +112,9 @@ DIGEST_SIZE = 16
 class Parts:
     """Names the parts of events and finds the documents behind them."""
 
-    def __init__(self, lineage: Lineage, records: Records) -> None:
-        self._lineage, self._records = lineage, records
-        self._origins: dict[int, EventOrigin] = {}
-
-    def load(self, numbers: Ints) -> None:
-        self._origins = self._lineage.origins(self._lineage.with_parts([numbers]))
+    def __init__(self, lineage: Lineage, records: Records, events: Columns) -> None:
+        self._records = records
+        self._origins = lineage.origins(lineage.with_parts([events.parts]))
 
     def docids(self) -> set[int]:
         return {origin.docid for origin in self._origins.values() if origin.docid >= 0}
@@ -157,7 +154,6 @@ class Parts:
     def digests(self, identity: str, events: Columns, texts: Texts, *, ordered: bool) -> list[bytes]:
         """Returns each event's digest as published under `identity`. Unless `ordered`, permuting parts does not change
         it."""
-        self.load(events.parts)
         values = [column_texts(column, texts) for column in events.values]
         rows = zip(events.t0.tolist(), events.t1.tolist(), events.parts.tolist(), *values, strict=True)
         found = []
@@ -462,7 +458,7 @@ class RunningForms:
     def _composed(self, publisher: Publisher, statement: Statement, events: Columns) -> Columns:
         """Returns results as events. A PATTERN's matches of the same events with equal values are one event."""
         is_pattern = isinstance(statement, Pattern | NearPattern)
-        digests = self.parts().digests(publisher.identity, events, self.texts, ordered=not is_pattern)
+        digests = self.parts(events).digests(publisher.identity, events, self.texts, ordered=not is_pattern)
         if is_pattern:
             first = {digest: place for place, digest in reversed([*enumerate(digests)])}
             if len(first) < len(digests):
@@ -476,8 +472,8 @@ class RunningForms:
     def appeared(self, events: Columns) -> Ints:
         return self.lineage.ends(events.parts[:, 0])
 
-    def parts(self) -> Parts:
-        return Parts(self.lineage, self._records)
+    def parts(self, events: Columns) -> Parts:
+        return Parts(self.lineage, self._records, events)
 
     # ------------------------------------------------------------ upkeep
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
 from functools import cache
-from operator import attrgetter, index
+from operator import index, itemgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,9 +99,6 @@ class ShippedQueries:
 
     def template_of(self, row: int) -> int:
         return self._templates[row]
-
-    def literal_groups(self) -> Iterator[tuple[int, LiteralGroup]]:
-        return ((row, part) for row, parts in self._parts.items() for part in parts if isinstance(part, LiteralGroup))
 
     # Of what concerns streams of queries there is nothing.
 
@@ -279,7 +276,7 @@ def answer_slice(
     for place, one in enumerate(of_ranges):
         if one.answers:
             yield place, (number, pickle.dumps(one, pickle.HIGHEST_PROTOCOL))
-    rows = {group: row for row, group in queries.literal_groups()}
+    rows = {part: row for row in queries.rows.tolist() for part in queries.parts_of_row(row)}
     forms = frozenset(answer.form for answer in answers)
     members = accounts.members(forms, step.batch)
     summary = TaskSummary(
@@ -315,11 +312,8 @@ class Writing:
     lines: Path
 
 
-class WrittenRange(NamedTuple):
-    number: int
-    tables: dict[str, DataFile]
-    lines: Path
-    pieces: list[FileSegment]
+WrittenRange = tuple[int, dict[str, DataFile], Path, list[FileSegment]]
+"""A range's number, files by table, and output lines in pieces."""
 
 
 def write_range(
@@ -355,7 +349,7 @@ def write_range(
             some = chunk.lines()
             file.write(some.text)
             pieces.append(FileSegment(len(some.text), some.count, some.greatest))
-    yield WrittenRange(number, files, lines, pieces)
+    yield number, files, lines, pieces
 
 
 def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[list[Answer], list[pa.Table]]:
@@ -474,7 +468,7 @@ class SpreadAnswers:
         written = shuffled.mapPartitionsWithIndex(with_shipped(write_range, found.queries, step, writing)).collect()
         self.discard()
         files: list[RangeFiles] = []
-        for _, tables, lines, pieces in sorted(written, key=attrgetter("number")):
+        for _, tables, lines, pieces in sorted(written, key=itemgetter(0)):
             for table, file in tables.items():
                 self._store.adopt(table, file)
             paths = {table: self._store.folder(table) / file.name for table, file in tables.items()}

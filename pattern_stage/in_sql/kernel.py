@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.limits import UNLIMITED, Quota
-from pattern_stage.columns import Columns, Flow, each_once, padded, sorted_flow
+from pattern_stage.columns import Columns, each_once, padded, sorted_flow
 from pattern_stage.definition import StatementForms
 from pattern_stage.in_sql.question import (
     NotSql,
@@ -127,18 +127,18 @@ class ReplayKernel(Kernel):
         patterns = [one for one in asked if isinstance(one[1], Pattern)]
         whole = alike_statements([one for one in asked if not isinstance(one[1], Pattern)], question)
         windowed = alike_statements(patterns, lambda form, fixed: window_question(form, fixed, 0))
-        found = [one for one in map(self._answered, whole) if len(one)]
+        found = []
+        for alike in whole:
+            query = question(alike.form, alike.fixed)
+            given = query.events_in(self._fed)
+            answer = self._ask(query.sql, query.tables(alike, given, self.texts))
+            places = max(one.parts.shape[1] for one in given)
+            parts = np.concatenate([padded(one, places).parts for one in given])
+            made, rows = results_of(query, answer, alike.form.schema, parts)
+            if len(made):
+                flow = each_once(sorted_flow(made, np.arange(len(made)), np.array(alike.numbers, np.int64)[rows]))
+                found.append(Results(alike.form.schema, flow))
         return found + [one for alike in windowed for one in self._matched(alike)]
-
-    def _answered(self, alike: QuestionGroup) -> Results:
-        asked = question(alike.form, alike.fixed)
-        given = asked.events_in(self._fed)
-        answer = self._ask(asked.sql, asked.tables(alike, given, self.texts))
-        places = max(one.parts.shape[1] for one in given)
-        parts = np.concatenate([padded(one, places).parts for one in given])
-        made, rows = results_of(asked, answer, alike.form.schema, parts)
-        flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
-        return Results(alike.form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
 
     def _matched(self, alike: QuestionGroup) -> list[Results]:
         """Returns the matches in windows that may have one."""

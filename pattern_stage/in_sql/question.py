@@ -49,9 +49,6 @@ from xscl.algebra.events import (
     value_kind,
 )
 
-NodeIndex = int
-"""The place of a node in a normal form."""
-
 Shown = Literal["code", "number", "text", "truth"]
 """The SQL representation of a value: the code of a string, a number, the string itself, or the `truth` of a test."""
 
@@ -70,11 +67,7 @@ class NotSql(Exception):
 
 
 class AsConstant(Exception):
-    """These constants cannot be parameters: the query must fix them."""
-
-    def __init__(self, slots: frozenset[int]) -> None:
-        super().__init__(slots)
-        self.slots = slots
+    """These constants, whose numbers are the argument, cannot be parameters: the query must fix them."""
 
 
 class SqlScope:
@@ -82,8 +75,8 @@ class SqlScope:
 
     def __init__(
         self,
-        inputs: Sequence[NodeIndex],
-        column: Callable[[NodeIndex, DerivedColumn], str],
+        inputs: Sequence[int],
+        column: Callable[[int, DerivedColumn], str],
         parameter: Callable[[DerivedColumn], str],
     ) -> None:
         self._inputs, self._column, self._parameter = inputs, column, parameter
@@ -218,7 +211,7 @@ def fixed_constants(form: StatementForm, asked: Callable[[StatementForm, Constan
         try:
             asked(form, fixed)
         except AsConstant as needed:
-            fixed |= {slot: "" if form.kinds[slot] == "string" else 0.0 for slot in needed.slots}
+            fixed |= {slot: "" if form.kinds[slot] == "string" else 0.0 for slot in needed.args[0]}
         else:
             return frozenset(fixed)
 
@@ -352,13 +345,13 @@ class _QuestionBuilder(_Builder):
 
     # ------------------------------------------------------------ columns
 
-    def _column(self, place: NodeIndex, derived: DerivedColumn) -> str:
+    def _column(self, place: int, derived: DerivedColumn) -> str:
         columns = self._relations[place].columns
         return columns.setdefault(derived, f"c{place}_{len(columns)}")
 
     # ------------------------------------------------------------ operators
 
-    def _text(self, node: FormNode, place: NodeIndex) -> str:
+    def _text(self, node: FormNode, place: int) -> str:
         assert node.definition is not None
         scope = SqlScope(node.inputs, self._column, self._parameter)
         match node.definition.operator:
@@ -377,7 +370,7 @@ class _QuestionBuilder(_Builder):
             case _:
                 raise AssertionError("refused before")
 
-    def _renamed(self, place: NodeIndex, scope: SqlScope, value_of: Callable[[Attribute], Value]) -> list[str]:
+    def _renamed(self, place: int, scope: SqlScope, value_of: Callable[[Attribute], Value]) -> list[str]:
         def leaf(value: Value) -> Value:
             return value_of(value) if isinstance(value, Attribute) else value
 
@@ -388,24 +381,22 @@ class _QuestionBuilder(_Builder):
             found.append(f"{text} AS {name}")
         return found
 
-    def _own(self, place: NodeIndex, at: NodeIndex) -> list[str]:
+    def _own(self, place: int, at: int) -> list[str]:
         below = self._relations[at].own
         lacking = {name: f"CAST(NULL AS BIGINT) AS {name}" for name in self._relations[place].own} | {"q": "p.q"}
         return [f"l.{name}" if name in below else lacking[name] for name in self._relations[place].own]
 
-    def _single(
-        self, node: FormNode, place: NodeIndex, scope: SqlScope, columns: Iterable[str], where: Iterable[str]
-    ) -> str:
+    def _single(self, node: FormNode, place: int, scope: SqlScope, columns: Iterable[str], where: Iterable[str]) -> str:
         sources, joins = self._sources(node, scope, self._relations[place].has_q)
         return _select([*self._own(place, node.inputs[0]), *columns], sources, [*joins, *where])
 
-    def _branch(self, place: NodeIndex, at: NodeIndex) -> str:
+    def _branch(self, place: int, at: int) -> str:
         relation = self._relations[place]
         columns = [f"l.{self._column(at, derived)} AS {name}" for derived, name in relation.columns.items()]
         sources = [f"n{at} l", *(["p"] if relation.has_q and not self._relations[at].has_q else [])]
         return _select([*self._own(place, at), *columns], sources, [])
 
-    def _next(self, node: FormNode, place: NodeIndex, scope: SqlScope, operator: Next) -> str:
+    def _next(self, node: FormNode, place: int, scope: SqlScope, operator: Next) -> str:
         """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one."""
         relation = self._relations[place]
         names = zip(operator.names, operator.schema, strict=True)
@@ -498,7 +489,7 @@ class _WindowQuestionBuilder(_Builder):
         self._pattern: Pattern = pattern
         self._windows: MatchWindows = windows
         self._longest = longest if self._node.window >= 0 else None
-        self._columns: dict[NodeIndex, dict[DerivedColumn, str]] = {}
+        self._columns: dict[int, dict[DerivedColumn, str]] = {}
 
     def question(self) -> StatementQuestion:
         candidates = " UNION ALL ".join(self._candidates(at) for at in range(len(self._windows.roles)))
@@ -542,10 +533,10 @@ class _WindowQuestionBuilder(_Builder):
                 found.append(scope.condition(self._in_form(self._node, one)))
         return found
 
-    def _source(self, role: MatchRole) -> NodeIndex:
+    def _source(self, role: MatchRole) -> int:
         return self._node.inputs[int(self._pattern.variables[role.variable].source.stream)]
 
-    def _column(self, place: NodeIndex, derived: DerivedColumn) -> str:
+    def _column(self, place: int, derived: DerivedColumn) -> str:
         columns = self._columns.setdefault(place, {})
         return columns.setdefault(derived, f"c{len(columns)}")
 
