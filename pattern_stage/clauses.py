@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Literal, TypeVar
 
 from common.errors import InputError
@@ -230,7 +231,7 @@ def ordered(condition: EventCondition) -> Ordered:
     except TooManyClauses:
         return Ordered(condition, ())
     distinct = [dict.fromkeys(map(turned, clause)) for clause in clauses]
-    keyed = [sorted(((shape(one), one) for one in clause), key=_first) for clause in distinct]
+    keyed = [sorted(((shape(one), one) for one in clause), key=itemgetter(0)) for clause in distinct]
     keyed.sort(key=_shapes)
     alike = [group for clause in keyed for group in _alike([[pair] for pair in clause])]
     alike += _alike(keyed)
@@ -264,12 +265,8 @@ _Keyed = tuple[str, Atom]
 """An atom with its sort key."""
 
 
-def _first(pair: _Keyed) -> str:
-    return pair[0]
-
-
 def _shapes(piece: Sequence[_Keyed]) -> list[str]:
-    return list(map(_first, piece))
+    return [key for key, _ in piece]
 
 
 def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ...]]:

@@ -69,7 +69,13 @@ class Filtering(PatternOp):
             static = self._make_index() if self._static is None else self._static
             places, classes = static.hits(flow.events)
             if int(self._of_class.counts(classes).sum()) < each:
-                return self._indexed(flow, places, classes)
+                of, rows = self._of_class.of(classes)
+                at, left = places[of], self._rows.left[rows]
+                width = max(int(flow.rows.max()), int(left.max(initial=0))) + 1
+                if len(flow) != len(flow.events) or width > 1:
+                    held = np.isin(at * width + left, flow.at * width + flow.rows)
+                    at, rows = at[held], rows[held]
+                return Flow(flow.events, at, rows).compact()
         blocks = np.cumsum(self._readers.counts(flow.rows)) // _BLOCK
         bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(flow)]
         found = [self._held(flow.only(np.arange(*ends))) for ends in pairwise(bounds)]
@@ -93,15 +99,6 @@ class Filtering(PatternOp):
             found = compile_condition(definition.condition, definition.schema, None, self._texts)
             self._conditions[shape] = found
         return found
-
-    def _indexed(self, flow: Flow, at: Ints, classes: Ints) -> Flow:
-        places, rows = self._of_class.of(classes)
-        at = at[places]
-        width = max(int(flow.rows.max()), int(self._rows.left[rows].max(initial=0))) + 1
-        if len(flow) != len(flow.events) or width > 1:
-            held = np.isin(at * width + self._rows.left[rows], flow.at * width + flow.rows)
-            at, rows = at[held], rows[held]
-        return Flow(flow.events, at, rows).compact()
 
     def _make_index(self) -> StaticIndex:
         static = self._static = self._index(self._definitions[0].schema, self._texts)

@@ -309,6 +309,9 @@ _DEEP = 40
 
 
 _CALLS = {
+    ("=", "string"): "same_text",
+    ("!=", "string"): "other_text",
+    ("!=", "number"): "other_number",
     ("coalesce", "string"): "first_text",
     ("coalesce", "number"): "first_number",
     ("concat", "string"): "concatenated",
@@ -330,17 +333,15 @@ class Writer:
 
     def condition(self, condition: EventCondition, place: _CodeOf) -> str:
         match condition:
-            case AllOf(args=args):
-                return f"({' and '.join(self.condition(arg, place) for arg in args)})" if args else "True"
-            case AnyOf(args=args):
-                return f"({' or '.join(self.condition(arg, place) for arg in args)})" if args else "False"
+            case AllOf(args=args) | AnyOf(args=args):
+                word, none = (" and ", "True") if isinstance(condition, AllOf) else (" or ", "False")
+                return f"({word.join(self.condition(arg, place) for arg in args)})" if args else none
             case Comparison(op=op, left=left, right=right):
-                if op in ("=", "!=") and value_kind(left) == value_kind(right) == "string":
-                    call = "same_text" if op == "=" else "other_text"
-                    return f"{call}({self.value(left, place)}, {self.value(right, place)})"
-                one, other = self.value(left, place, "number"), self.value(right, place, "number")
-                if op == "!=":
-                    return f"other_number({one}, {other})"
+                are_texts = op in ("=", "!=") and value_kind(left) == value_kind(right) == "string"
+                kind: Kind = "string" if are_texts else "number"
+                one, other = self.value(left, place, kind), self.value(right, place, kind)
+                if (op, kind) in _CALLS:
+                    return f"{_CALLS[op, kind]}({one}, {other})"
                 return f"({one} {'==' if op == '=' else op} {other})"
             case NullTest(value=value, negated=negated):
                 call = "null_text" if value_kind(value) == "string" else "null_number"
