@@ -5,11 +5,13 @@ none of its indexes. Of the disjuncts of a predicate, it reports the one that ge
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby, islice, product
+from typing import NamedTuple
 
 from mmqjp.answers.matches import Mirrors, residual_holds
 from mmqjp.answers.output import node_order
@@ -188,21 +190,30 @@ class BlockEvidence:
         return self.query.stages[self.number]
 
     @cached_property
-    def _own(self) -> PatternNode:
-        return self.query.builder.path(self.query.blocks[self.number].steps, block_root(self.number))
-
-    @cached_property
     def _asked(self) -> list[_Asked]:
-        return list(_asked_of(self.query, self.side.pattern, self._own))
+        query, found = self.query, list[_Asked]()
+        whole = query.builder.path(query.blocks[self.number].steps, block_root(self.number))
+        known = {(node.var, condition) for node in whole.walk() for condition in node.conditions}
+        for var, conditions, above in _named(self.side.pattern):
+            text = query.variable(var)
+            if var in query.paths:
+                whole = attach_branch(whole, above, query.builder.path(query.paths[var].steps, last_var=var))
+                hint = f"{text} is in the predicate or SELECT, so each match must have it"
+                found.append(_Asked(text, f"there is no {text}", whole, hint))
+            for condition in (condition for condition in conditions if (var, condition) not in known):
+                whole = require(whole, var, condition)
+                if condition.literal is not None:
+                    value = to_xscl(String(condition.literal))
+                    found.append(_Asked(f"{text} = {value}", f"{text} is not {value}", whole))
+                else:
+                    kind = "time" if "time" in str(condition.xpath) else "number"
+                    found.append(_Asked(text, f"{text} is no {kind}, and equals nothing", whole))
+        return found
 
     @cached_property
     def _parts(self) -> list[PreparedNode]:
-        parts = [self.query.builder.path(stage.steps) for stage in self.stages]
-        whole = self._own
-        for asked in self._asked:
-            whole = asked.added_to(whole, self.query)
-            parts.append(whole)
-        return [PreparedNode(naming(part, ())) for part in parts]
+        patterns = (self.query.builder.path(stage.steps) for stage in self.stages)
+        return [PreparedNode(naming(part, ())) for part in (*patterns, *(asked.pattern for asked in self._asked))]
 
     def look(self, record: Record, take: Take) -> None:
         """Evaluates one more document. Raises whatever `take` does; but TooLong, unless nodes are fixed, leaves the
@@ -244,14 +255,11 @@ class BlockEvidence:
 
     def _furthest(self, tree: ParsedDocument, take: Take) -> int:
         """How many of the ever stricter stages a document passes, but not all."""
-        low, high = 0, len(self._parts) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if any(True for _ in each_binding(self._parts[middle], tree, {}, take)):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def fails(part: PreparedNode) -> bool:
+            return not any(True for _ in each_binding(part, tree, {}, take))
+
+        return bisect_left(self._parts[:-1], True, key=fails)
 
     def counts(self) -> list[int]:
         """How many documents pass each stage, up to the last that one might."""
@@ -321,39 +329,14 @@ def _fixed(
         yield from _fixed(child, record, nodes, (*path, number))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A path from the variable `above` to `var`, or a condition on `var`, that predicates or SELECT need of a block.
-    `missing` is the message if it is absent."""
+class _Asked(NamedTuple):
+    """A path or condition that predicates or SELECT need of a block: the block's `pattern` with it and those before,
+    and the message if it is absent."""
 
     text: str
     missing: str
-    above: str
-    var: str
-    condition: Condition | None = None
+    pattern: PatternNode
     hint: str = ""
-
-    def added_to(self, pattern: PatternNode, query: ReadableQuery) -> PatternNode:
-        if self.condition is not None:
-            return require(pattern, self.var, self.condition)
-        branch = query.builder.path(query.paths[self.var].steps, last_var=self.var)
-        return attach_branch(pattern, self.above, branch)
-
-
-def _asked_of(query: ReadableQuery, pattern: PatternNode, own: PatternNode) -> Iterator[_Asked]:
-    known = {(node.var, condition) for node in own.walk() for condition in node.conditions}
-    for var, conditions, above in _named(pattern):
-        text = query.variable(var)
-        if var in query.paths:
-            hint = f"{text} is in the predicate or SELECT, so each match must have it"
-            yield _Asked(text, f"there is no {text}", above, var, hint=hint)
-        for condition in (condition for condition in conditions if (var, condition) not in known):
-            if condition.literal is not None:
-                value = to_xscl(String(condition.literal))
-                yield _Asked(f"{text} = {value}", f"{text} is not {value}", above, var, condition)
-            else:
-                kind = "time" if "time" in str(condition.xpath) else "number"
-                yield _Asked(text, f"{text} is no {kind}, and equals nothing", above, var, condition)
 
 
 def _named(node: PatternNode, above: str = "") -> Iterator[tuple[str, Sequence[Condition], str]]:

@@ -191,13 +191,7 @@ MOST_NAMES = 10_000
 """Maximum number of names searched for a similar one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredQuery:
-    query: Subscription
-    readable: ReadableQuery
-
-
-def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
+def known_queries(select: SelectFn, name: str) -> list[Subscription]:
     """Returns at most 100 registered queries of a name. Omits event queries, those with an absence inside, and those
     that this version cannot read."""
     named = lookup.queries_named(select, name, MOST_QUERIES)
@@ -208,8 +202,7 @@ def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
         with suppress(XsclErrors):
             readable = ReadableQuery.of(row["text"])
             if not has_absence(replace(readable.normal, absent=())):
-                query = _subscription(name, row, pauses, StoredQuery(row["text"], compiler))
-                found.append(RegisteredQuery(query, readable))
+                found.append(_subscription(name, row, pauses, StoredQuery(row["text"], compiler)))
     return found
 
 

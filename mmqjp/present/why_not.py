@@ -44,7 +44,6 @@ from mmqjp.present.output_why import (
 from mmqjp.present.query_lookup import (
     MOST_NAMES,
     KnownEvents,
-    RegisteredQuery,
     affordable,
     known_event_queries,
     known_queries,
@@ -117,66 +116,12 @@ def placements(query: ReadableQuery, documents: Sequence[Record]) -> Iterator[tu
         yield from ((*order, *[None] * (blocks - query.told)) for order in orders(documents, query.told))
 
 
-def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
+def verdict(query: Subscription, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
     """Returns the verdict for documents of an output's blocks, in their order. `steps` bounds the work."""
     if (unseen := unseen_verdict(query, documents)) is not None:
         return unseen
-    evidence = Evidence(readable, selects=True, steps=steps)
-    for block, record in enumerate(documents):
-        evidence.look(record, (block,))
-    (said,) = verdicts_of(query, readable, documents, evidence.result())
+    (said,) = _Scan(query, steps, documents).verdicts()
     return said
-
-
-def verdicts_of(
-    query: Subscription, readable: ReadableQuery, documents: Sequence[Record | None], found: Passing
-) -> list[Verdict]:
-    """Returns the verdict of a result for documents, one for each block (None: stored ones), or those of the first
-    choices of documents that pass all."""
-    placed, partners = tuple(documents), found.partners
-    if partners is not None and found.incomplete:
-        return [_of_failed(query, placed, found)]
-    if partners is not None and None not in placed[readable.told :] and len(placed) > readable.told:
-        if not partners.rows:
-            return [_of_failed(query, placed, partners)]
-        return [_of_partners(query, readable, placed, partners, "these documents are partners")]
-    if partners is not None and found.failed is not None and found.failed.counted.kind == "alone":
-        count = len({row.docids for row in partners.rows})
-        many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
-        return [_of_partners(query, readable, placed, partners, many)]
-    by_documents: dict[tuple[int, ...], list[EvidenceRow]] = {}
-    for row in found.rows:
-        by_documents.setdefault(row.docids, []).append(row)
-    why = WhyNot(query.name, "output", "", text=query.text)
-    return [
-        Verdict(query, rows[0].documents, why, (9,), found, tuple(_given(query, readable, rows)))
-        for rows in islice(by_documents.values(), MOST_CHOICES)
-    ] or [_of_failed(query, placed, found)]
-
-
-def _of_partners(
-    query: Subscription, readable: ReadableQuery, placed: Sequence[Record | None], partners: Passing, message: str
-) -> Verdict:
-    """The verdict that partners came, with the nearest: of these the earliest."""
-    nearest, source = min(partners.rows, key=lambda row: (row.t1 - row.t0, row.docids)), readable.query.source
-    assert isinstance(source, Join), "partners are joined"
-    given = {record.docid: record for record in placed if record is not None}
-    documents = given | {record.docid: record for record in nearest.documents}
-    why = WhyNot(query.name, "partner", message, "", readable.part(source.pred.span), query.text)
-    return Verdict(query, tuple(documents.values()), why, (9,), partners)
-
-
-def _of_failed(query: Subscription, documents: tuple[Record | None, ...], found: Passing) -> Verdict:
-    failed, is_alone = found.failed, None not in documents
-    if found.incomplete or failed is None or (is_alone and found.left_out):
-        what = "a document is too large to search, or has too many bindings"
-        if not is_alone:
-            what = "there is too much to look at in the kept documents: name the other one, too"
-        why = WhyNot(query.name, "too large", what, text=query.text, stages=found.shown())
-        return Verdict(query, documents, why, found.rank, found)
-    *_, last = stages = found.shown(failed)
-    why = WhyNot(query.name, last.kind, last.message, last.hint, last.part, query.text, stages=stages)
-    return Verdict(query, documents, why, found.rank, found)
 
 
 def unseen_verdict(query: Subscription, documents: Sequence[Record]) -> Verdict | None:
@@ -188,24 +133,6 @@ def unseen_verdict(query: Subscription, documents: Sequence[Record]) -> Verdict 
     if min(appeared) <= query.since:
         kind, message = "newer", "the query was registered after the document came"
     return Verdict(query, tuple(documents), WhyNot(query.name, kind, message, text=query.text), (-1,))
-
-
-def _given(query: Subscription, readable: ReadableQuery, rows: Iterable[EvidenceRow]) -> Iterator[GivenOutput]:
-    """Yields the outputs of rows that bind all SELECT variables, each once."""
-    normal = readable.normal
-    terms = [entry.value for entry in normal.entries if isinstance(entry.value, Term)]
-    found: dict[str, tuple[EvidenceRow, set[OnceKey]]] = {}
-    for row in rows:
-        bound = [(row.bound[term.var], term.functions) for term in terms]
-        nodes = ", ".join(BoundValue(one.record, one.node, functions).json() for one, functions in bound)
-        ids = json.dumps([id for record in row.documents for id in record.part_ids], ensure_ascii=False)
-        id = query.identity.id(choice_of(ids, f"[{nodes}]").encode())
-        keys = found.setdefault(id, (row, set()))[1]
-        if normal.once is not None:
-            texts = {var: one.text for var, one in row.bound.items()}
-            keys.add(once_key([text_of_operand(key, texts.__getitem__) for key in normal.once.keys]))
-    for id, (row, keys) in found.items():
-        yield GivenOutput(id, row.t0, row.t1, frozenset(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,33 +173,92 @@ class QueryFunnels(JsonRecord):
 
 
 class _Scan:
-    """A query with documents in some blocks, one for each in `placed` (None: stored ones). `unseen` counts those that
-    the query did not see."""
+    """A query with documents in some blocks, one for each in `placed` (None, and all by default: stored ones). `unseen`
+    counts those that the query did not see."""
 
     def __init__(
-        self, known: RegisteredQuery, placed: Sequence[Record | None], steps: int, *, selects: bool = True
+        self, query: Subscription, steps: int, placed: Sequence[Record | None] = (), *, selects: bool = True
     ) -> None:
-        self.known, self.placed, self.unseen = known, placed, 0
-        self._evidence = Evidence(known.readable, selects=selects, steps=steps)
+        self.query, self.readable, self.unseen = query, ReadableQuery.of(query.text), 0
+        self.placed = tuple(placed) or (None,) * len(self.readable.blocks)
+        self._evidence = Evidence(self.readable, selects=selects, steps=steps)
         for place, record in enumerate(placed):
             if record is not None:
                 self._evidence.look(record, (place,))
 
     def look(self, record: Record) -> None:
-        blocks = self.known.readable.blocks
         free = (place for place, given in enumerate(self.placed) if given is None)
-        wanted = [place for place in free if blocks[place].stream == record.stream]
-        if wanted and not self.known.query.sees(record.appeared):
+        wanted = [place for place in free if self.readable.blocks[place].stream == record.stream]
+        if wanted and not self.query.sees(record.appeared):
             self.unseen += 1
         elif wanted:
             self._evidence.look(record, wanted)
 
     def verdicts(self) -> list[Verdict]:
-        return verdicts_of(self.known.query, self.known.readable, self.placed, self._evidence.result())
+        """Returns one verdict, or those of the first choices of documents that pass all."""
+        found, told = self._evidence.result(), self.readable.told
+        partners = found.partners
+        if partners is not None and found.incomplete:
+            return [self._failed(found)]
+        if partners is not None and None not in self.placed[told:] and len(self.placed) > told:
+            return [
+                self._partners(partners, "these documents are partners") if partners.rows else self._failed(partners)
+            ]
+        if partners is not None and found.failed is not None and found.failed.counted.kind == "alone":
+            count = len({row.docids for row in partners.rows})
+            many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
+            return [self._partners(partners, many)]
+        by_documents: dict[tuple[int, ...], list[EvidenceRow]] = {}
+        for row in found.rows:
+            by_documents.setdefault(row.docids, []).append(row)
+        why = WhyNot(self.query.name, "output", "", text=self.query.text)
+        return [
+            Verdict(self.query, rows[0].documents, why, (9,), found, tuple(self._given(rows)))
+            for rows in islice(by_documents.values(), MOST_CHOICES)
+        ] or [self._failed(found)]
+
+    def _partners(self, partners: Passing, message: str) -> Verdict:
+        """The verdict that partners came, with the nearest: of these the earliest."""
+        nearest = min(partners.rows, key=lambda row: (row.t1 - row.t0, row.docids))
+        query, source = self.query, self.readable.query.source
+        assert isinstance(source, Join), "partners are joined"
+        placed = (record for record in self.placed if record is not None)
+        documents = {record.docid: record for record in (*placed, *nearest.documents)}
+        why = WhyNot(query.name, "partner", message, "", self.readable.part(source.pred.span), query.text)
+        return Verdict(query, tuple(documents.values()), why, (9,), partners)
+
+    def _failed(self, found: Passing) -> Verdict:
+        query, failed, is_alone = self.query, found.failed, None not in self.placed
+        if found.incomplete or failed is None or (is_alone and found.left_out):
+            what = "a document is too large to search, or has too many bindings"
+            if not is_alone:
+                what = "there is too much to look at in the kept documents: name the other one, too"
+            why = WhyNot(query.name, "too large", what, text=query.text, stages=found.shown())
+        else:
+            *_, last = stages = found.shown(failed)
+            why = WhyNot(query.name, last.kind, last.message, last.hint, last.part, query.text, stages=stages)
+        return Verdict(query, self.placed, why, found.rank, found)
+
+    def _given(self, rows: Iterable[EvidenceRow]) -> Iterator[GivenOutput]:
+        """Yields the outputs of rows that bind all SELECT variables, each once."""
+        normal = self.readable.normal
+        terms = [entry.value for entry in normal.entries if isinstance(entry.value, Term)]
+        found: dict[str, tuple[EvidenceRow, set[OnceKey]]] = {}
+        for row in rows:
+            bound = [(row.bound[term.var], term.functions) for term in terms]
+            nodes = ", ".join(BoundValue(one.record, one.node, functions).json() for one, functions in bound)
+            ids = json.dumps([id for record in row.documents for id in record.part_ids], ensure_ascii=False)
+            id = self.query.identity.id(choice_of(ids, f"[{nodes}]").encode())
+            keys = found.setdefault(id, (row, set()))[1]
+            if normal.once is not None:
+                texts = {var: one.text for var, one in row.bound.items()}
+                keys.add(once_key([text_of_operand(key, texts.__getitem__) for key in normal.once.keys]))
+        for id, (row, keys) in found.items():
+            yield GivenOutput(id, row.t0, row.t1, frozenset(keys))
 
     def funnel(self, select: SelectFn) -> QueryFunnel:
         """How many of all stored documents pass."""
-        query, found = self.known.query, self._evidence.result()
+        query, found = self.query, self._evidence.result()
         stages, count = found.shown(), found.found
         if found.partners is not None and found.rows:
             absence = _Absence(select, query)
@@ -289,7 +275,7 @@ def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, 
     read, and how many omitted because of their size or the total."""
     if not any(None in one.placed for one in scans):
         return 0, 0
-    streams = {block.stream for one in scans for block in one.known.readable.blocks}
+    streams = {block.stream for one in scans for block in one.readable.blocks}
     sizes = lookup.newest_documents(select, streams, most)
     wanted = affordable(sizes)
     for record in read_documents(select, wanted):
@@ -491,10 +477,10 @@ def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> W
         found = {id for t0, t1 in times for id in lookup.ids_among(select, name, t0, t1, ids)}
         if stored := [given.id for given in one.given if given.id in found]:
             return outputs_found(name, stored, one.query.text, record_items(one.documents), exact=True)
-    return _missing(select, name, made[0]) if made else max(verdicts, key=lambda one: one.rank).shown()
+    return _missing(select, made[0]) if made else max(verdicts, key=lambda one: one.rank).shown()
 
 
-def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
+def _missing(select: SelectFn, one: Verdict) -> WhyNot:
     """Why documents lack the outputs they would give: reported before (ONCE), or deleted."""
     normal, once = one.query.normal, one.query.normal.once
     records = [record for record in one.documents if record is not None]
@@ -505,7 +491,7 @@ def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
         times = {time for key in given.keys for time in lookup.times_told(select, one.query.qid, key)}
         near = [time for time in times if window is None or abs(time - given.t1) <= window]
         for time in sorted(near, key=lambda time: abs(time - given.t1))[:1]:
-            ids = _told_by(select, name, one, given, time)
+            ids = _told_by(select, one.query, given, time)
             which = f"the output {ids[0]}" if ids else "an output"
             what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
             return one.shown(kind="told", message=what, part="ONCE PER", outputs=ids)
@@ -520,16 +506,15 @@ def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
     return one.shown(kind="dropped", message=what, hint=hint)
 
 
-def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time: int) -> tuple[str, ...]:
+def _told_by(select: SelectFn, query: Subscription, given: GivenOutput, time: int) -> tuple[str, ...]:
     """The id of the output that ends at a time and has the same ONCE value; () if there are too many of that time, or
     its documents are no longer stored."""
-    outputs = lookup.outputs_at(select, name, time, MOST_LISTED)
+    outputs = lookup.outputs_at(select, query.name, time, MOST_LISTED)
     if len(outputs) == 1:
         return (outputs[0]["id"],)
-    readable = ReadableQuery.of(one.query.text)
     for output in outputs:
         for parts in stored_parts(RememberedDocuments(select), lookup.matches_of(select, output)):
-            said = verdict(one.query, readable, parts, steps_for(MOST_LISTED)).given if parts else ()
+            said = verdict(query, parts, steps_for(MOST_LISTED)).given if parts else ()
             if any(other.id == output["id"] and other.keys & given.keys for other in said):
                 return (output["id"],)
     return ()
@@ -539,15 +524,15 @@ MOST_NEAREST = 3
 """Maximum number of nearest document combinations shown."""
 
 
-def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
+def _nearest(best: Verdict) -> tuple[Near, ...]:
     chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
     for left, right in sorted(best.found.before(), key=distance):  # stable: the nearest values stay first
         chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
-    found = []
+    found, blocks = [], len(ReadableQuery.of(best.query.text).blocks)
     for documents in islice(chosen.values(), MOST_NEAREST):
         why = best.why
-        if len(documents) == len(one.readable.blocks):
-            why = verdict(one.query, one.readable, documents, steps_for(MOST_NEAREST)).why
+        if len(documents) == blocks:
+            why = verdict(best.query, documents, steps_for(MOST_NEAREST)).why
         found.append(Near(record_items(documents), why.kind, why.part, why.message, why.hint))
     return tuple(found)
 
@@ -568,37 +553,37 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
         return event_why_not(select, name, events, list({record.docid: record for record in records}.values()))
     if not known:
         return WhyNot(name, "query", *no_query(select, name))
-    streams = {block.stream for one in known for block in one.readable.blocks}
-    records = named_records(select, name, asked, streams, known[0].query.text)
+    readable = {query.qid: ReadableQuery.of(query.text) for query in known}
+    streams = {block.stream for one in readable.values() for block in one.blocks}
+    records = named_records(select, name, asked, streams, known[0].text)
     if isinstance(records, WhyNot):
         return records
-    text, items, count = known[0].query.text, record_items(records), len(records)
-    fitting = [one for one in known if any(True for _ in placements(one.readable, records))]
+    text, items, count = known[0].text, record_items(records), len(records)
+    sizes = {qid: (one.told, len(one.blocks)) for qid, one in readable.items()}
+    fitting = [query for query in known if any(True for _ in placements(readable[query.qid], records))]
     if not fitting:
-        told, most = max((one.readable.told, len(one.readable.blocks)) for one in known)
+        told, most = max(sizes.values())
         which = f": {told} in an output, {most - told} in a partner" if told < most else ""
         what = f"{count} documents are named, and the query reads {most}{which}"
         return WhyNot(name, "blocks", what, text=text, items=items)
-    whole = [one for one in fitting if count in (one.readable.told, len(one.readable.blocks))]
-    tries = [
-        (one, places) for one in (whole or fitting)[:MOST_QUERIES_TRIED] for places in placements(one.readable, records)
-    ]
+    whole = [query for query in fitting if count in sizes[query.qid]]
+    chosen = (whole or fitting)[:MOST_QUERIES_TRIED]
+    tries = [(query, places) for query in chosen for places in placements(readable[query.qid], records)]
     if any(None in places for _, places in tries):
         sources = {id for record in records for id, _ in record.sources}
         if ids := lookup.ids_with(select, name, sources, MOST_LISTED + 1):
             return outputs_found(name, ids, text, items, others=not whole)
-    found: list[tuple[Verdict, RegisteredQuery]] = []
-    scans = list[_Scan]()
-    for one, places in tries:
-        if (unseen := unseen_verdict(one.query, records)) is not None:
-            found.append((replace(unseen, documents=places), one))
+    found, scans = list[Verdict](), list[_Scan]()
+    for query, places in tries:
+        if (unseen := unseen_verdict(query, records)) is not None:
+            found.append(replace(unseen, documents=places))
         else:
-            scans.append(_Scan(one, places, steps_for(len(tries))))
+            scans.append(_Scan(query, steps_for(len(tries)), places))
     read, _ = _scanned(select, scans, MOST_KEPT)
-    found += ((said, scan.known) for scan in scans for said in scan.verdicts())
-    shown = replace(shown_verdict(select, name, [said for said, _ in found]), tried=read)
-    best, of = max(found, key=lambda pair: pair[0].rank)
-    return replace(shown, nearest=_nearest(best, of)) if read and best.why.kind != "output" else shown
+    found += (said for scan in scans for said in scan.verdicts())
+    shown = replace(shown_verdict(select, name, found), tried=read)
+    best = max(found, key=lambda one: one.rank)
+    return replace(shown, nearest=_nearest(best)) if read and best.why.kind != "output" else shown
 
 
 def no_query(select: SelectFn, name: str) -> tuple[str, str]:
@@ -626,8 +611,7 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
-    steps = steps_for(len(known))
-    scans = [_Scan(one, (None,) * len(one.readable.blocks), steps, selects=False) for one in known]
+    scans = [_Scan(query, steps_for(len(known)), selects=False) for query in known]
     if not scans:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)

@@ -519,7 +519,7 @@ def check_stages(seed: int, seen: Counter[str]) -> None:
         engine.process(documents)
         stored = [record_of(row) for row in engine.sql("SELECT * FROM documents WHERE kind <> 'hidden'").to_pylist()]
         names = dict.fromkeys(script.names())
-        known = {one.query.text: one for name in names for one in known_queries(lambda sql: engine.sql(sql), name)}
+        known = {one.text: one for name in names for one in known_queries(lambda sql: engine.sql(sql), name)}
         all_outputs = {output.id for output in engine.outputs()}
         for index, (query, name) in enumerate(zip(script.queries, script.names(), strict=True)):
             text = to_xscl(type(script)((query,), script.namespaces))
@@ -531,7 +531,7 @@ def check_stages(seed: int, seen: Counter[str]) -> None:
                 key = tuple((part.stream, part.id) for part in answer.inputs)
                 answers.setdefault(key, set()).add(answer.stored.id)
             for chosen in choices(rng, query, stored, set(answers)):
-                made = verdict(one.query, one.readable, chosen)
+                made = verdict(one, chosen)
                 found = made.why
                 key = tuple((record.stream, record.id) for record in chosen)
                 if found.kind == "too large":
