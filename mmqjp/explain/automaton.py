@@ -1,6 +1,6 @@
-"""Automata of event queries with CEL's operators, after Cayuga, and of PATTERN statements, after SASE+. A compiled
-event statement becomes a StateDiagram: states where events or runs wait, the edges between them, and the index by which
-each edge finds its events. Also numbers documents by shape (the set of their paths)."""
+"""Automata of event queries, after Cayuga, and of PATTERN statements, after SASE+: the states where events or runs
+wait, the edges between them, and the index by which each edge finds its events. Also numbers documents by shape (the
+set of their paths)."""
 
 from __future__ import annotations
 
@@ -66,12 +66,10 @@ from xscl.syntax import EventQuery, Script
 
 @dataclass(frozen=True, slots=True)
 class DiagramEdge:
-    """A transition between two states.
-
-    `kind` is start, forward, feeds (delivers right events to a state), or, for FOLD, rebind (a loop). For a PATTERN it
-    is begin, take, ignore, proceed, end, or unless (an event that stops runs). `stream` is read, `does` has the
-    operators or conditions on the way, and `found_by` the indexes that find the events.
-    """
+    """A transition between two states. `kind` is start, forward, feeds (delivers right events to a state), or, for
+    FOLD, rebind (a loop). For a PATTERN it is begin, take, ignore, proceed, end, or unless (an event that stops runs).
+    `stream` is read, `does` has the operators or conditions on the way, and `found_by` the indexes that find the
+    events."""
 
     kind: str
     source: int
@@ -83,11 +81,9 @@ class DiagramEdge:
 
 @dataclass(frozen=True, slots=True)
 class DiagramState:
-    """The start, a state where events wait, at most for `keeps`, or the final state.
-
-    `operator` is the number of the m-op that stores them (-1: none), `row` the statement's row of its `rows`, and
-    `shared` names the other statements with this row.
-    """
+    """The start, a state where events wait, at most for `keeps`, or the final state. `operator` is the number of the
+    m-op that stores them (-1: none), `row` the statement's row of its `rows`, and `shared` names the other statements
+    with this row."""
 
     number: int
     title: str

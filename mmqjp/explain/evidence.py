@@ -1,7 +1,7 @@
 """The evidence of a query: evaluates its normal form over given documents, block by block and join by join. Each row
-keeps the rows that it was made of, and each stage what passes it: the counts of a query over many documents, the first
-thing in the way of some, and the reason of an output are read from that. It shares the algebra with the engine, but
-none of its indexes. Of the disjuncts of a predicate, it reports the one that gets furthest."""
+keeps the rows that it was made of, and each stage what passes it; funnels, why-not and reasons read these. It shares
+the algebra with the engine, but none of its indexes. Of the disjuncts of a predicate, it reports the one that gets
+furthest."""
 
 from __future__ import annotations
 

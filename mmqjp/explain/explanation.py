@@ -1,6 +1,6 @@
-"""The output of `explain`, 100 columns wide. Shows each query from its text to the SQL that answers it (thesis 6.2 to
-6.4), or, for an event statement, its automaton, its rows, and the plan of all statements before and after the
-optimiser's rules; also tables of definitions and queries."""
+"""The output of `explain`, 100 columns wide: each query from its text to its SQL (thesis 6.2 to 6.4), or the automaton
+and rows of an event statement; the plan of all statements before and after the rules; tables of definitions and
+queries."""
 
 from __future__ import annotations
 
@@ -20,16 +20,7 @@ from mmqjp.explain.automaton import (
     operators_of,
     registered_statements,
 )
-from mmqjp.explain.plan import (
-    JOIN_MEANING,
-    JOIN_RULE,
-    Operation,
-    decided_when,
-    estimates,
-    plan_lines,
-    retention_text,
-    whole_plan,
-)
+from mmqjp.explain.plan import JOIN_MEANING, JOIN_RULE, decided_when, estimates, plan_lines, retention_text, whole_plan
 from mmqjp.explain.shown import format_window
 from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_lines, wrapped_sql
 from mmqjp.explain.terms import definition_path, few, names_of_others, structure_text, term_text, wrap_in_functions
@@ -98,10 +89,10 @@ def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: b
         for place, name in enumerate(RULE_NAMES, 1):
             on = [one for one in RULE_NAMES[:place] if one in rules]
             steps.append((name, *(_sizes(statements, on) if name in rules else _OFF)))
-    if any(map(_is_of_documents, before)):
+    if any(one.is_of_documents for one in before):
         names[JOIN_RULE] = JOIN_MEANING
         for title, plan in (("documents", before), (JOIN_RULE, after)):
-            own = list(filter(_is_of_documents, plan))
+            own = [one for one in plan if one.is_of_documents]
             sizes = f"{len(own):,}", f"{sum(one.rows for one in own):,}", "", ""
             steps.append((title, *(sizes if joined or title != JOIN_RULE else _OFF)))
     meanings = wrapped_lines((f"{name}  {meaning}" for name, meaning in names.items()), 0)
@@ -110,10 +101,6 @@ def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: b
 
 
 _OFF = "is off", "", "", ""
-
-
-def _is_of_documents(operation: Operation) -> bool:
-    return operation.key.startswith(("join ", "filter "))
 
 
 def _sizes(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> Iterable[str]:

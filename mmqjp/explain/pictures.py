@@ -1,7 +1,6 @@
-"""Draws join graphs, plans of all queries, and what the queries of a store share, as SVG. In a join graph, the outlines
-of both inputs face each other, with a curve for each value join; a plan, before and after the rules, has operations in
-columns with inputs on the left; a sharing picture links queries, rows of R_T and templates. Text is escaped; what is
-too long is cut, and what is too much is counted."""
+"""Draws as SVG: join graphs (the outlines of both inputs, with a curve for each value join), plans before and after the
+rules (inputs on the left), and which rows of R_T and templates queries share. What is too long is cut, what is too much
+counted."""
 
 from __future__ import annotations
 

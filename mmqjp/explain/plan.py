@@ -1,6 +1,5 @@
-"""The plan of all queries: value joins of XSCL and m-ops of event queries, before and after the rules. Also summarises
-which templates and rows of R_T the queries of a store share and their cost, estimates a template's cost as the expected
-pairs of equal nodes per new document, and says when absences are decided and how long their documents are retained."""
+"""The plan of all queries, value joins and m-ops, before and after the rules; which templates and rows of R_T queries
+share, with measured and estimated costs; when absences are decided, and how long their documents are retained."""
 
 from __future__ import annotations
 
@@ -48,6 +47,10 @@ class Operation:
     users: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
 
+    @property
+    def is_of_documents(self) -> bool:
+        return self.key.startswith(("join ", "filter "))
+
 
 def whole_plan(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> list[Operation]:
     """Returns the operations of all queries, inputs first where possible. `joined`: the rule for value joins is on."""
@@ -55,7 +58,7 @@ def whole_plan(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -
     found = [*_join_operations(registry, joined=joined), *_event_operations(registry, rules, ends)]
     makers: dict[str, dict[str, None]] = {}
     for operation in found:
-        for name in operation.users if operation.key.startswith(("join ", "filter ")) else ():
+        for name in operation.users if operation.is_of_documents else ():
             makers.setdefault(name, {})[operation.key] = None
     for name, keys in ends.items():
         makers.setdefault(name, {}).update(keys)
@@ -159,12 +162,9 @@ class SharedRowUse:
 @dataclass(frozen=True, slots=True)
 class SharedTemplate:
     """A template: its number and structure, its counts of R_T rows and subscribers, and the rows with the most
-    subscribers.
-
-    `milliseconds` and `matches` are those of the last batch measured, for this template and those in `together`; None
-    if unknown. `one_more` is the average cost of one more row, in milliseconds. One more query of an existing row costs
-    only its outputs.
-    """
+    subscribers. `milliseconds` and `matches` are those of the last batch measured, for this template and those in
+    `together`; None if unknown. `one_more` is the average cost of one more row, in milliseconds. One more query of an
+    existing row costs only its outputs."""
 
     template: int
     structure: str
@@ -179,11 +179,9 @@ class SharedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Sharing(JsonRecord):
-    """What the queries of a store share. `shown` has the costliest of its `templates`.
-
-    `queries` counts registered queries, `forms` those that differ in more than names and windows, `patterns` the shared
-    steps of tree patterns, `rows` and `subscribers` those of all templates. `plan` is the plan measured.
-    """
+    """What the queries of a store share. `shown` has the costliest of its `templates`. `queries` counts registered
+    queries, `forms` those that differ in more than names and windows, `patterns` the shared steps of tree patterns,
+    `rows` and `subscribers` those of all templates. `plan` is the plan measured."""
 
     queries: int
     forms: int

@@ -1,7 +1,6 @@
-"""The reason of an output: the rows of its documents that bind its nodes, with the values that were equal, the other
-conditions that held, the times of the joins, and the conditions on single documents. Of an event statement's output,
-what filled its parts, and which conditions and times allowed it; the events of a PATTERN's output are found again by
-its nodes."""
+"""The reason of an output: the rows of its documents that bind its nodes, the values that were equal, the other
+conditions, and the times of the joins. Of an event statement's output: what filled its parts, and which conditions and
+times allowed it."""
 
 from __future__ import annotations
 

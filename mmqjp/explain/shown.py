@@ -1,6 +1,5 @@
-"""What explanations consist of: stages that documents pass or do not, operands, conditions and timings of a reason, the
-events that filled the parts of a query, and time spans as texts. Whoever shows them needs nothing of how they are
-found."""
+"""What explanations consist of, however they are found: stages, operands, conditions, timings, the events that filled
+the parts of a query, and time spans as texts."""
 
 from __future__ import annotations
 
@@ -41,10 +40,8 @@ StageUnit = Literal["documents", "values", "pairs", "events"]
 class FunnelStage:
     """A stage. `part` is its part of the query. `found` counts what passes: documents, values shared by both sides of
     an equality, or pairs of inputs; with `at_least`, it is a lower bound. `left` and `right` are an equality's distinct
-    values. `block` numbers blocks from 1; 0 is a join.
-
-    If nothing passes, `message` says what there is instead, and `hint` what may be meant.
-    """
+    values. `block` numbers blocks from 1; 0 is a join. If nothing passes, `message` says what there is instead, and
+    `hint` what may be meant."""
 
     kind: StageKind
     part: str

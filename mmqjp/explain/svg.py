@@ -1,7 +1,6 @@
-"""Renders explanations: SVG that can be inlined in a page, and plain text for a terminal. SVG uses classes (`accent`,
-`quiet`, `box`, `curve`), presentation attributes and `currentColor`, without scripts or references; a layered layout
-places each key right of what it reads, with a lane through each column that a longer edge passes. Text output covers
-wrapped lines, columns, trees, outlines of query blocks, and indented XML with element numbers."""
+"""Renders explanations. SVG that can be inlined in a page uses classes (`accent`, `quiet`, `box`, `curve`),
+presentation attributes and `currentColor`, without scripts or references. Plain text: wrapped lines, columns, trees,
+outlines of query blocks, and indented XML with element numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Shared terms of explanations. Evaluates a query's paths and functions over a sample of documents, has the stages of a
-funnel and the operands and conditions of reasons, and renders normal forms (terms, windows, definitions, templates,
-absences) as text. Also finds the nearest texts of two sides by the share of common words."""
+"""Terms of explanations: queries with their spans and the stages of their blocks, operands and conditions of reasons,
+step budgets, and normal forms (terms, definitions, templates, absences) as text."""
 
 from __future__ import annotations
 

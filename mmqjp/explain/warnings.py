@@ -1,6 +1,5 @@
-"""Warns of correct queries and event statements that look like mistakes, each with its place in the script and a hint.
-Covers conditions that can never hold, names that feed items do not have, comparisons of times or numbers as texts,
-streams that nothing writes, and event state that is kept for ever."""
+"""Warns of correct queries and event statements that look like mistakes: conditions that never hold, names that feed
+items do not have, times or numbers compared as texts, streams that nothing writes, and state that is kept for ever."""
 
 from __future__ import annotations
 
@@ -443,11 +442,8 @@ MOST_COMPARED = 1_000
 
 
 def stream_warnings(query: syntax.Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:
-    """Yields warnings for a query with spans, in a script that PUBLISHes these names.
-
-    With `feeds`, documents come on the default stream alone; otherwise on any stream, so only likely typos are
-    reported.
-    """
+    """Yields warnings for a query with spans, in a script that PUBLISHes these names. With `feeds`, documents come on
+    the default stream alone; otherwise on any stream, so only likely typos are reported."""
     default = syntax.DEFAULT_STREAM
     for block in blocks(query.source):
         stream = block.stream

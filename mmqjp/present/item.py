@@ -1,7 +1,6 @@
-"""Outputs as people see them: a ShownMatch has the output, its items, the reason, and the selected values, and a WhyNot
-what keeps documents from giving one. An item is a document's title, site and link, or the first texts of other XML.
-Reasons become facts (text in parts), and MatchSpool groups matches by query, newest first, in a temporary file, as they
-may exceed memory. Times are formatted in a time zone, table rows for people and programs."""
+"""Outputs as people see them: a ShownMatch has an output, its items, reason and selected values, a WhyNot what keeps
+documents from giving one. An item is a document's title, site and link, or the first texts of other XML. Reasons become
+facts (text in parts); MatchSpool groups matches in a temporary file, as they may exceed memory."""
 
 from __future__ import annotations
 
@@ -51,11 +50,9 @@ MAX_ITEM_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class ShownItem:
-    """A document as shown. `time` is its t0 in microseconds; None if it is no longer stored.
-
-    `kind` is the name of its root element, `site` the host of its link or feed, `feed` the title of its feed, and
-    `link` an http(s) URL, each "" if missing. `title` is never empty: it falls back to the id.
-    """
+    """A document as shown. `time` is its t0 in microseconds; None if it is no longer stored. `kind` is the name of its
+    root element, `site` the host of its link or feed, `feed` the title of its feed, and `link` an http(s) URL, each ""
+    if missing. `title` is never empty: it falls back to the id."""
 
     id: str
     stream: str
@@ -135,11 +132,8 @@ def host(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownMatch:
-    """An output as shown, with an item for each of `output.documents`.
-
-    `reason` is None if unknown. `selected` has the name and text of each value in the output document of a query with
-    SELECT.
-    """
+    """An output as shown, with an item for each of `output.documents`. `reason` is None if unknown. `selected` has the
+    name and text of each value in the output document of a query with SELECT."""
 
     output: Output
     items: tuple[ShownItem, ...]
@@ -188,16 +182,14 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class WhyNot(JsonRecord):
-    """Why documents give no output of a query, or that they do.
-
-    `kind` is the first obstacle in this order: "query" (none of the name), "document" (unknown), "dead letter",
-    "pruned", "blocks" (more documents than blocks), "paused", "newer" (than a document), a
-    `mmqjp.explain.terms.StageKind`, "partner" (an absence has one) or "waiting" (it is undecided), "told" (ONCE,
-    before), "dropped" (the outputs, or a document before the other came, were deleted), "too large"; or "output": then
-    `outputs` has ids. `part` is the obstacle's part of the query, `message` and `hint` describe it. `items` are the
-    documents in the order of the query that got furthest, whose text is `text`; `stages` were evaluated for it. With
-    fewer documents than blocks, `tried` stored ones were combined with them, and `nearest` got nearest.
-    """
+    """Why documents give no output of a query, or that they do. `kind` is the first obstacle in this order: "query"
+    (none of the name), "document" (unknown), "dead letter", "pruned", "blocks" (more documents than blocks), "paused",
+    "newer" (than a document), a `mmqjp.explain.terms.StageKind`, "partner" (an absence has one) or "waiting" (it is
+    undecided), "told" (ONCE, before), "dropped" (the outputs, or a document before the other came, were deleted), "too
+    large"; or "output": then `outputs` has ids. `part` is the obstacle's part of the query, `message` and `hint`
+    describe it. `items` are the documents in the order of the query that got furthest, whose text is `text`; `stages`
+    were evaluated for it. With fewer documents than blocks, `tried` stored ones were combined with them, and `nearest`
+    got nearest."""
 
     query: str
     kind: str

@@ -56,8 +56,8 @@ class NewestMatches:
             groups = {one.answer.first_seq for one in shown if one.seq < 0}
             numbers = {key: seq for group in groups for key, seq in self.recent.numbers(name, group).items()}
             shown = [one._replace(seq=numbers.get(one.key[:2], one.seq)) for one in shown]
-        places = tuple(one.place for one in shown)
         bodies = self.recent.bodies(_later(shown)) if numbered else {}
+        places = tuple(one.place for one in shown)
         return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(told) > most else None)
 
     def between(self, after: int, until: int, name: str | None = None, *, whole: bool = True) -> tuple[ShownMatch, ...]:

@@ -1,6 +1,5 @@
-"""Explains one stored output: its match with the full reason, and the outputs of other queries behind it. For an event
-query or PATTERN, recomputes the events near it from stored documents and outputs, read by SELECTs, and finds those that
-caused it."""
+"""Explains a stored output: its match with the full reason, and the outputs of other queries behind it. For an event
+query or PATTERN, recomputes the events near it from the store, and finds those that caused it."""
 
 from __future__ import annotations
 
@@ -422,12 +421,9 @@ def why_output(
     recent: RecentAnswers | None = None,
     documents: RememberedDocuments | None = None,
 ) -> OutputWhy:
-    """Explains an output, given its id, a unique prefix of it, or its number (`seq`).
-
-    `group`, the number of the first output of its group, speeds up the lookup; `recent` and `documents` are caches of
-    the store. Takes at most a few seconds: what is too large to search has no reason. Raises NoOutput, and what
-    `select` raises.
-    """
+    """Explains an output, given its id, a unique prefix of it, or its number (`seq`). `group`, the number of the first
+    output of its group, speeds up the lookup; `recent` and `documents` are caches of the store. Takes at most a few
+    seconds: what is too large to search has no reason. Raises NoOutput, and what `select` raises."""
     asked = asked.strip().lower()
     row, documents = None, documents or RememberedDocuments(select)
     if group is not None and _ID.fullmatch(asked):

@@ -1,6 +1,5 @@
-"""Looks up registered queries, event definitions and documents by SELECTs over a store. Queries, absences and event
-queries with the streams they read come back as editable scripts or compiled for explanations; documents are found by
-id, or by a URL or title that only one has."""
+"""Looks up registered queries, event definitions and documents by SELECTs, as editable scripts or compiled for
+explanations. Documents are found by id, or by a URL or title that only one has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Caches the newest answers of a store with their recipients, XML and documents, so that pages need no queries. A new
-batch is read once, for all forms, from what the store reports as committed or else by SELECTs; committed rows never
-change, but deletions clear the cache. Older answers are cached per form on demand; rows stay in Arrow until they are
-read."""
+batch is read once, from what the store reports as committed or else by SELECTs; committed rows never change, but
+deletions clear the cache. Older answers are cached per form on demand; rows stay in Arrow until they are read."""
 
 from __future__ import annotations
 
@@ -100,11 +99,9 @@ class RecentRows:
         self._bytes = 0
 
 
-MOST_NEW = 20_000
-"""If there are more new answers, or some were deleted, this number of the newest is read instead."""
-
-MOST_NEW_DOCUMENTS, MOST_NEW_TEXTS = 20_000, 20_000
-"""Maximum number of newest documents, and of newest answers' XML, that are cached."""
+MOST_NEW, MOST_NEW_ROWS = 20_000, 20_000
+"""If there are more new answers, or some were deleted, this number of the newest is read instead; and the maximum
+number of newest documents, and of newest answers' XML, that are cached."""
 
 CHANGED = ("memberships", "removed_queries", "pauses")
 """The tables that get a row when queries are registered or paused."""
@@ -112,12 +109,9 @@ CHANGED = ("memberships", "removed_queries", "pauses")
 
 class StoreCursor(NamedTuple):
     """The position up to which a store is known: its newest batch, the greatest numbers of a document, an answer and an
-    output, and the counts of answers and documents.
-
-    `registered` changes with the members, `changes` when queries are registered or paused. `numbers` is from the
-    ledger. `earlier` counts outputs of earlier formats; `are_withheld`: some outputs are withheld. `mark` is the
-    position in the store's commits.
-    """
+    output, and the counts of answers and documents. `registered` changes with the members, `changes` when queries are
+    registered or paused. `numbers` is from the ledger. `earlier` counts outputs of earlier formats; `are_withheld`:
+    some outputs are withheld. `mark` is the position in the store's commits."""
 
     batch: int = -1
     docid: int = -1
@@ -135,13 +129,10 @@ class StoreCursor(NamedTuple):
 
 @dataclass(slots=True)
 class News:
-    """What is new, and the cursor `known` after it.
-
-    `is_dropped`: cached rows were deleted. `members` are set if they changed, with the times when names were first
-    `added`; if they `are_many`, none is cached. `answers` are the new ones; None if there are none, or they are too
-    large. With `is_first` they are the newest, with a partial first batch unless `is_all`. `documents` and `texts` are
-    rows of new documents and the XML of new answers; None if too large.
-    """
+    """What is new, and the cursor `known` after it. `is_dropped`: cached rows were deleted. `members` are set if they
+    changed, with the times when names were first `added`; if they `are_many`, none is cached. `answers` are the new
+    ones; None if there are none, or they are too large. With `is_first` they are the newest, with a partial first batch
+    unless `is_all`. `documents` and `texts` are rows of new documents and the XML of new answers; None if too large."""
 
     known: StoreCursor
     is_dropped: bool = False
@@ -190,12 +181,12 @@ def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool)
             news.answers = AnswerTable(told, behind, _rows(rows, "withheld"))
             length = pc.add(pc.utf8_length(answers["head"]), pc.utf8_length(answers["tail"]))
             texts = answers.select(["answer", "head", "tail"]).filter(pc.less_equal(length, LONGEST_XML))
-            news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_TEXTS, 0)), "answer")
+            news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_ROWS, 0)), "answer")
     if len(documents):
         docid = pc.max(documents["docid"]).as_py()
         known = known._replace(docid=docid, documents=before.documents + len(documents))
         short = documents.filter(pc.less_equal(pc.utf8_length(documents["xml"]), LONGEST_XML))
-        news.documents = sort_into_blocks(short.slice(max(len(short) - MOST_NEW_DOCUMENTS, 0)), "docid")
+        news.documents = sort_into_blocks(short.slice(max(len(short) - MOST_NEW_ROWS, 0)), "docid")
     news.known = known
     return news
 
@@ -217,11 +208,8 @@ def _behind(rows: Mapping[str, pa.Table], answers: pa.ChunkedArray) -> pa.Table 
     return found if len(found) == len(links) else None
 
 
-AT_FIRST = 100_000
-"""Newest answers read at first, of any form: no slower than reading only some forms."""
-
-DOCUMENTS_AT_FIRST = 50_000
-"""Newest documents read at first; the others on demand."""
+AT_FIRST, DOCUMENTS_AT_FIRST = 100_000, 50_000
+"""Newest answers, of any form (no slower than of some), and newest documents read at first."""
 
 MOST_MEMBERS = 50_000
 """Maximum number of members cached; if there were ever more, none is, and pages query the store."""
@@ -311,29 +299,24 @@ class NewsReader:
 
     def _read_rows(self, news: News, before: StoreCursor) -> None:
         known = news.known
-        after = max(before.docid, known.docid - (DOCUMENTS_AT_FIRST if before.docid < 0 else MOST_NEW_DOCUMENTS))
+        after = max(before.docid, known.docid - (DOCUMENTS_AT_FIRST if before.docid < 0 else MOST_NEW_ROWS))
         if known.docid > after:
             with suppress(QuestionRefused):
                 among = f"docid > {after} AND docid <= {known.docid} AND length(xml) <= {lookup.LONGEST_XML}"
                 news.documents = sort_into_blocks(self._select(f"SELECT * FROM documents WHERE {among}"), "docid")
-        after = max(before.answer, known.answer - MOST_NEW_TEXTS)
+        after = max(before.answer, known.answer - MOST_NEW_ROWS)
         if known.answer > after and news.answers is not None:
             with suppress(QuestionRefused):
                 among = f"answer > {after} AND answer <= {known.answer}"
                 news.texts = sort_into_blocks(self._select(lookup.texts_where(among, lookup.LONGEST_XML)), "answer")
 
 
-KEPT_CHARACTERS = 64 << 20
-"""Maximum size of cached documents, in characters; the oldest are evicted."""
+KEPT_CHARACTERS, LARGEST, KEPT_ITEMS = 64 << 20, 1 << 20, 50_000
+"""Maximum size of cached documents, and of one (larger ones are not cached), in characters; and maximum number of
+documents cached as they are shown."""
 
 NEWEST_BYTES = 64 << 20
-"""Maximum size of the newest documents cached before first use, in bytes."""
-
-LARGEST = 1 << 20
-"""Larger documents are not cached, in characters."""
-
-KEPT_ITEMS = 50_000
-"""Maximum number of documents cached as they are shown."""
+"""Maximum size of the newest documents before first use, and of the newest answers' XML, in bytes."""
 
 OVERHEAD, TREE = 500, 6
 """Cost of a cached document: characters added, and the factor for its tree."""
@@ -388,14 +371,8 @@ class RememberedDocuments:
             self._newest.clear()
 
 
-OF_FORM = 200
-"""Newest answers of a form to read if the newest batches have too few."""
-
-MAX_CACHED_FORM_ANSWERS = 60_000
-"""Maximum number of answers cached that way; the least recently used forms are evicted."""
-
-TEXT_BYTES = 64 << 20
-"""Maximum size of the newest answers' XML, in bytes."""
+OF_FORM, MAX_CACHED_FORM_ANSWERS = 200, 60_000
+"""Newest answers of a form to read if the newest batches have too few, and maximum number cached that way."""
 
 VersionFn = Callable[[], object]
 """Returns a value that changes with each batch."""
@@ -432,7 +409,7 @@ class RecentAnswers:
         self.documents = RememberedDocuments(select)
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
         self._news, self._known = NewsReader(select, since), StoreCursor()
-        self._newest, self._texts = NewestAnswers(), RecentRows(TEXT_BYTES)
+        self._newest, self._texts = NewestAnswers(), RecentRows(NEWEST_BYTES)
         self._older = LruCache[str, _Older](MAX_CACHED_FORM_ANSWERS, lambda older: len(older.answers))
         self._drops = 0
         self._members: MemberHistory | None = MemberHistory()

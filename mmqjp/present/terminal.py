@@ -1,6 +1,6 @@
-"""Writes matches and explanations in all formats: terminal, Markdown, HTML page, notebook, JSON, JSON lines and CSV.
-Formats for programs hold one match in memory at a time; text of documents is escaped, so that nothing becomes markup or
-a spreadsheet formula. Also prints why an output exists, why there is none, and the funnel of a query."""
+"""Writes matches, explanations and funnels for the terminal and as Markdown, HTML page, notebook, JSON, JSON lines and
+CSV. Formats for programs hold one match in memory at a time. Text of documents never becomes markup or a spreadsheet
+formula."""
 
 from __future__ import annotations
 

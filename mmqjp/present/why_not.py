@@ -1,6 +1,5 @@
-"""Explains why documents give no output of a query, and counts how many pass each stage (the funnel). Covers joins
-(missing blocks are filled from stored documents), absences (a partner came, or it is undecided), event queries and
-PATTERN (events are recomputed, and a match that is not an output is explained). Reads the store by SELECTs."""
+"""Explains why documents give no output of a query, and counts how many pass each stage (the funnel), for joins
+(missing blocks are filled from stored documents), absences, event queries and PATTERN (events are recomputed)."""
 
 from __future__ import annotations
 

@@ -530,12 +530,10 @@ FEW = {
     "mmqjp.present.recent.MOST_NEW": 6,
     "mmqjp.present.recent.FEW": 2,
     "mmqjp.present.recent.DOCUMENTS_AT_FIRST": 3,
-    "mmqjp.present.recent.MOST_NEW_DOCUMENTS": 2,
-    "mmqjp.present.recent.MOST_NEW_TEXTS": 4,
+    "mmqjp.present.recent.MOST_NEW_ROWS": 3,
     "mmqjp.present.recipients.MAX_CACHED_ANSWERS": 7,
     "mmqjp.present.recipients.MOST_NUMBERED": 5,
     "mmqjp.present.recipients.MOST_JUDGED": 9,
-    "mmqjp.present.recipients.READ_AT_ONCE": 2,
 }
 """Limits with which few things are remembered, so that most are read again."""
 
